@@ -1,0 +1,311 @@
+//! Errors of the persistence layer, one enum per kind of operation.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a pool could not be opened or created. Nothing was changed unless the variant says so.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The operating system refused.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was being done ("open", "map", "lock", ...).
+        doing: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// There is no such file.
+    NotFound(PathBuf),
+    /// The file to create is there already.
+    Exists(PathBuf),
+    /// The path is a directory or another thing that cannot hold a pool.
+    NotAFile(PathBuf),
+    /// Another process (or another handle in this one) has the pool open.
+    Locked(PathBuf),
+    /// The file does not begin with a pool's magic number.
+    NotAPool {
+        /// The file.
+        path: PathBuf,
+        /// What was found instead.
+        found: String,
+    },
+    /// The pool was written by a newer version of this software.
+    NewerVersion {
+        /// The file.
+        path: PathBuf,
+        /// The format version found.
+        found: u32,
+        /// The newest that this build reads.
+        supported: u32,
+    },
+    /// The pool was written on a machine of the other byte order.
+    OtherEndianness(PathBuf),
+    /// The file is shorter than its superblock says.
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that the superblock promises.
+        expected: u64,
+        /// Bytes that there are.
+        found: u64,
+    },
+    /// The content contradicts itself.
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        what: String,
+    },
+    /// The pool was last written through another medium and not closed, so that opening it through
+    /// this one would lose what only the other knows.
+    WrongMedium {
+        /// The file.
+        path: PathBuf,
+        /// The medium it was last written through.
+        written: &'static str,
+        /// The medium asked for.
+        asked: &'static str,
+    },
+    /// The medium cannot be had on this path.
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        what: String,
+    },
+    /// There is no room for the pool's first bytes.
+    NoSpace(SpaceError),
+    /// The disk refused to make the opening durable.
+    Commit(CommitError),
+}
+
+impl OpenError {
+    /// An [`OpenError`] for what the operating system answered while `doing` something.
+    pub fn io(path: &std::path::Path, doing: &'static str, source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        let path = path.to_path_buf();
+        match source.kind() {
+            io::ErrorKind::NotFound => Self::NotFound(path),
+            io::ErrorKind::AlreadyExists => Self::Exists(path),
+            io::ErrorKind::IsADirectory => Self::NotAFile(path),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::NoSpace(SpaceError::Io { doing, source })
+            }
+            _ => Self::Io { path, doing, source },
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, doing, source } => {
+                write!(f, "{}: {doing} failed: {source}", path.display())
+            }
+            Self::NotFound(path) => write!(
+                f,
+                "{}: no such file; `bristlecone create` makes a pool",
+                path.display()
+            ),
+            Self::Exists(path) => write!(f, "{}: there already; it was left alone", path.display()),
+            Self::NotAFile(path) => {
+                write!(f, "{}: neither a file nor a devdax device", path.display())
+            }
+            Self::Locked(path) => write!(
+                f,
+                "{}: in use by another process (a pool has one writer, or any number of readers); close that one first",
+                path.display()
+            ),
+            Self::NotAPool { path, found } => {
+                write!(f, "{}: not a Bristlecone pool: {found}", path.display())
+            }
+            Self::NewerVersion { path, found, supported } => write!(
+                f,
+                "{}: format version {found} is newer than this build reads (up to {supported}); use a newer bristlecone",
+                path.display()
+            ),
+            Self::OtherEndianness(path) => write!(
+                f,
+                "{}: written on a machine of the other byte order; export it there and import here",
+                path.display()
+            ),
+            Self::Truncated { path, expected, found } => write!(
+                f,
+                "{}: truncated: the superblock says {expected} bytes, the file has {found}",
+                path.display()
+            ),
+            Self::Corrupt { path, what } => write!(f, "{}: corrupt: {what}", path.display()),
+            Self::WrongMedium { path, written, asked } => write!(
+                f,
+                "{}: last written through the {written} medium and not closed cleanly; open it with --medium {written} first, not {asked}",
+                path.display()
+            ),
+            Self::Unsupported { path, what } => write!(f, "{}: {what}", path.display()),
+            Self::NoSpace(e) => write!(f, "{e}"),
+            Self::Commit(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            Self::NoSpace(e) => Some(e),
+            Self::Commit(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<CommitError> for OpenError {
+    fn from(e: CommitError) -> Self {
+        Self::Commit(e)
+    }
+}
+
+impl From<SpaceError> for OpenError {
+    fn from(e: SpaceError) -> Self {
+        Self::NoSpace(e)
+    }
+}
+
+/// Why the pool could not grow or shrink. The pool is as it was.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// The reserved address range or the device ends here.
+    Capacity {
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes there can be.
+        capacity: u64,
+    },
+    /// The operating system refused (no space, quota, ...).
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// The pool is open for reading only.
+    ReadOnly,
+    /// One block was asked for that is larger than any pool gives.
+    TooLarge {
+        /// Bytes asked for.
+        wanted: u64,
+        /// The most one block may have.
+        most: u64,
+    },
+}
+
+impl SpaceError {
+    /// A [`SpaceError`] for what the operating system answered while `doing` something.
+    pub fn io(doing: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::Io { doing, source: source.into() }
+    }
+
+    /// A copy of this error, for reporting it twice (an `io::Error` cannot be cloned).
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        match self {
+            Self::Capacity { wanted, capacity } => {
+                Self::Capacity { wanted: *wanted, capacity: *capacity }
+            }
+            Self::Io { doing, source } => Self::Io { doing, source: copy_io(source) },
+            Self::ReadOnly => Self::ReadOnly,
+            Self::TooLarge { wanted, most } => Self::TooLarge { wanted: *wanted, most: *most },
+        }
+    }
+}
+
+pub(crate) fn copy_io(e: &io::Error) -> io::Error {
+    match e.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(e.kind(), e.to_string()),
+    }
+}
+
+impl fmt::Display for SpaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Capacity { wanted, capacity } => write!(
+                f,
+                "out of space: {wanted} bytes wanted where {capacity} can be addressed"
+            ),
+            Self::Io { doing, source } => write!(f, "out of space: {doing}: {source}"),
+            Self::ReadOnly => write!(f, "the pool is open for reading only"),
+            Self::TooLarge { wanted, most } => {
+                write!(f, "a block of {wanted} bytes was asked for; the most is {most}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SpaceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Why a change could not be made durable. It is visible in this process; whether a restart finds
+/// it is open.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CommitError {
+    /// Writing or syncing failed and the pool accepts no further commits: after a failed sync no
+    /// one knows what the disk holds. Reopening recovers what had been acknowledged.
+    Failed {
+        /// What was being done.
+        doing: &'static str,
+        /// What the operating system answered, at the first failure.
+        source: io::Error,
+    },
+    /// There is no space now; a later commit works once there is.
+    NoSpace {
+        /// What was being done.
+        doing: &'static str,
+        /// What the operating system answered.
+        source: io::Error,
+    },
+}
+
+impl CommitError {
+    /// A copy of this error, for every waiter of a group commit.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        match self {
+            Self::Failed { doing, source } => Self::Failed { doing, source: copy_io(source) },
+            Self::NoSpace { doing, source } => Self::NoSpace { doing, source: copy_io(source) },
+        }
+    }
+}
+
+impl fmt::Display for CommitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed { doing, source } => write!(
+                f,
+                "not durable: {doing} failed: {source}; the pool takes no more writes until it is reopened"
+            ),
+            Self::NoSpace { doing, source } => write!(
+                f,
+                "not durable: {doing}: {source}; free some space and try again"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for CommitError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed { source, .. } | Self::NoSpace { source, .. } => Some(source),
+        }
+    }
+}

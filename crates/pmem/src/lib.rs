@@ -1,0 +1,22 @@
+//! Bristlecone's substrate: everything that touches persistence.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`media`] | where a pool lives and what makes a store durable there |
+//! | [`cell`] | persistent words, reported to a traced medium |
+//! | [`pool`] | one file: superblock, chunks, named roots, growth |
+//! | [`heap`] | scan-recovered allocation: no persist per block |
+//! | [`error`] | one error enum per kind of operation |
+//!
+//! Nothing above this crate issues a flush, a fence or a raw store to persistent memory by itself.
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("pool files are little-endian and words are read in place");
+
+pub mod cell;
+pub mod error;
+pub mod media;
+
+pub use cell::PWord;
+pub use error::{CommitError, OpenError, SpaceError};
+pub use media::{Access, Durability, Media, MediaOptions, MediumKind};

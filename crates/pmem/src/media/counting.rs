@@ -1,0 +1,162 @@
+//! `Counting`: any medium, with the lines flushed and fences drained counted.
+//!
+//! Used for persist-cost goldens and for the counted pass of `bench micro`; timed runs use the
+//! medium itself and pay nothing.
+
+use super::{Durability, Media, MediaOptions, MediaRecovery, MediumKind, LINE};
+use crate::error::{CommitError, OpenError, SpaceError};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the code issued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PersistCounts {
+    /// Cache lines flushed.
+    pub lines: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Commits.
+    pub commits: u64,
+}
+
+impl std::ops::Sub for PersistCounts {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self {
+            lines: self.lines - other.lines,
+            fences: self.fences - other.fences,
+            commits: self.commits - other.commits,
+        }
+    }
+}
+
+/// A medium that counts what is issued to `M`.
+#[derive(Debug)]
+pub struct Counting<M> {
+    inner: M,
+    lines: AtomicU64,
+    fences: AtomicU64,
+    commits: AtomicU64,
+}
+
+impl<M: Media> Counting<M> {
+    /// What has been issued so far, by all threads.
+    pub fn counts(&self) -> PersistCounts {
+        // ORDERING: Relaxed; plain statistics.
+        PersistCounts {
+            lines: self.lines.load(Ordering::Relaxed),
+            fences: self.fences.load(Ordering::Relaxed),
+            commits: self.commits.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl<M: Media> Media for Counting<M> {
+    const TRACED: bool = M::TRACED;
+
+    fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
+        Ok(Self {
+            inner: M::open(path, initial, options)?,
+            lines: AtomicU64::new(0),
+            fences: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+        })
+    }
+
+    fn kind(&self) -> MediumKind {
+        self.inner.kind()
+    }
+
+    #[inline]
+    #[track_caller]
+    fn flush(&self, addr: *const u8, len: usize) {
+        if len > 0 {
+            let lines = (addr.addr() + len - 1) / LINE - addr.addr() / LINE + 1;
+            // ORDERING: Relaxed; plain statistics.
+            self.lines.fetch_add(lines as u64, Ordering::Relaxed);
+        }
+        self.inner.flush(addr, len);
+    }
+
+    #[inline]
+    #[track_caller]
+    fn fence(&self) {
+        // ORDERING: Relaxed; plain statistics.
+        self.fences.fetch_add(1, Ordering::Relaxed);
+        self.inner.fence();
+    }
+
+    #[inline]
+    #[track_caller]
+    fn store_fence(&self) {
+        self.inner.store_fence();
+    }
+
+    #[track_caller]
+    fn commit(&self) -> Result<(), CommitError> {
+        // ORDERING: Relaxed; plain statistics.
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.inner.commit()
+    }
+
+    #[inline]
+    fn base(&self) -> *mut u8 {
+        self.inner.base()
+    }
+
+    #[inline]
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<(), SpaceError> {
+        self.inner.grow(len)
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), SpaceError> {
+        self.inner.shrink(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        self.inner.punch(offset, len)
+    }
+
+    fn read_only(&self) -> bool {
+        self.inner.read_only()
+    }
+
+    fn attach(&self, uuid: [u8; 16]) -> Result<(), OpenError> {
+        self.inner.attach(uuid)
+    }
+
+    fn sync(&self) -> Result<(), CommitError> {
+        self.inner.sync()
+    }
+
+    fn recovery(&self) -> MediaRecovery {
+        self.inner.recovery()
+    }
+
+    fn durability(&self) -> Durability {
+        self.inner.durability()
+    }
+
+    #[track_caller]
+    fn trace_store(&self, addr: *const u8, width: usize, old: u128, new: u128) {
+        self.inner.trace_store(addr, width, old, new);
+    }
+
+    #[track_caller]
+    fn trace_store_bytes(&self, addr: *const u8, new: &[u8]) {
+        self.inner.trace_store_bytes(addr, new);
+    }
+
+    #[track_caller]
+    fn trace_load(&self, addr: *const u8, width: usize) {
+        self.inner.trace_load(addr, width);
+    }
+}

@@ -1,0 +1,173 @@
+//! `Dax` and `Mapped`: a shared mapping, flushed and fenced by the processor's own instructions.
+//!
+//! They differ in one thing only: `Dax` insists on `MAP_SYNC` (or a devdax device), which is what
+//! makes a fenced line durable across a power failure. On `Mapped` the same instructions are issued,
+//! so what is measured there is what persistent memory of the same speed would cost.
+
+use super::cpu::{self, FlushKind};
+use super::mapping::{Mapping, Sharing};
+use super::{Access, Media, MediaOptions, MediumKind};
+use crate::error::{CommitError, OpenError, SpaceError};
+use std::path::Path;
+
+/// A shared file mapping without power-fail durability of its own; see the module's head.
+#[derive(Debug)]
+pub struct Mapped {
+    mapping: Mapping,
+    flush: FlushKind,
+    read_only: bool,
+}
+
+/// A file on an fsdax mount or a devdax device; see the module's head.
+#[derive(Debug)]
+pub struct Dax(Mapped);
+
+impl Mapped {
+    fn open_as(
+        path: &Path,
+        initial: u64,
+        options: &MediaOptions,
+        sharing: Sharing,
+    ) -> Result<Self, OpenError> {
+        let flush = cpu::detect().ok_or_else(|| OpenError::Unsupported {
+            path: path.to_path_buf(),
+            what: "this processor has no cache flush that we know; use the journal medium".into(),
+        })?;
+        let flush = if cpu::caches_are_persistent() { FlushKind::None } else { flush };
+        let read_only = options.access == Access::ReadOnly;
+        let file = Mapping::open_file(path, options.access, initial)?;
+        let sharing = if read_only { Sharing::Private } else { sharing };
+        let mapping = Mapping::map(path, Some(file), sharing, options.reserve).inspect_err(|_| {
+            if options.access == Access::Create {
+                // The empty file that was just made is of no use; the first error is reported.
+                let _ = std::fs::remove_file(path);
+            }
+        })?;
+        Ok(Self { mapping, flush, read_only })
+    }
+}
+
+impl Media for Mapped {
+    fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
+        Self::open_as(path, initial, options, Sharing::Shared)
+    }
+
+    fn kind(&self) -> MediumKind {
+        MediumKind::Mapped
+    }
+
+    #[inline(always)]
+    fn flush(&self, addr: *const u8, len: usize) {
+        cpu::flush(self.flush, addr, len);
+    }
+
+    #[inline(always)]
+    fn fence(&self) {
+        cpu::persist_fence();
+    }
+
+    #[inline(always)]
+    fn base(&self) -> *mut u8 {
+        self.mapping.base()
+    }
+
+    #[inline(always)]
+    fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.mapping.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<(), SpaceError> {
+        if self.read_only {
+            return Err(SpaceError::ReadOnly);
+        }
+        self.mapping.grow(len)
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), SpaceError> {
+        if self.read_only {
+            return Err(SpaceError::ReadOnly);
+        }
+        self.mapping.shrink(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        if self.read_only {
+            return Err(SpaceError::ReadOnly);
+        }
+        self.mapping.punch(offset, len)
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn sync(&self) -> Result<(), CommitError> {
+        if self.read_only {
+            return Ok(());
+        }
+        match self.mapping.file() {
+            // PERSIST: the page cache's copy, for a mapping whose memory is not itself persistent.
+            Some(fd) => rustix::fs::fdatasync(fd)
+                .map_err(|e| CommitError::Failed { doing: "sync", source: e.into() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Media for Dax {
+    fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
+        Mapped::open_as(path, initial, options, Sharing::Sync).map(Self)
+    }
+
+    fn kind(&self) -> MediumKind {
+        MediumKind::Dax
+    }
+
+    #[inline(always)]
+    fn flush(&self, addr: *const u8, len: usize) {
+        self.0.flush(addr, len);
+    }
+
+    #[inline(always)]
+    fn fence(&self) {
+        self.0.fence();
+    }
+
+    #[inline(always)]
+    fn base(&self) -> *mut u8 {
+        self.0.base()
+    }
+
+    #[inline(always)]
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<(), SpaceError> {
+        self.0.grow(len)
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), SpaceError> {
+        self.0.shrink(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        self.0.punch(offset, len)
+    }
+
+    fn read_only(&self) -> bool {
+        self.0.read_only()
+    }
+
+    fn sync(&self) -> Result<(), CommitError> {
+        self.0.sync()
+    }
+}

@@ -1,0 +1,434 @@
+//! An address range reserved up front, with a file (or nothing) mapped from its start.
+//!
+//! ```text
+//! base                      base + len              base + capacity
+//! | backed by the file      | mapped, past its end  | reserved, no access |
+//! ```
+//!
+//! Growing extends the file and, when the mapped part is used up, maps more of it in place, so the
+//! base address never moves. What lies past the end of the file is never touched: offsets are
+//! checked against [`Mapping::len`] first.
+//!
+//! # Concurrency
+//! `len` is atomic and only grows while others read it; `grow`, `shrink` and `punch` are called
+//! under the pool's growth lock.
+
+use crate::error::{OpenError, SpaceError};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How much is mapped at a time.
+const MAP_STEP: u64 = 64 << 20;
+/// Page size that offsets given to the kernel are rounded to.
+pub(crate) const PAGE: u64 = 4096;
+/// Size and alignment of a huge page; growth steps are multiples of it.
+pub(crate) const HUGE: u64 = 2 << 20;
+
+/// How stores reach the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// `MAP_SHARED_VALIDATE | MAP_SYNC`: a fenced line is durable.
+    Sync,
+    /// `MAP_SHARED`.
+    Shared,
+    /// `MAP_PRIVATE`: stores stay in this process.
+    Private,
+    /// No file.
+    Anonymous,
+}
+
+/// A file opened, locked and mapped at a reserved range.
+#[derive(Debug)]
+pub struct Mapping {
+    base: *mut u8,
+    capacity: u64,
+    len: AtomicU64,
+    mapped: AtomicU64,
+    sharing: Sharing,
+    file: Option<OwnedFd>,
+    path: PathBuf,
+    /// Size is a device's, not a file's: nothing to extend.
+    fixed: bool,
+    on_tmpfs: bool,
+}
+
+// SAFETY: 1. `base` is a mapping owned by this value until drop, not thread-bound; 2. all mutable
+// state is atomic; 3. access to the bytes is governed by those who hold offsets into them.
+unsafe impl Send for Mapping {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Opens and locks `path`, or creates it `initial` bytes long. Maps nothing yet.
+    ///
+    /// # Errors
+    /// Every [`OpenError`] that concerns files: absent, present, a directory, locked, no space.
+    pub fn open_file(
+        path: &Path,
+        access: super::Access,
+        initial: u64,
+    ) -> Result<(OwnedFd, u64), OpenError> {
+        use super::Access;
+        let flags = match access {
+            Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            Access::ReadWrite => OFlags::RDWR,
+            Access::ReadOnly => OFlags::RDONLY,
+        } | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
+            .map_err(|e| OpenError::io(path, "open", e))?;
+        let made = access == Access::Create;
+        let result = (|| {
+            let stat = rustix::fs::fstat(&fd).map_err(|e| OpenError::io(path, "stat", e))?;
+            let file_type = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+            if !file_type.is_file() && !file_type.is_char_device() {
+                return Err(OpenError::NotAFile(path.to_path_buf()));
+            }
+            let lock = if access == Access::ReadOnly {
+                rustix::fs::FlockOperation::NonBlockingLockShared
+            } else {
+                rustix::fs::FlockOperation::NonBlockingLockExclusive
+            };
+            rustix::fs::flock(&fd, lock).map_err(|e| {
+                if e == Errno::WOULDBLOCK {
+                    OpenError::Locked(path.to_path_buf())
+                } else {
+                    OpenError::io(path, "lock", e)
+                }
+            })?;
+            if file_type.is_char_device() {
+                return Ok(device_size(path, stat.st_rdev)?);
+            }
+            if made {
+                rustix::fs::ftruncate(&fd, initial)
+                    .map_err(|e| OpenError::io(path, "extend", e))?;
+                rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, initial)
+                    .or_else(|e| if e == Errno::OPNOTSUPP { Ok(()) } else { Err(e) })
+                    .map_err(|e| OpenError::io(path, "reserve space", e))?;
+                rustix::fs::fsync(&fd).map_err(|e| OpenError::io(path, "sync", e))?;
+                sync_parent(path)?;
+                return Ok(initial);
+            }
+            // The type says so: a file's size is never negative.
+            Ok(u64::try_from(stat.st_size).unwrap_or(0))
+        })();
+        match result {
+            Ok(len) => Ok((fd, len)),
+            Err(e) => {
+                if made {
+                    // Best effort: the error that is reported is the first one.
+                    let _ = rustix::fs::unlink(path);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Maps an opened file, or anonymous memory when `file` is `None`.
+    ///
+    /// # Errors
+    /// [`OpenError::Io`] when the range or the mapping is refused, [`OpenError::Unsupported`] when
+    /// [`Sharing::Sync`] is.
+    pub fn map(
+        path: &Path,
+        file: Option<(OwnedFd, u64)>,
+        sharing: Sharing,
+        reserve: u64,
+    ) -> Result<Self, OpenError> {
+        let (file, len) = match file {
+            Some((fd, len)) => (Some(fd), len),
+            None => (None, 0),
+        };
+        let fixed = file.as_ref().is_some_and(is_device);
+        let on_tmpfs = file.as_ref().is_some_and(is_tmpfs);
+        let need = len.max(MAP_STEP).next_multiple_of(MAP_STEP);
+        let mut capacity = if fixed { len } else { reserve.next_multiple_of(MAP_STEP).max(need) };
+        let base = loop {
+            // One huge page more than is used, so that the base can be aligned to one.
+            match reserve_range(capacity + HUGE) {
+                Ok(base) => break base,
+                Err(_) if !fixed && capacity / 2 >= need => {
+                    capacity = (capacity / 2).next_multiple_of(MAP_STEP);
+                }
+                Err(e) => return Err(OpenError::io(path, "reserve address space", e)),
+            }
+        };
+        let base = base.wrapping_add(base.align_offset(HUGE as usize));
+        let mapping = Self {
+            base,
+            capacity,
+            len: AtomicU64::new(0),
+            mapped: AtomicU64::new(0),
+            sharing,
+            file,
+            path: path.to_path_buf(),
+            fixed,
+            on_tmpfs,
+        };
+        let want = if fixed { len } else { need };
+        mapping.map_to(want).map_err(|e| {
+            if sharing == Sharing::Sync && (e == Errno::OPNOTSUPP || e == Errno::INVAL) {
+                OpenError::Unsupported {
+                    path: path.to_path_buf(),
+                    what: "not on persistent memory: the file system refuses MAP_SYNC".into(),
+                }
+            } else {
+                OpenError::io(path, "map", e)
+            }
+        })?;
+        // ORDERING: Release; pairs with the Acquire in `len`.
+        mapping.len.store(len, Ordering::Release);
+        Ok(mapping)
+    }
+
+    /// Maps further parts until at least `want` bytes are.
+    fn map_to(&self, want: u64) -> Result<(), Errno> {
+        // ORDERING: Relaxed; only changed here, under the growth lock.
+        let from = self.mapped.load(Ordering::Relaxed);
+        if want <= from {
+            return Ok(());
+        }
+        let to = want.min(self.capacity);
+        let at = self.base.wrapping_add(from as usize).cast::<c_void>();
+        let bytes = (to - from) as usize;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: 1. `at..at + bytes` is inside the range that this value reserved, so MAP_FIXED
+        // replaces only our own PROT_NONE pages; 2. no one holds references there yet.
+        unsafe {
+            match (&self.file, self.sharing) {
+                (Some(fd), Sharing::Sync) => {
+                    let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC | MapFlags::FIXED;
+                    rustix::mm::mmap(at, bytes, prot, flags, fd, from)?;
+                }
+                (Some(fd), Sharing::Shared) => {
+                    rustix::mm::mmap(at, bytes, prot, MapFlags::SHARED | MapFlags::FIXED, fd, from)?;
+                }
+                (Some(fd), _) => {
+                    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+                    rustix::mm::mmap(at, bytes, prot, flags, fd, from)?;
+                }
+                (None, _) => {
+                    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+                    rustix::mm::mmap_anonymous(at, bytes, prot, flags)?;
+                }
+            }
+            // Huge pages where the system has them; a refusal costs only speed.
+            let _ = rustix::mm::madvise(at, bytes, Advice::LinuxHugepage);
+        }
+        // ORDERING: Relaxed; see the load above.
+        self.mapped.store(to, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// First byte.
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Bytes backed by the file.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        // ORDERING: Acquire; pairs with the Release stores that follow a change of the file.
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// True when nothing is backed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that `grow` may reach.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The opened file, if there is one.
+    pub fn file(&self) -> Option<&OwnedFd> {
+        self.file.as_ref()
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Extends the file and the mapping to `to` bytes, with real space behind them.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; the file is as long as before then.
+    pub fn grow(&self, to: u64) -> Result<(), SpaceError> {
+        let from = self.len();
+        if to <= from {
+            return Ok(());
+        }
+        if to > self.capacity {
+            return Err(SpaceError::Capacity { wanted: to, capacity: self.capacity });
+        }
+        let mapped = to.next_multiple_of(MAP_STEP).min(self.capacity);
+        if self.fixed {
+            return Err(SpaceError::Capacity { wanted: to, capacity: self.capacity });
+        }
+        if let Some(fd) = &self.file {
+            rustix::fs::ftruncate(fd, to).map_err(|e| SpaceError::io("extending the file", e))?;
+            self.map_to(mapped)
+                .and_then(|()| self.back(fd, from, to))
+                .map_err(|e| {
+                    // Back to the old length; if even that fails the tail stays unused.
+                    let _ = rustix::fs::ftruncate(fd, from);
+                    SpaceError::io("reserving space for the file", e)
+                })?;
+            if self.sharing != Sharing::Private {
+                // PERSIST: the file's new length, before any durable word leads beyond the old one.
+                rustix::fs::fsync(fd).map_err(|e| SpaceError::io("syncing the file's length", e))?;
+            }
+        } else {
+            self.map_to(mapped).map_err(|e| SpaceError::io("mapping memory", e))?;
+        }
+        // ORDERING: Release; pairs with the Acquire in `len`.
+        self.len.store(to, Ordering::Release);
+        Ok(())
+    }
+
+    /// Puts real space behind `from..to`, so that a store there cannot fail for want of it.
+    fn back(&self, fd: &OwnedFd, from: u64, to: u64) -> Result<(), Errno> {
+        if self.on_tmpfs && self.sharing == Sharing::Shared {
+            // Populating (rather than fallocate) lets tmpfs use huge pages where it is allowed to.
+            // SAFETY: 1. the range is mapped by us and inside the file; 2. populating changes no
+            // content.
+            let populated = unsafe {
+                rustix::mm::madvise(
+                    self.base.wrapping_add(from as usize).cast(),
+                    (to - from) as usize,
+                    Advice::LinuxPopulateWrite,
+                )
+            };
+            match populated {
+                Ok(()) => return Ok(()),
+                // The kernel's word for "would raise SIGBUS": the mount is full.
+                Err(Errno::FAULT) => return Err(Errno::NOSPC),
+                // A kernel without MADV_POPULATE_WRITE.
+                Err(Errno::INVAL) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), from, to - from) {
+            Err(Errno::OPNOTSUPP) | Ok(()) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Cuts the file to `to` bytes.
+    ///
+    /// # Errors
+    /// [`SpaceError`] if the file system refuses.
+    pub fn shrink(&self, to: u64) -> Result<(), SpaceError> {
+        if to >= self.len() || self.fixed {
+            return Ok(());
+        }
+        // ORDERING: Release; readers see the shorter length before the file is cut.
+        let from = self.len.swap(to, Ordering::AcqRel);
+        if let Some(fd) = &self.file {
+            rustix::fs::ftruncate(fd, to)
+                .and_then(|()| rustix::fs::fsync(fd))
+                .map_err(|e| {
+                    // ORDERING: Release; pairs with the Acquire in `len`.
+                    self.len.store(from, Ordering::Release);
+                    SpaceError::io("shortening the file", e)
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Gives back the space of a page-aligned range, which then reads as zero.
+    ///
+    /// # Errors
+    /// [`SpaceError`] if the file system refuses.
+    pub fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        debug_assert!(offset % PAGE == 0 && len % PAGE == 0, "page-aligned by contract");
+        match (&self.file, self.sharing) {
+            (_, Sharing::Private) => Ok(()),
+            (Some(fd), _) => rustix::fs::fallocate(
+                fd,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                offset,
+                len,
+            )
+            .or_else(|e| if e == Errno::OPNOTSUPP { Ok(()) } else { Err(e) })
+            .map_err(|e| SpaceError::io("punching a hole", e)),
+            (None, _) => {
+                let at = self.base.wrapping_add(offset as usize).cast();
+                // SAFETY: 1. the range is inside our anonymous mapping; 2. the caller says that no
+                // one uses it, and zero is what it then reads as.
+                unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxDontNeed) }
+                    .map_err(|e| SpaceError::io("returning memory", e))
+            }
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: 1. the range was reserved by `map` and belongs to this value alone; 2. whoever
+        // held pointers into it borrowed (or shared ownership of) this value, so none are left.
+        unsafe {
+            let _ = rustix::mm::munmap(self.base.cast(), self.capacity as usize);
+        }
+    }
+}
+
+/// Reserves `bytes` of address space without access.
+fn reserve_range(bytes: u64) -> Result<*mut u8, Errno> {
+    // SAFETY: a fresh anonymous mapping at an address that the kernel chooses touches nothing of
+    // ours.
+    let at = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes as usize,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )?
+    };
+    Ok(at.cast())
+}
+
+/// Makes the name of a new file durable.
+pub(crate) fn sync_parent(path: &Path) -> Result<(), OpenError> {
+    let parent = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    File::open(parent)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|e| OpenError::io(parent, "sync the folder", e))
+}
+
+fn is_device(fd: &OwnedFd) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| {
+        rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
+    })
+}
+
+/// True when `fd` is on tmpfs.
+pub(crate) fn is_tmpfs(fd: impl AsFd) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    rustix::fs::fstatfs(fd).is_ok_and(|fs| fs.f_type as u64 == TMPFS_MAGIC)
+}
+
+/// Bytes of a devdax device, from sysfs.
+fn device_size(path: &Path, device: u64) -> Result<u64, OpenError> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let file = format!("/sys/dev/char/{major}:{minor}/size");
+    std::fs::read_to_string(&file)
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .ok_or_else(|| OpenError::Unsupported {
+            path: path.to_path_buf(),
+            what: format!("a character device whose size {file} does not tell; only devdax devices hold pools"),
+        })
+}

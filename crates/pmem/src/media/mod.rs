@@ -1,0 +1,311 @@
+//! Media: where a pool lives and what makes a store durable there (design section 2.1).
+//!
+//! Every layer above is generic over [`Media`], resolved statically, so that on the native path a
+//! flush or a fence is one inlined instruction. Papers write "flush, fence, 8-byte atomic write";
+//! code here reads the same:
+//!
+//! ```text
+//! pm.flush_of(&leaf.lines[2]);      // clwb        write back, not yet ordered
+//! pm.fence();                       // sfence      earlier flushes are durable before later stores
+//! pm.persist(&word);                // clwb + sfence
+//! ```
+//!
+//! | medium | a line is durable when | survives |
+//! | --- | --- | --- |
+//! | [`Dax`] | written back and fenced | power failure |
+//! | [`Mapped`] | the same instructions are issued, so measured cost is real | process crash |
+//! | [`Journal`] | the fence's lines are in the journal and it is synced | power failure |
+//! | [`Dram`] | never | nothing |
+//!
+//! # Concurrency
+//!
+//! A medium is shared by all threads of a process. `flush` and `fence` order the stores of the
+//! calling thread only, as the processor's instructions do.
+
+// mod auto;
+mod counting;
+pub mod cpu;
+mod dram;
+// pub mod journal;
+mod mapped;
+mod mapping;
+
+// pub use auto::Auto;
+pub use counting::{Counting, PersistCounts};
+pub use dram::Dram;
+// pub use journal::Journal;
+pub use mapped::{Dax, Mapped};
+pub use mapping::Mapping;
+
+use crate::error::{CommitError, OpenError, SpaceError};
+use std::path::Path;
+use std::time::Duration;
+
+/// Bytes in a cache line: the unit of a flush.
+pub const LINE: usize = 64;
+
+/// Which medium a pool is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MediumKind {
+    /// A file on an fsdax mount mapped with `MAP_SYNC`, or a devdax device.
+    Dax,
+    /// Any other shared file mapping: tmpfs, a RAM disk, the page cache.
+    Mapped,
+    /// An ordinary file behind a write-ahead journal.
+    Journal,
+    /// Anonymous memory.
+    Dram,
+}
+
+impl MediumKind {
+    /// The name that the command line and JSON use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dax => "dax",
+            Self::Mapped => "mapped",
+            Self::Journal => "journal",
+            Self::Dram => "dram",
+        }
+    }
+
+    /// What data on this medium survives, in words for a person.
+    #[must_use]
+    pub fn survives(self) -> &'static str {
+        match self {
+            Self::Dax | Self::Journal => "power failure",
+            Self::Mapped => {
+                "process crash (power failure only where the memory itself is non-volatile)"
+            }
+            Self::Dram => "nothing",
+        }
+    }
+
+    /// The byte that stands for this medium in the superblock (0 is "none").
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Dax => 1,
+            Self::Mapped => 2,
+            Self::Journal => 3,
+            Self::Dram => 4,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Dax),
+            2 => Some(Self::Mapped),
+            3 => Some(Self::Journal),
+            4 => Some(Self::Dram),
+            _ => None,
+        }
+    }
+}
+
+/// When a commit on [`Journal`] counts as durable. Other media ignore it: there, a fence is enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// A commit returns once its lines are synced; concurrent commits share one sync.
+    #[default]
+    Immediate,
+    /// A commit returns at once; the journal is synced this often, so a power failure loses at
+    /// most that much time, never consistency.
+    Interval(Duration),
+    /// A commit returns at once; the journal is written in the background and synced only by
+    /// checkpoints. A power failure loses recent commits, never consistency.
+    None,
+}
+
+/// How a medium is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Make a new file; one that exists is an error.
+    Create,
+    /// Open for reading and writing, alone.
+    ReadWrite,
+    /// Open for reading. Repairs that recovery makes stay in this process's memory.
+    ReadOnly,
+}
+
+/// What every medium's open takes.
+#[derive(Clone, Debug)]
+pub struct MediaOptions {
+    /// Create, open, or open read-only.
+    pub access: Access,
+    /// Bytes of address space to reserve, so that the pool can grow without moving. Halved until
+    /// the system grants it.
+    pub reserve: u64,
+    /// When commits are durable ([`Journal`] only).
+    pub durability: Durability,
+    /// Most bytes the journal file may take ([`Journal`] only).
+    pub journal_max: u64,
+}
+
+impl Default for MediaOptions {
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            reserve: 1 << 40,
+            durability: Durability::Immediate,
+            journal_max: 256 << 20,
+        }
+    }
+}
+
+/// What a medium did to make its content whole when it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MediaRecovery {
+    /// Journal batches applied to the image.
+    pub batches_replayed: u64,
+    /// Cache lines that those batches held.
+    pub lines_replayed: u64,
+    /// Journal bytes read.
+    pub bytes_read: u64,
+    /// Bytes after the last whole batch that were given up (a torn, never acknowledged write).
+    pub torn_tail: bool,
+    /// Time it took.
+    pub elapsed: Duration,
+}
+
+/// Where a pool lives and what makes a store durable there.
+///
+/// `flush`, `fence` and `store_fence` are `#[track_caller]`: a traced medium attributes each to its
+/// call site and can switch the site off.
+pub trait Media: Send + Sync + Sized + 'static {
+    /// True only for a medium that wants every load and store of a persistent word reported to
+    /// [`trace_store`](Self::trace_store) and [`trace_load`](Self::trace_load). Cells compile to
+    /// plain atomics where it is false.
+    const TRACED: bool = false;
+
+    /// Opens `path` as `options.access` says. The content is not looked at: a new file has one
+    /// zeroed extent of at least `initial` bytes.
+    ///
+    /// # Errors
+    /// Any [`OpenError`] of the file system's, or [`OpenError::Locked`] when another process has it.
+    fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError>;
+
+    /// Which medium this is.
+    fn kind(&self) -> MediumKind;
+
+    /// Writes back every line of `addr..addr + len`; not ordered until the next [`fence`](Self::fence).
+    #[track_caller]
+    fn flush(&self, addr: *const u8, len: usize);
+
+    /// Makes this thread's earlier flushes durable before its later stores.
+    #[track_caller]
+    fn fence(&self);
+
+    /// Orders two stores on a processor without total store order. On x86-64 it costs nothing but
+    /// still stops the compiler from reordering.
+    #[track_caller]
+    fn store_fence(&self) {
+        cpu::store_fence();
+    }
+
+    /// Returns when everything that this thread has fenced is as durable as the medium's
+    /// [`Durability`] promises.
+    ///
+    /// # Errors
+    /// [`CommitError`] when the disk refused: the change is visible in this process and may or may
+    /// not be there after a restart. After a failed sync every later commit fails too.
+    #[track_caller]
+    fn commit(&self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    /// First byte of the pool. Never moves while the medium is open.
+    fn base(&self) -> *mut u8;
+
+    /// Bytes that may be accessed from [`base`](Self::base).
+    fn len(&self) -> u64;
+
+    /// True when no bytes are mapped (never, for an opened medium).
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that [`grow`](Self::grow) may reach.
+    fn capacity(&self) -> u64;
+
+    /// Extends the pool in place to `len` bytes; new bytes are zero and backed by real space.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing has changed then.
+    fn grow(&self, len: u64) -> Result<(), SpaceError>;
+
+    /// Gives back everything from byte `len` on. The caller has made sure that no one uses it and
+    /// that no durable word leads there.
+    ///
+    /// # Errors
+    /// [`SpaceError`] if the file system refuses; nothing has changed then.
+    fn shrink(&self, len: u64) -> Result<(), SpaceError>;
+
+    /// Gives back the space of `offset..offset + len` (page-aligned), which then reads as zero.
+    ///
+    /// # Errors
+    /// [`SpaceError`] if the file system refuses; nothing has changed then.
+    fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError>;
+
+    /// True when stores must not reach the file.
+    fn read_only(&self) -> bool;
+
+    /// Called once by the pool when its superblock has been read and, for a writer, marked in use:
+    /// from here on the medium may rely on `uuid` naming the pool.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the medium's own files belong to another pool or the mark cannot be made
+    /// durable.
+    fn attach(&self, uuid: [u8; 16]) -> Result<(), OpenError> {
+        let _ = uuid;
+        Ok(())
+    }
+
+    /// Makes the whole content durable in the pool file itself, whatever the durability level.
+    ///
+    /// # Errors
+    /// [`CommitError`] as [`commit`](Self::commit).
+    fn sync(&self) -> Result<(), CommitError>;
+
+    /// What opening had to repair.
+    fn recovery(&self) -> MediaRecovery {
+        MediaRecovery::default()
+    }
+
+    /// The durability level in force.
+    fn durability(&self) -> Durability {
+        Durability::Immediate
+    }
+
+    /// Reports a store of `width` bytes that is about to replace `old` by `new` (traced media only).
+    #[track_caller]
+    fn trace_store(&self, addr: *const u8, width: usize, old: u128, new: u128) {
+        let _ = (addr, width, old, new);
+    }
+
+    /// Reports a store of the bytes `new` at `addr` (traced media only).
+    #[track_caller]
+    fn trace_store_bytes(&self, addr: *const u8, new: &[u8]) {
+        let _ = (addr, new);
+    }
+
+    /// Reports a load of `width` bytes (traced media only).
+    #[track_caller]
+    fn trace_load(&self, addr: *const u8, width: usize) {
+        let _ = (addr, width);
+    }
+
+    /// Flushes every line of `value`.
+    #[inline]
+    #[track_caller]
+    fn flush_of<T: ?Sized>(&self, value: &T) {
+        self.flush(std::ptr::from_ref(value).cast(), size_of_val(value));
+    }
+
+    /// Flushes every line of `value` and fences: "persist" in the papers.
+    #[inline]
+    #[track_caller]
+    fn persist<T: ?Sized>(&self, value: &T) {
+        self.flush_of(value);
+        self.fence();
+    }
+}

@@ -1,0 +1,347 @@
+//! What every durable ordered index offers, and what it promises.
+//!
+//! # Contract
+//!
+//! 1. A call that returns `Ok` has made its change durable at the level that the pool was opened
+//!    with (the medium's `commit` included).
+//! 2. After a crash, every completed operation is there; the ones in flight are each wholly there
+//!    or wholly absent; nothing else has changed.
+//! 3. An error leaves the index as it was, except [`InsertError::Commit`] and its like: there the
+//!    change is visible and its durability unknown.
+//! 4. A scan sees, leaf by leaf, a snapshot of each leaf; keys come in strict order; a key that is
+//!    present for the whole scan is seen exactly once. Changes made while it runs may be missed.
+//! 5. All operations may be called from any number of threads.
+
+use bristlecone_pmem::{CommitError, SpaceError};
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::{ControlFlow, RangeBounds};
+use std::time::Duration;
+
+/// Why an insert or upsert did not happen.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum InsertError {
+    /// The key is there already; nothing changed.
+    KeyExists,
+    /// The key is longer than the design takes; nothing changed.
+    KeyTooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The most there may be.
+        most: usize,
+    },
+    /// The value is longer than the design takes; nothing changed.
+    ValueTooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The most there may be.
+        most: usize,
+    },
+    /// There is no room; nothing changed.
+    Space(SpaceError),
+    /// The change is visible; its durability is unknown.
+    Commit(CommitError),
+    /// The pool is open for reading only.
+    ReadOnly,
+}
+
+/// Why an update did not happen.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum UpdateError {
+    /// There is no such key; nothing changed.
+    NotFound,
+    /// The value is longer than the design takes; nothing changed.
+    ValueTooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The most there may be.
+        most: usize,
+    },
+    /// There is no room; nothing changed.
+    Space(SpaceError),
+    /// The change is visible; its durability is unknown.
+    Commit(CommitError),
+    /// The pool is open for reading only.
+    ReadOnly,
+}
+
+/// Why a removal failed. A key that is not there is no failure.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// The change is visible; its durability is unknown.
+    Commit(CommitError),
+    /// The pool is open for reading only.
+    ReadOnly,
+}
+
+impl fmt::Display for InsertError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeyExists => write!(f, "the key exists"),
+            Self::KeyTooLong { len, most } => {
+                write!(f, "the key has {len} bytes; the most is {most}")
+            }
+            Self::ValueTooLong { len, most } => {
+                write!(f, "the value has {len} bytes; the most is {most}")
+            }
+            Self::Space(e) => write!(f, "{e}"),
+            Self::Commit(e) => write!(f, "{e}"),
+            Self::ReadOnly => write!(f, "the pool is open for reading only"),
+        }
+    }
+}
+
+impl fmt::Display for UpdateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound => write!(f, "no such key"),
+            Self::ValueTooLong { len, most } => {
+                write!(f, "the value has {len} bytes; the most is {most}")
+            }
+            Self::Space(e) => write!(f, "{e}"),
+            Self::Commit(e) => write!(f, "{e}"),
+            Self::ReadOnly => write!(f, "the pool is open for reading only"),
+        }
+    }
+}
+
+impl fmt::Display for RemoveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Commit(e) => write!(f, "{e}"),
+            Self::ReadOnly => write!(f, "the pool is open for reading only"),
+        }
+    }
+}
+
+macro_rules! error_sources {
+    ($($name:ident { $($variant:ident),* }),*) => {$(
+        impl std::error::Error for $name {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                match self {
+                    $(Self::$variant(e) => Some(e),)*
+                    _ => None,
+                }
+            }
+        }
+        impl From<CommitError> for $name {
+            fn from(e: CommitError) -> Self {
+                Self::Commit(e)
+            }
+        }
+    )*};
+}
+
+error_sources!(
+    InsertError { Space, Commit },
+    UpdateError { Space, Commit },
+    RemoveError { Commit }
+);
+
+impl From<SpaceError> for InsertError {
+    fn from(e: SpaceError) -> Self {
+        match e {
+            SpaceError::ReadOnly => Self::ReadOnly,
+            e => Self::Space(e),
+        }
+    }
+}
+
+impl From<SpaceError> for UpdateError {
+    fn from(e: SpaceError) -> Self {
+        match e {
+            SpaceError::ReadOnly => Self::ReadOnly,
+            e => Self::Space(e),
+        }
+    }
+}
+
+/// How full bulk loading leaves the leaves, in percent of their slots (1 to 100).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill(u8);
+
+impl Fill {
+    /// Every slot taken.
+    pub const FULL: Self = Self(100);
+    /// The papers' usual 70 %.
+    pub const USUAL: Self = Self(70);
+
+    /// `percent` of the slots; `None` unless it is from 1 to 100.
+    #[must_use]
+    pub const fn percent(percent: u8) -> Option<Self> {
+        if percent >= 1 && percent <= 100 { Some(Self(percent)) } else { None }
+    }
+
+    /// How many of `slots` to fill; at least one.
+    #[must_use]
+    pub const fn of(self, slots: usize) -> usize {
+        let n = slots * self.0 as usize / 100;
+        if n == 0 { 1 } else { n }
+    }
+}
+
+/// Shape and size of an index.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct IndexStats {
+    /// Keys.
+    pub entries: u64,
+    /// Levels from the root to the leaves, leaves included.
+    pub depth: u32,
+    /// Leaves.
+    pub leaves: u64,
+    /// Inner nodes.
+    pub inner_nodes: u64,
+    /// Share of leaf slots in use, 0 to 1.
+    pub leaf_fill: f64,
+    /// Persistent bytes, allocator overhead included.
+    pub pm_bytes: u64,
+    /// DRAM bytes: inner nodes and the allocator's volatile state.
+    pub dram_bytes: u64,
+}
+
+/// What `verify` looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Keys seen.
+    pub entries: u64,
+    /// Leaves seen.
+    pub leaves: u64,
+    /// Variable-size records whose checksum was compared.
+    pub records: u64,
+}
+
+/// A broken invariant, in words: which, where, and what was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// What opening an index did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// The index was closed cleanly and its volatile part was read back rather than rebuilt.
+    pub clean: bool,
+    /// Leaves walked.
+    pub leaves_scanned: u64,
+    /// Keys found.
+    pub entries: u64,
+    /// Repairs made (lock bits cleared, empty leaves unlinked).
+    pub repaired: u64,
+    /// Threads used.
+    pub threads: usize,
+    /// Time it took.
+    pub elapsed: Duration,
+}
+
+/// A durable ordered index from `K` to `V`. See the module's head for what its calls promise.
+///
+/// `K` and `V` are the borrowed forms (`u64`, `[u8]`); what is returned is owned (`u64`, `Vec<u8>`).
+pub trait OrderedIndex<K, V>: Send + Sync
+where
+    K: ToOwned + Ord + ?Sized,
+    V: ToOwned + ?Sized,
+{
+    /// Adds `key`.
+    ///
+    /// # Errors
+    /// [`InsertError::KeyExists`] if it is there already; others as the enum says.
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError>;
+
+    /// Adds `key` or replaces its value; true if it was there.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert), without `KeyExists`.
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError>;
+
+    /// Replaces the value of `key`.
+    ///
+    /// # Errors
+    /// [`UpdateError::NotFound`] if there is none; others as the enum says.
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError>;
+
+    /// Removes `key`; true if it was there.
+    ///
+    /// # Errors
+    /// [`RemoveError`] as the enum says.
+    fn remove(&self, key: &K) -> Result<bool, RemoveError>;
+
+    /// Calls `f` with the value of `key`, if there is one, without copying it out.
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R>;
+
+    /// The value of `key`.
+    fn get(&self, key: &K) -> Option<V::Owned> {
+        self.get_with(key, ToOwned::to_owned)
+    }
+
+    /// Visits the keys of `range` in ascending order until `visit` breaks.
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>);
+
+    /// Looks up a batch; `out` is cleared and gets one answer per key, in order. The batch's cache
+    /// misses overlap.
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        out.clear();
+        out.extend(keys.iter().map(|k| self.get(k.borrow())));
+    }
+
+    /// Inserts a batch; `out` is cleared and gets one result per pair, in order. Each insert is
+    /// atomic by itself; the batch is not. Fences and commits are shared.
+    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        out.clear();
+        out.extend(pairs.iter().map(|(k, v)| self.insert(k.borrow(), v.borrow())));
+    }
+
+    /// Shape and size. Walks the index; other threads may go on.
+    fn stats(&self) -> IndexStats;
+
+    /// Checks every invariant that the design states. Call it while no one writes.
+    ///
+    /// # Errors
+    /// The first [`Violation`] found.
+    fn verify(&self) -> Result<VerifyReport, Violation>;
+}
+
+/// An index that can be scanned downwards.
+pub trait ReverseScan<K, V>: OrderedIndex<K, V>
+where
+    K: ToOwned + Ord + ?Sized,
+    V: ToOwned + ?Sized,
+{
+    /// Visits the keys of `range` in descending order until `visit` breaks.
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    );
+}
+
+/// An index that can be filled from sorted input.
+pub trait BulkLoad<K, V>: OrderedIndex<K, V>
+where
+    K: ToOwned + Ord + ?Sized,
+    V: ToOwned + ?Sized,
+{
+    /// Fills an empty index from strictly ascending pairs, leaves `fill` full. Durable when it
+    /// returns; a crash before that leaves the index empty.
+    ///
+    /// # Errors
+    /// [`InsertError::KeyExists`] if the index is not empty or the input is not strictly ascending;
+    /// the index is empty (or as it was) then.
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError>;
+}

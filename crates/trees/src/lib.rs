@@ -1,0 +1,13 @@
+//! Bristlecone's durable ordered indexes: one module per design, over shared parts.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`index`] | the [`OrderedIndex`](index::OrderedIndex) contract that every design keeps |
+//! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
+
+pub mod index;
+
+pub use index::{
+    BulkLoad, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError,
+    ReverseScan, UpdateError, VerifyReport, Violation,
+};
