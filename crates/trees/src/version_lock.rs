@@ -261,7 +261,8 @@ impl VersionLocks {
     #[must_use]
     pub fn try_lock_at(&self, leaf: u32, version: u64) -> Option<Locked<'_>> {
         let word = self.word(leaf);
-        word.try_lock_at(version).then_some(Locked { word })
+        // Not `then_some`: a `Locked` that is made in vain would unlock someone else's lock.
+        word.try_lock_at(version).then(|| Locked { word })
     }
 
     /// Takes the leaf's lock, waiting for it. The caller holds no other lock of this table.
@@ -371,7 +372,9 @@ mod tests {
 
     /// Two different leaves that share a slot.
     fn colliding() -> (u32, u32) {
-        let other = (2..).find(|&leaf| VersionLocks::same_slot(1, leaf)).expect("slots are few");
+        let other = (2..)
+            .find(|&leaf| VersionLocks::same_slot(1, leaf))
+            .expect("slots are few");
         (1, other)
     }
 
@@ -382,13 +385,19 @@ mod tests {
         assert!(locks.validate(7, before));
         let held = locks.try_lock_at(7, before).expect("free");
         assert_eq!(locks.try_read(7), None);
-        assert!(!locks.validate(7, before), "a held lock validates for no one");
+        assert!(
+            !locks.validate(7, before),
+            "a held lock validates for no one"
+        );
         assert!(locks.try_lock_at(7, before).is_none());
         held.unlock_unchanged();
         assert!(locks.validate(7, before), "nothing was changed");
         locks.lock(7).unlock();
         assert!(!locks.validate(7, before));
-        assert!(locks.try_lock_at(7, before).is_none(), "the version is an old one");
+        assert!(
+            locks.try_lock_at(7, before).is_none(),
+            "the version is an old one"
+        );
         assert!(locks.validate(8, locks.read(8)));
     }
 
@@ -455,7 +464,10 @@ mod tests {
                 }
                 // A reader may become a writer if nothing has happened.
                 if let Some(held) = locks.try_lock_at(5, version) {
-                    assert_eq!(data[0].load(Ordering::Relaxed), data[1].load(Ordering::Relaxed));
+                    assert_eq!(
+                        data[0].load(Ordering::Relaxed),
+                        data[1].load(Ordering::Relaxed)
+                    );
                     held.unlock_unchanged();
                 }
             }
@@ -483,7 +495,8 @@ mod tests {
                         let held = locks.lock_two(x, y);
                         // Every pair has the slot of leaf 1 or that of leaf 2 in it.
                         for (i, leaf) in [1, 2].into_iter().enumerate() {
-                            if VersionLocks::same_slot(x, leaf) || VersionLocks::same_slot(y, leaf) {
+                            if VersionLocks::same_slot(x, leaf) || VersionLocks::same_slot(y, leaf)
+                            {
                                 let n = inside[i].load(Ordering::Relaxed);
                                 inside[i].store(n + 1, Ordering::Relaxed);
                             }

@@ -94,7 +94,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         for (position, (separator, leaf)) in (0u64..).zip(rest) {
             let separator = separator.borrow();
             // SAFETY: it is in the tree that is being built.
-            if last.is_some_and(|last| unsafe { S::get(&last) } >= separator) {
+            if last.is_some_and(|last| unsafe { S::view(&last) } >= separator) {
                 result = Err(BuildError::Unsorted { position });
                 break;
             }
@@ -160,7 +160,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
             let child = node.child(i);
             if meta.level == 1 {
                 // SAFETY: the walk is pinned.
-                f(low.as_ref().map(|full| unsafe { S::get(full) }), child);
+                f(low.as_ref().map(|full| unsafe { S::view(full) }), child);
             } else {
                 self.walk(child, low, f);
             }
@@ -247,7 +247,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
             fulls.push(full);
         }
         // SAFETY: they are in the index and the walk is pinned.
-        let separators: Vec<&S> = fulls.iter().map(|full| unsafe { S::get(full) }).collect();
+        let separators: Vec<&S> = fulls.iter().map(|full| unsafe { S::view(full) }).collect();
         for (i, &separator) in separators.iter().enumerate() {
             if i > 0 && separators[i - 1] >= separator {
                 return broken(format!(

@@ -239,7 +239,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
             }
             // SAFETY: every step has been validated, so these are separators that were in the index
             // while this thread was pinned; they are not freed before it is unpinned.
-            let own = |full: S::Full| unsafe { S::get(&full) }.to_owned();
+            let own = |full: S::Full| unsafe { S::view(&full) }.to_owned();
             Some(Ranged {
                 located,
                 low: low.map(own),

@@ -51,7 +51,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
             debug_assert!(
                 step.at == 0
                     // SAFETY: locked, so the separators are in the index.
-                    || step.node.separator(step.at - 1).is_some_and(|s| unsafe { S::get(&s) } < separator),
+                    || step.node.separator(step.at - 1).is_some_and(|s| unsafe { S::view(&s) } < separator),
                 "{separator:?} is a separator already"
             );
             // SAFETY: `full` is new, the others are in the index.

@@ -169,7 +169,7 @@ impl<S: Separator + ?Sized> Node<S> {
         let order = |i: usize, key: &S| match self.separator(i) {
             // SAFETY: the pointer was in a slot after this thread was pinned (or nobody writes), so
             // what it leads to is not freed meanwhile (`separator`, "Lifetime").
-            Some(full) => unsafe { S::get(&full) }.cmp(key),
+            Some(full) => unsafe { S::view(&full) }.cmp(key),
             None => Order::Greater,
         };
         let count = meta.count.min(SLOTS);
@@ -178,7 +178,7 @@ impl<S: Separator + ?Sized> Node<S> {
                 return 0;
             };
             // SAFETY: as above.
-            match key.cmp_prefix(unsafe { S::get(&first) }, meta.skip) {
+            match key.cmp_prefix(unsafe { S::view(&first) }, meta.skip) {
                 Order::Less => return 0,
                 Order::Greater => return count,
                 Order::Equal => {}
@@ -261,14 +261,14 @@ impl<S: Separator + ?Sized> Node<S> {
             };
             // They are sorted: what the outermost two share, all do.
             // SAFETY: the caller's obligation.
-            meta.skip = unsafe { S::get(&first).common_prefix(S::get(&last), 0xFFFF) };
+            meta.skip = unsafe { S::view(&first).common_prefix(S::view(&last), 0xFFFF) };
         }
         for i in 0..meta.count {
             let Some(full) = self.separator(i) else {
                 unreachable!("slots below the count are taken (invariant 3)");
             };
             // SAFETY: the caller's obligation.
-            self.keys[i].store(unsafe { S::get(&full) }.word(meta.skip), Ordering::Relaxed);
+            self.keys[i].store(unsafe { S::view(&full) }.word(meta.skip), Ordering::Relaxed);
         }
         self.set_meta(meta);
     }
@@ -285,13 +285,13 @@ impl<S: Separator + ?Sized> Node<S> {
             self.set_child(i + 2, self.child(i + 1));
         }
         // SAFETY: the caller's obligation.
-        let separator = unsafe { S::get(&full) };
+        let separator = unsafe { S::view(&full) };
         // The common prefix may have become shorter; look at a neighbour, which has it.
         let neighbour = if at > 0 { at - 1 } else { 1 };
         let shorter = meta.skip > 0
             && self.separator(neighbour).is_none_or(|other| {
                 // SAFETY: the caller's obligation.
-                separator.cmp_prefix(unsafe { S::get(&other) }, meta.skip) != Order::Equal
+                separator.cmp_prefix(unsafe { S::view(&other) }, meta.skip) != Order::Equal
             });
         self.set_separator(at, separator.word(meta.skip), Some(full));
         self.set_child(at + 1, right);
@@ -335,7 +335,7 @@ impl<S: Separator + ?Sized> Node<S> {
         let mut meta = self.meta();
         debug_assert!(meta.count < SLOTS && meta.skip == 0);
         // SAFETY: the caller's obligation.
-        let word = unsafe { S::get(&full) }.word(0);
+        let word = unsafe { S::view(&full) }.word(0);
         self.set_separator(meta.count, word, Some(full));
         self.set_child(meta.count + 1, child);
         meta.count += 1;
@@ -425,7 +425,7 @@ impl<S: Separator + ?Sized> Node<S> {
                 return Err(format!("separator {i} is missing"));
             };
             // SAFETY: both are in the index, and no one writes.
-            let (separator, first) = unsafe { (S::get(&full), S::get(&first)) };
+            let (separator, first) = unsafe { (S::view(&full), S::view(&first)) };
             if separator.cmp_prefix(first, meta.skip) != Order::Equal {
                 return Err(format!(
                     "separator {i} lacks the prefix of {} bytes",

@@ -69,7 +69,7 @@ pub trait Separator:
     /// # Safety
     /// `full` has not been freed and is not while the result lives (the caller is pinned, or alone).
     #[doc(hidden)]
-    unsafe fn get(full: &Self::Full) -> &Self;
+    unsafe fn view(full: &Self::Full) -> &Self;
     /// Frees it; returns the bytes it took.
     ///
     /// # Safety
@@ -117,7 +117,7 @@ impl Separator for u64 {
     fn store(_slot: &Self::Slot, _full: Option<Self::Full>) {}
 
     #[inline(always)]
-    unsafe fn get(full: &Self::Full) -> &Self {
+    unsafe fn view(full: &Self::Full) -> &Self {
         full
     }
 
@@ -131,6 +131,12 @@ impl Separator for u64 {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct ByteSeparator(NonNull<u32>);
+
+/// Where a node keeps the pointer to a byte string, or null.
+#[doc(hidden)]
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct FullSlot(AtomicPtr<u32>);
 
 /// Size of the length field.
 const LEN: usize = size_of::<u32>();
@@ -162,7 +168,7 @@ impl ByteSeparator {
 impl Separator for [u8] {
     const EXACT: bool = false;
     type Full = ByteSeparator;
-    type Slot = AtomicPtr<u32>;
+    type Slot = FullSlot;
 
     #[inline]
     fn word(&self, skip: usize) -> u64 {
@@ -198,18 +204,18 @@ impl Separator for [u8] {
     fn load(_word: u64, slot: &Self::Slot) -> Option<Self::Full> {
         // ORDERING: Acquire; pairs with the Release in `store`. The string is read before the node
         // is validated, so seeing the pointer must imply seeing what it leads to.
-        NonNull::new(slot.load(Ordering::Acquire)).map(ByteSeparator)
+        NonNull::new(slot.0.load(Ordering::Acquire)).map(ByteSeparator)
     }
 
     #[inline(always)]
     fn store(slot: &Self::Slot, full: Option<Self::Full>) {
         let pointer = full.map_or(std::ptr::null_mut(), |full| full.0.as_ptr());
         // ORDERING: Release; pairs with the Acquire in `load`.
-        slot.store(pointer, Ordering::Release);
+        slot.0.store(pointer, Ordering::Release);
     }
 
     #[inline(always)]
-    unsafe fn get(full: &Self::Full) -> &Self {
+    unsafe fn view(full: &Self::Full) -> &Self {
         // SAFETY: 1. the caller says that it is not freed; 2. `new` wrote the length and as many
         // bytes after it; 3. no one writes to it after `new`.
         unsafe {
@@ -267,12 +273,12 @@ mod tests {
     fn whole_separators_round_trip() {
         for bytes in [&b""[..], b"\0", b"separator", &[7; 65_536]] {
             let (full, size) = bytes.allocate();
-            let slot = AtomicPtr::new(std::ptr::null_mut());
+            let slot = FullSlot(AtomicPtr::new(std::ptr::null_mut()));
             assert!(<[u8]>::load(0, &slot).is_none(), "empty at first");
             <[u8]>::store(&slot, Some(full));
             let seen = <[u8]>::load(0, &slot).expect("just stored");
             // SAFETY: allocated above and not freed before the next statement but one.
-            assert_eq!(unsafe { <[u8]>::get(&seen) }, bytes);
+            assert_eq!(unsafe { <[u8]>::view(&seen) }, bytes);
             // SAFETY: allocated above, freed once.
             assert_eq!(unsafe { <[u8]>::free(full) }, size);
         }

@@ -22,12 +22,21 @@ impl<S: Separator + ?Sized> Model<S> {
     /// Every leaf in order, with its low end.
     fn leaves(&self) -> Vec<(Option<S::Owned>, u32)> {
         let first = std::iter::once((None, self.first));
-        first.chain(self.rest.iter().map(|(low, &leaf)| (Some(low.clone()), leaf))).collect()
+        first
+            .chain(
+                self.rest
+                    .iter()
+                    .map(|(low, &leaf)| (Some(low.clone()), leaf)),
+            )
+            .collect()
     }
 
     /// Place of the leaf of `key` among `leaves()`.
     fn place(&self, key: &S) -> usize {
-        self.rest.keys().filter(|low| (*low).borrow() <= key).count()
+        self.rest
+            .keys()
+            .filter(|low| (*low).borrow() <= key)
+            .count()
     }
 }
 
@@ -62,7 +71,11 @@ fn check_key<S: Separator + ?Sized, const CAP: usize>(
         "find_range {key:?}"
     );
 
-    let below = model.rest.keys().filter(|low| (*low).borrow() < key).count();
+    let below = model
+        .rest
+        .keys()
+        .filter(|low| (*low).borrow() < key)
+        .count();
     let ranged = index.find_below(key, guard);
     assert!(index.validate(&ranged.located));
     assert_eq!(
@@ -75,12 +88,18 @@ fn check_key<S: Separator + ?Sized, const CAP: usize>(
     assert!(index.validate(&both.located));
     assert!(both.left.is_none_or(|left| index.validate(&left)));
     assert_eq!(both.located.leaf, leaf(place));
-    assert_eq!(both.left.map(|left| left.leaf), place.checked_sub(1).map(leaf));
+    assert_eq!(
+        both.left.map(|left| left.leaf),
+        place.checked_sub(1).map(leaf)
+    );
 
     let mut next = [0; 5];
     let n = index.upcoming(key, &mut next, guard);
     assert!(n >= 1 && place + n <= leaves.len());
-    assert!((0..n).all(|i| next[i] == leaf(place + i)), "upcoming {key:?}");
+    assert!(
+        (0..n).all(|i| next[i] == leaf(place + i)),
+        "upcoming {key:?}"
+    );
 }
 
 fn check_whole<S: Separator + ?Sized, const CAP: usize>(
@@ -95,14 +114,14 @@ fn check_whole<S: Separator + ?Sized, const CAP: usize>(
     let (first, last) = (index.find_first(guard), index.find_last(guard));
     assert_eq!((first.located.leaf, first.low), (walked[0].1, None));
     let (low, leaf) = walked.last().expect("never empty");
-    assert_eq!((last.located.leaf, &last.low, &last.high), (*leaf, low, &None));
+    assert_eq!(
+        (last.located.leaf, &last.low, &last.high),
+        (*leaf, low, &None)
+    );
 }
 
-fn check_batch<S, const CAP: usize>(
-    index: &InnerIndex<S, CAP>,
-    model: &Model<S>,
-    keys: &[S::Owned],
-) where
+fn check_batch<S, const CAP: usize>(index: &InnerIndex<S, CAP>, model: &Model<S>, keys: &[S::Owned])
+where
     S: Separator + ?Sized,
 {
     let leaves = model.leaves();
@@ -110,7 +129,11 @@ fn check_batch<S, const CAP: usize>(
     index.find_batch(keys, &mut out, &pin());
     for (key, located) in keys.iter().zip(&out) {
         assert!(index.validate(located));
-        assert_eq!(located.leaf, leaves[model.place(key.borrow())].1, "batch, {key:?}");
+        assert_eq!(
+            located.leaf,
+            leaves[model.place(key.borrow())].1,
+            "batch, {key:?}"
+        );
     }
 }
 
@@ -124,7 +147,7 @@ fn apply<S: Separator + ?Sized, const CAP: usize>(
     let guard = &pin();
     match op {
         Op::Split(key) => {
-            if model.rest.contains_key(key) {
+            if model.rest.contains_key(key.borrow()) {
                 return;
             }
             index.insert(key.borrow(), fresh, guard);
@@ -135,23 +158,31 @@ fn apply<S: Separator + ?Sized, const CAP: usize>(
             let place = model.place(key.borrow());
             let (low, leaf) = leaves[place].clone();
             let before = index.find(key.borrow(), guard);
-            assert!(!index.remove(fresh, key.borrow(), guard), "no such leaf there");
+            assert!(
+                !index.remove(fresh, key.borrow(), guard),
+                "no such leaf there"
+            );
             let removed = index.remove(leaf, key.borrow(), guard);
             assert_eq!(removed, leaves.len() > 1, "all but the last leaf can go");
             if !removed {
                 return;
             }
-            assert!(!index.validate(&before), "what led to a removed leaf is stale");
+            assert!(
+                !index.validate(&before),
+                "what led to a removed leaf is stale"
+            );
             // Either neighbour may take the range over.
             let heir = index.find(key.borrow(), guard).leaf;
             let left = place.checked_sub(1).map(|i| leaves[i].1);
             let right = leaves.get(place + 1).cloned();
             if Some(heir) == left {
-                model.rest.remove(&low.expect("not the first"));
+                model.rest.remove(low.expect("not the first").borrow());
             } else {
                 let (right_low, right_leaf) = right.expect("one neighbour has the range");
                 assert_eq!(heir, right_leaf, "only a neighbour may take the range over");
-                model.rest.remove(&right_low.expect("not the first"));
+                model
+                    .rest
+                    .remove(right_low.expect("not the first").borrow());
                 match low {
                     Some(low) => drop(model.rest.insert(low, right_leaf)),
                     None => model.first = right_leaf,
@@ -164,7 +195,10 @@ fn apply<S: Separator + ?Sized, const CAP: usize>(
 /// Runs `ops`, then takes every leaf but one out again, in the order of `probes`.
 fn run<S: Separator + ?Sized, const CAP: usize>(ops: &[Op<S::Owned>], probes: &[S::Owned]) {
     let index = InnerIndex::<S, CAP>::new(1_000_000).expect("memory");
-    let mut model = Model::<S> { first: 1_000_000, rest: BTreeMap::new() };
+    let mut model = Model::<S> {
+        first: 1_000_000,
+        rest: BTreeMap::new(),
+    };
     for (op, fresh) in ops.iter().zip(0..) {
         apply(&index, &mut model, op, fresh);
         let (Op::Split(key) | Op::Remove(key)) = op;
@@ -186,7 +220,12 @@ fn run<S: Separator + ?Sized, const CAP: usize>(ops: &[Op<S::Owned>], probes: &[
     }
     check_whole(&index, &model);
     assert_eq!(index.stats().depth, 1, "one leaf needs one inner node");
-    apply(&index, &mut model, &Op::Remove(probes.next().cloned().unwrap_or_else(|| unreachable!())), 7);
+    apply(
+        &index,
+        &mut model,
+        &Op::Remove(probes.next().cloned().unwrap_or_else(|| unreachable!())),
+        7,
+    );
 }
 
 fn ops<K: Clone + std::fmt::Debug + 'static>(
@@ -278,9 +317,17 @@ fn searching_a_node_counts_separators() {
         assert_eq!(index.stats().depth, 1);
         let guard = &pin();
         for key in (0..=count * 2 + 3).chain([u64::MAX]) {
-            assert_eq!(u64::from(index.find(&key, guard).leaf), (key / 2).min(count), "{key}");
+            assert_eq!(
+                u64::from(index.find(&key, guard).leaf),
+                (key / 2).min(count),
+                "{key}"
+            );
             let below = (key.saturating_sub(1) / 2).min(count);
-            assert_eq!(u64::from(index.find_below(&key, guard).located.leaf), below, "{key}");
+            assert_eq!(
+                u64::from(index.find_below(&key, guard).located.leaf),
+                below,
+                "{key}"
+            );
         }
     }
 }
@@ -295,7 +342,10 @@ fn bulk_building_reports_what_is_out_of_order() {
     assert!(built(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).expect("sorted") > 3);
     for (keys, at) in [(&[5, 5][..], 1), (&[1, 2, 3, 4, 5, 4], 5), (&[9, 1], 1)] {
         let error = built(keys).expect_err("not ascending");
-        assert!(matches!(error, BuildError::Unsorted { position } if position == at), "{error}");
+        assert!(
+            matches!(error, BuildError::Unsorted { position } if position == at),
+            "{error}"
+        );
         assert!(error.to_string().contains("smallest key"), "{error}");
     }
     let strings = [&b"b"[..], b"b\0", b"b"].map(|key| (key, 1));
@@ -349,7 +399,11 @@ fn removed_nodes_are_reused() {
     }
     assert_eq!(index.stats().depth, 1);
     // Ten rounds reach the steady state, give or take what waits for the collector.
-    assert!(index.stats().bytes < most * 2, "{} after {most}", index.stats().bytes);
+    assert!(
+        index.stats().bytes < most * 2,
+        "{} after {most}",
+        index.stats().bytes
+    );
 }
 
 /// Whole separators are freed when they leave the index.
@@ -383,7 +437,10 @@ fn verify_reports_damage() {
     root.remove(0);
     // SAFETY: integers are never freed; no one else uses the index.
     unsafe { root.insert(0, 5, root.child(0)) };
-    let report = index.verify().expect_err("the first subtree is out of its range").to_string();
+    let report = index
+        .verify()
+        .expect_err("the first subtree is out of its range")
+        .to_string();
     assert!(report.contains("inner node"), "{report}");
     let _ = lost;
 }
