@@ -12,6 +12,7 @@
 mod count;
 mod error;
 pub mod limits;
+pub mod micro;
 pub mod workload;
 
 pub use count::parse_count;

@@ -27,7 +27,10 @@ pub(crate) fn contenders(
 
 #[cfg(not(feature = "peers"))]
 fn lmdb(which: Against, _: &MicroParams, _: &Path) -> Result<Box<dyn Contender>, LabError> {
-    Err(LabError::NeedsFeature { what: format!("the peer {which}"), feature: "peers" })
+    Err(LabError::NeedsFeature {
+        what: format!("the peer {which}"),
+        feature: "peers",
+    })
 }
 
 #[cfg(feature = "peers")]
@@ -42,10 +45,17 @@ fn lmdb(which: Against, params: &MicroParams, dir: &Path) -> Result<Box<dyn Cont
     };
     let dir = dir.join(which.name());
     std::fs::create_dir(&dir).map_err(|e| LabError::io(&dir, "making a directory", e))?;
-    let bytes = params.keys.saturating_mul(BYTES_PER_KEY).max(STEP).next_multiple_of(STEP);
+    let bytes = params
+        .keys
+        .saturating_mul(BYTES_PER_KEY)
+        .max(STEP)
+        .next_multiple_of(STEP);
     let bytes = usize::try_from(bytes)
         .map_err(|_| LabError::parameter("keys", params.keys, "what this machine can address"))?;
-    Ok(Box::new(Durable { name: which.name(), peer: Lmdb::open(&dir, mode, bytes)? }))
+    Ok(Box::new(Durable {
+        name: which.name(),
+        peer: Lmdb::open(&dir, mode, bytes)?,
+    }))
 }
 
 /// `BTreeMap`.
@@ -66,12 +76,13 @@ impl Contender for Volatile {
         threads: usize,
         batch: usize,
     ) -> Result<Slice, LabError> {
+        let name = self.name();
         if threads == 1 {
             let map = self.map.get_mut().unwrap_or_else(PoisonError::into_inner);
-            return drive::slice(self.name(), vec![map], op, keys, batch);
+            return drive::slice(name, vec![map], op, keys, batch);
         }
         let sessions = (0..threads).map(|_| &self.map).collect();
-        drive::slice(self.name(), sessions, op, keys, batch)
+        drive::slice(name, sessions, op, keys, batch)
     }
 }
 
@@ -113,11 +124,7 @@ impl Session for &mut BTreeMap<u64, u64> {
     }
 
     #[inline]
-    fn multi_get(
-        &mut self,
-        keys: &[u64],
-        out: &mut Vec<Option<u64>>,
-    ) -> Result<(), Box<LabError>> {
+    fn multi_get(&mut self, keys: &[u64], out: &mut Vec<Option<u64>>) -> Result<(), Box<LabError>> {
         out.clear();
         out.extend(keys.iter().map(|key| BTreeMap::get(self, key).copied()));
         Ok(())
@@ -125,7 +132,10 @@ impl Session for &mut BTreeMap<u64, u64> {
 
     #[inline]
     fn multi_insert(&mut self, pairs: &[(u64, u64)]) -> Result<u64, Box<LabError>> {
-        let added = pairs.iter().filter(|(k, v)| BTreeMap::insert(self, *k, *v).is_none()).count();
+        let added = pairs
+            .iter()
+            .filter(|(k, v)| BTreeMap::insert(self, *k, *v).is_none())
+            .count();
         Ok(added as u64)
     }
 }
@@ -133,35 +143,50 @@ impl Session for &mut BTreeMap<u64, u64> {
 impl Session for &RwLock<BTreeMap<u64, u64>> {
     #[inline]
     fn insert(&mut self, key: u64, value: u64) -> Result<bool, Box<LabError>> {
-        Session::insert(&mut &mut *self.write().unwrap_or_else(PoisonError::into_inner), key, value)
+        Session::insert(
+            &mut &mut *self.write().unwrap_or_else(PoisonError::into_inner),
+            key,
+            value,
+        )
     }
 
     #[inline]
     fn update(&mut self, key: u64, value: u64) -> Result<bool, Box<LabError>> {
-        Session::update(&mut &mut *self.write().unwrap_or_else(PoisonError::into_inner), key, value)
+        Session::update(
+            &mut &mut *self.write().unwrap_or_else(PoisonError::into_inner),
+            key,
+            value,
+        )
     }
 
     #[inline]
     fn remove(&mut self, key: u64) -> Result<bool, Box<LabError>> {
-        Session::remove(&mut &mut *self.write().unwrap_or_else(PoisonError::into_inner), key)
+        Session::remove(
+            &mut &mut *self.write().unwrap_or_else(PoisonError::into_inner),
+            key,
+        )
     }
 
     #[inline]
     fn get(&mut self, key: u64) -> Result<Option<u64>, Box<LabError>> {
-        Ok(self.read().unwrap_or_else(PoisonError::into_inner).get(&key).copied())
+        Ok(self
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key)
+            .copied())
     }
 
     #[inline]
     fn scan(&mut self, from: u64, limit: usize) -> Result<(Option<u64>, usize), Box<LabError>> {
-        Ok(visit(&self.read().unwrap_or_else(PoisonError::into_inner), from, limit))
+        Ok(visit(
+            &self.read().unwrap_or_else(PoisonError::into_inner),
+            from,
+            limit,
+        ))
     }
 
     #[inline]
-    fn multi_get(
-        &mut self,
-        keys: &[u64],
-        out: &mut Vec<Option<u64>>,
-    ) -> Result<(), Box<LabError>> {
+    fn multi_get(&mut self, keys: &[u64], out: &mut Vec<Option<u64>>) -> Result<(), Box<LabError>> {
         let map = self.read().unwrap_or_else(PoisonError::into_inner);
         out.clear();
         out.extend(keys.iter().map(|key| map.get(key).copied()));

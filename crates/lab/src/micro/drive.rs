@@ -32,11 +32,7 @@ pub(crate) trait Session: Send {
     /// Visits up to `limit` pairs from `from` on: the first key and how many.
     fn scan(&mut self, from: u64, limit: usize) -> Result<(Option<u64>, usize), Box<LabError>>;
     /// One answer for each key.
-    fn multi_get(
-        &mut self,
-        keys: &[u64],
-        out: &mut Vec<Option<u64>>,
-    ) -> Result<(), Box<LabError>>;
+    fn multi_get(&mut self, keys: &[u64], out: &mut Vec<Option<u64>>) -> Result<(), Box<LabError>>;
     /// How many of the pairs were added.
     fn multi_insert(&mut self, pairs: &[(u64, u64)]) -> Result<u64, Box<LabError>>;
 }
@@ -60,7 +56,11 @@ impl Slice {
 
 pub(crate) fn mops(ops: u64, elapsed: Duration) -> f64 {
     // A slice of nothing took no time and has no speed.
-    if elapsed.is_zero() { 0.0 } else { ops as f64 * 1e3 / elapsed.as_nanos() as f64 }
+    if elapsed.is_zero() {
+        0.0
+    } else {
+        ops as f64 * 1e3 / elapsed.as_nanos() as f64
+    }
 }
 
 pub(crate) fn histogram() -> Histogram<u64> {
@@ -91,7 +91,10 @@ pub(crate) fn slice<S: Session>(
     let part = keys.len().div_ceil(threads).max(1);
     let ready = Barrier::new(threads);
     let run = |session: S, keys: &[u64]| {
-        let mut part = Part { latencies: histogram(), right: 0 };
+        let mut part = Part {
+            latencies: histogram(),
+            right: 0,
+        };
         ready.wait();
         let started = Instant::now();
         let outcome = part.run(session, op, keys, batch);
@@ -99,7 +102,10 @@ pub(crate) fn slice<S: Session>(
         outcome.map(|()| (part, started, ended))
     };
     let parts = if threads == 1 {
-        sessions.into_iter().map(|session| run(session, keys)).collect::<Vec<_>>()
+        sessions
+            .into_iter()
+            .map(|session| run(session, keys))
+            .collect::<Vec<_>>()
     } else {
         std::thread::scope(|scope| {
             let mut rest = keys;
@@ -114,7 +120,11 @@ pub(crate) fn slice<S: Session>(
                 .collect();
             handles
                 .into_iter()
-                .map(|handle| handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+                .map(|handle| {
+                    handle
+                        .join()
+                        .unwrap_or_else(|p| std::panic::resume_unwind(p))
+                })
                 .collect()
         })
     };
@@ -140,7 +150,11 @@ pub(crate) fn slice<S: Session>(
         });
     }
     let elapsed = span.map_or(Duration::ZERO, |(first, last)| last - first);
-    Ok(Slice { ops: keys.len() as u64, elapsed, latencies })
+    Ok(Slice {
+        ops: keys.len() as u64,
+        elapsed,
+        latencies,
+    })
 }
 
 struct Part {
@@ -158,12 +172,8 @@ impl Part {
     ) -> Result<(), Box<LabError>> {
         match op {
             Op::Load if batch > 1 => self.multi_insert(&mut s, keys, batch),
-            Op::Load | Op::Insert => {
-                self.each(keys, SAMPLE, |key| s.insert(key, value_of(key)))
-            }
-            Op::Lookup => {
-                self.each(keys, SAMPLE, |key| Ok(s.get(key)? == Some(value_of(key))))
-            }
+            Op::Load | Op::Insert => self.each(keys, SAMPLE, |key| s.insert(key, value_of(key))),
+            Op::Lookup => self.each(keys, SAMPLE, |key| Ok(s.get(key)? == Some(value_of(key)))),
             Op::Update => self.each(keys, SAMPLE, |key| s.update(key, updated(key))),
             Op::Delete => self.each(keys, SAMPLE, |key| s.remove(key)),
             Op::Scan => self.each(keys, SAMPLE_LONG, |key| {
@@ -204,7 +214,9 @@ impl Part {
         mut call: impl FnMut(u64) -> Result<bool, Box<LabError>>,
     ) -> Result<(), Box<LabError>> {
         for group in keys.chunks(sample) {
-            let Some((first, others)) = group.split_first() else { break };
+            let Some((first, others)) = group.split_first() else {
+                break;
+            };
             let started = Instant::now();
             self.right += u64::from(call(*first)?);
             self.record(started);
@@ -252,7 +264,8 @@ mod tests {
 
     impl Echo {
         fn right(&self, key: u64) -> bool {
-            self.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.calls
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             key % self.wrong != 0
         }
     }
@@ -279,7 +292,10 @@ mod tests {
             out: &mut Vec<Option<u64>>,
         ) -> Result<(), Box<LabError>> {
             out.clear();
-            out.extend(keys.iter().map(|key| self.right(*key).then(|| value_of(*key))));
+            out.extend(
+                keys.iter()
+                    .map(|key| self.right(*key).then(|| value_of(*key))),
+            );
             Ok(())
         }
         fn multi_insert(&mut self, pairs: &[(u64, u64)]) -> Result<u64, Box<LabError>> {
@@ -287,9 +303,15 @@ mod tests {
         }
     }
 
-    fn echoes(wrong: u64, threads: usize) -> (Vec<Echo>, std::sync::Arc<std::sync::atomic::AtomicU64>) {
+    fn echoes(
+        wrong: u64,
+        threads: usize,
+    ) -> (Vec<Echo>, std::sync::Arc<std::sync::atomic::AtomicU64>) {
         let calls = std::sync::Arc::default();
-        let echo = || Echo { wrong, calls: std::sync::Arc::clone(&calls) };
+        let echo = || Echo {
+            wrong,
+            calls: std::sync::Arc::clone(&calls),
+        };
         ((0..threads).map(|_| echo()).collect(), calls)
     }
 
@@ -301,9 +323,17 @@ mod tests {
                 let (sessions, calls) = echoes(5_000, threads);
                 let slice = slice("echo", sessions, *op, &keys, 1).unwrap();
                 assert_eq!(slice.ops, 1_001);
-                assert_eq!(calls.load(std::sync::atomic::Ordering::Relaxed), 1_001, "{op:?}");
+                assert_eq!(
+                    calls.load(std::sync::atomic::Ordering::Relaxed),
+                    1_001,
+                    "{op:?}"
+                );
                 assert!(slice.elapsed > Duration::ZERO && slice.mops() > 0.0);
-                assert!(slice.latencies.len() >= 8, "{op:?}: {}", slice.latencies.len());
+                assert!(
+                    slice.latencies.len() >= 8,
+                    "{op:?}: {}",
+                    slice.latencies.len()
+                );
             }
         }
     }
@@ -312,7 +342,10 @@ mod tests {
     fn a_batched_load_uses_every_key_once() {
         let keys: Vec<u64> = (1..=1_001).collect();
         let (sessions, calls) = echoes(5_000, 1);
-        assert_eq!(slice("echo", sessions, Op::Load, &keys, 100).unwrap().ops, 1_001);
+        assert_eq!(
+            slice("echo", sessions, Op::Load, &keys, 100).unwrap().ops,
+            1_001
+        );
         assert_eq!(calls.load(std::sync::atomic::Ordering::Relaxed), 1_001);
     }
 
@@ -322,8 +355,16 @@ mod tests {
         for op in Op::ALL {
             let (sessions, _) = echoes(10, 2);
             match slice("echo", sessions, *op, &keys, 1) {
-                Err(LabError::WrongAnswer { contender, phase, right, of }) => {
-                    assert_eq!((contender.as_str(), phase, right, of), ("echo", op.name(), 900, 1_000));
+                Err(LabError::WrongAnswer {
+                    contender,
+                    phase,
+                    right,
+                    of,
+                }) => {
+                    assert_eq!(
+                        (contender.as_str(), phase, right, of),
+                        ("echo", op.name(), 900, 1_000)
+                    );
                 }
                 other => panic!("{op:?}: {:?}", other.map(|s| s.ops)),
             }

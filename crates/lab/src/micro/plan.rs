@@ -77,7 +77,9 @@ impl Plan {
     /// How many slices the phase of `op` has.
     pub fn slices(&self, op: Op) -> usize {
         // Never an empty slice, unless there is nothing to do at all.
-        self.slices.min(usize::try_from(self.ops(op)).unwrap_or(usize::MAX)).max(1)
+        self.slices
+            .min(usize::try_from(self.ops(op)).unwrap_or(usize::MAX))
+            .max(1)
     }
 
     /// How many operations the phase of `op` has.
@@ -93,7 +95,11 @@ impl Plan {
             Op::Insert | Op::MultiInsert => self.extra.min(limit),
             Op::Lookup | Op::MultiGet | Op::Scan | Op::Update => self.loaded.min(limit),
             // A tenth, so that the tree that is left still has its size.
-            Op::Delete => self.loaded.div_ceil(10).max(INSERTS_AT_LEAST.min(self.loaded)).min(limit),
+            Op::Delete => self
+                .loaded
+                .div_ceil(10)
+                .max(INSERTS_AT_LEAST.min(self.loaded))
+                .min(limit),
         }
     }
 
@@ -105,9 +111,9 @@ impl Plan {
         match op {
             Op::Load => positions.map(|i| self.keys.key(i)).collect(),
             Op::Insert => positions.map(|i| self.keys.key(self.loaded + i)).collect(),
-            Op::MultiInsert => {
-                positions.map(|i| self.keys.key(self.loaded + self.extra + i)).collect()
-            }
+            Op::MultiInsert => positions
+                .map(|i| self.keys.key(self.loaded + self.extra + i))
+                .collect(),
             _ => {
                 let order = Permutation::new(self.loaded, self.seed ^ (op as u64 + 1));
                 positions.map(|i| self.keys.key(order.at(i))).collect()
@@ -122,11 +128,18 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn plan(keys: u64, limit: Option<u64>) -> Plan {
-        Plan::new(&MicroParams { keys, ops_limit: limit, slices: 7, ..MicroParams::default() })
+        Plan::new(&MicroParams {
+            keys,
+            ops_limit: limit,
+            slices: 7,
+            ..MicroParams::default()
+        })
     }
 
     fn all(plan: &Plan, op: Op) -> Vec<u64> {
-        (0..plan.slices(op)).flat_map(|slice| plan.keys(op, slice)).collect()
+        (0..plan.slices(op))
+            .flat_map(|slice| plan.keys(op, slice))
+            .collect()
     }
 
     #[test]
@@ -141,11 +154,18 @@ mod tests {
             assert_eq!(distinct.len(), keys.len(), "{op:?}");
             let adds = matches!(op, Op::Insert | Op::MultiInsert);
             if *op != Op::Load {
-                assert!(keys.iter().all(|key| loaded.contains(key) != adds), "{op:?}");
+                assert!(
+                    keys.iter().all(|key| loaded.contains(key) != adds),
+                    "{op:?}"
+                );
             }
         }
         let inserted: BTreeSet<u64> = all(&plan, Op::Insert).into_iter().collect();
-        assert!(all(&plan, Op::MultiInsert).iter().all(|key| !inserted.contains(key)));
+        assert!(
+            all(&plan, Op::MultiInsert)
+                .iter()
+                .all(|key| !inserted.contains(key))
+        );
     }
 
     #[test]
@@ -161,9 +181,15 @@ mod tests {
             assert_eq!((one.ops(*op), one.slices(*op)), (1, 1), "{op:?}");
         }
         let limited = plan(10_000, Some(50));
-        assert_eq!((limited.ops(Op::Load), limited.ops(Op::Update)), (10_000, 50));
+        assert_eq!(
+            (limited.ops(Op::Load), limited.ops(Op::Update)),
+            (10_000, 50)
+        );
         let small = ten_million.small(1_000, 100);
-        assert_eq!((small.loaded(), small.ops(Op::Load), small.ops(Op::Insert)), (1_000, 1_000, 100));
+        assert_eq!(
+            (small.loaded(), small.ops(Op::Load), small.ops(Op::Insert)),
+            (1_000, 1_000, 100)
+        );
     }
 
     #[test]

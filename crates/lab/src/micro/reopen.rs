@@ -15,9 +15,7 @@ use super::plan::Plan;
 use crate::LabError;
 use crate::micro::Op;
 use crate::workload::value_of;
-use bristlecone_pmem::media::{
-    Access, Durability, Mapped, Media, MediaOptions, MediumKind,
-};
+use bristlecone_pmem::media::{Access, Durability, Mapped, Media, MediaOptions, MediumKind};
 use bristlecone_trees::OrderedIndex;
 use std::fs::File;
 use std::io::Read;
@@ -59,7 +57,10 @@ fn measure<M: Media, T: Target<M>>(
     media: &MediaOptions,
     plan: &Plan,
 ) -> Result<Reopened, LabError> {
-    let media = MediaOptions { access: Access::ReadWrite, ..media.clone() };
+    let media = MediaOptions {
+        access: Access::ReadWrite,
+        ..media.clone()
+    };
     let started = Instant::now();
     let killed = T::open(copy, &media)?;
     let killed_ms = started.elapsed().as_secs_f64() * 1e3;
@@ -70,7 +71,10 @@ fn measure<M: Media, T: Target<M>>(
     let clean_ms = started.elapsed().as_secs_f64() * 1e3;
     holds_the_load(&clean, plan, "clean reopen")?;
     clean.close()?;
-    Ok(Reopened { killed_ms, clean_ms })
+    Ok(Reopened {
+        killed_ms,
+        clean_ms,
+    })
 }
 
 /// A recovery that is fast and wrong is worth nothing: all entries are there, and a sample of them
@@ -80,16 +84,30 @@ fn holds_the_load<M: Media, T: Target<M>>(
     plan: &Plan,
     phase: &'static str,
 ) -> Result<(), LabError> {
-    let wrong = |right, of| LabError::WrongAnswer { contender: "the index".into(), phase, right, of };
+    let wrong = |right, of| LabError::WrongAnswer {
+        contender: "the index".into(),
+        phase,
+        right,
+        of,
+    };
     let entries = target.usage().entries;
     if entries != plan.loaded() {
         return Err(wrong(entries, plan.loaded()));
     }
     let keys = plan.keys(Op::Load, 0);
-    let sample = keys.iter().step_by((keys.len() / SAMPLED).max(1)).take(SAMPLED);
+    let sample = keys
+        .iter()
+        .step_by((keys.len() / SAMPLED).max(1))
+        .take(SAMPLED);
     let of = sample.clone().count() as u64;
-    let right = sample.filter(|key| target.index().get(key) == Some(value_of(**key))).count() as u64;
-    if right == of { Ok(()) } else { Err(wrong(right, of)) }
+    let right = sample
+        .filter(|key| target.index().get(key) == Some(value_of(**key)))
+        .count() as u64;
+    if right == of {
+        Ok(())
+    } else {
+        Err(wrong(right, of))
+    }
 }
 
 /// Copies that are removed again, whatever happens.
@@ -130,10 +148,16 @@ fn copy_files(kind: MediumKind, pool: &Path) -> Result<Copies, LabError> {
     // Not beginning with the pool's name, so that the two do not take each other's files.
     let mut name = std::ffi::OsString::from("copy-of-");
     name.push(pool.file_name().unwrap_or_default());
-    let mut copies = Copies { pool: pool.with_file_name(&name), made: Vec::new() };
-    let old_length = pool.file_name().map_or(0, |name| name.as_encoded_bytes().len());
+    let mut copies = Copies {
+        pool: pool.with_file_name(&name),
+        made: Vec::new(),
+    };
+    let old_length = pool
+        .file_name()
+        .map_or(0, |name| name.as_encoded_bytes().len());
     for from in files_of(pool)? {
-        let suffix = from.file_name().unwrap_or_default().to_string_lossy()[old_length..].to_owned();
+        let suffix =
+            from.file_name().unwrap_or_default().to_string_lossy()[old_length..].to_owned();
         let mut to = name.clone();
         to.push(suffix);
         let to = pool.with_file_name(to);
@@ -192,7 +216,11 @@ mod tests {
             let journal = copies.pool.with_file_name("copy-of-p.pool.journal");
             assert_eq!(copies.made[0], journal, "the journal is copied first");
             assert_eq!(std::fs::read(&journal).unwrap(), b"lines");
-            std::fs::write(copies.pool.with_file_name("copy-of-p.pool.late"), b"made later").unwrap();
+            std::fs::write(
+                copies.pool.with_file_name("copy-of-p.pool.late"),
+                b"made later",
+            )
+            .unwrap();
             drop(copies);
             assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
         }

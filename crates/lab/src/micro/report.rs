@@ -21,7 +21,10 @@ impl<T> PerOp<T> {
     /// The figure of `op`, if it ran.
     #[must_use]
     pub fn get(&self, op: Op) -> Option<&T> {
-        self.0.iter().find(|(o, _)| *o == op).map(|(_, figure)| figure)
+        self.0
+            .iter()
+            .find(|(o, _)| *o == op)
+            .map(|(_, figure)| figure)
     }
 }
 
@@ -62,13 +65,21 @@ impl Speed {
             let _ = latencies.add(&slice.latencies);
         }
         let (min, max) = bounds(&each);
-        let mops = if op == Op::Load { mops(ops, elapsed) } else { median(each) };
+        let mops = if op == Op::Load {
+            mops(ops, elapsed)
+        } else {
+            median(each)
+        };
         Self {
             ops,
             mops,
             mops_min: min,
             mops_max: max,
-            ns_per_op: if mops > 0.0 { threads as f64 * 1e3 / mops } else { 0.0 },
+            ns_per_op: if mops > 0.0 {
+                threads as f64 * 1e3 / mops
+            } else {
+                0.0
+            },
             p50_ns: latencies.value_at_quantile(0.5),
             p99_ns: latencies.value_at_quantile(0.99),
         }
@@ -116,7 +127,11 @@ impl Ratio {
             .map(|(this, that)| this / that)
             .collect();
         let (min, max) = bounds(&ratios);
-        (!ratios.is_empty()).then(|| Self { median: median(ratios), min, max })
+        (!ratios.is_empty()).then(|| Self {
+            median: median(ratios),
+            min,
+            max,
+        })
     }
 }
 
@@ -183,7 +198,11 @@ pub struct MicroReport {
 
 impl fmt::Display for MicroReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let threads = if self.threads == 1 { "thread" } else { "threads" };
+        let threads = if self.threads == 1 {
+            "thread"
+        } else {
+            "threads"
+        };
         writeln!(
             f,
             "{} ({}-byte leaves) on {}, {} random 8/8-byte keys, {} {threads}, seed {}\n",
@@ -229,9 +248,16 @@ impl fmt::Display for MicroReport {
             self.pm_bytes_per_entry, self.dram_bytes_per_entry
         )?;
         if let (Some(killed), Some(clean)) = (self.recovery_ms, self.clean_open_ms) {
-            writeln!(f, "reopen    {killed:.1} ms after a kill, {clean:.1} ms after a clean close")?;
+            writeln!(
+                f,
+                "reopen    {killed:.1} ms after a kill, {clean:.1} ms after a clean close"
+            )?;
         }
-        write!(f, "hardware  {:.0} ns to persist one line", self.flush_fence_ns)?;
+        write!(
+            f,
+            "hardware  {:.0} ns to persist one line",
+            self.flush_fence_ns
+        )?;
         for note in &self.notes {
             write!(f, "\nnote      {note}")?;
         }
@@ -272,8 +298,15 @@ impl fmt::Display for ScalingReport {
         write!(
             f,
             "{} on {}, {} random 8/8-byte keys, one thread against {}, seed {}\n\n{:<13}{:>9}{:>9}{:>26}",
-            self.index, self.medium, self.keys, self.threads, self.seed, "operation", "1: Mops",
-            format!("{}: Mops", self.threads), "gain (min-max)"
+            self.index,
+            self.medium,
+            self.keys,
+            self.threads,
+            self.seed,
+            "operation",
+            "1: Mops",
+            format!("{}: Mops", self.threads),
+            "gain (min-max)"
         )?;
         for (op, scaled) in &self.ops.0 {
             let r = scaled.ratio;
@@ -309,7 +342,11 @@ mod tests {
         let slice = |ops, micros| {
             let mut latencies = histogram();
             latencies.saturating_record(micros);
-            Slice { ops, elapsed: Duration::from_micros(micros), latencies }
+            Slice {
+                ops,
+                elapsed: Duration::from_micros(micros),
+                latencies,
+            }
         };
         let slices = [slice(100, 100), slice(100, 50), slice(100, 400)];
         let update = Speed::of(Op::Update, &slices, 2);

@@ -102,18 +102,18 @@ impl<I: OrderedIndex<u64, u64>> Session for Use<'_, I> {
             first.get_or_insert(*key);
             sum = sum.wrapping_add(*value);
             visited += 1;
-            if visited < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if visited < limit {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
         });
         std::hint::black_box(sum);
         Ok((first, visited))
     }
 
     #[inline]
-    fn multi_get(
-        &mut self,
-        keys: &[u64],
-        out: &mut Vec<Option<u64>>,
-    ) -> Result<(), Box<LabError>> {
+    fn multi_get(&mut self, keys: &[u64], out: &mut Vec<Option<u64>>) -> Result<(), Box<LabError>> {
         self.index.multi_get(keys, out);
         Ok(())
     }
@@ -142,7 +142,12 @@ pub(crate) fn slice<I: OrderedIndex<u64, u64>>(
     threads: usize,
     batch: usize,
 ) -> Result<Slice, LabError> {
-    let sessions = (0..threads).map(|_| Use { index, results: Vec::new() }).collect();
+    let sessions = (0..threads)
+        .map(|_| Use {
+            index,
+            results: Vec::new(),
+        })
+        .collect();
     drive::slice(name, sessions, op, keys, batch)
 }
 
