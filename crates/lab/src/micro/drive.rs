@@ -266,7 +266,7 @@ mod tests {
         fn right(&self, key: u64) -> bool {
             self.calls
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            key % self.wrong != 0
+            !key.is_multiple_of(self.wrong)
         }
     }
 
