@@ -18,6 +18,7 @@
 
 mod against;
 mod count;
+mod designs;
 mod drive;
 mod params;
 mod plan;
@@ -25,6 +26,7 @@ mod reopen;
 mod report;
 mod target;
 
+pub use designs::{run, scaling};
 pub use params::{Against, BATCH, Design, MicroParams, NODE_BYTES, Op, SCAN_LENGTH, VALUE_BYTES};
 pub use report::{
     MicroReport, OpReport, PeerReport, Peers, PerOp, Ratio, Scaled, ScalingReport, Speed,
