@@ -14,7 +14,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
 }
@@ -45,7 +48,10 @@ fn life(seed: u64, cuts: u64) -> u64 {
             Ok(pm) => {
                 let steps = verify(&pm, threads, &acknowledged)
                     .unwrap_or_else(|e| panic!("seed {seed}, cut {happened}: {e}"));
-                assert!(steps >= found, "seed {seed}: {steps} steps, {found} were opened before");
+                assert!(
+                    steps >= found,
+                    "seed {seed}: {steps} steps, {found} were opened before"
+                );
                 if !disk.is_cut() {
                     disk.cut_after(1 + random.below(120));
                 }
@@ -72,9 +78,14 @@ fn life(seed: u64, cuts: u64) -> u64 {
 fn two_thousand_cuts_leave_no_violation() {
     let cuts: u64 = std::thread::scope(|scope| {
         let halves: Vec<_> = (0..2)
-            .map(|half| scope.spawn(move || (0..100).map(|i| life(1000 + i * 2 + half, 10)).sum::<u64>()))
+            .map(|half| {
+                scope.spawn(move || (0..100).map(|i| life(1000 + i * 2 + half, 10)).sum::<u64>())
+            })
             .collect();
-        halves.into_iter().map(|half| half.join().expect("no violation")).sum()
+        halves
+            .into_iter()
+            .map(|half| half.join().expect("no violation"))
+            .sum()
     });
     assert_eq!(cuts, 2000);
 }

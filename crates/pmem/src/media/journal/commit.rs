@@ -133,14 +133,20 @@ impl Core {
     /// Lines captured and not yet written.
     fn backlog(&self) -> u64 {
         // ORDERING: Relaxed; a bound, not a promise.
-        self.stage.appended().saturating_sub(self.written.load(Ordering::Relaxed))
+        self.stage
+            .appended()
+            .saturating_sub(self.written.load(Ordering::Relaxed))
     }
 
     /// See [`Media::commit`](crate::media::Media::commit).
     pub fn commit(&self) -> Result<(), CommitError> {
         if self.durability == Durability::Immediate {
             let target = self.stage.fenced_by_this_thread();
-            return if self.is_synced(target) { self.health() } else { self.commit_to(target) };
+            return if self.is_synced(target) {
+                self.health()
+            } else {
+                self.commit_to(target)
+            };
         }
         // ORDERING: Acquire; pairs with the Release in `record`.
         if !self.trouble.load(Ordering::Acquire) && self.backlog() <= BACKLOG {
@@ -278,7 +284,10 @@ impl Core {
                 Ok(())
             }
             Err(source) => {
-                let e = CommitError::Failed { doing: "syncing the journal", source };
+                let e = CommitError::Failed {
+                    doing: "syncing the journal",
+                    source,
+                };
                 progress = lock(&self.progress);
                 self.record(&mut progress, Stop::Error(e.duplicate()));
                 self.done.notify_all();
@@ -317,7 +326,9 @@ impl Core {
                 }
             };
             // Marked before writing: a page is never in the journal and in no one's list.
-            let Some(frame) = log.pending.pop_front() else { break };
+            let Some(frame) = log.pending.pop_front() else {
+                break;
+            };
             log.mark_dirty(&frame.chunk.bytes);
             let at = super::format::DATA_AT
                 + u64::from(segment) * u64::from(log.segment_bytes)
@@ -344,7 +355,10 @@ impl Core {
                 count(&self.stats.syncs, 1);
                 // PERSIST: every frame written so far, before any of its commits is acknowledged.
                 self.journal.sync().map_err(|source| {
-                    Stop::Error(CommitError::Failed { doing: "syncing the journal", source })
+                    Stop::Error(CommitError::Failed {
+                        doing: "syncing the journal",
+                        source,
+                    })
                 })?;
             }
             log.synced(log.at.seq, log.written_lines);

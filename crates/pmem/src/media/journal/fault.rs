@@ -157,7 +157,10 @@ impl FaultDisk {
     /// A handle on one file. A file without bytes is one that does not exist.
     #[must_use]
     pub fn file(&self, which: Which) -> Arc<dyn Storage> {
-        Arc::new(FaultFile { disk: self.clone(), which })
+        Arc::new(FaultFile {
+            disk: self.clone(),
+            which,
+        })
     }
 
     /// Cuts the power during the `events`-th event from now (1 is the next).
@@ -219,8 +222,11 @@ impl FaultDisk {
     /// Replaces a file's bytes, durably.
     pub fn set_bytes(&self, which: Which, bytes: Vec<u8>) {
         let mut disk = lock(&self.0);
-        disk.files[which as usize] =
-            File { durable: bytes.clone(), seen: bytes, pending: Vec::new() };
+        disk.files[which as usize] = File {
+            durable: bytes.clone(),
+            seen: bytes,
+            pending: Vec::new(),
+        };
     }
 
     /// The disk after a power failure: of what was not synced, each change is kept, dropped or
@@ -243,7 +249,11 @@ impl FaultDisk {
                     _ => apply(&mut bytes, change, || next(random) & 1 == 0),
                 }
             }
-            *to = File { durable: bytes.clone(), seen: bytes, pending: Vec::new() };
+            *to = File {
+                durable: bytes.clone(),
+                seen: bytes,
+                pending: Vec::new(),
+            };
         }
         after
     }
@@ -341,7 +351,11 @@ impl Storage for FaultFile {
         let total: usize = disk.files.iter().map(|f| f.seen.len()).sum();
         let here = disk.files[self.which as usize].seen.len() as u64;
         debug_assert!(from <= to, "extends");
-        if disk.capacity.is_some_and(|most| total as u64 - here + to > most) && !disk.dead {
+        if disk
+            .capacity
+            .is_some_and(|most| total as u64 - here + to > most)
+            && !disk.dead
+        {
             return Err(no_space());
         }
         disk.change(self.which, Pending::Extend(to))
