@@ -10,7 +10,7 @@
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 #[cfg(test)]
-pub(crate) use model::{AtomicPtr, AtomicU32, AtomicU64, explore};
+pub(crate) use model::{AtomicPtr, AtomicU32, AtomicU64, explore, unexplored};
 
 use crossbeam_utils::Backoff;
 
@@ -75,6 +75,15 @@ mod model {
         shuttle::Runner::new(scheduler, config.clone()).run(move || shared());
         let scheduler = PctScheduler::new(3, schedules);
         shuttle::Runner::new(scheduler, config).run(move || scenario());
+    }
+
+    /// Runs `part` of a scenario without scheduling points: setting up, before threads start, so
+    /// that schedules are not spent on it.
+    pub(crate) fn unexplored<R>(part: impl FnOnce() -> R) -> R {
+        let exploring = EXPLORING.replace(false);
+        let result = part();
+        EXPLORING.set(exploring);
+        result
     }
 
     macro_rules! traced {

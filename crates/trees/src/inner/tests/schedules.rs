@@ -3,16 +3,18 @@
 //! splits the root, empties inner nodes and collapses the root again.
 
 use super::stress::{MiniTree, Numbered};
-use crate::sync::explore;
+use crate::sync::{explore, unexplored};
 use std::sync::Arc;
 
 type Tree<S> = MiniTree<S, 3>;
 
 /// A tree with the keys `n`.
 fn tree_of<S: Numbered + ?Sized>(keys: impl IntoIterator<Item = usize>) -> Arc<Tree<S>> {
-    let tree = Tree::<S>::new(24, 1);
-    keys.into_iter().for_each(|n| tree.insert(n));
-    Arc::new(tree)
+    unexplored(|| {
+        let tree = Tree::<S>::new(24, 1);
+        keys.into_iter().for_each(|n| tree.insert(n));
+        Arc::new(tree)
+    })
 }
 
 fn spawn<S: Numbered + ?Sized + 'static>(
@@ -45,7 +47,26 @@ fn splits_against_lookups<S: Numbered + ?Sized + 'static>(schedules: usize) {
         for n in [100, 150, 200, 250, 300, 350, 400, 450] {
             assert!(tree.contains(n), "key {n}");
         }
-        tree.check();
+        unexplored(|| tree.check());
+    });
+}
+
+/// One node split between any two loads of one search, alone or in a batch: 400 and 500 are at either
+/// side of whichever node the new keys split.
+fn one_split_against_one_lookup<S: Numbered + ?Sized + 'static>(schedules: usize) {
+    explore(schedules, || {
+        let tree = tree_of::<S>((100..=900).step_by(100));
+        let writer = spawn(&tree, |tree| {
+            [470, 460, 450].into_iter().for_each(|n| tree.insert(n))
+        });
+        let reader = spawn(&tree, |tree| assert!(tree.contains(500)));
+        let batch = spawn(&tree, |tree| {
+            assert_eq!(tree.contains_batch(&[500, 400]), [true; 2])
+        });
+        [writer, reader, batch]
+            .into_iter()
+            .for_each(|t| t.join().expect("no panic"));
+        unexplored(|| tree.check());
     });
 }
 
@@ -87,7 +108,7 @@ fn removals_against_all<S: Numbered + ?Sized + 'static>(schedules: usize) {
         for n in [450, 550, 700] {
             assert!(tree.contains(n), "key {n}");
         }
-        tree.check();
+        unexplored(|| tree.check());
     });
 }
 
@@ -99,6 +120,11 @@ fn splits_against_lookups_of_integers() {
 #[test]
 fn splits_against_lookups_of_strings() {
     splits_against_lookups::<[u8]>(200);
+}
+
+#[test]
+fn one_split_against_one_lookup_of_integers() {
+    one_split_against_one_lookup::<u64>(1500);
 }
 
 #[test]
