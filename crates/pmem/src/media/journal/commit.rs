@@ -6,13 +6,16 @@
 //!          else               -> wait to be told, look again
 //! ```
 //!
-//! Whoever leads holds [`Progress::leading`]; the `log` lock is held across writing. A leader that
+//! Whoever leads holds [`Progress::leading`]; the `log` lock is held across writing. When done, the
+//! leader first wakes one thread whose lines came too late, which leads next, then those
+//! whose lines are durable: their waking overlaps with the next write. A leader that
 //! finds no free segment steps down and waits like the rest ([`Progress::full`]): the checkpointer,
-//! which may use the reserved segments, leads in its place and frees some.
+//! which may use the reserved segments, leads in its place and frees some. Meanwhile commits wait, so
+//! that what is captured in the meantime is bounded by the operations in flight.
 
 use super::checkpoint::Keeper;
 use super::image::Image;
-use super::log::Log;
+use super::log::{Full, Log};
 use super::stage::Stage;
 use super::storage::{Storage, write_error};
 use super::{JournalStats, lock};
@@ -20,6 +23,7 @@ use crate::error::CommitError;
 use crate::media::Durability;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Lines captured and not yet written at which the background writer is woken.
@@ -43,6 +47,15 @@ pub(super) struct Progress {
     /// The latest lack of space, and how many there were.
     pub stalled: Option<CommitError>,
     pub stalls: u64,
+    /// Commits that are parked.
+    pub waiting: Vec<Waiting>,
+}
+
+/// A commit that is parked until the first `target` lines are durable.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    target: u64,
+    thread: Thread,
 }
 
 /// Why a round of writing ended early.
@@ -75,7 +88,7 @@ pub(super) struct Core {
     pub keeper: Mutex<Keeper>,
     pub log: Mutex<Log>,
     pub progress: Mutex<Progress>,
-    /// Commits and would-be leaders wait here.
+    /// Those who wait for leadership, or for the background writer, wait here.
     pub done: Condvar,
     /// The checkpointer waits here.
     pub work: Condvar,
@@ -142,7 +155,7 @@ impl Core {
             let target = self.stage.fenced_by_this_thread();
             return if self.is_synced(target) { self.health() } else { self.commit_to(target) };
         }
-        // ORDERING: Acquire; pairs with the Release in `record`.
+        // ORDERING: Acquire; pairs with the Release in `note_trouble`.
         if !self.trouble.load(Ordering::Acquire) && self.backlog() <= BACKLOG {
             return Ok(());
         }
@@ -151,7 +164,7 @@ impl Core {
             if let Some(e) = progress.failed.as_ref().or(progress.stalled.as_ref()) {
                 return Err(e.duplicate());
             }
-            if self.backlog() <= BACKLOG {
+            if !progress.full && self.backlog() <= BACKLOG {
                 return Ok(());
             }
             self.write.notify_one();
@@ -161,7 +174,7 @@ impl Core {
 
     /// The first fatal error, if there was one.
     pub fn health(&self) -> Result<(), CommitError> {
-        // ORDERING: Acquire; pairs with the Release in `record`.
+        // ORDERING: Acquire; pairs with the Release in `note_trouble`.
         if !self.trouble.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -191,7 +204,15 @@ impl Core {
                 return Err(e.duplicate());
             }
             if progress.leading || progress.full {
-                progress = wait(&self.done, progress);
+                // Woken by `wake`, which takes this off the list; waking for another reason (anyone
+                // may unpark a thread) leaves an entry that wakes no one who minds.
+                progress.waiting.push(Waiting { target, thread: std::thread::current() });
+                drop(progress);
+                std::thread::park();
+                if self.is_synced(target) {
+                    return Ok(());
+                }
+                progress = lock(&self.progress);
                 continue;
             }
             progress.leading = true;
@@ -203,7 +224,30 @@ impl Core {
                 Ok(()) => self.clear_stall(&mut progress),
                 Err(stop) => self.record(&mut progress, stop),
             }
-            self.done.notify_all();
+            self.wake(progress);
+            if self.is_synced(target) {
+                return Ok(());
+            }
+            progress = lock(&self.progress);
+        }
+    }
+
+    /// Wakes those whose lines are durable, and the one that leads next; everyone after an error.
+    pub fn wake(&self, mut progress: MutexGuard<'_, Progress>) {
+        let everyone = progress.failed.is_some() || progress.stalled.is_some();
+        // ORDERING: Acquire; pairs with the Release in `publish`.
+        let synced = self.synced.load(Ordering::Acquire);
+        let mut leader = None;
+        if !everyone && !progress.leading && !progress.full {
+            let late = progress.waiting.iter().position(|w| w.target > synced);
+            leader = late.map(|at| progress.waiting.swap_remove(at));
+        }
+        let mut woken: Vec<Waiting> =
+            progress.waiting.extract_if(.., |w| everyone || w.target <= synced).collect();
+        self.done.notify_all();
+        drop(progress);
+        for waiting in leader.into_iter().chain(woken.drain(..)) {
+            waiting.thread.unpark();
         }
     }
 
@@ -231,7 +275,7 @@ impl Core {
             let result = self.round(false, keeper.as_deref_mut());
             progress = lock(&self.progress);
             progress.leading = false;
-            let again = match result {
+            let ended = match result {
                 Ok(()) => {
                     self.clear_stall(&mut progress);
                     Some(Ok(()))
@@ -246,10 +290,11 @@ impl Core {
                     None
                 }
             };
-            self.done.notify_all();
-            if let Some(result) = again {
+            self.wake(progress);
+            if let Some(result) = ended {
                 return result;
             }
+            progress = lock(&self.progress);
         }
     }
 
@@ -272,16 +317,15 @@ impl Core {
                 self.publish(&log);
                 drop(log);
                 progress = lock(&self.progress);
-                // Waiters look at `synced` under this lock.
                 self.clear_stall(&mut progress);
-                self.done.notify_all();
+                self.wake(progress);
                 Ok(())
             }
             Err(source) => {
                 let e = CommitError::Failed { doing: "syncing the journal", source };
                 progress = lock(&self.progress);
                 self.record(&mut progress, Stop::Error(e.duplicate()));
-                self.done.notify_all();
+                self.wake(progress);
                 Err(e)
             }
         }
@@ -301,18 +345,10 @@ impl Core {
         let mut result = Ok(());
         while let Some(frame) = log.pending.front() {
             let (seq, end, bytes) = (frame.seq, frame.chunk.end, frame.chunk.bytes.len());
-            let reserve = if keeper.is_some() { 0 } else { log.reserve() };
-            let (segment, offset) = match (log.place(bytes, reserve), keeper.as_deref_mut()) {
-                (Ok(place), _) => place,
-                (Err(_), Some(keeper)) => {
-                    result = self.add_segments(keeper, log, 1).map_err(Stop::Error);
-                    if result.is_err() {
-                        break;
-                    }
-                    continue;
-                }
-                (Err(_), None) => {
-                    result = Err(Stop::Full);
+            let (segment, offset) = match self.place(log, bytes, keeper.as_deref_mut()) {
+                Ok(place) => place,
+                Err(stop) => {
+                    result = Err(stop);
                     break;
                 }
             };
@@ -361,6 +397,29 @@ impl Core {
         result
     }
 
+    /// A place for a frame. The checkpointer may use the reserved segments (then commits wait
+    /// for its end) and adds one if even those are used up.
+    fn place(
+        &self,
+        log: &mut Log,
+        bytes: usize,
+        keeper: Option<&mut Keeper>,
+    ) -> Result<(u32, u32), Stop> {
+        if let Ok(place) = log.place(bytes, log.reserve()) {
+            return Ok(place);
+        }
+        let Some(keeper) = keeper else { return Err(Stop::Full) };
+        {
+            let mut progress = lock(&self.progress);
+            progress.full = true;
+            self.note_trouble(&progress);
+        }
+        if log.free.is_empty() {
+            self.add_segments(keeper, log, 1)?;
+        }
+        log.place(bytes, 0).map_err(|Full| Stop::Full)
+    }
+
     fn publish(&self, log: &Log) {
         // ORDERING: Release; pairs with the Acquire in `is_synced`. `written` is only a bound.
         self.written.fetch_max(log.written_lines, Ordering::Release);
@@ -379,26 +438,30 @@ impl Core {
                 if progress.failed.is_none() {
                     progress.failed = Some(e);
                 }
-                // ORDERING: Release; pairs with the Acquire in `commit` and `health`.
-                self.trouble.store(true, Ordering::Release);
-                self.recording.store(false, Ordering::Release);
+                // ORDERING: Relaxed; stops capturing, for memory's sake only.
+                self.recording.store(false, Ordering::Relaxed);
                 self.work.notify_one();
                 self.write.notify_one();
             }
             Stop::Error(e) => {
                 progress.stalled = Some(e);
                 progress.stalls += 1;
-                // ORDERING: as above.
-                self.trouble.store(true, Ordering::Release);
             }
         }
+        self.note_trouble(progress);
     }
 
     fn clear_stall(&self, progress: &mut Progress) {
-        if progress.stalled.take().is_some() && progress.failed.is_none() {
-            // ORDERING: Release; under the lock that guards what it stands for.
-            self.trouble.store(false, Ordering::Release);
+        if progress.stalled.take().is_some() {
+            self.note_trouble(progress);
         }
+    }
+
+    /// Sets or clears `trouble`, under the lock that guards what it stands for.
+    pub fn note_trouble(&self, progress: &Progress) {
+        let trouble = progress.failed.is_some() || progress.stalled.is_some() || progress.full;
+        // ORDERING: Release; pairs with the Acquire in `commit` and `health`.
+        self.trouble.store(trouble, Ordering::Release);
     }
 
     /// The background writer's life: writes on time or when woken, and syncs where asked to.
