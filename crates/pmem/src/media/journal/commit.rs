@@ -47,6 +47,8 @@ pub(super) struct Progress {
     /// The latest lack of space, and how many there were.
     pub stalled: Option<CommitError>,
     pub stalls: u64,
+    /// Checkpoints that wait for leadership; they come first.
+    pub urgent: u32,
     /// Commits that are parked.
     pub waiting: Vec<Waiting>,
 }
@@ -129,8 +131,8 @@ impl Core {
 
     #[cold]
     fn chunk_filled(&self) {
-        // ORDERING: Relaxed; a flag that is never raised again, read for memory's sake only.
-        if !self.recording.load(Ordering::Relaxed) {
+        // ORDERING: Acquire; as in `Journal::flush`.
+        if !self.recording.load(Ordering::Acquire) {
             self.stage.discard();
         } else if self.backlog() > WRITE_AT {
             // A wake-up lost to the missing lock is made up for by the next chunk or the timeout.
@@ -203,7 +205,7 @@ impl Core {
             if let (true, Some(e)) = (progress.stalls != stalls, &progress.stalled) {
                 return Err(e.duplicate());
             }
-            if progress.leading || progress.full {
+            if progress.leading || progress.full || progress.urgent > 0 {
                 // Woken by `wake`, which takes this off the list; waking for another reason (anyone
                 // may unpark a thread) leaves an entry that wakes no one who minds.
                 progress.waiting.push(Waiting { target, thread: std::thread::current() });
@@ -238,7 +240,7 @@ impl Core {
         // ORDERING: Acquire; pairs with the Release in `publish`.
         let synced = self.synced.load(Ordering::Acquire);
         let mut leader = None;
-        if !everyone && !progress.leading && !progress.full {
+        if !everyone && !progress.leading && !progress.full && progress.urgent == 0 {
             let late = progress.waiting.iter().position(|w| w.target > synced);
             leader = late.map(|at| progress.waiting.swap_remove(at));
         }
@@ -267,7 +269,10 @@ impl Core {
                 if progress.stop && keeper.is_none() {
                     return Ok(());
                 }
+                let urgent = u32::from(keeper.is_some());
+                progress.urgent += urgent;
                 progress = wait(&self.done, progress);
+                progress.urgent -= urgent;
                 continue;
             }
             progress.leading = true;
@@ -438,8 +443,10 @@ impl Core {
                 if progress.failed.is_none() {
                     progress.failed = Some(e);
                 }
-                // ORDERING: Relaxed; stops capturing, for memory's sake only.
-                self.recording.store(false, Ordering::Relaxed);
+                self.note_trouble(progress);
+                // ORDERING: Release, after `trouble`; pairs with the Acquire in `Journal::flush`: whoever
+                // no longer captures is told so by the commit.
+                self.recording.store(false, Ordering::Release);
                 self.work.notify_one();
                 self.write.notify_one();
             }

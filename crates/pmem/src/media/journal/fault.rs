@@ -24,6 +24,7 @@ use super::lock;
 use super::storage::Storage;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const SECTOR: usize = 512;
 
@@ -69,6 +70,7 @@ struct Disk {
     /// Every write answers that there is no space.
     full: bool,
     short_writes: bool,
+    sync_time: Duration,
 }
 
 /// A disk with a pool file and a journal file. Clones are the same disk.
@@ -151,6 +153,7 @@ impl FaultDisk {
             capacity: None,
             full: false,
             short_writes: false,
+            sync_time: Duration::ZERO,
         })))
     }
 
@@ -208,6 +211,11 @@ impl FaultDisk {
     /// Makes writes take only a part of what they are given, or all of it again.
     pub fn set_short_writes(&self, short: bool) {
         lock(&self.0).short_writes = short;
+    }
+
+    /// Makes every sync take this long.
+    pub fn set_sync_time(&self, time: Duration) {
+        lock(&self.0).sync_time = time;
     }
 
     /// The bytes of a file as a reader sees them now.
@@ -319,6 +327,10 @@ impl Storage for FaultFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let time = lock(&self.disk.0).sync_time;
+        if !time.is_zero() {
+            std::thread::sleep(time);
+        }
         let mut disk = lock(&self.disk.0);
         if disk.event()? {
             return Err(power_is_off());

@@ -445,8 +445,9 @@ impl Media for Journal {
     #[inline]
     fn flush(&self, addr: *const u8, len: usize) {
         let core = &*self.core;
-        // ORDERING: Relaxed; set before the medium is shared, or cleared for good by an error.
-        if len == 0 || !core.recording.load(Ordering::Relaxed) {
+        // ORDERING: Acquire; pairs with the Release in `Core::record`: what is not noted any more is
+        // not acknowledged any more.
+        if len == 0 || !core.recording.load(Ordering::Acquire) {
             return;
         }
         let start = addr.addr().wrapping_sub(core.image.base().addr());
