@@ -39,7 +39,11 @@ fn writers_share_syncs() {
     drop(pm);
     let pm = open(&disk.restart(1), &options(Access::ReadWrite, IMMEDIATE)).expect("opens");
     for thread in 0..threads {
-        assert_eq!(get(&pm, thread * 64), commits, "thread {thread}'s last commit");
+        assert_eq!(
+            get(&pm, thread * 64),
+            commits,
+            "thread {thread}'s last commit"
+        );
     }
 }
 
@@ -65,12 +69,19 @@ fn a_failed_sync_stops_acknowledgements_for_good() {
         let disk = FaultDisk::new(seed);
         let acknowledged = Acknowledged::new(threads);
         let pm = create(&disk, &o).expect("creates");
-        assert!(run(&pm, threads, 50, 1, &acknowledged).is_none(), "works at first");
+        assert!(
+            run(&pm, threads, 50, 1, &acknowledged).is_none(),
+            "works at first"
+        );
         disk.fail_sync(20);
-        let error = run(&pm, threads, 1_000, 1, &acknowledged).expect("the sync's failure surfaces");
+        let error =
+            run(&pm, threads, 1_000, 1, &acknowledged).expect("the sync's failure surfaces");
         assert!(matches!(error, CommitError::Failed { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("not durable") && text.contains("os error 5"), "{text}");
+        assert!(
+            text.contains("not durable") && text.contains("os error 5"),
+            "{text}"
+        );
         let acknowledged_then = format!("{acknowledged:?}");
         for _ in 0..3 {
             // Also for a thread that fenced nothing new, and for a whole sync.
@@ -79,12 +90,19 @@ fn a_failed_sync_stops_acknowledgements_for_good() {
             let again = run(&pm, threads, 5, 1, &acknowledged).expect("still failed");
             assert!(matches!(again, CommitError::Failed { .. }), "{again}");
         }
-        assert_eq!(acknowledged_then, format!("{acknowledged:?}"), "no one was told otherwise");
+        assert_eq!(
+            acknowledged_then,
+            format!("{acknowledged:?}"),
+            "no one was told otherwise"
+        );
         drop(pm);
         disk.cut_now();
         let pm = open(&disk.restart(seed), &o).expect("reopening recovers");
         verify(&pm, threads, &acknowledged).expect("what was acknowledged is there");
-        assert!(run(&pm, threads, 50, 1, &acknowledged).is_none(), "and it works again");
+        assert!(
+            run(&pm, threads, 50, 1, &acknowledged).is_none(),
+            "and it works again"
+        );
     }
 }
 
@@ -96,7 +114,10 @@ fn a_failed_sync_of_the_pool_file_stops_acknowledgements_too() {
     word(&pm, 1, 0).publish(&pm, 7);
     disk.fail_sync(1);
     assert!(matches!(pm.sync(), Err(CommitError::Failed { .. })));
-    assert!(matches!(pm.commit(), Err(CommitError::Failed { .. })), "at every level");
+    assert!(
+        matches!(pm.commit(), Err(CommitError::Failed { .. })),
+        "at every level"
+    );
     // Fences go on without filling memory, and reading goes on.
     for i in 0..100_000 {
         word(&pm, 1, 0).publish(&pm, i);
@@ -111,7 +132,10 @@ fn lack_of_space_is_an_error_until_there_is_space() {
         let disk = FaultDisk::new(seed);
         let acknowledged = Acknowledged::new(2);
         let pm = create(&disk, &o).expect("creates");
-        assert!(run(&pm, 2, 100, 1, &acknowledged).is_none(), "works at first");
+        assert!(
+            run(&pm, 2, 100, 1, &acknowledged).is_none(),
+            "works at first"
+        );
         disk.set_full(true);
         let began = Instant::now();
         let error = loop {
@@ -136,7 +160,11 @@ fn lack_of_space_is_an_error_until_there_is_space() {
         let steps = verify(&pm, 2, &acknowledged).expect("the live image");
         drop(pm);
         let pm = open(&disk.restart(seed), &o).expect("opens");
-        assert_eq!(verify(&pm, 2, &acknowledged), Ok(steps), "all of it was synced");
+        assert_eq!(
+            verify(&pm, 2, &acknowledged),
+            Ok(steps),
+            "all of it was synced"
+        );
     }
 }
 
@@ -179,7 +207,10 @@ fn a_journal_that_may_not_grow_does_with_what_it_has() {
         }
     }
     assert!(pm.stats().checkpoints > 3, "{:?}", pm.stats());
-    assert!(verify(&pm, 3, &acknowledged).expect("consistent") > 3 * 2_000, "work went on");
+    assert!(
+        verify(&pm, 3, &acknowledged).expect("consistent") > 3 * 2_000,
+        "work went on"
+    );
 }
 
 #[test]
@@ -192,13 +223,20 @@ fn interval_syncs_by_itself_and_none_when_asked() {
     let began = Instant::now();
     let syncs = disk.syncs();
     while disk.syncs() == syncs {
-        assert!(began.elapsed() < Duration::from_secs(10), "no sync in the background");
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "no sync in the background"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(20));
     disk.cut_now();
     drop(pm);
-    let pm = open(&disk.restart(1), &options(Access::ReadWrite, Durability::None)).expect("opens");
+    let pm = open(
+        &disk.restart(1),
+        &options(Access::ReadWrite, Durability::None),
+    )
+    .expect("opens");
     assert_eq!(get(&pm, 3), 42, "synced without being waited for");
 
     let disk = FaultDisk::new(13);
@@ -213,7 +251,11 @@ fn interval_syncs_by_itself_and_none_when_asked() {
     pm.sync().expect("syncs");
     disk.cut_now();
     drop(pm);
-    let pm = open(&disk.restart(1), &options(Access::ReadWrite, Durability::None)).expect("opens");
+    let pm = open(
+        &disk.restart(1),
+        &options(Access::ReadWrite, Durability::None),
+    )
+    .expect("opens");
     assert_eq!(get(&pm, 3), 49);
 }
 
@@ -238,6 +280,10 @@ fn commits_return_while_checkpoints_and_growth_go_on() {
     let steps = verify(&pm, 3, &acknowledged).expect("the live image");
     drop(pm);
     let pm = open(&disk, &options(Access::ReadWrite, IMMEDIATE)).expect("opens");
-    assert_eq!(pm.recovery().batches_replayed, 0, "closing left nothing to replay");
+    assert_eq!(
+        pm.recovery().batches_replayed,
+        0,
+        "closing left nothing to replay"
+    );
     assert_eq!(verify(&pm, 3, &acknowledged), Ok(steps));
 }

@@ -16,7 +16,11 @@ fn folder() -> tempfile::TempDir {
 }
 
 fn pool(folder: &tempfile::TempDir, durability: Durability, bytes: u64) -> Journal {
-    let o = MediaOptions { access: Access::Create, durability, ..MediaOptions::default() };
+    let o = MediaOptions {
+        access: Access::Create,
+        durability,
+        ..MediaOptions::default()
+    };
     let pm = Journal::open(&folder.path().join("pool"), bytes, &o).expect("creates");
     format(&pm, *b"a pool for rates");
     pm.attach(*b"a pool for rates").expect("attaches");
@@ -43,7 +47,9 @@ fn commits(pm: &Journal, writers: u64, length: Duration) -> f64 {
                 })
             })
             .collect();
-        all.into_iter().map(|one| one.join().expect("no panics")).sum()
+        all.into_iter()
+            .map(|one| one.join().expect("no panics"))
+            .sum()
     });
     total as f64 / length.as_secs_f64()
 }
@@ -58,11 +64,17 @@ fn group_commit_multiplies_the_rate() {
     for _ in 0..3 {
         let one = commits(&pm, 1, length);
         let many = commits(&pm, 32, length);
-        println!("1 writer {one:.0}/s, 32 writers {many:.0}/s: {:.1} x", many / one);
+        println!(
+            "1 writer {one:.0}/s, 32 writers {many:.0}/s: {:.1} x",
+            many / one
+        );
         best = best.max(many / one);
     }
     println!("{:?}", pm.stats());
-    assert!(best >= 8.0, "32 writers reach {best:.1} times one writer's commits");
+    assert!(
+        best >= 8.0,
+        "32 writers reach {best:.1} times one writer's commits"
+    );
 }
 
 #[test]
@@ -77,7 +89,9 @@ fn fences_without_durability() {
     let mut run = |touch_only: bool| {
         let began = Instant::now();
         for i in 0..n {
-            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            at = at
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let cell = word(&pm, (at >> 33) % lines, 0);
             cell.store(&pm, i, Ordering::Relaxed);
             if !touch_only {
@@ -99,6 +113,9 @@ fn fences_without_durability() {
     for i in 0..n {
         word(&pm, i % 64, 0).publish(&pm, i);
     }
-    println!("hot line: {:.0} ns a publish", hot.elapsed().as_nanos() as f64 / n as f64);
+    println!(
+        "hot line: {:.0} ns a publish",
+        hot.elapsed().as_nanos() as f64 / n as f64
+    );
     println!("{:?}", pm.stats());
 }

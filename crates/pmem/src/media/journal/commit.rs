@@ -26,12 +26,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Lines captured and not yet written at which the background writer is woken.
-const WRITE_AT: u64 = (1 << 20) / 72;
-/// The same at which commits wait for it.
-const BACKLOG: u64 = (8 << 20) / 72;
+/// Chunks' worth of captured lines at which the background writer is woken, and at which commits
+/// wait for it.
+const WRITE_AT: u64 = 4;
+const WAIT_AT: u64 = 32;
 /// How often the background writer writes what there is.
 const WRITE_EVERY: Duration = Duration::from_millis(100);
+/// Bounds of [`Durability::Interval`]; a day is added to an `Instant` without overflow.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// What commits, the background writer and the checkpointer tell each other.
 #[derive(Debug, Default)]
@@ -84,6 +87,8 @@ pub(super) struct Core {
     pub durability: Durability,
     pub journal_max: u64,
     pub stage: Stage,
+    /// Lines in a chunk, about.
+    pub chunk_lines: u64,
     /// False: fences are not captured (read-only, or after a fatal error).
     pub recording: AtomicBool,
     /// Lock order: `keeper`, then leadership, then `log`, then `progress` or the stage's.
@@ -134,7 +139,7 @@ impl Core {
         // ORDERING: Acquire; as in `Journal::flush`.
         if !self.recording.load(Ordering::Acquire) {
             self.stage.discard();
-        } else if self.backlog() > WRITE_AT {
+        } else if self.backlog() > WRITE_AT * self.chunk_lines {
             // A wake-up lost to the missing lock is made up for by the next chunk or the timeout.
             self.write.notify_one();
         }
@@ -148,17 +153,23 @@ impl Core {
     /// Lines captured and not yet written.
     fn backlog(&self) -> u64 {
         // ORDERING: Relaxed; a bound, not a promise.
-        self.stage.appended().saturating_sub(self.written.load(Ordering::Relaxed))
+        self.stage
+            .appended()
+            .saturating_sub(self.written.load(Ordering::Relaxed))
     }
 
     /// See [`Media::commit`](crate::media::Media::commit).
     pub fn commit(&self) -> Result<(), CommitError> {
         if self.durability == Durability::Immediate {
             let target = self.stage.fenced_by_this_thread();
-            return if self.is_synced(target) { self.health() } else { self.commit_to(target) };
+            return if self.is_synced(target) {
+                self.health()
+            } else {
+                self.commit_to(target)
+            };
         }
         // ORDERING: Acquire; pairs with the Release in `note_trouble`.
-        if !self.trouble.load(Ordering::Acquire) && self.backlog() <= BACKLOG {
+        if !self.trouble.load(Ordering::Acquire) && self.backlog() <= WAIT_AT * self.chunk_lines {
             return Ok(());
         }
         let mut progress = lock(&self.progress);
@@ -166,7 +177,7 @@ impl Core {
             if let Some(e) = progress.failed.as_ref().or(progress.stalled.as_ref()) {
                 return Err(e.duplicate());
             }
-            if !progress.full && self.backlog() <= BACKLOG {
+            if !progress.full && self.backlog() <= WAIT_AT * self.chunk_lines {
                 return Ok(());
             }
             self.write.notify_one();
@@ -208,7 +219,10 @@ impl Core {
             if progress.leading || progress.full || progress.urgent > 0 {
                 // Woken by `wake`, which takes this off the list; waking for another reason (anyone
                 // may unpark a thread) leaves an entry that wakes no one who minds.
-                progress.waiting.push(Waiting { target, thread: std::thread::current() });
+                progress.waiting.push(Waiting {
+                    target,
+                    thread: std::thread::current(),
+                });
                 drop(progress);
                 std::thread::park();
                 if self.is_synced(target) {
@@ -244,8 +258,10 @@ impl Core {
             let late = progress.waiting.iter().position(|w| w.target > synced);
             leader = late.map(|at| progress.waiting.swap_remove(at));
         }
-        let mut woken: Vec<Waiting> =
-            progress.waiting.extract_if(.., |w| everyone || w.target <= synced).collect();
+        let mut woken: Vec<Waiting> = progress
+            .waiting
+            .extract_if(.., |w| everyone || w.target <= synced)
+            .collect();
         self.done.notify_all();
         drop(progress);
         for waiting in leader.into_iter().chain(woken.drain(..)) {
@@ -327,7 +343,10 @@ impl Core {
                 Ok(())
             }
             Err(source) => {
-                let e = CommitError::Failed { doing: "syncing the journal", source };
+                let e = CommitError::Failed {
+                    doing: "syncing the journal",
+                    source,
+                };
                 progress = lock(&self.progress);
                 self.record(&mut progress, Stop::Error(e.duplicate()));
                 self.wake(progress);
@@ -358,7 +377,9 @@ impl Core {
                 }
             };
             // Marked before writing: a page is never in the journal and in no one's list.
-            let Some(frame) = log.pending.pop_front() else { break };
+            let Some(frame) = log.pending.pop_front() else {
+                break;
+            };
             log.mark_dirty(&frame.chunk.bytes);
             let at = super::format::DATA_AT
                 + u64::from(segment) * u64::from(log.segment_bytes)
@@ -385,7 +406,10 @@ impl Core {
                 count(&self.stats.syncs, 1);
                 // PERSIST: every frame written so far, before any of its commits is acknowledged.
                 self.journal.sync().map_err(|source| {
-                    Stop::Error(CommitError::Failed { doing: "syncing the journal", source })
+                    Stop::Error(CommitError::Failed {
+                        doing: "syncing the journal",
+                        source,
+                    })
                 })?;
             }
             log.synced(log.at.seq, log.written_lines);
@@ -413,7 +437,9 @@ impl Core {
         if let Ok(place) = log.place(bytes, log.reserve()) {
             return Ok(place);
         }
-        let Some(keeper) = keeper else { return Err(Stop::Full) };
+        let Some(keeper) = keeper else {
+            return Err(Stop::Full);
+        };
         {
             let mut progress = lock(&self.progress);
             progress.full = true;
@@ -475,14 +501,17 @@ impl Core {
     pub fn write_in_background(&self) {
         let (every, sync) = match self.durability {
             // Commits do the work; only long runs of fences without a commit need this thread.
-            Durability::Immediate => (Duration::from_secs(3600), false),
-            Durability::Interval(every) => (every.max(Duration::from_millis(1)), true),
+            Durability::Immediate => (LONGEST, false),
+            Durability::Interval(every) => (every.clamp(SHORTEST, LONGEST), true),
             Durability::None => (WRITE_EVERY, false),
         };
         let mut due = Instant::now() + every;
         loop {
             let mut progress = lock(&self.progress);
-            while !progress.stop && progress.failed.is_none() && self.backlog() <= WRITE_AT {
+            while !progress.stop
+                && progress.failed.is_none()
+                && self.backlog() <= WRITE_AT * self.chunk_lines
+            {
                 let now = Instant::now();
                 if now >= due {
                     break;

@@ -157,7 +157,11 @@ impl Header {
             && header.head.offset <= header.segment_bytes
             && header.head.offset.is_multiple_of(SECTOR as u32)
             && header.head.seq >= 1;
-        if sound { Slot::Sound(header) } else { Slot::Bad }
+        if sound {
+            Slot::Sound(header)
+        } else {
+            Slot::Bad
+        }
     }
 
     /// Where a place in the log is in the file.
@@ -184,7 +188,11 @@ impl Frame {
     /// next sector behind it. Sums are salted with the pool's UUID, so that no other pool's frames
     /// are ever taken for this one's.
     pub fn seal(&self, salt: u32, bytes: &mut Vec<u8>) {
-        debug_assert_eq!(bytes.len(), FRAME_HEAD + self.payload as usize, "head and payload");
+        debug_assert_eq!(
+            bytes.len(),
+            FRAME_HEAD + self.payload as usize,
+            "head and payload"
+        );
         put(bytes, 8, self.seq);
         put(bytes, 16, self.epoch);
         put(bytes, 24, self.durable);
@@ -233,7 +241,10 @@ pub(super) fn salt(uuid: &[u8; 16]) -> u32 {
 
 /// A run's leading word.
 pub(super) fn run_word(line: u64, count: u64) -> u64 {
-    debug_assert!(line >> LINE_BITS == 0 && (1..=MAX_RUN).contains(&count), "fits its bits");
+    debug_assert!(
+        line >> LINE_BITS == 0 && (1..=MAX_RUN).contains(&count),
+        "fits its bits"
+    );
     line << (u64::BITS - LINE_BITS) | count
 }
 
@@ -279,7 +290,11 @@ pub(super) fn runs(payload: &[u8], pool_len: u64) -> impl Iterator<Item = Result
             }
             _ => {
                 rest = &[];
-                Some(Err(BadRun { line, count, pool_len }))
+                Some(Err(BadRun {
+                    line,
+                    count,
+                    pool_len,
+                }))
             }
         }
     })
@@ -294,7 +309,11 @@ mod tests {
             uuid: *b"0123456789abcdef",
             generation: 7,
             epoch: 3,
-            head: Position { seq: 42, segment: 2, offset: 1024 },
+            head: Position {
+                seq: 42,
+                segment: 2,
+                offset: 1024,
+            },
             segment_bytes: 1 << 20,
             segments: 4,
             required: 40,
@@ -311,8 +330,19 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Header::decode(&bad), Slot::Bad, "bit {bit}");
         }
-        let insane = Header { head: Position { seq: 1, segment: 4, offset: 0 }, ..header() };
-        assert_eq!(Header::decode(&insane.encode()), Slot::Bad, "head past the last segment");
+        let insane = Header {
+            head: Position {
+                seq: 1,
+                segment: 4,
+                offset: 0,
+            },
+            ..header()
+        };
+        assert_eq!(
+            Header::decode(&insane.encode()),
+            Slot::Bad,
+            "head past the last segment"
+        );
     }
 
     #[test]
@@ -331,7 +361,13 @@ mod tests {
         bytes.extend(run_word(5, 2).to_le_bytes());
         bytes.extend([0xab; 2 * LINE]);
         let payload = (bytes.len() - FRAME_HEAD) as u32;
-        let frame = Frame { seq: 9, epoch: 1, durable: 8, pool_len: 4096, payload };
+        let frame = Frame {
+            seq: 9,
+            epoch: 1,
+            durable: 8,
+            pool_len: 4096,
+            payload,
+        };
         frame.seal(77, &mut bytes);
         assert_eq!(bytes.len(), frame.disk_bytes());
         let (found, runs_of) = Frame::open(77, &bytes).expect("whole");
@@ -358,6 +394,9 @@ mod tests {
         assert!(runs(&missing, 4096).next().expect("one").is_err());
         let empty = 0u64.to_le_bytes();
         assert!(runs(&empty, 4096).next().expect("one").is_err());
-        assert!(runs(&[1, 2, 3], 4096).next().expect("one").is_err(), "half a word");
+        assert!(
+            runs(&[1, 2, 3], 4096).next().expect("one").is_err(),
+            "half a word"
+        );
     }
 }

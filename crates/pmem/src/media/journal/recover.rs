@@ -11,7 +11,9 @@
 //! missing frame had been durable: the header (`required`), or a whole frame further on that
 //! was sealed when it was (`durable`). Then nothing is opened, rather than an older state served.
 
-use super::format::{DATA_AT, FRAME_HEAD, Frame, Header, Position, SECTOR, SLOT_AT, Slot, runs, salt};
+use super::format::{
+    DATA_AT, FRAME_HEAD, Frame, Header, Position, SECTOR, SLOT_AT, Slot, runs, salt,
+};
 use super::image::{DirtyPages, Image};
 use super::storage::Storage;
 use crate::error::OpenError;
@@ -102,7 +104,10 @@ impl Source<'_> {
     }
 
     fn corrupt(&self, what: String) -> OpenError {
-        OpenError::Corrupt { path: self.path.to_path_buf(), what }
+        OpenError::Corrupt {
+            path: self.path.to_path_buf(),
+            what,
+        }
     }
 
     /// The header in force and its slot; `None` where no journal was ever finished.
@@ -111,7 +116,9 @@ impl Source<'_> {
         let mut bad = 0;
         for (slot, at) in SLOT_AT.into_iter().enumerate() {
             let mut bytes = [0; SECTOR];
-            self.storage.read_full(at, &mut bytes).map_err(|e| self.io(e))?;
+            self.storage
+                .read_full(at, &mut bytes)
+                .map_err(|e| self.io(e))?;
             match Header::decode(&bytes) {
                 Slot::Blank => {}
                 Slot::Bad => bad += 1,
@@ -150,10 +157,13 @@ impl Source<'_> {
         let mut epoch = 0;
         let mut bytes = self.segment(header, header.head.segment, &mut chain.report)?;
         loop {
-            let Position { seq, segment, offset } = chain.end;
-            let next = |frame: &Frame| {
-                frame.seq == seq && (epoch..=header.epoch).contains(&frame.epoch)
-            };
+            let Position {
+                seq,
+                segment,
+                offset,
+            } = chain.end;
+            let next =
+                |frame: &Frame| frame.seq == seq && (epoch..=header.epoch).contains(&frame.epoch);
             let here = Frame::open(salt, bytes.get(offset as usize..).unwrap_or(&[]))
                 .filter(|(frame, _)| next(frame));
             if let Some((frame, payload)) = here {
@@ -161,7 +171,11 @@ impl Source<'_> {
                 epoch = frame.epoch;
                 // Inside a segment, whose length fits 32 bits.
                 let end = offset + frame.disk_bytes() as u32;
-                chain.end = Position { seq: seq + 1, segment, offset: end };
+                chain.end = Position {
+                    seq: seq + 1,
+                    segment,
+                    offset: end,
+                };
                 continue;
             }
             // Not here: in the segment that starts with it, if there is one.
@@ -176,9 +190,15 @@ impl Source<'_> {
                     }
                 }
             }
-            let Some((other, found)) = elsewhere else { break };
+            let Some((other, found)) = elsewhere else {
+                break;
+            };
             chain.live.push(other);
-            chain.end = Position { seq, segment: other, offset: 0 };
+            chain.end = Position {
+                seq,
+                segment: other,
+                offset: 0,
+            };
             bytes = found;
         }
         self.check_end(header, &chain, epoch, &bytes, &heads)?;
@@ -202,7 +222,10 @@ impl Source<'_> {
         let mut lines = 0;
         for run in runs(payload, frame.pool_len) {
             let run = run.map_err(|bad| {
-                self.corrupt(format!("frame {} (segment {segment}, byte {offset}): {bad}", frame.seq))
+                self.corrupt(format!(
+                    "frame {} (segment {segment}, byte {offset}): {bad}",
+                    frame.seq
+                ))
             })?;
             lines += (run.bytes.len() / LINE) as u64;
         }
@@ -253,7 +276,9 @@ impl Source<'_> {
         for (segment, head) in heads.iter().enumerate() {
             if proof.is_none() && head.as_ref().is_some_and(&proves) {
                 let bytes = self.segment(header, segment as u32, &mut MediaRecovery::default())?;
-                proof = Frame::open(salt, &bytes).map(|(frame, _)| frame).filter(|f| proves(f));
+                proof = Frame::open(salt, &bytes)
+                    .map(|(frame, _)| frame)
+                    .filter(|f| proves(f));
             }
         }
         match proof {
@@ -324,7 +349,11 @@ pub(super) fn owner(pool: &dyn Storage, header: &Header) -> io::Result<Owner> {
         }
         blank &= start.iter().all(|b| *b == 0);
     }
-    Ok(if blank && header.head.seq == 1 { Owner::Unborn } else { Owner::Other })
+    Ok(if blank && header.head.seq == 1 {
+        Owner::Unborn
+    } else {
+        Owner::Other
+    })
 }
 
 /// The error for a journal that belongs to another pool.
