@@ -23,7 +23,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Pages copied before they are written.
-const BATCH: usize = 1024;
+const BATCH: usize = 2048;
 /// A journal that needed a checkpoint sooner than this after the last one is made longer.
 const TOO_OFTEN: Duration = Duration::from_secs(1);
 /// Most that the journal grows by at a time.
@@ -49,7 +49,7 @@ impl Core {
                 progress = wait(&self.work, progress);
             }
             if progress.stop || progress.failed.is_some() {
-                self.no_longer_full(&mut progress);
+                self.no_longer_full(progress);
                 return;
             }
             let full = progress.full;
@@ -72,13 +72,14 @@ impl Core {
             if let Err(e) = result {
                 self.record(&mut progress, Stop::Error(e));
             }
-            self.no_longer_full(&mut progress);
+            self.no_longer_full(progress);
         }
     }
 
-    fn no_longer_full(&self, progress: &mut Progress) {
+    fn no_longer_full(&self, mut progress: MutexGuard<'_, Progress>) {
         progress.full = false;
-        self.done.notify_all();
+        self.note_trouble(&progress);
+        self.wake(progress);
     }
 
     /// Makes everything fenced so far part of the pool file.
@@ -86,12 +87,11 @@ impl Core {
         self.health()?;
         self.write_out(Some(keeper))?;
         let result = self.checkpoint(keeper);
+        let mut progress = lock(&self.progress);
         if let Err(e) = &result {
-            let mut progress = lock(&self.progress);
             self.record(&mut progress, Stop::Error(e.duplicate()));
         }
-        let mut progress = lock(&self.progress);
-        self.no_longer_full(&mut progress);
+        self.no_longer_full(progress);
         result
     }
 

@@ -287,6 +287,7 @@ impl Journal {
             journal_max: options.journal_max,
             // Four to a segment, so that little of one stays unused.
             stage: Stage::new(header.segment_bytes as usize / 4),
+            chunk_lines: u64::from(header.segment_bytes) / 4 / (LINE as u64 + 8),
             recording: AtomicBool::new(!read_only),
             keeper: Mutex::new(Keeper {
                 header,
@@ -491,8 +492,9 @@ impl Media for Journal {
     #[inline]
     fn flush(&self, addr: *const u8, len: usize) {
         let core = &*self.core;
-        // ORDERING: Relaxed; set before the medium is shared, or cleared for good by an error.
-        if len == 0 || !core.recording.load(Ordering::Relaxed) {
+        // ORDERING: Acquire; pairs with the Release in `Core::record`: what is not noted any more is
+        // not acknowledged any more.
+        if len == 0 || !core.recording.load(Ordering::Acquire) {
             return;
         }
         let start = addr.addr().wrapping_sub(core.image.base().addr());
