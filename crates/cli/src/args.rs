@@ -1,5 +1,6 @@
 //! The command line: what may be asked, with help and examples.
 
+use bristlecone_lab::micro;
 use bristlecone_pmem::{Durability, MediumKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -464,9 +465,12 @@ pub struct TortureWriter {
     /// Threads that write
     #[arg(long)]
     pub threads: u16,
-    /// Seed of this round's operations
+    /// Seed of the run's operations
     #[arg(long)]
     pub seed: u64,
+    /// Which round this is
+    #[arg(long)]
+    pub round: u32,
 }
 
 /// `demo-writer`
@@ -474,4 +478,109 @@ pub struct TortureWriter {
 pub struct DemoWriter {
     /// The pool
     pub pool: PathBuf,
+}
+
+/// `bench`
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Throughput, latency, persist cost, space and recovery of an index
+    Micro(Micro),
+    /// What the hardware allows: flush and fence, DRAM miss, memcpy, fdatasync
+    Limits(Limits),
+}
+
+/// The media that `bench micro` runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BenchMedium {
+    /// Persistent memory mapped with MAP_SYNC
+    Dax,
+    /// A shared mapping
+    #[default]
+    Mapped,
+    /// A write-ahead journal on an ordinary disk
+    Journal,
+    /// Anonymous memory, nothing durable
+    Dram,
+}
+
+impl BenchMedium {
+    /// The medium.
+    pub fn kind(self) -> MediumKind {
+        match self {
+            Self::Dax => MediumKind::Dax,
+            Self::Mapped => MediumKind::Mapped,
+            Self::Journal => MediumKind::Journal,
+            Self::Dram => MediumKind::Dram,
+        }
+    }
+}
+
+fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    text.parse().map_err(|e: T::Err| e.to_string())
+}
+
+/// `bench micro`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bristlecone bench micro --keys 10M --ops insert,lookup,scan --path /dev/shm
+  bristlecone bench micro --keys 1M --medium journal --path /var/tmp --json
+  bristlecone bench micro --keys 10M --against btreemap,lmdb     # lmdb needs --features peers at build time
+  bristlecone bench micro --keys 10M --scaling 2                 # one thread against two")]
+pub struct Micro {
+    /// Design of the index
+    #[arg(long, value_parser = parsed::<micro::Design>, default_value = "lbtree")]
+    pub index: micro::Design,
+    /// Keys to load: a number with K, M or G
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
+    pub keys: u64,
+    /// Threads that work at the same time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), default_value_t = 1)]
+    pub threads: u16,
+    /// Operations, with commas between them: load, insert, lookup, multi_get, scan, update,
+    /// multi_insert, delete [default: all]
+    #[arg(long, value_name = "OPS", value_delimiter = ',', value_parser = parsed::<micro::Op>)]
+    pub ops: Vec<micro::Op>,
+    /// Medium
+    #[arg(long, value_enum, default_value_t)]
+    pub medium: BenchMedium,
+    /// When a write counts as done, on the journal medium
+    #[arg(long, value_name = "immediate|interval=MS|none", value_parser = durability, default_value = "immediate")]
+    pub durability: Durability,
+    /// Directory for the benchmark's files [default: /dev/shm, else the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub path: Option<PathBuf>,
+    /// Bytes in a leaf: 256, 512, 768 or 1024
+    #[arg(long, value_name = "BYTES", value_parser = node_size, default_value = "256")]
+    pub node_size: u32,
+    /// Seed of the keys and their order
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Others to measure in the same run, with commas between them: btreemap, lmdb, lmdb-nowritemap
+    #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = parsed::<micro::Against>)]
+    pub against: Vec<micro::Against>,
+    /// At most this many operations per phase [default: by keys and medium]
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub ops_limit: Option<u64>,
+    /// Measure one thread against this many, interleaved
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub scaling: Option<u16>,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bench limits`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  bristlecone bench limits --path /var/tmp --json")]
+pub struct Limits {
+    /// Directory to measure fdatasync in
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub path: PathBuf,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
 }

@@ -13,7 +13,8 @@ use bristlecone_pmem::pool::{CompactReport, Pool, PoolInfo, PoolOptions};
 use bristlecone_pmem::{Access, Durability, MediumKind};
 use bristlecone_trees::lbtree::{LbOptions, LbTree, MAX_KEY, MAX_VALUE};
 use bristlecone_trees::{
-    IndexStats, InsertError, OrderedIndex, RecoveryReport, ReverseScan, VerifyReport, Violation,
+    IndexStats, InsertError, OrderedIndex, RecoveryReport, ReverseScan, UpdateError, VerifyReport,
+    Violation,
 };
 use std::fmt::Display;
 use std::ops::{Bound, ControlFlow};
@@ -213,6 +214,15 @@ impl Store {
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Outcome<bool> {
         each!(&self.tree, t => OrderedIndex::upsert(t, key, value))
             .map_err(|e| self.refused(key, &e))
+    }
+
+    /// Replaces the value of `key`; false, with nothing changed, if it was not there.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Outcome<bool> {
+        match each!(&self.tree, t => OrderedIndex::update(t, key, value)) {
+            Ok(()) => Ok(true),
+            Err(UpdateError::NotFound) => Ok(false),
+            Err(e) => Err(self.refused(key, &e)),
+        }
     }
 
     /// Removes `key`; true if it was there.
