@@ -128,8 +128,10 @@ fn durability(text: &str) -> Result<Durability, String> {
         .filter(|ms| *ms > 0);
     match millis {
         Some(ms) => Ok(Durability::Interval(Duration::from_millis(ms.into()))),
-        None => Err("expected immediate, none, or interval=MS with MS in milliseconds, at least 1"
-            .to_owned()),
+        None => Err(
+            "expected immediate, none, or interval=MS with MS in milliseconds, at least 1"
+                .to_owned(),
+        ),
     }
 }
 

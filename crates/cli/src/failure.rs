@@ -1,6 +1,5 @@
 //! How a command fails: the message for a person and the exit status for a script.
 
-use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
@@ -52,11 +51,6 @@ impl Failure {
             Self::Reported | Self::OutputClosed => None,
         }
     }
-}
-
-/// Puts a path before an error that does not name one.
-pub fn at(path: &Path) -> impl Fn(&dyn Display) -> Failure + '_ {
-    move |error| Failure::Message(format!("{}: {error}", path.display()))
 }
 
 /// What a command returns.

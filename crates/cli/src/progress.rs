@@ -14,14 +14,20 @@ fn bar(length: Option<u64>, template: &str) -> ProgressBar {
 
 /// A bar over the bytes of a file; its message tells the rows and their rate.
 pub fn file(doing: &'static str, bytes: u64) -> ProgressBar {
-    let bar = bar(Some(bytes), "{prefix} [{bar:30}] {percent:>3}%  {msg}  {eta} left");
+    let bar = bar(
+        Some(bytes),
+        "{prefix} [{bar:30}] {percent:>3}%  {msg}  {eta} left",
+    );
     bar.set_prefix(doing);
     bar
 }
 
 /// A bar over countable things.
 pub fn steps(doing: &'static str, total: u64) -> ProgressBar {
-    let bar = bar(Some(total), "{prefix} [{bar:30}] {human_pos}/{human_len}  {msg}  {eta} left");
+    let bar = bar(
+        Some(total),
+        "{prefix} [{bar:30}] {human_pos}/{human_len}  {msg}  {eta} left",
+    );
     bar.set_prefix(doing);
     bar
 }

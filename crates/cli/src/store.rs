@@ -9,7 +9,7 @@ use crate::args::WriteArgs;
 use crate::failure::{Failure, Outcome};
 use crate::text::quoted;
 use bristlecone_pmem::media::Auto;
-use bristlecone_pmem::pool::{CompactReport, Pool, PoolInfo, PoolOptions};
+use bristlecone_pmem::pool::{CompactReport, DataKind, Pool, PoolInfo, PoolOptions};
 use bristlecone_pmem::{Access, Durability, MediumKind};
 use bristlecone_trees::lbtree::{LbOptions, LbTree, MAX_KEY, MAX_VALUE};
 use bristlecone_trees::{
@@ -65,17 +65,29 @@ pub struct How {
 impl How {
     /// For reading, with the medium that the arguments name.
     pub fn read(args: MediumArgs) -> Self {
-        Self { medium: args.medium.kind(), durability: Durability::Immediate, read_only: true }
+        Self {
+            medium: args.medium.kind(),
+            durability: Durability::Immediate,
+            read_only: true,
+        }
     }
 
     /// For writing, as the arguments say.
     pub fn write(args: WriteArgs) -> Self {
-        Self { medium: args.medium.kind(), durability: args.durability, read_only: false }
+        Self {
+            medium: args.medium.kind(),
+            durability: args.durability,
+            read_only: false,
+        }
     }
 
     /// For writing with immediate durability.
     pub fn durable(medium: Option<MediumKind>) -> Self {
-        Self { medium, durability: Durability::Immediate, read_only: false }
+        Self {
+            medium,
+            durability: Durability::Immediate,
+            read_only: false,
+        }
     }
 
     fn options(self, access: Access) -> PoolOptions {
@@ -129,12 +141,21 @@ impl Store {
                 )));
             }
         };
-        Ok(Self { path: path.to_path_buf(), tree, pool, node_bytes })
+        Ok(Self {
+            path: path.to_path_buf(),
+            tree,
+            pool,
+            node_bytes,
+        })
     }
 
     /// Opens a pool and its index.
     pub fn open(path: &Path, how: How) -> Outcome<Self> {
-        let access = if how.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let access = if how.read_only {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        };
         let pool = Pool::open(path, &how.options(access)).map_err(plain)?;
         let named = |e: &dyn Display| Failure::new(format!("{}: {e}", path.display()));
         let roots = pool.roots();
@@ -144,18 +165,22 @@ impl Store {
                 "it has no roots at all; its creation was cut short, so delete it and create it again"
                     .to_owned()
             } else {
-                format!("it has {}; a program of its own made it, and this command reads only \"{ROOT}\"", names.join(", "))
+                format!(
+                    "it has {}; a program of its own made it, and this command reads only \"{ROOT}\"",
+                    names.join(", ")
+                )
             };
             return Err(named(&format_args!("no root named \"{ROOT}\": {there}")));
         };
-        if root.design != "lbtree" || root.keys != "bytes" || root.values != "bytes" {
+        let kind = &root.kind;
+        if kind.design != "lbtree" || kind.keys != DataKind::Bytes || kind.values != DataKind::Bytes
+        {
             return Err(named(&format_args!(
-                "root \"{ROOT}\" is a {} from {} to {}; this command works on an lbtree from bytes to bytes",
-                root.design, root.keys, root.values
+                "root \"{ROOT}\" is {kind}; this command works on an lbtree of bytes to bytes"
             )));
         }
         let options = LbOptions::default();
-        let node_bytes = root.node_bytes;
+        let node_bytes = kind.node_bytes;
         macro_rules! tree {
             ($variant:ident) => {
                 AnyTree::$variant(LbTree::open(&pool, ROOT, &options).map_err(|e| named(&e))?)
@@ -172,12 +197,12 @@ impl Store {
                 )));
             }
         };
-        Ok(Self { path: path.to_path_buf(), tree, pool, node_bytes })
-    }
-
-    /// The pool's path.
-    pub fn path(&self) -> &Path {
-        &self.path
+        Ok(Self {
+            path: path.to_path_buf(),
+            tree,
+            pool,
+            node_bytes,
+        })
     }
 
     /// Bytes in a leaf.
@@ -273,7 +298,9 @@ impl Store {
         let upsert = |part: &[usize]| -> Vec<(usize, Failure)> {
             part.iter()
                 .filter_map(|&i| {
-                    self.upsert(&pairs[i].0, &pairs[i].1).err().map(|failure| (i, failure))
+                    self.upsert(&pairs[i].0, &pairs[i].1)
+                        .err()
+                        .map(|failure| (i, failure))
                 })
                 .collect()
         };
@@ -285,7 +312,10 @@ impl Store {
                 .chunks(which.len().div_ceil(THREADS))
                 .map(|part| scope.spawn(|| upsert(part)))
                 .collect();
-            parts.into_iter().flat_map(|p| p.join().unwrap_or_default()).collect()
+            parts
+                .into_iter()
+                .flat_map(|p| p.join().unwrap_or_default())
+                .collect()
         })
     }
 
@@ -320,7 +350,9 @@ impl Store {
 
     /// Closes the pool cleanly.
     pub fn close(self) -> Outcome {
-        let Self { path, tree, pool, .. } = self;
+        let Self {
+            path, tree, pool, ..
+        } = self;
         let closed = each!(tree, t => t.close());
         drop(pool);
         closed.map_err(|e| Failure::new(format!("{}: closing: {e}", path.display())))
@@ -331,7 +363,11 @@ impl Store {
     }
 
     fn refused(&self, key: &[u8], error: &dyn Display) -> Failure {
-        Failure::new(format!("{}: key {}: {error}", self.path.display(), quoted(key)))
+        Failure::new(format!(
+            "{}: key {}: {error}",
+            self.path.display(),
+            quoted(key)
+        ))
     }
 }
 
@@ -349,7 +385,10 @@ pub struct Range {
 
 impl Range {
     /// Every key.
-    pub const ALL: Self = Self { from: Bound::Unbounded, to: Bound::Unbounded };
+    pub const ALL: Self = Self {
+        from: Bound::Unbounded,
+        to: Bound::Unbounded,
+    };
 
     /// Keys from `from` on, before `to`, that begin with `prefix`.
     pub fn new(from: Option<&[u8]>, to: Option<&[u8]>, prefix: Option<&[u8]>) -> Self {
@@ -377,7 +416,10 @@ impl Range {
     }
 
     fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        (self.from.as_ref().map(Vec::as_slice), self.to.as_ref().map(Vec::as_slice))
+        (
+            self.from.as_ref().map(Vec::as_slice),
+            self.to.as_ref().map(Vec::as_slice),
+        )
     }
 }
 
@@ -404,7 +446,10 @@ mod tests {
     #[test]
     fn ranges_intersect() {
         let r = Range::new(Some(b"FR/L"), None, Some(b"FR/"));
-        assert_eq!(r.bounds(), (Bound::Included(&b"FR/L"[..]), Bound::Excluded(&b"FR0"[..])));
+        assert_eq!(
+            r.bounds(),
+            (Bound::Included(&b"FR/L"[..]), Bound::Excluded(&b"FR0"[..]))
+        );
         assert!(!r.is_empty());
         assert!(Range::new(Some(b"b"), Some(b"a"), None).is_empty());
         assert!(Range::new(None, Some(b""), None).is_empty());

@@ -58,7 +58,8 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 pub fn base64(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let word = group.iter().fold(0u32, |w, b| w << 8 | u32::from(*b)) << (8 * (3 - group.len()));
+        let word =
+            group.iter().fold(0u32, |w, b| w << 8 | u32::from(*b)) << (8 * (3 - group.len()));
         for i in 0..4 {
             if i <= group.len() {
                 out.push(char::from(ALPHABET[(word >> (18 - 6 * i)) as usize & 63]));
@@ -74,7 +75,10 @@ pub fn base64(bytes: &[u8]) -> String {
 pub fn from_base64(text: &str) -> Result<Vec<u8>, String> {
     let body = text.trim_end_matches('=');
     if text.len() % 4 != 0 || text.len() - body.len() > 2 {
-        return Err(format!("base64 of {} characters: not a whole number of groups of 4", text.len()));
+        return Err(format!(
+            "base64 of {} characters: not a whole number of groups of 4",
+            text.len()
+        ));
     }
     let mut out = Vec::with_capacity(body.len() / 4 * 3 + 2);
     for group in body.as_bytes().chunks(4) {
@@ -159,6 +163,14 @@ pub fn shell_path(path: &Path) -> String {
     shell_word(&path.to_string_lossy())
 }
 
+/// This program as the person called it, for commands to repeat.
+pub fn program() -> String {
+    match std::env::args_os().next() {
+        Some(name) if name.as_encoded_bytes().contains(&b'/') => shell_path(name.as_ref()),
+        _ => "bristlecone".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,7 +211,9 @@ mod tests {
 
     #[test]
     fn bad_base64_is_refused() {
-        for bad in ["A", "AB", "ABC", "====", "A===", "AB=C", "Zh==", "Zm9=", "Zm 9", "Zm9v="] {
+        for bad in [
+            "A", "AB", "ABC", "====", "A===", "AB=C", "Zh==", "Zm9=", "Zm 9", "Zm9v=",
+        ] {
             assert!(from_base64(bad).is_err(), "{bad}");
         }
     }

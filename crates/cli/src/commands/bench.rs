@@ -39,8 +39,7 @@ fn run_limits(args: &Limits) -> Outcome {
             args.path.display()
         )));
     }
-    let report =
-        progress::waiting("measuring", || limits::measure(&args.path)).map_err(failed)?;
+    let report = progress::waiting("measuring", || limits::measure(&args.path)).map_err(failed)?;
     print(&report, args.json)
 }
 
@@ -51,7 +50,11 @@ fn run_micro(args: &Micro) -> Outcome {
         node_bytes: args.node_size,
         keys: args.keys,
         threads: args.threads.into(),
-        ops: if args.ops.is_empty() { defaults.ops } else { args.ops.clone() },
+        ops: if args.ops.is_empty() {
+            defaults.ops
+        } else {
+            args.ops.clone()
+        },
         medium: args.medium.kind(),
         durability: args.durability,
         path: args.path.clone().unwrap_or(defaults.path),

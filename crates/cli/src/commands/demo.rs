@@ -7,7 +7,7 @@ use crate::args::{Demo, DemoWriter};
 use crate::failure::{Failure, Outcome};
 use crate::rows::{self, Kind, Row, RowError};
 use crate::store::{How, Range, Store};
-use crate::text::{bytes, duration, escape, grouped, quoted, rate, shell_path};
+use crate::text::{bytes, duration, escape, grouped, program, quoted, rate, shell_path};
 use rand::RngExt;
 use std::collections::HashMap;
 use std::fs;
@@ -36,17 +36,28 @@ macro_rules! say {
 
 fn show(args: &Demo, out: &mut impl Write) -> Outcome {
     let (cities, killed) = places(args.dir.as_deref())?;
-    say!(out, "Bristlecone keeps records in key order and loses no acknowledged write.\n")?;
+    say!(
+        out,
+        "Bristlecone keeps records in key order and loses no acknowledged write.\n"
+    )?;
 
     let store = Store::create(&cities, How::durable(None), 256)?;
     let medium = store.info().medium;
     say!(out, "1. A pool is one file: {}", cities.display())?;
-    say!(out, "   Medium {}, by what the path offers; {}.\n", medium.name(), survival(medium))?;
+    say!(
+        out,
+        "   Medium {}, by what the path offers; {}.\n",
+        medium.name(),
+        survival(medium)
+    )?;
 
     let mut tally = Tally::default();
     let started = Instant::now();
     load(&store, city_rows()?, 1024, &mut tally, |_| Ok(())).map_err(stopped)?;
-    say!(out, "2. Import of the bundled cities.csv (GeoNames, CC BY 4.0):")?;
+    say!(
+        out,
+        "2. Import of the bundled cities.csv (GeoNames, CC BY 4.0):"
+    )?;
     say!(out, "   {}\n", tally.summary(started.elapsed()))?;
 
     look_around(&store, out)?;
@@ -56,16 +67,27 @@ fn show(args: &Demo, out: &mut impl Write) -> Outcome {
     let acknowledged = kill_a_writer(&killed, total, out)?;
     recover(&killed, &acknowledged, total, out)?;
 
-    let pool = shell_path(&cities);
+    let (pool, program) = (shell_path(&cities), program());
     say!(out, "Yours to try (the pools stay where they are):")?;
-    say!(out, "   bristlecone scan {pool} --prefix JP/T --limit 5")?;
-    say!(out, "   bristlecone put {pool} note/1 'hello' && bristlecone get {pool} note/1")?;
-    say!(out, "   bristlecone info {pool}")?;
-    say!(out, "   bristlecone check {}", shell_path(&killed))?;
-    say!(out, "   bristlecone torture --medium {} --kills 20", torturable(medium))?;
+    say!(out, "   {program} scan {pool} --prefix JP/T --limit 5")?;
+    say!(
+        out,
+        "   {program} put {pool} note/1 'hello' && {program} get {pool} note/1"
+    )?;
+    say!(out, "   {program} info {pool}")?;
+    say!(out, "   {program} check {}", shell_path(&killed))?;
+    say!(
+        out,
+        "   {program} torture --medium {} --kills 20",
+        torturable(medium)
+    )?;
     if args.dir.is_none() {
         let folder = cities.parent().unwrap_or(&cities);
-        say!(out, "   rm -r {}    # when you have seen enough", shell_path(folder))?;
+        say!(
+            out,
+            "   rm -r {}    # when you have seen enough",
+            shell_path(folder)
+        )?;
     }
     Ok(())
 }
@@ -137,7 +159,11 @@ fn look_around(store: &Store, out: &mut impl Write) -> Outcome {
             ControlFlow::Continue(())
         });
         if !reverse {
-            say!(out, "4. Scan the prefix {} ({keys} keys), both ways:", quoted(PREFIX))?;
+            say!(
+                out,
+                "4. Scan the prefix {} ({keys} keys), both ways:",
+                quoted(PREFIX)
+            )?;
         }
         say!(out, "   {way:<9} {}, …", first.join(", "))?;
     }
@@ -151,7 +177,10 @@ fn kill_a_writer(pool: &Path, total: u64, out: &mut impl Write) -> Outcome<Vec<V
     let mut child = spawn_self(|command| {
         command.arg("demo-writer").arg(pool);
     })?;
-    let pipe = child.stdout.take().ok_or_else(|| Failure::new("the writer has no output"))?;
+    let pipe = child
+        .stdout
+        .take()
+        .ok_or_else(|| Failure::new("the writer has no output"))?;
     // A short pipe keeps the writer from running far ahead of its acknowledgements. Where the
     // system refuses, the writer is killed a little later.
     let _ = rustix::pipe::fcntl_setpipe_size(&pipe, 4096);
@@ -160,7 +189,8 @@ fn kill_a_writer(pool: &Path, total: u64, out: &mut impl Write) -> Outcome<Vec<V
     let mut status = None;
     // After the kill, what is left in the pipe was acknowledged too.
     for line in BufReader::with_capacity(4096, pipe).split(b'\n') {
-        let key = line.map_err(|e| Failure::new(format!("reading the writer's output failed: {e}")))?;
+        let key =
+            line.map_err(|e| Failure::new(format!("reading the writer's output failed: {e}")))?;
         acknowledged.push(key);
         if acknowledged.len() >= stop_at && status.is_none() {
             status = Some(kill(&mut child)?);
@@ -173,7 +203,11 @@ fn kill_a_writer(pool: &Path, total: u64, out: &mut impl Write) -> Outcome<Vec<V
             acknowledged.len()
         )));
     }
-    say!(out, "5. The same import in another process, into {}:", pool.display())?;
+    say!(
+        out,
+        "5. The same import in another process, into {}:",
+        pool.display()
+    )?;
     say!(
         out,
         "   kill -9 on the way: it had acknowledged {} of {} rows.\n",
@@ -194,7 +228,9 @@ fn recover(pool: &Path, acknowledged: &[Vec<u8>], total: u64, out: &mut impl Wri
         .collect::<Result<HashMap<_, _>, _>>()
         .map_err(|e| bundled(&e))?;
     let whole = |key: &[u8]| {
-        store.get(key).is_some_and(|value| rows.get(key).is_some_and(|row| *row == value))
+        store
+            .get(key)
+            .is_some_and(|value| rows.get(key).is_some_and(|row| *row == value))
     };
     let lost = acknowledged.iter().filter(|key| !whole(key)).count();
     let (mut there, mut strange) = (0u64, 0);
@@ -257,17 +293,25 @@ pub fn writer(args: &DemoWriter) -> Outcome {
         .map_err(|e| bundled(&e))?;
     let mut sent = 0;
     let mut out = io::stdout().lock();
-    load(&store, city_rows()?, WRITER_ROWS, &mut Tally::default(), |tally| {
-        let stored = tally.rows as usize;
-        let mut lines = Vec::new();
-        for key in &keys[sent..stored] {
-            lines.extend_from_slice(key);
-            lines.push(b'\n');
-        }
-        sent = stored;
-        // Line-buffered output is flushed here whole: every line ends with a line break.
-        out.write_all(&lines).and_then(|()| out.flush()).map_err(|e| Failure::output(&e))
-    })
+    load(
+        &store,
+        city_rows()?,
+        WRITER_ROWS,
+        &mut Tally::default(),
+        |tally| {
+            let stored = tally.rows as usize;
+            let mut lines = Vec::new();
+            for key in &keys[sent..stored] {
+                lines.extend_from_slice(key);
+                lines.push(b'\n');
+            }
+            sent = stored;
+            // Line-buffered output is flushed here whole: every line ends with a line break.
+            out.write_all(&lines)
+                .and_then(|()| out.flush())
+                .map_err(|e| Failure::output(&e))
+        },
+    )
     .map_err(stopped)?;
     // Done before the kill came: wait for it all the same.
     drop(out);

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::progress;
 use crate::rows::{Kind, csv, json};
 use crate::store::{How, Range, Store};
-use crate::text::{duration, grouped, rate, shell_path, shell_word};
+use crate::text::{duration, grouped, program, rate, shell_path, shell_word};
 use indicatif::ProgressBar;
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -20,7 +20,10 @@ pub fn run(args: &Export) -> Outcome {
     let kind = kind_of(&args.file, "export")?;
     let target = &args.file;
     if target.is_dir() {
-        return Err(Failure::new(format!("{}: a directory; name a file in it", target.display())));
+        return Err(Failure::new(format!(
+            "{}: a directory; name a file in it",
+            target.display()
+        )));
     }
     if let (Ok(a), Ok(b)) = (args.pool.canonicalize(), target.canonicalize())
         && a == b
@@ -48,15 +51,20 @@ pub fn run(args: &Export) -> Outcome {
     bar.finish_and_clear();
     file.as_file().sync_all().map_err(|e| failed(&e))?;
     file.persist(target).map_err(|e| failed(&e.error))?;
-    File::open(folder).and_then(|f| f.sync_all()).map_err(|e| failed(&e))?;
+    File::open(folder)
+        .and_then(|f| f.sync_all())
+        .map_err(|e| failed(&e))?;
     let took = started.elapsed();
-    let key = key.map(|k| format!(" --key {}", shell_word(&k))).unwrap_or_default();
+    let key = key
+        .map(|k| format!(" --key {}", shell_word(&k)))
+        .unwrap_or_default();
     writeln!(
         io::stdout(),
-        "exported {} records in {} ({} records/s)\nbristlecone import POOL {}{key}    # reads it back",
+        "exported {} records in {} ({} records/s)\n{} import POOL {}{key}    # reads it back",
         grouped(records),
         duration(took),
         rate(records, took),
+        program(),
         shell_path(target),
     )
     .map_err(|e| Failure::output(&e))
@@ -109,7 +117,9 @@ fn write(
                 key_column = Some(names[*key].clone());
             }
             plan.write_header(&mut out)?;
-            store.scan(&Range::ALL, false, |key, value| step(plan.write(key, value, &mut out)));
+            store.scan(&Range::ALL, false, |key, value| {
+                step(plan.write(key, value, &mut out))
+            });
         }
     }
     result?;

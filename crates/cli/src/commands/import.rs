@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome};
 use crate::progress;
 use crate::rows::{self, Kind, Row, RowError};
 use crate::store::{How, KEY_MOST, Store, VALUE_MOST, Written};
-use crate::text::{duration, grouped, quoted, rate, shell_path, shell_word};
+use crate::text::{duration, grouped, program, quoted, rate, shell_path, shell_word};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 pub fn run(args: &Import) -> Outcome {
     let kind = kind_of(&args.file, "import")?;
     let file = File::open(&args.file).map_err(|e| Failure::io(&args.file, "opening", &e))?;
-    let about = file.metadata().map_err(|e| Failure::io(&args.file, "opening", &e))?;
+    let about = file
+        .metadata()
+        .map_err(|e| Failure::io(&args.file, "opening", &e))?;
     if about.is_dir() {
         return Err(Failure::new(format!(
             "{}: a directory; expected a .csv or .jsonl file",
@@ -28,18 +30,23 @@ pub fn run(args: &Import) -> Outcome {
     let bar = progress::file("importing", about.len());
     let started = Instant::now();
     let mut tally = Tally::default();
-    let result = rows::read(kind, bar.wrap_read(file), args.key.as_deref(), args.from_line)
-        .map_err(Stop::from)
-        .and_then(|rows| {
-            load(&store, rows, BATCH_ROWS, &mut tally, |tally| {
-                bar.set_message(format!(
-                    "{} rows, {}/s",
-                    grouped(tally.rows),
-                    rate(tally.rows, started.elapsed())
-                ));
-                Ok(())
-            })
-        });
+    let result = rows::read(
+        kind,
+        bar.wrap_read(file),
+        args.key.as_deref(),
+        args.from_line,
+    )
+    .map_err(Stop::from)
+    .and_then(|rows| {
+        load(&store, rows, BATCH_ROWS, &mut tally, |tally| {
+            bar.set_message(format!(
+                "{} rows, {}/s",
+                grouped(tally.rows),
+                rate(tally.rows, started.elapsed())
+            ));
+            Ok(())
+        })
+    });
     // Whatever the durability level, what was imported is synced when this returns.
     let closed = store.close();
     let took = started.elapsed();
@@ -78,8 +85,9 @@ fn stopped(args: &Import, error: &RowError, tally: &Tally, closed: &Outcome) -> 
     };
     let _ = write!(
         message,
-        "\n  everything before that line{from} is in the pool and durable ({} rows)\n  put the line right, then go on with: bristlecone import {} {}",
+        "\n  everything before that line{from} is in the pool and durable ({} rows)\n  put the line right, then go on with: {} import {} {}",
         grouped(tally.rows),
+        program(),
         shell_path(&args.pool),
         shell_path(&args.file),
     );
@@ -220,7 +228,10 @@ fn fitting(row: Row) -> Result<Row, RowError> {
     let too_long = |what: &str, len: usize, most: usize| {
         Err(RowError {
             line: row.line,
-            what: format!("key {}: the {what} has {len} bytes; the most is {most}", quoted(&row.key)),
+            what: format!(
+                "key {}: the {what} has {len} bytes; the most is {most}",
+                quoted(&row.key)
+            ),
         })
     };
     if key > KEY_MOST {

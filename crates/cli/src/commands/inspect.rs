@@ -64,7 +64,10 @@ impl Report {
     }
 
     fn failed(message: &str) -> Self {
-        Self { errors: vec![message.to_owned()], ..Self::default() }
+        Self {
+            errors: vec![message.to_owned()],
+            ..Self::default()
+        }
     }
 }
 
@@ -77,8 +80,16 @@ pub fn info(args: &Inspect) -> Outcome {
     let info = store.info();
     let stats = store.stats();
     let mut out: Box<dyn Write> = human(args);
-    describe(&mut *out, args, &info, &stats, store.node_bytes(), &store.recovery(), open)
-        .map_err(|e| Failure::output(&e))?;
+    describe(
+        &mut *out,
+        args,
+        &info,
+        &stats,
+        store.node_bytes(),
+        &store.recovery(),
+        open,
+    )
+    .map_err(|e| Failure::output(&e))?;
     if args.json {
         print_json(&Report::new(&info, &stats, store.node_bytes(), open))?;
     }
@@ -99,7 +110,11 @@ pub fn check(args: &Inspect) -> Outcome {
     let mut report = Report::new(&info, &stats, store.node_bytes(), open);
     let mut errors = Vec::new();
     match &verified {
-        Ok(VerifyReport { entries, leaves, records }) => {
+        Ok(VerifyReport {
+            entries,
+            leaves,
+            records,
+        }) => {
             report.leaves_checked = Some(*leaves);
             report.records_checked = Some(*records);
             if *entries != stats.entries {
@@ -136,12 +151,18 @@ pub fn check(args: &Inspect) -> Outcome {
     if args.json {
         print_json(&report)?;
     }
-    if whole { Ok(()) } else { Err(Failure::Reported) }
+    if whole {
+        Ok(())
+    } else {
+        Err(Failure::Reported)
+    }
 }
 
 fn open(args: &Inspect) -> Outcome<(Store, Duration)> {
     let started = Instant::now();
-    let store = progress::waiting("opening", || Store::open(&args.pool, How::read(args.medium)))?;
+    let store = progress::waiting("opening", || {
+        Store::open(&args.pool, How::read(args.medium))
+    })?;
     Ok((store, started.elapsed()))
 }
 
@@ -157,7 +178,11 @@ fn unopened(args: &Inspect, failure: Failure) -> Outcome {
 
 /// Where the words for a person go: standard error when standard output is for a script.
 fn human(args: &Inspect) -> Box<dyn Write> {
-    if args.json { Box::new(io::stderr()) } else { Box::new(io::stdout()) }
+    if args.json {
+        Box::new(io::stderr())
+    } else {
+        Box::new(io::stdout())
+    }
 }
 
 fn print_json(report: &Report) -> Outcome {
@@ -193,7 +218,11 @@ fn describe(
         bytes(info.free_bytes),
         info.fragmentation * 100.0
     )?;
-    let closed = if info.was_clean { "cleanly" } else { "by a crash or kill; recovered" };
+    let closed = if info.was_clean {
+        "cleanly"
+    } else {
+        "by a crash or kill; recovered"
+    };
     writeln!(out, "last closed    {closed}")?;
     writeln!(
         out,

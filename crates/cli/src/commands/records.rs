@@ -3,7 +3,7 @@
 use crate::args::{Create, Del, Get, Put};
 use crate::failure::{Failure, Outcome};
 use crate::store::{How, KEY_MOST, Store, VALUE_MOST};
-use crate::text::{quoted, shell_path};
+use crate::text::{program, quoted, shell_path};
 use bristlecone_pmem::MediumKind;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Read, Write};
@@ -30,7 +30,7 @@ pub fn create(args: &Create) -> Outcome {
 
 /// What a medium survives, as a sentence.
 pub fn survival(medium: MediumKind) -> String {
-    format!("what is acknowledged survives: {}", medium.survives())
+    format!("acknowledged writes survive {}", medium.survives())
 }
 
 /// Stores a value.
@@ -84,7 +84,11 @@ pub fn del(args: &Del) -> Outcome {
     let store = Store::open(&args.pool, How::write(args.write))?;
     let there = store.remove(key)?;
     store.close()?;
-    if there { Ok(()) } else { Err(missing(&args.pool, key)) }
+    if there {
+        Ok(())
+    } else {
+        Err(missing(&args.pool, key))
+    }
 }
 
 fn key(arg: &OsStr) -> Outcome<&[u8]> {
@@ -100,9 +104,10 @@ fn key(arg: &OsStr) -> Outcome<&[u8]> {
 
 fn missing(pool: &Path, key: &[u8]) -> Failure {
     Failure::new(format!(
-        "{}: no key {}; `bristlecone scan {}` lists what there is",
+        "{}: no key {}; `{} scan {}` lists what there is",
         pool.display(),
         quoted(key),
+        program(),
         shell_path(pool)
     ))
 }

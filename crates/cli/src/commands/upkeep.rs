@@ -4,7 +4,7 @@ use crate::args::{Backup, Compact};
 use crate::failure::{Failure, Outcome};
 use crate::progress;
 use crate::store::{How, Store};
-use crate::text::{bytes, shell_path};
+use crate::text::{bytes, program, shell_path};
 use std::io::{self, Write};
 
 /// Gives unused space back to the file system.
@@ -35,10 +35,11 @@ pub fn backup(args: &Backup) -> Outcome {
     let written = progress::waiting("copying", || store.backup(&args.file))?;
     writeln!(
         io::stdout(),
-        "copied {} to {}: {}\nbristlecone check {}    # to be sure of the copy",
+        "copied {} to {}: {}\n{} check {}    # to be sure of the copy",
         args.pool.display(),
         args.file.display(),
         bytes(written),
+        program(),
         shell_path(&args.file),
     )
     .map_err(|e| Failure::output(&e))

@@ -4,7 +4,9 @@ use super::json::{Fields, push_string};
 use super::{Row, RowError};
 use crate::text::{base64, from_base64, quoted};
 use csv::ByteRecord;
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::ops::RangeInclusive;
 
 /// How the columns make up key and value.
 enum Shape {
@@ -14,9 +16,134 @@ enum Shape {
     Pairs { key_coded: bool, value_coded: bool },
 }
 
+/// Most bytes a record may have. More is a missing quotation mark or no CSV file at all.
+const RECORD_MOST: usize = 64 << 20;
+
+/// Where in the grammar of RFC 4180 a byte is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    FieldStart,
+    Plain,
+    Quoted,
+    /// Behind a quotation mark inside a quoted field: its end, or the first of two.
+    QuotedMark,
+}
+
+/// Passes the input on and follows its quotation marks, since the parser lets pass what is most
+/// likely a missing one: a field that is never closed, and text behind a closing mark. Line breaks
+/// between records all become line feeds, since the parser miscounts lines that end in two bytes.
+struct Quotes<R> {
+    input: R,
+    place: Place,
+    line: u64,
+    /// Lines with text behind a closing mark, of records that are still to come.
+    stray: VecDeque<u64>,
+    record_bytes: usize,
+    offset: usize,
+    after_return: bool,
+    ended: bool,
+}
+
+impl<R> Quotes<R> {
+    fn new(input: R) -> Self {
+        Self {
+            input,
+            place: Place::FieldStart,
+            line: 1,
+            stray: VecDeque::new(),
+            record_bytes: 0,
+            offset: 0,
+            after_return: false,
+            ended: false,
+        }
+    }
+
+    /// True when the input has ended inside quotation marks: the parser's last record then.
+    fn left_open(&self) -> bool {
+        self.ended && self.place == Place::Quoted
+    }
+
+    /// The line of stray text in the record of these lines.
+    fn stray_in(&mut self, lines: RangeInclusive<u64>) -> Option<u64> {
+        while self.stray.front().is_some_and(|l| l < lines.start()) {
+            self.stray.pop_front();
+        }
+        self.stray.front().copied().filter(|l| lines.contains(l))
+    }
+
+    /// Takes a byte; answers the one to pass on, if any.
+    fn follow(&mut self, mut byte: u8) -> Option<u8> {
+        const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
+        self.offset = self.offset.saturating_add(1);
+        if self.place == Place::FieldStart && BYTE_ORDER_MARK.get(self.offset - 1) == Some(&byte) {
+            return Some(byte);
+        }
+        let after_return = std::mem::take(&mut self.after_return);
+        if self.place != Place::Quoted {
+            if byte == b'\n' && after_return {
+                return None;
+            }
+            if byte == b'\r' {
+                self.after_return = true;
+                byte = b'\n';
+            }
+        }
+        self.record_bytes += 1;
+        self.place = match (self.place, byte) {
+            (Place::Quoted, b'"') => Place::QuotedMark,
+            (Place::Quoted, _) => Place::Quoted,
+            (Place::FieldStart | Place::QuotedMark, b'"') => Place::Quoted,
+            (_, b',') => Place::FieldStart,
+            (_, b'\n') => {
+                self.record_bytes = 0;
+                Place::FieldStart
+            }
+            (place, _) => {
+                if place == Place::QuotedMark && self.stray.back() != Some(&self.line) {
+                    self.stray.push_back(self.line);
+                }
+                Place::Plain
+            }
+        };
+        self.line += u64::from(byte == b'\n');
+        Some(byte)
+    }
+}
+
+impl<R: Read> Read for Quotes<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut kept = 0;
+        while kept == 0 {
+            let read = self.input.read(buffer)?;
+            self.ended = read == 0;
+            for i in 0..read {
+                if let Some(byte) = self.follow(buffer[i]) {
+                    buffer[kept] = byte;
+                    kept += 1;
+                }
+            }
+            if self.ended || buffer.is_empty() {
+                break;
+            }
+        }
+        if self.record_bytes > RECORD_MOST {
+            let what = if self.place == Place::Quoted {
+                "a quotation mark is not closed"
+            } else {
+                "is this a CSV file?"
+            };
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a record of more than {RECORD_MOST} bytes: {what}"),
+            ));
+        }
+        Ok(kept)
+    }
+}
+
 /// The rows of a CSV file.
 pub struct Reader<R> {
-    records: csv::Reader<R>,
+    records: csv::Reader<Quotes<R>>,
     header: Vec<String>,
     shape: Shape,
     from_line: u64,
@@ -31,7 +158,7 @@ impl<R: Read> Reader<R> {
             .flexible(true)
             .has_headers(false)
             .buffer_capacity(256 << 10)
-            .from_reader(input);
+            .from_reader(Quotes::new(input));
         let wrong = |what: String| RowError { line: 1, what };
         let mut record = ByteRecord::new();
         match records.read_byte_record(&mut record) {
@@ -54,10 +181,25 @@ impl<R: Read> Reader<R> {
             header.push(name);
         }
         let shape = shape(&header, key).map_err(wrong)?;
-        Ok(Self { records, header, shape, from_line, record, ended: false })
+        Ok(Self {
+            records,
+            header,
+            shape,
+            from_line,
+            record,
+            ended: false,
+        })
     }
 
-    fn row(&self, line: u64, last_line: u64) -> Result<Row, String> {
+    fn row(&mut self, line: u64, last_line: u64) -> Result<Row, String> {
+        if let Some(stray) = self.records.get_mut().stray_in(line..=last_line) {
+            return Err(format!(
+                "text behind a closing quotation mark, on line {stray}; inside quotation marks, a quotation mark is written twice"
+            ));
+        }
+        if self.records.get_ref().left_open() {
+            return Err("a quotation mark is not closed until the end of the file".to_owned());
+        }
         let (found, expected) = (self.record.len(), self.header.len());
         if found != expected {
             let hint = if last_line > line {
@@ -65,7 +207,9 @@ impl<R: Read> Reader<R> {
             } else {
                 String::new()
             };
-            return Err(format!("{found} fields where the header has {expected}{hint}"));
+            return Err(format!(
+                "{found} fields where the header has {expected}{hint}"
+            ));
         }
         let decode = |i: usize, coded: bool| {
             let field = &self.record[i];
@@ -76,9 +220,14 @@ impl<R: Read> Reader<R> {
                 .map_err(|e| format!("column {} ({}): {e}", i + 1, self.header[i]))
         };
         match &self.shape {
-            Shape::Pairs { key_coded, value_coded } => {
-                Ok(Row { line, key: decode(0, *key_coded)?, value: decode(1, *value_coded)? })
-            }
+            Shape::Pairs {
+                key_coded,
+                value_coded,
+            } => Ok(Row {
+                line,
+                key: decode(0, *key_coded)?,
+                value: decode(1, *value_coded)?,
+            }),
             Shape::Table { key, names } => {
                 let mut value = String::with_capacity(self.record.as_slice().len() * 2 + 64);
                 for (i, name) in names.iter().enumerate() {
@@ -95,7 +244,11 @@ impl<R: Read> Reader<R> {
                     push_string(text, &mut value);
                 }
                 value.push('}');
-                Ok(Row { line, key: self.record[*key].to_vec(), value: value.into_bytes() })
+                Ok(Row {
+                    line,
+                    key: self.record[*key].to_vec(),
+                    value: value.into_bytes(),
+                })
             }
         }
     }
@@ -107,7 +260,10 @@ fn shape(header: &[String], key: Option<&str>) -> Result<Shape, String> {
         && (k == "key" || k == "key_base64")
         && (v == "value" || v == "value_base64")
     {
-        return Ok(Shape::Pairs { key_coded: k != "key", value_coded: v != "value" });
+        return Ok(Shape::Pairs {
+            key_coded: k != "key",
+            value_coded: v != "value",
+        });
     }
     let key = match key {
         None => 0,
@@ -120,7 +276,10 @@ fn shape(header: &[String], key: Option<&str>) -> Result<Shape, String> {
             )
         })?,
     };
-    Ok(Shape::Table { key, names: header.iter().map(|n| field_name(n)).collect() })
+    Ok(Shape::Table {
+        key,
+        names: header.iter().map(|n| field_name(n)).collect(),
+    })
 }
 
 fn field_name(name: &str) -> String {
@@ -138,7 +297,10 @@ impl<R: Read> Iterator for Reader<R> {
             let mut record = std::mem::take(&mut self.record);
             let read = self.records.read_byte_record(&mut record);
             self.record = record;
-            let line = self.record.position().map_or_else(|| self.records.position().line(), |p| p.line());
+            let line = self
+                .record
+                .position()
+                .map_or_else(|| self.records.position().line(), |p| p.line());
             match read {
                 Ok(true) => {}
                 Ok(false) => {
@@ -147,15 +309,26 @@ impl<R: Read> Iterator for Reader<R> {
                 }
                 Err(e) => {
                     self.ended = true;
-                    return Some(Err(RowError { line, what: e.to_string() }));
+                    return Some(Err(RowError {
+                        line,
+                        what: e.to_string(),
+                    }));
                 }
             }
             if line < self.from_line {
                 continue;
             }
-            // After a record the position is at the start of the next line, or at the end.
-            let last_line = self.records.position().line().saturating_sub(1).max(line);
-            return Some(self.row(line, last_line).map_err(|what| RowError { line, what }));
+            let breaks = self
+                .record
+                .as_slice()
+                .iter()
+                .filter(|b| **b == b'\n')
+                .count();
+            let last_line = line + breaks as u64;
+            return Some(
+                self.row(line, last_line)
+                    .map_err(|what| RowError { line, what }),
+            );
         }
         None
     }
@@ -234,7 +407,9 @@ impl Survey {
     }
 
     fn fits(&mut self, key: &[u8], value: &[u8]) -> bool {
-        let Some(fields) = string_fields(value) else { return false };
+        let Some(fields) = string_fields(value) else {
+            return false;
+        };
         if fields.is_empty() {
             return false;
         }
@@ -270,7 +445,10 @@ impl Survey {
                 return Plan::Table { names, key };
             }
         }
-        Plan::Pairs { key_coded: !self.keys_utf8, value_coded: !self.values_utf8 }
+        Plan::Pairs {
+            key_coded: !self.keys_utf8,
+            value_coded: !self.values_utf8,
+        }
     }
 }
 
@@ -281,7 +459,11 @@ fn string_fields(value: &[u8]) -> Option<Vec<(String, String)>> {
     fields
         .into_iter()
         .map(|(name, raw)| {
-            raw.get().starts_with('"').then(|| serde_json::from_str(raw.get()).ok()).flatten().map(|s| (name, s))
+            raw.get()
+                .starts_with('"')
+                .then(|| serde_json::from_str(raw.get()).ok())
+                .flatten()
+                .map(|s| (name, s))
         })
         .collect()
 }
@@ -294,8 +476,12 @@ impl Plan {
                 let names: Vec<&[u8]> = names.iter().map(|n| n.as_bytes()).collect();
                 write_record(out, &names)
             }
-            Self::Pairs { key_coded, value_coded } => {
-                let name = |plain: &'static str, coded: &'static str, is| if is { coded } else { plain };
+            Self::Pairs {
+                key_coded,
+                value_coded,
+            } => {
+                let name =
+                    |plain: &'static str, coded: &'static str, is| if is { coded } else { plain };
                 let key = name("key", "key_base64", *key_coded);
                 let value = name("value", "value_base64", *value_coded);
                 write_record(out, &[key.as_bytes(), value.as_bytes()])
@@ -311,9 +497,16 @@ impl Plan {
                 let fields: Vec<&[u8]> = fields.iter().map(|(_, t)| t.as_bytes()).collect();
                 write_record(out, &fields)
             }
-            Self::Pairs { key_coded, value_coded } => {
+            Self::Pairs {
+                key_coded,
+                value_coded,
+            } => {
                 let coded = |bytes: &[u8], is| {
-                    if is { base64(bytes).into_bytes() } else { bytes.to_vec() }
+                    if is {
+                        base64(bytes).into_bytes()
+                    } else {
+                        bytes.to_vec()
+                    }
                 };
                 write_record(out, &[&coded(key, *key_coded), &coded(value, *value_coded)])
             }
@@ -333,7 +526,10 @@ mod tests {
     }
 
     fn error(file: &[u8], key: Option<&str>) -> (u64, String) {
-        let e = read(file, key, 1).into_iter().find_map(Result::err).unwrap();
+        let e = read(file, key, 1)
+            .into_iter()
+            .find_map(Result::err)
+            .unwrap();
         (e.line, e.what)
     }
 
@@ -344,7 +540,24 @@ mod tests {
         assert_eq!((row.line, &row.key[..]), (2, &b"1"[..]));
         assert_eq!(row.value, br#"{"id":"1","name":"a \"b\"\nc"}"#);
         let row = rows[1].as_ref().unwrap();
-        assert_eq!((row.line, &row.value[..]), (4, &br#"{"id":"2","name":""}"#[..]));
+        assert_eq!(
+            (row.line, &row.value[..]),
+            (4, &br#"{"id":"2","name":""}"#[..])
+        );
+        let rows = read(
+            b"\xef\xbb\xbf\"id\",a\n6\"\" pipe,\"\"\n\r\n1\",\"x\ny\"\n",
+            None,
+            1,
+        );
+        let values: Vec<_> = rows
+            .iter()
+            .map(|r| &r.as_ref().unwrap().value[..])
+            .collect();
+        let expected = [
+            &br#"{"id":"6\"\" pipe","a":""}"#[..],
+            br#"{"id":"1\"","a":"x\ny"}"#,
+        ];
+        assert_eq!(values, expected);
         let rows = read(b"id,name\n1,x\n", Some("name"), 1);
         assert_eq!(rows[0].as_ref().unwrap().key, b"x");
     }
@@ -358,7 +571,23 @@ mod tests {
         assert_eq!(line, 3);
         assert!(what.contains("1 fields where the header has 2"), "{what}");
         let (line, what) = error(b"a,b\n1,\"2\n3,4\n5,6\n", None);
-        assert_eq!(line, 2, "{what}");
+        assert_eq!(line, 2);
+        assert!(what.contains("not closed"), "{what}");
+        let (line, what) = error(b"\xef\xbb\xbf\"a\",b\n1,\"2\"\"\"\n3,\"4", None);
+        assert_eq!(line, 3);
+        assert!(what.contains("not closed"), "{what}");
+        let (line, what) = error(b"a,b\n1,\"2\n3,4\n5,\"6\n7,8\n", None);
+        assert_eq!(line, 2);
+        assert!(
+            what.contains("text behind a closing quotation mark, on line 4"),
+            "{what}"
+        );
+        let (line, what) = error(b"a,b\r\n1,\"2\r\n3\",\"4\"\r\n5,6\r\n", None);
+        assert_eq!(line, 2);
+        assert!(
+            what.contains("3 fields where the header has 2 (it spans lines 2 to 3"),
+            "{what}"
+        );
         let (line, what) = error(b"a,b\n1,2\n3,\xff\n", None);
         assert_eq!(line, 3);
         assert!(what.contains("column 2 (b): not UTF-8"), "{what}");
@@ -397,22 +626,34 @@ mod tests {
             let row = row.unwrap();
             assert_eq!((&row.key[..], &row.value[..]), (*k, *v));
         }
-        String::from_utf8_lossy(&file).lines().next().unwrap_or_default().to_owned()
+        String::from_utf8_lossy(&file)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     #[test]
     fn what_is_written_reads_back() {
-        let table: [(&[u8], &[u8]); 2] =
-            [(b"1", br#"{"n":"x\r\n","id":"1"}"#), (b"", br#"{"n":"\u0001,\"","id":""}"#)];
+        let table: [(&[u8], &[u8]); 2] = [
+            (b"1", br#"{"n":"x\r\n","id":"1"}"#),
+            (b"", br#"{"n":"\u0001,\"","id":""}"#),
+        ];
         assert_eq!(round_trip(&table), "n,id");
         assert_eq!(round_trip(&[(b"k", b"v"), (b"", b"")]), "key,value");
-        assert_eq!(round_trip(&[(b"\xff", b"\r"), (b"a", b"\"")]), "key_base64,value");
+        assert_eq!(
+            round_trip(&[(b"\xff", b"\r"), (b"a", b"\"")]),
+            "key_base64,value"
+        );
         assert_eq!(round_trip(&[(b"k", b"\xff")]), "key,value_base64");
         // Not the text that a row would make again, or not the same columns, or no key in it.
         assert_eq!(round_trip(&[(b"1", br#"{"id": "1"}"#)]), "key,value");
         assert_eq!(round_trip(&[(b"1", br#"{"id":1}"#)]), "key,value");
         assert_eq!(round_trip(&[(b"2", br#"{"id":"1"}"#)]), "key,value");
-        assert_eq!(round_trip(&[(b"1", br#"{"key":"1","value":"x"}"#)]), "key,value");
+        assert_eq!(
+            round_trip(&[(b"1", br#"{"key":"1","value":"x"}"#)]),
+            "key,value"
+        );
         assert_eq!(round_trip(&[(b"", br#"{"id":""}"#)]), "id");
         assert_eq!(round_trip(&[]), "key,value");
     }

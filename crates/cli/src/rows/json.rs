@@ -54,16 +54,27 @@ pub fn parse(line: &[u8], key_field: Option<&str>) -> Result<(Vec<u8>, Vec<u8>),
     let name = key_field.unwrap_or("key");
     let mut named = fields.iter().filter(|(n, _)| n == name);
     let Some((_, raw)) = named.next() else {
-        let names: Vec<_> = fields.iter().take(8).map(|(n, _)| quoted(n.as_bytes())).collect();
+        let names: Vec<_> = fields
+            .iter()
+            .take(8)
+            .map(|(n, _)| quoted(n.as_bytes()))
+            .collect();
         let more = if fields.len() > 8 { ", …" } else { "" };
         return Err(format!(
             "no field {} for the key (the fields are {}{more}); name one with --key",
             quoted(name.as_bytes()),
-            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+            if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            }
         ));
     };
     if named.next().is_some() {
-        return Err(format!("the field {} is there twice", quoted(name.as_bytes())));
+        return Err(format!(
+            "the field {} is there twice",
+            quoted(name.as_bytes())
+        ));
     }
     Ok((scalar(name, raw)?, line.to_vec()))
 }
@@ -79,7 +90,11 @@ fn pair(fields: &[(String, &RawValue)]) -> Result<Option<(Vec<u8>, Vec<u8>)>, St
     } else {
         return Ok(None);
     };
-    let key = if key.0 == "key" { scalar("key", key.1)? } else { coded(key)? };
+    let key = if key.0 == "key" {
+        scalar("key", key.1)?
+    } else {
+        coded(key)?
+    };
     let value = if value.0 == "value_base64" {
         coded(value)?
     } else if value.1.get().starts_with('"') {
@@ -156,9 +171,8 @@ pub fn push_line(key: &[u8], value: &[u8], out: &mut String) {
         && !text.contains(['\n', '\r'])
         && text.starts_with(['{', '['])
     {
-        let reads_back = |line: &str| {
-            parse(line.as_bytes(), None).is_ok_and(|(k, v)| k == key && v == value)
-        };
+        let reads_back =
+            |line: &str| parse(line.as_bytes(), None).is_ok_and(|(k, v)| k == key && v == value);
         if reads_back(text) {
             out.push_str(text);
             return;
@@ -201,7 +215,9 @@ impl<R: Read> Reader<R> {
     /// The next line without its break; `None` at the end.
     fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
-        let read = (&mut self.input).take(LINE_MOST + 1).read_until(b'\n', &mut line)?;
+        let read = (&mut self.input)
+            .take(LINE_MOST + 1)
+            .read_until(b'\n', &mut line)?;
         if read == 0 {
             return Ok(None);
         }
@@ -236,7 +252,10 @@ impl<R: Read> Iterator for Reader<R> {
                 }
                 Err(e) => {
                     self.ended = true;
-                    return Some(Err(RowError { line, what: e.to_string() }));
+                    return Some(Err(RowError {
+                        line,
+                        what: e.to_string(),
+                    }));
                 }
             };
             if line == 1 && bytes.starts_with(b"\xef\xbb\xbf") {
@@ -271,14 +290,23 @@ mod tests {
     fn a_line_is_its_own_value() {
         let line = r#"{"key":"a\u0062","n":1,"deep":{"key":"no"}}"#;
         assert_eq!(ok(line), pair_of("ab", line));
-        assert_eq!(ok(r#" {"n":1, "key":17} "#), pair_of("17", r#" {"n":1, "key":17} "#));
+        assert_eq!(
+            ok(r#" {"n":1, "key":17} "#),
+            pair_of("17", r#" {"n":1, "key":17} "#)
+        );
     }
 
     #[test]
     fn pairs_hold_the_value_alone() {
         assert_eq!(ok(r#"{"key":"a","value":"x\ny"}"#), pair_of("a", "x\ny"));
-        assert_eq!(ok(r#"{"value":{"n": 1},"key":"a"}"#), pair_of("a", r#"{"n": 1}"#));
-        assert_eq!(ok(r#"{"key_base64":"YQ==","value_base64":""}"#), pair_of("a", ""));
+        assert_eq!(
+            ok(r#"{"value":{"n": 1},"key":"a"}"#),
+            pair_of("a", r#"{"n": 1}"#)
+        );
+        assert_eq!(
+            ok(r#"{"key_base64":"YQ==","value_base64":""}"#),
+            pair_of("a", "")
+        );
     }
 
     #[test]
@@ -320,10 +348,16 @@ mod tests {
                 let mut line = String::new();
                 push_line(key, value, &mut line);
                 assert!(!line.contains('\n'));
-                assert_eq!(parse(line.as_bytes(), None).unwrap(), (key.to_vec(), value.to_vec()));
+                assert_eq!(
+                    parse(line.as_bytes(), None).unwrap(),
+                    (key.to_vec(), value.to_vec())
+                );
                 let mut line = String::new();
                 push_pair(key, value, &mut line);
-                assert_eq!(parse(line.as_bytes(), None).unwrap(), (key.to_vec(), value.to_vec()));
+                assert_eq!(
+                    parse(line.as_bytes(), None).unwrap(),
+                    (key.to_vec(), value.to_vec())
+                );
             }
         }
         let mut line = String::new();

@@ -53,14 +53,17 @@ pub fn run(args: &Torture) -> Outcome {
     match &result {
         Ok(report) if report.lost + report.phantom == 0 => {
             // Nothing to look into: the files go.
-            std::fs::remove_dir_all(&folder)
-                .map_err(|e| Failure::io(&folder, "removing", &e))?;
+            std::fs::remove_dir_all(&folder).map_err(|e| Failure::io(&folder, "removing", &e))?;
         }
         _ => eprintln!("the pool is kept for a closer look: {}", pool.display()),
     }
     let report = result?;
     summarize(args, &report)?;
-    if report.lost + report.phantom == 0 { Ok(()) } else { Err(Failure::Reported) }
+    if report.lost + report.phantom == 0 {
+        Ok(())
+    } else {
+        Err(Failure::Reported)
+    }
 }
 
 /// A new directory for the pool, and the pool's path in it.
@@ -96,9 +99,14 @@ fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
         let mut findings = Findings::default();
         let open = model
             .replay(&acks, seed, round, &mut findings)
-            .map_err(|e| Failure::new(format!("round {round}: the writer's report is broken: {e}")))?;
+            .map_err(|e| {
+                Failure::new(format!("round {round}: the writer's report is broken: {e}"))
+            })?;
         // Every third reopening is read-only, so that the next writer finds the pool unrepaired.
-        let how = How { read_only: round % 3 == 0, ..how };
+        let how = How {
+            read_only: round % 3 == 0,
+            ..how
+        };
         let at = Instant::now();
         let store = Store::open(pool, how).map_err(|e| in_round(round, &e))?;
         reopened.push(at.elapsed());
@@ -145,7 +153,10 @@ fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
 }
 
 fn in_round(round: u32, failure: &Failure) -> Failure {
-    Failure::new(format!("round {round}: reopening: {}", failure.message().unwrap_or("failed")))
+    Failure::new(format!(
+        "round {round}: reopening: {}",
+        failure.message().unwrap_or("failed")
+    ))
 }
 
 /// Starts a writer, kills it at a random moment, and answers what it acknowledged.
@@ -163,7 +174,10 @@ fn kill_a_writer(args: &Torture, pool: &Path, seed: u64, round: u32) -> Outcome<
             .args(["--seed", &seed.to_string()])
             .args(["--round", &round.to_string()]);
     })?;
-    let mut pipe = child.stdout.take().ok_or_else(|| Failure::new("the writer has no output"))?;
+    let mut pipe = child
+        .stdout
+        .take()
+        .ok_or_else(|| Failure::new("the writer has no output"))?;
     let (ready, is_ready) = mpsc::channel();
     let reader = std::thread::spawn(move || -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
@@ -202,23 +216,34 @@ fn kill_a_writer(args: &Torture, pool: &Path, seed: u64, round: u32) -> Outcome<
         )));
     }
     let Some(acks) = output.strip_prefix(&READY[..]) else {
-        return if output.is_empty() { Ok(Vec::new()) } else { Err(garbled(round)) };
+        return if output.is_empty() {
+            Ok(Vec::new())
+        } else {
+            Err(garbled(round))
+        };
     };
     let (acks, rest) = acks.as_chunks::<ACK>();
     if !rest.is_empty() {
         return Err(garbled(round));
     }
-    acks.iter().map(|bytes| Ack::decode(bytes).ok_or_else(|| garbled(round))).collect()
+    acks.iter()
+        .map(|bytes| Ack::decode(bytes).ok_or_else(|| garbled(round)))
+        .collect()
 }
 
 fn garbled(round: u32) -> Failure {
-    Failure::new(format!("round {round}: the writer's acknowledgements are garbled"))
+    Failure::new(format!(
+        "round {round}: the writer's acknowledgements are garbled"
+    ))
 }
 
 /// Starts this program again, output piped.
 pub fn spawn_self(arguments: impl FnOnce(&mut Command)) -> Outcome<Child> {
-    let program = std::env::current_exe()
-        .map_err(|e| Failure::new(format!("finding this program to start it again failed: {e}")))?;
+    let program = std::env::current_exe().map_err(|e| {
+        Failure::new(format!(
+            "finding this program to start it again failed: {e}"
+        ))
+    })?;
     let mut command = Command::new(&program);
     arguments(&mut command);
     command

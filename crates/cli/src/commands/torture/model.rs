@@ -79,8 +79,9 @@ impl Model {
         round: u32,
         findings: &mut Findings,
     ) -> Result<HashMap<KeyId, State>, String> {
-        let mut plans: Vec<_> =
-            (0..self.threads).map(|t| Plan::new(seed, round, t, self.threads)).collect();
+        let mut plans: Vec<_> = (0..self.threads)
+            .map(|t| Plan::new(seed, round, t, self.threads))
+            .collect();
         for ack in acks {
             let plan = plans
                 .get_mut(usize::from(ack.thread))
@@ -127,7 +128,11 @@ impl Model {
             // A batch reports the keys that were not there, the other calls those that were.
             let said = (outcome & bit != 0) != inserts;
             if before.is_some() && !said {
-                findings.lost(format!("{:?} met no key {id}, which was {}", step, shown(before)));
+                findings.lost(format!(
+                    "{:?} met no key {id}, which was {}",
+                    step,
+                    shown(before)
+                ));
             } else if before.is_none() && said {
                 findings.phantom(format!("{step:?} met a key {id}, which was absent"));
             }
@@ -147,13 +152,15 @@ impl Model {
         let mut last: Option<Vec<u8>> = None;
         store.scan(&Range::ALL, false, |key, value| {
             if last.as_deref().is_some_and(|l| l >= key) {
-                findings.phantom(format!("{} comes twice or out of order in a scan", quoted(key)));
+                findings.phantom(format!(
+                    "{} comes twice or out of order in a scan",
+                    quoted(key)
+                ));
             }
             last = Some(key.to_vec());
             match self.ids.get(key) {
                 Some(&id) => {
-                    let version = plan::version_of(value)
-                        .filter(|v| plan::value(id, *v) == value);
+                    let version = plan::version_of(value).filter(|v| plan::value(id, *v) == value);
                     if version.is_none() {
                         findings.phantom(format!(
                             "key {id} has a value that was never written: {}",
@@ -172,7 +179,10 @@ impl Model {
             ControlFlow::Continue(())
         });
         if backwards != found.len() {
-            findings.phantom(format!("{} keys upwards, {backwards} downwards", found.len()));
+            findings.phantom(format!(
+                "{} keys upwards, {backwards} downwards",
+                found.len()
+            ));
         }
         for id in 0..self.states.len() as KeyId {
             let got = store.get(&plan::key(id));
@@ -187,7 +197,11 @@ impl Model {
             };
             let expected = self.states[id as usize];
             if is != expected && open.get(&id) != Some(&is) {
-                let text = format!("key {id} is {}, acknowledged {}", shown(is), shown(expected));
+                let text = format!(
+                    "key {id} is {}, acknowledged {}",
+                    shown(is),
+                    shown(expected)
+                );
                 // Nothing, or a version of old: what came later, be it a removal, is gone.
                 if is <= self.newest[id as usize] {
                     findings.lost(text);
@@ -209,7 +223,12 @@ mod tests {
         let mut keys = HashMap::new();
         Plan::new(seed, 1, 0, 1)
             .take(n)
-            .map(|s| Ack { thread: 0, sequence: s.sequence, version: s.version, outcome: there(&mut keys, &s) })
+            .map(|s| Ack {
+                thread: 0,
+                sequence: s.sequence,
+                version: s.version,
+                outcome: there(&mut keys, &s),
+            })
             .collect()
     }
 
@@ -230,8 +249,13 @@ mod tests {
     fn a_truthful_history_has_no_findings() {
         let mut model = Model::new(1);
         let mut findings = Findings::default();
-        let open = model.replay(&acks(5, 3_000, truthful), 5, 1, &mut findings).unwrap();
-        assert_eq!((findings.acknowledged, findings.lost, findings.phantom), (3_000, 0, 0));
+        let open = model
+            .replay(&acks(5, 3_000, truthful), 5, 1, &mut findings)
+            .unwrap();
+        assert_eq!(
+            (findings.acknowledged, findings.lost, findings.phantom),
+            (3_000, 0, 0)
+        );
         assert!(!open.is_empty() && open.len() <= plan::BATCH);
     }
 
@@ -240,7 +264,9 @@ mod tests {
         for lie in [0x00, 0xFF] {
             let mut model = Model::new(1);
             let mut findings = Findings::default();
-            model.replay(&acks(5, 3_000, |_, _| lie), 5, 1, &mut findings).unwrap();
+            model
+                .replay(&acks(5, 3_000, |_, _| lie), 5, 1, &mut findings)
+                .unwrap();
             assert!(findings.lost > 0 && findings.phantom > 0, "{findings:?}");
         }
     }

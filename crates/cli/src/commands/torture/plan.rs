@@ -101,12 +101,22 @@ impl Plan {
     pub fn new(seed: u64, round: u32, thread: u16, threads: u16) -> Self {
         let mix = u64::from(round) << 16 | u64::from(thread);
         let random = Random::seed_from_u64(seed ^ mix.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        Self { random, thread, threads, round, sequence: 0 }
+        Self {
+            random,
+            thread,
+            threads,
+            round,
+            sequence: 0,
+        }
     }
 
     fn key(&mut self) -> KeyId {
         // Half of the work goes to a tenth of the keys, so that updates and removals find something.
-        let most = if self.random.random() { KEYS_PER_THREAD } else { KEYS_PER_THREAD / 10 };
+        let most = if self.random.random() {
+            KEYS_PER_THREAD
+        } else {
+            KEYS_PER_THREAD / 10
+        };
         self.random.random_range(0..most) * KeyId::from(self.threads) + KeyId::from(self.thread)
     }
 }
@@ -134,7 +144,11 @@ impl Iterator for Plan {
         };
         // Never the same twice, over threads and rounds: the thread is in the key already.
         let version = u64::from(self.round) << 32 | u64::from(sequence);
-        Some(Step { sequence, version, action })
+        Some(Step {
+            sequence,
+            version,
+            action,
+        })
     }
 }
 
@@ -208,7 +222,12 @@ mod tests {
 
     #[test]
     fn acknowledgements_round_trip() {
-        let ack = Ack { thread: 513, sequence: 70_000, version: 1 << 40, outcome: 0x81 };
+        let ack = Ack {
+            thread: 513,
+            sequence: 70_000,
+            version: 1 << 40,
+            outcome: 0x81,
+        };
         assert_eq!(Ack::decode(&ack.encode()), Some(ack));
         assert_eq!(Ack::decode(&READY), None);
     }

@@ -19,9 +19,10 @@ pub fn run(args: &TortureWriter) -> Outcome {
                 scope.spawn(move || work(store, thread, plan))
             })
             .collect();
-        threads
-            .into_iter()
-            .try_for_each(|t| t.join().unwrap_or_else(|_| Err(Failure::new("a writer panicked"))))
+        threads.into_iter().try_for_each(|t| {
+            t.join()
+                .unwrap_or_else(|_| Err(Failure::new("a writer panicked")))
+        })
     })
 }
 
@@ -47,7 +48,12 @@ fn work(store: &Store, thread: u16, plan: Plan) -> Outcome {
                 inserted
             }
         };
-        let ack = Ack { thread, sequence: step.sequence, version: step.version, outcome };
+        let ack = Ack {
+            thread,
+            sequence: step.sequence,
+            version: step.version,
+            outcome,
+        };
         send(&ack.encode())?;
     }
     Ok(())
