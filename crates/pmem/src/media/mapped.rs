@@ -6,7 +6,7 @@
 
 use super::cpu::{self, FlushKind};
 use super::mapping::{Mapping, Sharing};
-use super::{Access, Media, MediaOptions, MediumKind};
+use super::{Access, Media, MediaOptions, MediumKind, Recorder};
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
 
@@ -16,6 +16,7 @@ pub struct Mapped {
     mapping: Mapping,
     flush: FlushKind,
     read_only: bool,
+    recorder: Recorder,
 }
 
 /// A file on an fsdax mount or a devdax device; see the module's head.
@@ -43,7 +44,7 @@ impl Mapped {
                 let _ = std::fs::remove_file(path);
             }
         })?;
-        Ok(Self { mapping, flush, read_only })
+        Ok(Self { mapping, flush, read_only, recorder: Recorder::default() })
     }
 }
 
@@ -58,12 +59,14 @@ impl Media for Mapped {
 
     #[inline(always)]
     fn flush(&self, addr: *const u8, len: usize) {
+        self.recorder.note(self.mapping.base(), addr, len);
         cpu::flush(self.flush, addr, len);
     }
 
     #[inline(always)]
     fn fence(&self) {
         cpu::persist_fence();
+        self.recorder.fence(self.mapping.base());
     }
 
     #[inline(always)]
@@ -115,6 +118,10 @@ impl Media for Mapped {
                 .map_err(|e| CommitError::Failed { doing: "sync", source: e.into() }),
             None => Ok(()),
         }
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        Some(&self.recorder)
     }
 }
 
@@ -169,5 +176,9 @@ impl Media for Dax {
 
     fn sync(&self) -> Result<(), CommitError> {
         self.0.sync()
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        self.0.recorder()
     }
 }

@@ -79,6 +79,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         for pairs in pairs.chunks(TOGETHER) {
             self.insert_together(pairs, out);
         }
+        // One commit for all: it may be a sync of a disk.
+        if out.iter().any(Result::is_ok)
+            && let Err(e) = self.commit()
+        {
+            for result in out.iter_mut().filter(|result| result.is_ok()) {
+                *result = Err(e.duplicate().into());
+            }
+        }
     }
 
     fn insert_together<Q: Borrow<K>, W: Borrow<V>>(
@@ -106,19 +114,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 Err(e) => out[start + i] = Err(e),
             }
         }
-        let placed: Vec<usize> = self.publish_together(held);
-        if !placed.is_empty()
-            && let Err(e) = self.commit()
-        {
-            for i in placed {
-                out[start + i] = Err(e.duplicate().into());
-            }
-        }
+        self.publish_together(held);
         drop(guard);
         for i in later {
             let (key, value) = &pairs[i];
             out[start + i] =
-                self.put(key.borrow(), value.borrow(), IfPresent::Refuse).map(|_| ());
+                self.put_fenced(key.borrow(), value.borrow(), IfPresent::Refuse).map(|_| ());
         }
     }
 
@@ -175,8 +176,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         Ok(true)
     }
 
-    /// Makes everything that was placed count. Returns the numbers of the pairs.
-    fn publish_together(&self, held: Vec<Held<'_, B>>) -> Vec<usize> {
+    /// Makes everything that was placed count. The caller owes the commit.
+    fn publish_together(&self, held: Vec<Held<'_, B>>) {
         let pm = self.pm();
         let mut other_lines = false;
         for held in &held {
@@ -207,15 +208,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         if any {
             pm.fence();
         }
-        let mut placed = Vec::new();
         for held in held {
             if held.pairs.is_empty() {
                 held.locked.unlock_unchanged();
             } else {
                 held.locked.unlock();
             }
-            placed.extend(held.pairs);
         }
-        placed
     }
 }

@@ -52,6 +52,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         value: &V,
         present: IfPresent,
     ) -> Result<bool, InsertError> {
+        let was_there = self.put_fenced(key, value, present)?;
+        self.commit()?;
+        Ok(was_there)
+    }
+
+    /// [`put`](Self::put) without the commit, which the caller still owes.
+    pub(super) fn put_fenced(
+        &self,
+        key: &K,
+        value: &V,
+        present: IfPresent,
+    ) -> Result<bool, InsertError> {
         let guard = epoch::pin();
         let hash = key.hash();
         if Self::RECORDS {
@@ -59,7 +71,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             if self.find_word(key, &guard).is_some() {
                 match present {
                     IfPresent::Refuse => return Err(InsertError::KeyExists),
-                    IfPresent::Replace => match self.replace(key, value) {
+                    IfPresent::Replace => match self.replace_fenced(key, value) {
                         Ok(()) => return Ok(true),
                         Err(UpdateError::NotFound) => {}
                         Err(UpdateError::Space(e)) => return Err(e.into()),
@@ -86,7 +98,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                     locked.unlock();
                     K::discard(&self.heap, pair.key);
                     V::retire(&self.heap, found.value, &guard);
-                    self.commit()?;
                     return Ok(true);
                 }
             }
@@ -101,7 +112,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         }
         // After the fence: what others see now, a crash keeps.
         locked.unlock();
-        self.commit()?;
         Ok(false)
     }
 
@@ -171,6 +181,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
 
     /// Replaces the value of a key that is there.
     pub(super) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        self.replace_fenced(key, value)?;
+        self.commit()?;
+        Ok(())
+    }
+
+    /// [`replace`](Self::replace) without the commit, which the caller still owes.
+    fn replace_fenced(&self, key: &K, value: &V) -> Result<(), UpdateError> {
         let guard = epoch::pin();
         let hash = key.hash();
         if V::RECORDS && self.find_word(key, &guard).is_none() {
@@ -186,7 +203,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         self.swap_value(leaf, found, word);
         locked.unlock();
         V::retire(&self.heap, found.value, &guard);
-        self.commit()?;
         Ok(())
     }
 }
