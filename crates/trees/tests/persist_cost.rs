@@ -226,7 +226,10 @@ fn replacing_and_removing() {
         "each unlinked leaf was paid for once"
     );
     assert_eq!(tree.stats().leaves, 1);
-    assert!(recorded <= leaves / 64 + 1, "{recorded} of {leaves} leaves were recorded");
+    assert!(
+        recorded <= leaves / 64 + 1,
+        "{recorded} of {leaves} leaves were recorded"
+    );
 }
 
 #[test]
