@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`media`] | where a pool lives and what makes a store durable there |
 //! | [`cell`] | persistent words, reported to a traced medium |
+//! | [`off`] | persistent pointers |
 //! | [`pool`] | one file: superblock, chunks, named roots, growth |
 //! | [`heap`] | scan-recovered allocation: no persist per block |
 //! | [`error`] | one error enum per kind of operation |
@@ -15,8 +16,14 @@ compile_error!("pool files are little-endian and words are read in place");
 
 pub mod cell;
 pub mod error;
+pub mod heap;
 pub mod media;
+pub mod off;
+pub mod pool;
 
 pub use cell::PWord;
 pub use error::{CommitError, OpenError, SpaceError};
+pub use heap::Heap;
 pub use media::{Access, Durability, Media, MediaOptions, MediumKind};
+pub use off::POff;
+pub use pool::{Pool, PoolInfo, PoolOptions};

@@ -1,0 +1,551 @@
+//! Scan-recovered allocation: no persist per block (design section 2.4).
+//!
+//! Persistent state is only which chunk belongs to which root and how it is cut (the chunk table).
+//! Which blocks are in use is volatile: recovery walks the structure and [marks](Heap::mark) what
+//! it reaches; a clean close saves the marks instead. So allocating or freeing a block costs no
+//! flush and no fence, but for one persist when a fresh chunk is assigned (every 256 leaves).
+//!
+//! ```text
+//! alloc: thread's cache -> chunk with untaken blocks -> free chunk (persist) -> pool grows
+//! free:  readers leave (epoch) -> thread's cache -> chunk -> chunk all free -> pool (persist)
+//! ```
+//!
+//! # Invariants
+//! 1. Blocks are aligned to their size where that is a power of two, else to the largest power of
+//!    two that divides it (256 for a 768-byte leaf); chunks are aligned to 64 KiB.
+//! 2. A block is in exactly one of: the structure (live), a cache, the epoch's hands, its chunk.
+//! 3. After recovery a block is live if and only if the structure reaches it: nothing leaks.
+//!
+//! # Crash states
+//! Whatever was allocated and not linked, or unlinked and not yet free, is simply not reached by
+//! the walk. A chunk whose blocks are all unreached is given back to the pool.
+
+mod chunk;
+
+use crate::error::SpaceError;
+use crate::media::Media;
+use crate::off::POff;
+use crate::pool::layout::{CHUNK, ChunkUse};
+use crate::pool::{MAX_RUN, Pool};
+use chunk::{ChunkState, ChunkStates, RUN};
+use crossbeam_epoch::{self as epoch, Guard};
+use crossbeam_utils::CachePadded;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Block sizes in bytes. Larger blocks take whole chunks.
+pub const CLASSES: [u64; 21] = [
+    16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
+    12288, 16384, 32768,
+];
+
+/// The largest block in bytes.
+pub const MAX_BLOCK: u64 = MAX_RUN as u64 * CHUNK;
+
+const SHARDS: usize = 32;
+
+/// The class of the smallest block that holds `bytes`; `None` if it takes whole chunks.
+#[inline]
+fn class_of(bytes: u64) -> Option<u8> {
+    // At most 21 entries: the position always fits.
+    let class = CLASSES.partition_point(|size| *size < bytes);
+    (class < CLASSES.len()).then_some(class as u8)
+}
+
+/// How many blocks of a class move between a cache and its chunks at a time.
+fn batch(class: u8) -> usize {
+    (32_768 / CLASSES[usize::from(class)]).clamp(1, 32) as usize
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while one of these is held; a poisoned lock still guards whole data.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This thread's cache number.
+fn shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        // ORDERING: Relaxed; any distribution of numbers will do.
+        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    }
+    MINE.with(|mine| *mine)
+}
+
+/// A root's allocator: the volatile part, shared with deferred frees.
+#[derive(Debug)]
+pub(crate) struct Core {
+    owner: u8,
+    chunks: ChunkStates,
+    /// Per class: chunks that have untaken blocks.
+    partial: [Mutex<Vec<u32>>; CLASSES.len()],
+    caches: [CachePadded<Mutex<[Vec<u64>; CLASSES.len()]>>; SHARDS],
+    /// Every chunk (first chunk of a run) that has a state.
+    owned: Mutex<Vec<u32>>,
+    /// Chunks and runs without a taken block, waiting to be given back to the pool.
+    empty: Mutex<Vec<u32>>,
+    empty_count: AtomicUsize,
+}
+
+impl Core {
+    /// The allocator of root slot `owner` in a pool that can grow to `chunks` chunks.
+    pub(crate) fn new(owner: u8, chunks: usize) -> Self {
+        Self {
+            owner,
+            chunks: ChunkStates::new(chunks),
+            partial: std::array::from_fn(|_| Mutex::default()),
+            caches: std::array::from_fn(|_| CachePadded::new(Mutex::default())),
+            owned: Mutex::default(),
+            empty: Mutex::default(),
+            empty_count: AtomicUsize::new(0),
+        }
+    }
+
+    fn adopt(&self, chunk: u32, state: ChunkState, guard: &Guard) {
+        self.chunks.set(chunk, Some(state), guard);
+        locked(&self.owned).push(chunk);
+    }
+
+    /// Splits an offset into its chunk's state and the block's number.
+    fn block<'g>(&self, off: u64, guard: &'g Guard) -> Option<(u32, &'g ChunkState, u32)> {
+        let chunk = u32::try_from(off / CHUNK).ok()?;
+        let state = self.chunks.get(chunk, guard)?;
+        let within = off % CHUNK;
+        let block = within / state.block_bytes;
+        (within % state.block_bytes == 0 && block < u64::from(state.blocks))
+            .then_some((chunk, state, block as u32))
+    }
+
+    /// A block that no one can reach any more goes back to this thread's cache.
+    fn recycle(&self, off: u64) {
+        let guard = epoch::pin();
+        let Some((chunk, state, _)) = self.block(off, &guard) else {
+            debug_assert!(false, "recycling {off:#x}, which is no block");
+            return;
+        };
+        if state.class == RUN {
+            state.give_back(0);
+            self.queue_empty(chunk);
+            return;
+        }
+        let class = state.class;
+        let spill = {
+            let mut caches = locked(&self.caches[shard()]);
+            let cache = &mut caches[usize::from(class)];
+            cache.push(off);
+            let most = 2 * batch(class);
+            if cache.len() <= most { Vec::new() } else { cache.drain(..most / 2).collect() }
+        };
+        self.return_blocks(class, &spill, &guard);
+    }
+
+    fn return_blocks(&self, class: u8, offs: &[u64], guard: &Guard) {
+        if offs.is_empty() {
+            return;
+        }
+        let mut partial = locked(&self.partial[usize::from(class)]);
+        for &off in offs {
+            let Some((chunk, state, block)) = self.block(off, guard) else { continue };
+            let untaken = state.give_back(block);
+            if untaken == 1 && state.blocks > 1 || state.blocks == untaken && state.blocks == 1 {
+                partial.push(chunk);
+            }
+            // One empty chunk is kept, so that a leaf going back and forth costs no persist.
+            if untaken == state.blocks && partial.len() > 1 {
+                partial.retain(|c| *c != chunk);
+                self.queue_empty(chunk);
+            }
+        }
+    }
+
+    fn queue_empty(&self, chunk: u32) {
+        locked(&self.empty).push(chunk);
+        // ORDERING: Relaxed; a hint that the queue is worth looking at.
+        self.empty_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Puts all cached blocks back into their chunks.
+    pub(crate) fn empty_caches(&self) {
+        let guard = epoch::pin();
+        for cache in &self.caches {
+            for class in 0..CLASSES.len() {
+                let offs = std::mem::take(&mut locked(cache)[class]);
+                self.return_blocks(class as u8, &offs, &guard);
+            }
+        }
+        for partial in &self.partial {
+            let mut partial = locked(partial);
+            partial.retain(|&chunk| {
+                let empty = self
+                    .chunks
+                    .get(chunk, &guard)
+                    // ORDERING: Relaxed; under the class lock.
+                    .is_some_and(|state| state.untaken.load(Ordering::Relaxed) == state.blocks);
+                if empty {
+                    self.queue_empty(chunk);
+                }
+                !empty
+            });
+        }
+    }
+
+    /// Takes the queue of empty chunks, as runs (first chunk, length); the caller releases them.
+    pub(crate) fn take_empty(&self) -> Vec<(u32, u32)> {
+        let guard = epoch::pin();
+        let queued: HashSet<u32> = std::mem::take(&mut *locked(&self.empty)).into_iter().collect();
+        // ORDERING: Relaxed; a hint.
+        self.empty_count.fetch_sub(queued.len(), Ordering::Relaxed);
+        locked(&self.owned).retain(|chunk| !queued.contains(chunk));
+        let mut runs = Vec::with_capacity(queued.len());
+        for chunk in queued {
+            if let Some(state) = self.chunks.get(chunk, &guard) {
+                runs.push((chunk, state.chunks));
+                self.chunks.set(chunk, None, &guard);
+            }
+        }
+        runs
+    }
+
+    /// Bytes of owned chunks that are not live blocks.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.sum(|state| {
+            u64::from(state.chunks) * CHUNK - u64::from(state.live_blocks()) * state.block_bytes
+        })
+    }
+
+    fn sum(&self, f: impl Fn(&ChunkState) -> u64) -> u64 {
+        let guard = epoch::pin();
+        locked(&self.owned).iter().filter_map(|c| self.chunks.get(*c, &guard)).map(f).sum()
+    }
+}
+
+/// What a root's allocator holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeapStats {
+    /// Bytes of chunks that belong to the root.
+    pub chunk_bytes: u64,
+    /// Bytes of live blocks.
+    pub live_bytes: u64,
+    /// DRAM bytes of the volatile state.
+    pub dram_bytes: u64,
+}
+
+/// A root's allocator. See the module's head.
+pub struct Heap<M: Media> {
+    pool: Arc<Pool<M>>,
+    core: Arc<Core>,
+}
+
+impl<M: Media> Clone for Heap<M> {
+    fn clone(&self) -> Self {
+        Self { pool: Arc::clone(&self.pool), core: Arc::clone(&self.core) }
+    }
+}
+
+impl<M: Media> std::fmt::Debug for Heap<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Heap").field("owner", &self.core.owner).finish_non_exhaustive()
+    }
+}
+
+impl<M: Media> Heap<M> {
+    pub(crate) fn of(pool: &Arc<Pool<M>>, owner: u8) -> Self {
+        Self { pool: Arc::clone(pool), core: pool.heap_core(owner) }
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    /// A block of at least `bytes` bytes. Its content is arbitrary. Costs no persist unless a fresh
+    /// chunk is needed (one line, one fence).
+    ///
+    /// # Errors
+    /// [`SpaceError`] when the pool cannot grow or the block would be larger than [`MAX_BLOCK`].
+    pub fn alloc(&self, bytes: u64) -> Result<POff<u8>, SpaceError> {
+        match class_of(bytes) {
+            Some(class) => self.alloc_block(class),
+            None => self.alloc_run(bytes),
+        }
+    }
+
+    fn alloc_block(&self, class: u8) -> Result<POff<u8>, SpaceError> {
+        let guard = epoch::pin();
+        let cached = locked(&self.core.caches[shard()])[usize::from(class)].pop();
+        let off = match cached {
+            Some(off) => off,
+            None => self.refill(class, &guard)?,
+        };
+        if let Some((_, state, block)) = self.core.block(off, &guard) {
+            let fresh = state.set_live(block);
+            debug_assert!(fresh, "block {off:#x} handed out twice");
+        }
+        Ok(POff::new(off))
+    }
+
+    /// Moves a batch from a chunk to this thread's cache; returns one of them.
+    fn refill(&self, class: u8, guard: &Guard) -> Result<u64, SpaceError> {
+        self.release_empty();
+        let mut partial = locked(&self.core.partial[usize::from(class)]);
+        let chunk = match partial.last() {
+            Some(chunk) => *chunk,
+            None => {
+                let used = ChunkUse::Blocks { owner: self.core.owner, class };
+                let chunk = match self.pool.assign_chunks(1, used) {
+                    Ok(chunk) => chunk,
+                    Err(e) => {
+                        drop(partial);
+                        // Another thread's cache may still hold some.
+                        return self.steal(class).ok_or(e);
+                    }
+                };
+                self.core.adopt(chunk, ChunkState::blocks_of(class), guard);
+                partial.push(chunk);
+                chunk
+            }
+        };
+        let Some(state) = self.core.chunks.get(chunk, guard) else {
+            return Err(SpaceError::io(
+                "allocating",
+                std::io::Error::other(format!("chunk {chunk} lost its state")),
+            ));
+        };
+        let mut got = Vec::with_capacity(batch(class));
+        let start = u64::from(chunk) * CHUNK;
+        state.take(batch(class), |block| got.push(start + u64::from(block) * state.block_bytes));
+        // ORDERING: Relaxed; under the class lock.
+        if state.untaken.load(Ordering::Relaxed) == 0 {
+            partial.pop();
+        }
+        drop(partial);
+        // The cache is popped from its end: lowest address first.
+        got.reverse();
+        let first = got.pop();
+        locked(&self.core.caches[shard()])[usize::from(class)].extend(got);
+        first.ok_or_else(|| {
+            SpaceError::io("allocating", std::io::Error::other("a partial chunk without a block"))
+        })
+    }
+
+    fn steal(&self, class: u8) -> Option<u64> {
+        self.core.caches.iter().find_map(|cache| locked(cache)[usize::from(class)].pop())
+    }
+
+    fn alloc_run(&self, bytes: u64) -> Result<POff<u8>, SpaceError> {
+        if bytes > MAX_BLOCK {
+            return Err(SpaceError::TooLarge { wanted: bytes, most: MAX_BLOCK });
+        }
+        self.release_empty();
+        let chunks = bytes.div_ceil(CHUNK) as u32;
+        let first =
+            self.pool.assign_chunks(chunks, ChunkUse::Run { owner: self.core.owner, chunks })?;
+        let guard = epoch::pin();
+        let state = ChunkState::run(chunks);
+        state.take(1, |block| {
+            state.set_live(block);
+        });
+        self.core.adopt(first, state, &guard);
+        Ok(POff::new(u64::from(first) * CHUNK))
+    }
+
+    /// Gives empty chunks back to the pool (one line, one fence each).
+    fn release_empty(&self) {
+        // ORDERING: Relaxed; a hint.
+        if self.core.empty_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for (chunk, chunks) in self.core.take_empty() {
+            self.pool.release_chunks(chunk, chunks);
+        }
+    }
+
+    /// Frees a block that was never reachable.
+    pub fn free(&self, off: POff<u8>) {
+        if self.unlive(off) {
+            self.core.recycle(off.get());
+            self.release_empty();
+        }
+    }
+
+    /// Frees a block that readers may still be in: it is reused once those pinned now have left.
+    /// That it is unreachable must be durable already.
+    pub fn retire(&self, off: POff<u8>, guard: &Guard) {
+        if self.unlive(off) {
+            let core = Arc::clone(&self.core);
+            guard.defer(move || core.recycle(off.get()));
+            self.release_empty();
+        }
+    }
+
+    fn unlive(&self, off: POff<u8>) -> bool {
+        let guard = epoch::pin();
+        let was = self.core.block(off.get(), &guard).is_some_and(|(_, state, b)| state.clear_live(b));
+        debug_assert!(was, "freeing {off:?}, which is not live");
+        was
+    }
+
+    /// Checks that `off` is the start of a block of this root with room for `bytes`.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, off: u64, bytes: u64) -> Result<(), String> {
+        let guard = epoch::pin();
+        self.locate(off, bytes, &guard).map(|_| ())
+    }
+
+    /// Bytes of the block at `off`, if it is one.
+    pub fn block_bytes(&self, off: u64) -> Option<u64> {
+        let guard = epoch::pin();
+        self.core.block(off, &guard).map(|(_, state, _)| state.block_bytes)
+    }
+
+    fn locate<'g>(
+        &self,
+        off: u64,
+        bytes: u64,
+        guard: &'g Guard,
+    ) -> Result<(&'g ChunkState, u32), String> {
+        let Some((_, state, block)) = self.core.block(off, guard) else {
+            return Err(format!("{off:#x} is not the start of a block of this root"));
+        };
+        if off.checked_add(bytes).is_none_or(|end| end > self.pool.pm().len()) {
+            return Err(format!("{off:#x} + {bytes} bytes lie past the end of the pool"));
+        }
+        if bytes > state.block_bytes {
+            return Err(format!(
+                "{off:#x} is a block of {} bytes where {bytes} are needed",
+                state.block_bytes
+            ));
+        }
+        Ok((state, block))
+    }
+
+    /// Begins recovery: the root's chunks are known, none of their blocks is live.
+    pub fn begin_recovery(&self) {
+        let guard = epoch::pin();
+        for chunk in std::mem::take(&mut *locked(&self.core.owned)) {
+            self.core.chunks.set(chunk, None, &guard);
+        }
+        self.core.caches.iter().for_each(|cache| locked(cache).iter_mut().for_each(Vec::clear));
+        self.core.partial.iter().for_each(|partial| locked(partial).clear());
+        for (chunk, used) in self.pool.chunks_of(self.core.owner) {
+            let state = match used {
+                ChunkUse::Blocks { class, .. } => ChunkState::blocks_of(class),
+                ChunkUse::Run { chunks, .. } => ChunkState::run(chunks),
+                ChunkUse::Free | ChunkUse::Header => continue,
+            };
+            self.core.adopt(chunk, state, &guard);
+        }
+    }
+
+    /// Marks the block at `off`, which holds at least `bytes`, as reached. May be called from many
+    /// threads.
+    ///
+    /// # Errors
+    /// What is wrong, in words: no such block, too small, or reached twice.
+    pub fn mark(&self, off: u64, bytes: u64, guard: &Guard) -> Result<(), String> {
+        let (state, block) = self.locate(off, bytes, guard)?;
+        if state.set_live(block) {
+            Ok(())
+        } else {
+            Err(format!("block {off:#x} is reached twice"))
+        }
+    }
+
+    /// True if the block at `off` is live.
+    pub fn is_live(&self, off: u64) -> bool {
+        let guard = epoch::pin();
+        self.core.block(off, &guard).is_some_and(|(_, state, block)| state.is_live(block))
+    }
+
+    /// Ends recovery: what was not marked is free; chunks without a mark go back to the pool.
+    pub fn finish_recovery(&self) {
+        let guard = epoch::pin();
+        let owned = locked(&self.core.owned).clone();
+        for chunk in owned {
+            let Some(state) = self.core.chunks.get(chunk, &guard) else { continue };
+            state.settle();
+            // ORDERING: Relaxed; recovery is alone.
+            let untaken = state.untaken.load(Ordering::Relaxed);
+            if untaken == state.blocks {
+                self.core.queue_empty(chunk);
+            } else if untaken > 0 {
+                locked(&self.core.partial[usize::from(state.class)]).push(chunk);
+            }
+        }
+        if !self.pool.pm().read_only() {
+            self.release_empty();
+        }
+    }
+
+    /// The live bits of all chunks, for a clean close.
+    ///
+    /// ```text
+    /// | chunks (u32) | chunk number (u32), live words (u64 ...) | ...
+    /// ```
+    pub fn save_marks(&self, out: &mut Vec<u8>) {
+        let guard = epoch::pin();
+        let owned = locked(&self.core.owned);
+        let at = out.len();
+        out.extend([0; 4]);
+        let mut count = 0u32;
+        for &chunk in owned.iter() {
+            let Some(state) = self.core.chunks.get(chunk, &guard) else { continue };
+            if state.live_blocks() == 0 {
+                continue;
+            }
+            count += 1;
+            out.extend(chunk.to_le_bytes());
+            for word in state.live_words() {
+                out.extend(word.to_le_bytes());
+            }
+        }
+        out[at..at + 4].copy_from_slice(&count.to_le_bytes());
+    }
+
+    /// Marks what [`save_marks`](Self::save_marks) saved, between `begin_recovery` and
+    /// `finish_recovery`. Returns the bytes consumed; `None` if they contradict the chunk tables.
+    pub fn load_marks(&self, saved: &[u8]) -> Option<usize> {
+        let guard = epoch::pin();
+        let mut at = 4;
+        let count = u32::from_le_bytes(saved.get(..4)?.try_into().ok()?);
+        for _ in 0..count {
+            let chunk = u32::from_le_bytes(saved.get(at..at + 4)?.try_into().ok()?);
+            at += 4;
+            let state = self.core.chunks.get(chunk, &guard)?;
+            let bytes = state.blocks.div_ceil(64) as usize * 8;
+            let words = saved.get(at..at + bytes)?.chunks_exact(8).map(|word| {
+                let mut eight = [0; 8];
+                eight.copy_from_slice(word);
+                u64::from_le_bytes(eight)
+            });
+            at += bytes;
+            if !state.load_live(words) {
+                return None;
+            }
+        }
+        Some(at)
+    }
+
+    /// What the allocator holds.
+    pub fn stats(&self) -> HeapStats {
+        HeapStats {
+            chunk_bytes: self.core.sum(|state| u64::from(state.chunks) * CHUNK),
+            live_bytes: self
+                .core
+                .sum(|state| u64::from(state.live_blocks()) * state.block_bytes),
+            dram_bytes: self.core.sum(ChunkState::dram_bytes),
+        }
+    }
+
+    /// Puts cached blocks back and gives empty chunks to the pool.
+    pub fn trim(&self) {
+        self.core.empty_caches();
+        self.release_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests;

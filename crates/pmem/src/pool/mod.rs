@@ -1,0 +1,422 @@
+//! Pools: one file (or device), several named roots, growth in place.
+//!
+//! ```text
+//! | chunk 0: superblocks, chunk table, root table | chunks of 64 KiB, assigned to roots ... |
+//! ```
+//!
+//! The layout is in [`layout`]. A pool is opened by one writer, or by any number of readers (file
+//! lock). A reader's mapping is private: recovery may repair what it sees, and nothing of that
+//! reaches the file.
+//!
+//! # Opening
+//! 1. The medium makes its content whole (the journal is replayed).
+//! 2. The superblock copies are read; errors say what the file is instead.
+//! 3. Chunk tables and roots are checked. A bad word there is an error that names it.
+//! 4. A writer marks the pool in use, durably, and only then may anything else change.
+//! 5. Chunks of roots that were never published are freed.
+//!
+//! Roots recover themselves when they are opened (their own clean flag says how).
+//!
+//! # Concurrency
+//! All methods may be called from any thread. Space is managed under one lock, taken once per
+//! chunk, not per block.
+
+pub mod layout;
+mod roots;
+mod space;
+pub(crate) mod superblock;
+
+pub use roots::{DataKind, ROOT_NAME, ROOT_WORDS, Root, RootError, RootInfo, RootKind};
+pub use space::{CompactReport, MAX_RUN};
+pub use superblock::FORMAT;
+
+use crate::cell::PWord;
+use crate::error::{CommitError, OpenError};
+use crate::heap;
+use crate::media::{Access, Media, MediaOptions, MediaRecovery, MediumKind};
+use layout::{CHUNK, ChunkUse, INITIAL, REGION_CHUNKS, ROOTS};
+use space::Space;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use superblock::Superblock;
+use uuid::Uuid;
+
+/// How a pool is created or opened.
+#[derive(Clone, Debug, Default)]
+pub struct PoolOptions {
+    /// The medium's options; `access` is overridden by [`Pool::create`].
+    pub media: MediaOptions,
+}
+
+impl PoolOptions {
+    /// Options for a read-only open.
+    #[must_use]
+    pub fn read_only() -> Self {
+        let mut options = Self::default();
+        options.media.access = Access::ReadOnly;
+        options
+    }
+}
+
+/// What a pool says about itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolInfo {
+    /// Format version of the file.
+    pub format: u32,
+    /// Identity of the pool.
+    pub uuid: Uuid,
+    /// The medium it is open on.
+    pub medium: MediumKind,
+    /// Bytes of the pool.
+    pub pool_bytes: u64,
+    /// Bytes in use: blocks handed out, and the pool's own tables. For roots that are not open,
+    /// all of their chunks count.
+    pub used_bytes: u64,
+    /// Bytes that can be handed out without growing.
+    pub free_bytes: u64,
+    /// Share of the assigned chunks that is not in use, 0 to 1.
+    pub fragmentation: f64,
+    /// True if the pool had been closed cleanly before this opening.
+    pub was_clean: bool,
+    /// What the medium had to repair at this opening.
+    pub media_recovery: MediaRecovery,
+}
+
+/// An open pool.
+pub struct Pool<M: Media> {
+    /// The allocator of each root, new at every opening of the root: frees that an earlier
+    /// opening deferred must not reach it.
+    heaps: Mutex<[Option<Arc<heap::Core>>; ROOTS]>,
+    space: Mutex<Space>,
+    superblock: Mutex<Superblock>,
+    open_roots: Mutex<u64>,
+    path: PathBuf,
+    was_clean: bool,
+    // Last, so that the mapping outlives everything that leads into it.
+    pm: M,
+}
+
+impl<M: Media> std::fmt::Debug for Pool<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl<M: Media> Pool<M> {
+    /// Makes a pool at `path`. It is there, clean and empty, from the moment this returns.
+    ///
+    /// # Errors
+    /// [`OpenError::Exists`] and others; no file is left behind.
+    pub fn create(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, OpenError> {
+        let mut media = options.media.clone();
+        media.access = Access::Create;
+        let pm = M::open(path, INITIAL, &media)?;
+        let made = (|| {
+            let size = pm.len() / CHUNK * CHUNK;
+            if size < 2 * CHUNK {
+                return Err(OpenError::Unsupported {
+                    path: path.to_path_buf(),
+                    what: format!("{} bytes are too few for a pool", pm.len()),
+                });
+            }
+            let superblock = Superblock {
+                generation: 1,
+                size,
+                uuid: Uuid::new_v4(),
+                clean: false,
+                medium: Some(pm.kind()),
+            };
+            let mut pool = Self::assemble(pm, path, superblock, true);
+            for chunk in 0..(size / CHUNK) as u32 {
+                let used =
+                    if u64::from(chunk) % REGION_CHUNKS == 0 { ChunkUse::Header } else { ChunkUse::Free };
+                // A device may hold anything; a file holds zeros already.
+                if pool.chunk_word(chunk).load(&pool.pm, Ordering::Relaxed) != used.encode() {
+                    // PERSIST: the chunk tables, before the superblock makes this a pool.
+                    pool.chunk_word(chunk).publish(&pool.pm, used.encode());
+                }
+            }
+            for index in 0..ROOTS {
+                pool.clear_root(index);
+            }
+            // PERSIST: (in `write`) from here on this is a pool.
+            pool.superblock.get_mut().unwrap_or_else(PoisonError::into_inner).write(&pool.pm);
+            pool.load_chunks()?;
+            let uuid = pool.uuid();
+            pool.pm.attach(*uuid.as_bytes())?;
+            pool.pm.commit()?;
+            Ok(Arc::new(pool))
+        })();
+        if made.is_err() && std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
+            // The half-made file is of no use to anyone; the first error is what is reported.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    /// Opens the pool at `path` for writing, or for reading if the options say so.
+    ///
+    /// # Errors
+    /// An [`OpenError`] that says what the file is instead of a healthy pool. Nothing has changed.
+    pub fn open(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, OpenError> {
+        let corrupt = |what: String| OpenError::Corrupt { path: path.to_path_buf(), what };
+        let pm = M::open(path, INITIAL, &options.media)?;
+        if pm.len() < 2 * CHUNK {
+            return Err(short_file(path, pm.len()));
+        }
+        let superblock = Superblock::read(&pm, path)?;
+        if superblock.size > pm.len() {
+            return Err(OpenError::Truncated {
+                path: path.to_path_buf(),
+                expected: superblock.size,
+                found: pm.len(),
+            });
+        }
+        if superblock.size % CHUNK != 0 || superblock.size < 2 * CHUNK {
+            return Err(corrupt(format!("superblock: a size of {} bytes", superblock.size)));
+        }
+        if let Some(written) = superblock.medium
+            && !superblock.clean
+            && written == MediumKind::Journal
+            && pm.kind() != MediumKind::Journal
+        {
+            return Err(OpenError::WrongMedium {
+                path: path.to_path_buf(),
+                written: written.name(),
+                asked: pm.kind().name(),
+            });
+        }
+        let writer = !pm.read_only();
+        if writer && pm.len() > superblock.size {
+            // Crash state 2 or 3 of `space`: new space must start as zeros.
+            pm.shrink(superblock.size)?;
+        }
+        let was_clean = superblock.clean;
+        let pool = Self::assemble(pm, path, superblock, was_clean);
+        let unowned = pool.load_chunks()?;
+        for index in 0..ROOTS {
+            pool.root_at(index).map_err(corrupt)?;
+        }
+        {
+            let mut superblock = pool.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            superblock.generation += 1;
+            superblock.clean = false;
+            superblock.medium = Some(pool.pm.kind());
+            // PERSIST: (in `write`) the pool is in use, before anything else changes.
+            superblock.write(&pool.pm);
+        }
+        pool.pm.attach(*pool.uuid().as_bytes())?;
+        for (first, chunks) in unowned {
+            pool.release_chunks(first, chunks);
+        }
+        Ok(Arc::new(pool))
+    }
+
+    fn assemble(pm: M, path: &Path, superblock: Superblock, was_clean: bool) -> Self {
+        Self {
+            heaps: Mutex::new([const { None }; ROOTS]),
+            space: Mutex::new(Space::default()),
+            superblock: Mutex::new(superblock),
+            open_roots: Mutex::new(0),
+            path: path.to_path_buf(),
+            was_clean,
+            pm,
+        }
+    }
+
+    /// Reads all chunk tables: fills the free set, returns runs that belong to no published root.
+    fn load_chunks(&self) -> Result<Vec<(u32, u32)>, OpenError> {
+        let corrupt = |chunk: u32, what: &str| OpenError::Corrupt {
+            path: self.path.clone(),
+            what: format!("chunk {chunk} (offset {:#x}): {what}", u64::from(chunk) * CHUNK),
+        };
+        let end = (self.size() / CHUNK) as u32;
+        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unowned = Vec::new();
+        let mut chunk = 0;
+        while chunk < end {
+            let header = u64::from(chunk) % REGION_CHUNKS == 0;
+            let used = self
+                .chunk_use(chunk)
+                .ok_or_else(|| corrupt(chunk, "its chunk-table word fails its check"))?;
+            let mut owned_by = |owner: u8, chunks: u32| {
+                // ORDERING: Acquire; pairs with the Release of `Root::publish`.
+                if matches!(self.root_at(usize::from(owner)), Ok(None)) {
+                    unowned.push((chunk, chunks));
+                }
+            };
+            let chunks = match used {
+                ChunkUse::Header if header => 1,
+                ChunkUse::Header => return Err(corrupt(chunk, "a header where none belongs")),
+                _ if header => return Err(corrupt(chunk, "no header where one belongs")),
+                ChunkUse::Free => {
+                    space.free.insert(chunk);
+                    1
+                }
+                ChunkUse::Blocks { owner, class } => {
+                    if usize::from(class) >= heap::CLASSES.len() {
+                        return Err(corrupt(chunk, "an unknown size class"));
+                    }
+                    owned_by(owner, 1);
+                    1
+                }
+                ChunkUse::Run { owner, chunks } => {
+                    let stop = u64::from(chunk) + u64::from(chunks);
+                    let region_end = u64::from(chunk).next_multiple_of(REGION_CHUNKS);
+                    if chunks > MAX_RUN || stop > u64::from(end) || stop > region_end {
+                        return Err(corrupt(chunk, "a run that leaves its region"));
+                    }
+                    owned_by(owner, chunks);
+                    chunks
+                }
+            };
+            for tail in chunk + 1..chunk + chunks {
+                if self.chunk_use(tail) != Some(ChunkUse::Free) {
+                    return Err(corrupt(tail, "in use inside another run"));
+                }
+            }
+            chunk += chunks;
+        }
+        Ok(unowned)
+    }
+
+    fn clear_root(&self, index: usize) {
+        let word = self.word_at(layout::ROOT_TABLE + index as u64 * layout::ROOT_SLOT);
+        // ORDERING: Relaxed; the pool is not shared yet.
+        if word.load(&self.pm, Ordering::Relaxed) != 0 {
+            // PERSIST: no root on a device that held something else, before the superblock.
+            word.publish(&self.pm, 0);
+        }
+    }
+
+    /// True if some chunk belongs to root slot `owner`.
+    fn owned(&self, owner: u8) -> bool {
+        !self.chunks_of(owner).is_empty()
+    }
+
+    /// The chunks of root slot `owner`: first chunk and use of each.
+    pub(crate) fn chunks_of(&self, owner: u8) -> Vec<(u32, ChunkUse)> {
+        let end = (self.size() / CHUNK) as u32;
+        (0..end)
+            .filter_map(|chunk| Some((chunk, self.chunk_use(chunk)?)))
+            .filter(|(_, used)| match used {
+                ChunkUse::Blocks { owner: o, .. } | ChunkUse::Run { owner: o, .. } => *o == owner,
+                ChunkUse::Free | ChunkUse::Header => false,
+            })
+            .collect()
+    }
+
+    /// The 8-byte word at `at`, which is inside the pool and 8-aligned.
+    pub(crate) fn word_at(&self, at: u64) -> &PWord {
+        debug_assert!(at % 8 == 0 && at + 8 <= self.pm.len(), "word at {at:#x}");
+        // SAFETY: 1. callers pass places inside the pool; 2. 8-aligned; 3. every bit pattern is a
+        // valid PWord; 4. the mapping outlives the borrow of `self`.
+        unsafe { &*self.pm.base().wrapping_add(at as usize).cast::<PWord>() }
+    }
+
+    pub(crate) fn heap_core(&self, owner: u8) -> Arc<heap::Core> {
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        let chunks = (self.pm.capacity().max(self.pm.len()) / CHUNK) as usize;
+        let core = heaps[usize::from(owner)]
+            .get_or_insert_with(|| Arc::new(heap::Core::new(owner, chunks)));
+        Arc::clone(core)
+    }
+
+    /// Forgets the allocator of root slot `owner`.
+    fn drop_heap(&self, owner: usize) {
+        self.heaps.lock().unwrap_or_else(PoisonError::into_inner)[owner] = None;
+    }
+
+    fn open_heaps(&self) -> Vec<Arc<heap::Core>> {
+        let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        heaps.iter().flatten().map(Arc::clone).collect()
+    }
+
+    /// The medium.
+    #[inline]
+    pub fn pm(&self) -> &M {
+        &self.pm
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the pool.
+    pub fn size(&self) -> u64 {
+        self.superblock.lock().unwrap_or_else(PoisonError::into_inner).size
+    }
+
+    /// Identity of the pool.
+    pub fn uuid(&self) -> Uuid {
+        self.superblock.lock().unwrap_or_else(PoisonError::into_inner).uuid
+    }
+
+    /// What the pool says about itself.
+    pub fn info(&self) -> PoolInfo {
+        let (size, uuid) = {
+            let superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            (superblock.size, superblock.uuid)
+        };
+        let free_chunks = self.space.lock().unwrap_or_else(PoisonError::into_inner).free.len();
+        let unassigned = free_chunks as u64 * CHUNK;
+        let free_blocks: u64 = self.open_heaps().iter().map(|heap| heap.free_bytes()).sum();
+        let assigned = size - unassigned;
+        PoolInfo {
+            format: FORMAT,
+            uuid,
+            medium: self.pm.kind(),
+            pool_bytes: size,
+            used_bytes: assigned - free_blocks,
+            free_bytes: unassigned + free_blocks,
+            fragmentation: if assigned == 0 { 0.0 } else { free_blocks as f64 / assigned as f64 },
+            was_clean: self.was_clean,
+            media_recovery: self.pm.recovery(),
+        }
+    }
+
+    /// Makes the content durable in the pool file itself, whatever the durability level.
+    ///
+    /// # Errors
+    /// [`CommitError`] when the disk refuses.
+    pub fn sync(&self) -> Result<(), CommitError> {
+        self.pm.sync()
+    }
+}
+
+impl<M: Media> Drop for Pool<M> {
+    /// Marks the pool clean. Roots have been closed by then, since each holds the pool.
+    fn drop(&mut self) {
+        if self.pm.read_only() {
+            return;
+        }
+        // PERSIST: (in `sync`) everything that was fenced, before the pool counts as clean.
+        if self.pm.sync().is_err() {
+            return; // stays marked in use; the next opening recovers
+        }
+        let superblock = self.superblock.get_mut().unwrap_or_else(PoisonError::into_inner);
+        superblock.generation += 1;
+        superblock.clean = true;
+        // PERSIST: (in `write`) the pool is clean; nothing follows.
+        superblock.write(&self.pm);
+        // A failure leaves the old mark, which costs a recovery and nothing else.
+        let _ = self.pm.sync();
+    }
+}
+
+fn short_file(path: &Path, len: u64) -> OpenError {
+    use std::io::Read;
+    let mut start = [0; 8];
+    let magic = std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut start)).is_ok()
+        && start == superblock::MAGIC;
+    if magic {
+        OpenError::Truncated { path: path.to_path_buf(), expected: 2 * CHUNK, found: len }
+    } else {
+        OpenError::NotAPool {
+            path: path.to_path_buf(),
+            found: if len == 0 { "the file is empty".into() } else { format!("only {len} bytes") },
+        }
+    }
+}

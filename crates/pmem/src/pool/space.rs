@@ -1,0 +1,223 @@
+//! Which chunks are free, growth, and giving space back.
+//!
+//! The persistent truth is the chunk tables (one word a chunk, changed by NAW); the free set here
+//! is volatile and rebuilt from them at open. The lowest free chunk is taken first, so that the
+//! tail empties and can be given back.
+//!
+//! # Crash states
+//! 1. A chunk assigned but nothing in it reachable: the owner's recovery finds no live block and
+//!    frees it.
+//! 2. The file grown but the superblock not yet: the next writer cuts the file back, so new space
+//!    always starts as zeros.
+//! 3. The superblock shrunk but the file not yet: as 2.
+
+use super::Pool;
+use super::layout::{CHUNK, CHUNK_TABLE, ChunkUse, INITIAL, REGION, REGION_CHUNKS};
+use crate::cell::PWord;
+use crate::error::SpaceError;
+use crate::media::Media;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+/// Growth steps are multiples of this, so that huge pages can back them.
+const STEP: u64 = 2 << 20;
+const MAX_STEP: u64 = 1 << 30;
+
+/// The longest run of chunks: a region less its header chunk.
+pub const MAX_RUN: u32 = REGION_CHUNKS as u32 - 1;
+
+/// Volatile state of the space manager, under the pool's lock.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    pub(super) free: BTreeSet<u32>,
+}
+
+/// What [`Pool::compact`] gave back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompactReport {
+    /// Bytes of the pool before.
+    pub before_bytes: u64,
+    /// Bytes of the pool after.
+    pub after_bytes: u64,
+    /// Bytes of free chunks inside it whose space went back to the file system.
+    pub punched_bytes: u64,
+}
+
+impl<M: Media> Pool<M> {
+    /// The chunk-table word of `chunk`.
+    pub(crate) fn chunk_word(&self, chunk: u32) -> &PWord {
+        let region = u64::from(chunk) / REGION_CHUNKS * REGION;
+        let at = region + CHUNK_TABLE + u64::from(chunk) % REGION_CHUNKS * 8;
+        self.word_at(at)
+    }
+
+    /// What `chunk` is used for; `None` if its word is corrupt or the chunk is past the end.
+    pub(crate) fn chunk_use(&self, chunk: u32) -> Option<ChunkUse> {
+        if (u64::from(chunk) + 1) * CHUNK > self.pm.len() {
+            return None;
+        }
+        // ORDERING: Acquire; pairs with the Release in `publish`.
+        ChunkUse::decode(self.chunk_word(chunk).load(&self.pm, Ordering::Acquire))
+    }
+
+    /// Takes `chunks` adjacent chunks and marks them durably as `used`.
+    ///
+    /// # Errors
+    /// [`SpaceError`] when the pool cannot grow; nothing has changed then.
+    pub(crate) fn assign_chunks(&self, chunks: u32, used: ChunkUse) -> Result<u32, SpaceError> {
+        if self.pm.read_only() {
+            return Err(SpaceError::ReadOnly);
+        }
+        if chunks == 0 || chunks > MAX_RUN {
+            return Err(SpaceError::TooLarge {
+                wanted: u64::from(chunks) * CHUNK,
+                most: u64::from(MAX_RUN) * CHUNK,
+            });
+        }
+        let mut space = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let first = loop {
+            if let Some(first) = find_run(&space.free, chunks) {
+                break first;
+            }
+            self.grow(&mut space, chunks)?;
+        };
+        for chunk in first..first + chunks {
+            space.free.remove(&chunk);
+        }
+        // PERSIST: the chunk's owner and class, before anything in it becomes reachable. The words
+        // of a run's other chunks are 0 already.
+        self.chunk_word(first).publish(&self.pm, used.encode());
+        Ok(first)
+    }
+
+    /// Gives back the chunks that begin at `first`. Nothing durable may lead there.
+    pub(crate) fn release_chunks(&self, first: u32, chunks: u32) {
+        let mut space = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // PERSIST: the chunk is free, before it (or a run over it) is assigned again.
+        self.chunk_word(first).publish(&self.pm, ChunkUse::Free.encode());
+        space.free.extend(first..first + chunks);
+    }
+
+    fn grow(&self, space: &mut Space, chunks: u32) -> Result<(), SpaceError> {
+        let mut superblock =
+            self.superblock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let old = superblock.size;
+        let step = (old / 128).clamp(u64::from(chunks) * CHUNK, MAX_STEP.max(u64::from(chunks) * CHUNK));
+        let capacity = self.pm.capacity() / CHUNK * CHUNK;
+        let wanted = (old + step).next_multiple_of(STEP);
+        // Near the end of what can be addressed, take what is left.
+        let new = if wanted > capacity && old + u64::from(chunks) * CHUNK <= capacity {
+            capacity
+        } else {
+            wanted
+        };
+        self.pm.grow(new)?;
+        for chunk in (old / CHUNK) as u32..(new / CHUNK) as u32 {
+            if u64::from(chunk) % REGION_CHUNKS == 0 {
+                // PERSIST: the new region's header, before the superblock says that it exists.
+                self.chunk_word(chunk).publish(&self.pm, ChunkUse::Header.encode());
+            } else {
+                space.free.insert(chunk);
+            }
+        }
+        superblock.generation += 1;
+        superblock.size = new;
+        // PERSIST: (in `write`) the new size, before a chunk beyond the old one is assigned.
+        superblock.write(&self.pm);
+        Ok(())
+    }
+
+    /// Gives free space back: the free tail of the file is cut off, free chunks inside it become
+    /// holes. Data does not move.
+    ///
+    /// # Errors
+    /// [`SpaceError`] if the file system refuses; the pool is whole and usable then.
+    pub fn compact(&self) -> Result<CompactReport, SpaceError> {
+        if self.pm.read_only() {
+            return Err(SpaceError::ReadOnly);
+        }
+        for heap in self.open_heaps() {
+            heap.empty_caches();
+            for (first, chunks) in heap.take_empty() {
+                self.release_chunks(first, chunks);
+            }
+        }
+        let mut space = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut superblock =
+            self.superblock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let before = superblock.size;
+        let mut end = (before / CHUNK) as u32;
+        let floor = (INITIAL / CHUNK) as u32;
+        while end > floor {
+            let last = end - 1;
+            let header = u64::from(last) % REGION_CHUNKS == 0;
+            if !(header || space.free.contains(&last)) {
+                break;
+            }
+            end = last;
+        }
+        let after = (u64::from(end) * CHUNK).next_multiple_of(STEP).min(before);
+        let end = (after / CHUNK) as u32;
+        if after < before {
+            space.free.split_off(&end);
+            superblock.generation += 1;
+            superblock.size = after;
+            // PERSIST: (in `write`) the smaller size, before the file is cut: a crash in between
+            // leaves a file that is too long, which the next writer cuts.
+            superblock.write(&self.pm);
+            self.pm.commit().map_err(|e| SpaceError::io("committing the new size", std::io::Error::other(e.to_string())))?;
+            self.pm.shrink(after)?;
+        }
+        let mut punched = 0;
+        for (first, chunks) in runs(&space.free) {
+            self.pm.punch(u64::from(first) * CHUNK, u64::from(chunks) * CHUNK)?;
+            punched += u64::from(chunks) * CHUNK;
+        }
+        Ok(CompactReport { before_bytes: before, after_bytes: after, punched_bytes: punched })
+    }
+}
+
+/// Maximal runs of adjacent chunks in `free`, ascending.
+fn runs(free: &BTreeSet<u32>) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &chunk in free {
+        match runs.last_mut() {
+            Some((first, len)) if *first + *len == chunk => *len += 1,
+            _ => runs.push((chunk, 1)),
+        }
+    }
+    runs
+}
+
+fn find_run(free: &BTreeSet<u32>, chunks: u32) -> Option<u32> {
+    if chunks == 1 {
+        return free.first().copied();
+    }
+    let (mut first, mut len) = (0, 0);
+    for &chunk in free {
+        if len > 0 && chunk == first + len {
+            len += 1;
+        } else {
+            (first, len) = (chunk, 1);
+        }
+        if len == chunks {
+            return Some(first);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_lowest_first() {
+        let free: BTreeSet<u32> = [1, 2, 5, 6, 7, 9].into();
+        assert_eq!(find_run(&free, 1), Some(1));
+        assert_eq!(find_run(&free, 2), Some(1));
+        assert_eq!(find_run(&free, 3), Some(5));
+        assert_eq!(find_run(&free, 4), None);
+        assert_eq!(runs(&free), [(1, 2), (5, 3), (9, 1)]);
+    }
+}

@@ -1,0 +1,227 @@
+//! The superblock: what a file says about itself, in two copies.
+//!
+//! ```text
+//! offset  0 | magic "BRSTLCN1"
+//!         8 | byte-order marker 0x01020304 (u32) | format version (u32)
+//!        16 | generation (u64)                   | pool bytes (u64)
+//!        32 | UUID (16 bytes)
+//!        48 | clean (u32) | medium (u32)
+//!       508 | CRC-32C of bytes 0..508 (u32)
+//! ```
+//!
+//! # Crash states
+//! An update writes copy A, persists it, then writes copy B and persists it. A crash leaves one
+//! copy torn (its checksum tells) or the two one generation apart; the newest whole copy counts.
+
+use super::layout::SUPERBLOCK_B;
+use crate::cell::PWord;
+use crate::error::OpenError;
+use crate::media::{Media, MediumKind};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use uuid::Uuid;
+
+pub(super) const MAGIC: [u8; 8] = *b"BRSTLCN1";
+/// The format version that this build writes, and the newest that it reads.
+pub const FORMAT: u32 = 1;
+const MARKER: u32 = 0x0102_0304;
+const BYTES: usize = 512;
+const CRC_AT: usize = 508;
+
+/// What a superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub generation: u64,
+    pub size: u64,
+    pub uuid: Uuid,
+    pub clean: bool,
+    pub medium: Option<MediumKind>,
+}
+
+/// What was found where a copy should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Copy {
+    Whole(Superblock),
+    Newer(u32),
+    OtherEndianness,
+    NoMagic,
+    BadChecksum,
+}
+
+fn u32_at(bytes: &[u8; BYTES], at: usize) -> u32 {
+    let mut four = [0; 4];
+    four.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(four)
+}
+
+fn u64_at(bytes: &[u8; BYTES], at: usize) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(eight)
+}
+
+impl Superblock {
+    fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&MARKER.to_le_bytes());
+        bytes[12..16].copy_from_slice(&FORMAT.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.size.to_le_bytes());
+        bytes[32..48].copy_from_slice(self.uuid.as_bytes());
+        bytes[48..52].copy_from_slice(&u32::from(self.clean).to_le_bytes());
+        let medium = self.medium.map_or(0, MediumKind::code);
+        bytes[52..56].copy_from_slice(&u32::from(medium).to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..CRC_AT]);
+        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; BYTES]) -> Copy {
+        if bytes[0..8] != MAGIC {
+            return Copy::NoMagic;
+        }
+        if u32_at(bytes, 8) == MARKER.swap_bytes() {
+            return Copy::OtherEndianness;
+        }
+        let version = u32_at(bytes, 12);
+        if u32_at(bytes, 8) == MARKER && version > FORMAT {
+            return Copy::Newer(version);
+        }
+        if crc32c::crc32c(&bytes[..CRC_AT]) != u32_at(bytes, CRC_AT) {
+            return Copy::BadChecksum;
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&bytes[32..48]);
+        Copy::Whole(Self {
+            generation: u64_at(bytes, 16),
+            size: u64_at(bytes, 24),
+            uuid: Uuid::from_bytes(uuid),
+            clean: u32_at(bytes, 48) == 1,
+            medium: u8::try_from(u32_at(bytes, 52)).ok().and_then(MediumKind::from_code),
+        })
+    }
+
+    /// Reads both copies of an opened medium and chooses.
+    pub(super) fn read<M: Media>(pm: &M, path: &Path) -> Result<Self, OpenError> {
+        let copy = |at: u64| {
+            let mut bytes = [0; BYTES];
+            for (i, word) in words(pm, at).iter().enumerate() {
+                // ORDERING: Relaxed; no one writes while the pool is being opened.
+                let value = word.load(pm, Ordering::Relaxed);
+                bytes[i * 8..i * 8 + 8].copy_from_slice(&value.to_le_bytes());
+            }
+            bytes
+        };
+        Self::choose(path, &copy(0), &copy(SUPERBLOCK_B))
+    }
+
+    /// Reads the superblock of a file that is not open, if it has a whole one.
+    pub(crate) fn peek(path: &Path) -> Option<Self> {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::open(path).ok()?;
+        let (mut a, mut b) = ([0; BYTES], [0; BYTES]);
+        file.read_exact_at(&mut a, 0).ok()?;
+        // A file cut short before copy B still has copy A.
+        let _ = file.read_exact_at(&mut b, SUPERBLOCK_B);
+        Self::choose(path, &a, &b).ok()
+    }
+
+    fn choose(path: &Path, a: &[u8; BYTES], b: &[u8; BYTES]) -> Result<Self, OpenError> {
+        match (Self::decode(a), Self::decode(b)) {
+            (Copy::Whole(a), Copy::Whole(b)) => Ok(if a.generation >= b.generation { a } else { b }),
+            (Copy::Whole(whole), _) | (_, Copy::Whole(whole)) => Ok(whole),
+            (Copy::NoMagic, Copy::NoMagic) => Err(OpenError::NotAPool {
+                path: path.to_path_buf(),
+                found: if a.iter().all(|byte| *byte == 0) {
+                    "it begins with zeros".into()
+                } else {
+                    format!("it begins with {:?}", String::from_utf8_lossy(&a[..8]))
+                },
+            }),
+            (Copy::Newer(found), _) | (_, Copy::Newer(found)) => Err(OpenError::NewerVersion {
+                path: path.to_path_buf(),
+                found,
+                supported: FORMAT,
+            }),
+            (Copy::OtherEndianness, _) | (_, Copy::OtherEndianness) => {
+                Err(OpenError::OtherEndianness(path.to_path_buf()))
+            }
+            _ => Err(OpenError::Corrupt {
+                path: path.to_path_buf(),
+                what: "both superblock copies (offsets 0 and 4096) fail their checksum".into(),
+            }),
+        }
+    }
+
+    /// Writes both copies, one after the other. After it, a crash finds this content.
+    pub(super) fn write<M: Media>(&self, pm: &M) {
+        let bytes = self.encode();
+        for at in [0, SUPERBLOCK_B] {
+            for (word, value) in words(pm, at).iter().zip(bytes.chunks_exact(8)) {
+                let mut eight = [0; 8];
+                eight.copy_from_slice(value);
+                // ORDERING: Relaxed; read only while opening.
+                word.store(pm, u64::from_le_bytes(eight), Ordering::Relaxed);
+            }
+            // PERSIST: this whole copy, before the other one is touched.
+            pm.persist(words(pm, at));
+        }
+    }
+}
+
+/// The words of the copy at `at`. The pool is at least two chunks long by then.
+fn words<M: Media>(pm: &M, at: u64) -> &[PWord; BYTES / 8] {
+    debug_assert!(at + BYTES as u64 <= pm.len(), "the caller checked the length");
+    // SAFETY: 1. `at + 512 <= len`, so the range is mapped; 2. both places are 8-aligned; 3. every
+    // bit pattern is a valid PWord; 4. the mapping lives as long as `pm`.
+    unsafe { &*pm.base().wrapping_add(at as usize).cast() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Superblock {
+        Superblock {
+            generation: 7,
+            size: 2 << 20,
+            uuid: Uuid::from_u128(0x1234),
+            clean: true,
+            medium: Some(MediumKind::Journal),
+        }
+    }
+
+    #[test]
+    fn round_trip_and_choice_of_copy() {
+        let path = Path::new("p");
+        let old = sample().encode();
+        let new = Superblock { generation: 8, ..sample() }.encode();
+        assert_eq!(Superblock::choose(path, &old, &new).unwrap().generation, 8);
+        assert_eq!(Superblock::choose(path, &new, &old).unwrap().generation, 8);
+        for bit in 0..BYTES * 8 {
+            let mut torn = new;
+            torn[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Superblock::choose(path, &torn, &old).unwrap(), sample(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn errors_say_which() {
+        let path = Path::new("p");
+        let good = sample().encode();
+        let with = |at: usize, bytes: &[u8]| {
+            let mut copy = good;
+            copy[at..at + bytes.len()].copy_from_slice(bytes);
+            Superblock::choose(path, &copy, &copy).unwrap_err()
+        };
+        assert!(matches!(with(0, b"x"), OpenError::NotAPool { .. }));
+        assert!(matches!(with(8, &[1, 2, 3, 4]), OpenError::OtherEndianness(_)));
+        assert!(matches!(with(12, &[9, 0, 0, 0]), OpenError::NewerVersion { found: 9, .. }));
+        assert!(matches!(with(100, b"x"), OpenError::Corrupt { .. }));
+        let zeros = [0; BYTES];
+        assert!(
+            matches!(Superblock::choose(path, &zeros, &zeros), Err(OpenError::NotAPool { found, .. }) if found.contains("zeros"))
+        );
+    }
+}
