@@ -75,14 +75,17 @@ impl Mapping {
         initial: u64,
     ) -> Result<(OwnedFd, u64), OpenError> {
         use super::Access;
+        // A device is there already; creating a pool on one means taking it over.
+        let takes_device = access == Access::Create && is_device_node(path);
         let flags = match access {
+            Access::Create if takes_device => OFlags::RDWR,
             Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
             Access::ReadWrite => OFlags::RDWR,
             Access::ReadOnly => OFlags::RDONLY,
         } | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
             .map_err(|e| OpenError::io(path, "open", e))?;
-        let made = access == Access::Create;
+        let made = access == Access::Create && !takes_device;
         let result = (|| {
             let stat = rustix::fs::fstat(&fd).map_err(|e| OpenError::io(path, "stat", e))?;
             let file_type = rustix::fs::FileType::from_raw_mode(stat.st_mode);
@@ -158,7 +161,7 @@ impl Mapping {
                 Err(e) => return Err(OpenError::io(path, "reserve address space", e)),
             }
         };
-        let base = base.wrapping_add(base.align_offset(HUGE as usize));
+        let base = trim_to_huge(base, capacity);
         let mapping = Self {
             base,
             capacity,
@@ -251,6 +254,11 @@ impl Mapping {
     /// The opened file, if there is one.
     pub fn file(&self) -> Option<&OwnedFd> {
         self.file.as_ref()
+    }
+
+    /// True for a devdax device, whose size is fixed and which has no page cache.
+    pub fn is_device(&self) -> bool {
+        self.fixed
     }
 
     /// Path of the file.
@@ -353,6 +361,8 @@ impl Mapping {
         debug_assert!(offset % PAGE == 0 && len % PAGE == 0, "page-aligned by contract");
         match (&self.file, self.sharing) {
             (_, Sharing::Private) => Ok(()),
+            // A device's space is not the file system's to take back.
+            (Some(_), _) if self.fixed => Ok(()),
             (Some(fd), _) => rustix::fs::fallocate(
                 fd,
                 FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
@@ -395,6 +405,28 @@ fn reserve_range(bytes: u64) -> Result<*mut u8, Errno> {
         )?
     };
     Ok(at.cast())
+}
+
+/// Gives back what [`reserve_range`] reserved around the `capacity` bytes that begin at the first
+/// huge-page boundary, which is returned. The range is `capacity + HUGE` bytes long.
+fn trim_to_huge(start: *mut u8, capacity: u64) -> *mut u8 {
+    let head = start.align_offset(HUGE as usize);
+    let base = start.wrapping_add(head);
+    let slack = [(start, head), (base.wrapping_add(capacity as usize), HUGE as usize - head)];
+    for (at, len) in slack.into_iter().filter(|(_, len)| *len > 0) {
+        // SAFETY: 1. the part is inside the range that we just reserved; 2. nothing is there yet,
+        // so no one holds references into it. A refusal costs only address space.
+        unsafe {
+            let _ = rustix::mm::munmap(at.cast(), len);
+        }
+    }
+    base
+}
+
+/// True when `path` names a character device.
+fn is_device_node(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device())
 }
 
 /// Makes the name of a new file durable.
