@@ -172,7 +172,11 @@ impl Fill {
     /// `percent` of the slots; `None` unless it is from 1 to 100.
     #[must_use]
     pub const fn percent(percent: u8) -> Option<Self> {
-        if percent >= 1 && percent <= 100 { Some(Self(percent)) } else { None }
+        if percent >= 1 && percent <= 100 {
+            Some(Self(percent))
+        } else {
+            None
+        }
     }
 
     /// How many of `slots` to fill; at least one.
@@ -300,7 +304,11 @@ where
         out: &mut Vec<Result<(), InsertError>>,
     ) {
         out.clear();
-        out.extend(pairs.iter().map(|(k, v)| self.insert(k.borrow(), v.borrow())));
+        out.extend(
+            pairs
+                .iter()
+                .map(|(k, v)| self.insert(k.borrow(), v.borrow())),
+        );
     }
 
     /// Shape and size. Walks the index; other threads may go on.

@@ -1,0 +1,201 @@
+//! Memory of inner nodes: one reserved range, handed out from its start, with a free list.
+//!
+//! ```text
+//! base (2 MiB aligned)                      capacity
+//! | node 0 | node 1 | ... | next |  never touched  |
+//! ```
+//!
+//! # Invariants
+//! 1. The range is mapped and readable for as long as the arena lives, so following a handle below
+//!    the capacity never faults, whatever the node's state.
+//! 2. A node's memory only ever holds a node. Pages that were never touched read as zero, which is
+//!    a valid node.
+//! 3. A freed node comes back to `free` through the epoch collector, when no reader can be in it.
+//!
+//! Pages are committed by the first touch; huge pages are asked for, since a lookup touches one
+//! node per level and would otherwise miss in the TLB as often as in the cache.
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::io;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// What is asked for first; halved until the system grants it.
+pub(super) const RESERVE: usize = 64 << 30;
+/// Less than this is not worth working with.
+const LEAST: usize = 64 << 20;
+const HUGE: usize = 2 << 20;
+
+/// Types that an arena can hold.
+///
+/// # Safety
+/// All zero is a valid value; every field is atomic (shared references may be handed out freely);
+/// dropping does nothing.
+pub(super) unsafe trait Node: Send + Sync {}
+
+#[derive(Debug)]
+struct Space {
+    /// Nodes that were freed and that no reader is in.
+    free: Vec<u32>,
+    /// First node that was never handed out.
+    next: u32,
+}
+
+/// A range of memory that holds nodes of one type. See the module's head.
+#[derive(Debug)]
+pub(super) struct Arena<T> {
+    base: NonNull<T>,
+    /// The mapping, which `base` is aligned within.
+    mapping: NonNull<u8>,
+    mapping_bytes: usize,
+    capacity: u32,
+    space: Mutex<Space>,
+    /// Heap bytes of byte-string separators.
+    separator_bytes: AtomicU64,
+    holds: PhantomData<T>,
+}
+
+// SAFETY: 1. the mapping belongs to this value until drop and is not bound to a thread; 2. nodes are
+// `Node`s: all atomic; 3. the rest is behind a mutex or atomic.
+unsafe impl<T: Node> Send for Arena<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T: Node> Sync for Arena<T> {}
+
+impl<T: Node> Arena<T> {
+    /// Reserves `bytes` of address space, or as much of it as the system grants.
+    ///
+    /// # Errors
+    /// What the system said when it would not even grant 64 MiB.
+    pub(super) fn reserve(bytes: usize) -> io::Result<Self> {
+        let mut bytes = bytes.max(LEAST);
+        let mapping = loop {
+            // SAFETY: a fresh anonymous mapping at an address that the kernel chooses touches
+            // nothing of ours.
+            let mapped = unsafe {
+                rustix::mm::mmap_anonymous(
+                    std::ptr::null_mut(),
+                    bytes + HUGE,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::PRIVATE | MapFlags::NORESERVE,
+                )
+            };
+            match mapped {
+                Ok(at) => break at.cast::<u8>(),
+                Err(_) if bytes / 2 >= LEAST => bytes /= 2,
+                Err(e) => return Err(e.into()),
+            }
+        };
+        let aligned = mapping.wrapping_add(mapping.align_offset(HUGE));
+        // SAFETY: the range is inside the mapping made above; the advice changes no content. A
+        // refusal costs only speed.
+        let _ = unsafe { rustix::mm::madvise(aligned.cast(), bytes, Advice::LinuxHugepage) };
+        Ok(Self {
+            base: NonNull::new(aligned.cast()).expect("the kernel maps nothing at zero"),
+            mapping: NonNull::new(mapping).expect("the kernel maps nothing at zero"),
+            mapping_bytes: bytes + HUGE,
+            capacity: u32::try_from(bytes / size_of::<T>()).unwrap_or(u32::MAX),
+            space: Mutex::new(Space {
+                free: Vec::new(),
+                next: 0,
+            }),
+            separator_bytes: AtomicU64::new(0),
+            holds: PhantomData,
+        })
+    }
+
+    /// Address of node 0.
+    pub(super) fn base(&self) -> NonNull<T> {
+        self.base
+    }
+
+    /// Handles are below this.
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// A node that no one else can reach: fresh (all zero) or used before.
+    ///
+    /// When the range is used up (64 GiB hold inner nodes for over 2^32 leaves) this ends the
+    /// process, as the global allocator does when there is no memory.
+    pub(super) fn allocate(&self) -> u32 {
+        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = space.free.pop() {
+            return handle;
+        }
+        let handle = space.next;
+        if handle == self.capacity {
+            drop(space);
+            std::alloc::handle_alloc_error(std::alloc::Layout::new::<T>());
+        }
+        space.next = handle + 1;
+        handle
+    }
+
+    /// Takes a node back. No one can reach it any more, and no reader is in it.
+    pub(super) fn free(&self, handle: u32) {
+        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        debug_assert!(handle < space.next, "freed what was never handed out");
+        space.free.push(handle);
+    }
+
+    /// Counts heap bytes of separators, up or (wrapping) down.
+    pub(super) fn count_separator_bytes(&self, change: isize) {
+        if change != 0 {
+            // ORDERING: Relaxed; a statistic.
+            self.separator_bytes
+                .fetch_add(change as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Nodes that are handed out (or wait for readers to leave), and bytes taken: every node ever
+    /// handed out, and the separators' heap bytes.
+    pub(super) fn usage(&self) -> (u64, u64) {
+        let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = u64::from(space.next) - space.free.len() as u64;
+        let bytes = u64::from(space.next) * size_of::<T>() as u64;
+        // ORDERING: Relaxed; a statistic.
+        (nodes, bytes + self.separator_bytes.load(Ordering::Relaxed))
+    }
+}
+
+impl<T> Drop for Arena<T> {
+    fn drop(&mut self) {
+        // SAFETY: 1. the mapping was made by `reserve` and belongs to this value alone; 2. whoever
+        // holds references into it shares ownership of this value, so none are left.
+        unsafe {
+            let _ = rustix::mm::munmap(self.mapping.as_ptr().cast(), self.mapping_bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[repr(C, align(64))]
+    struct Cell([AtomicU32; 16]);
+
+    // SAFETY: atomics only; zero is valid; nothing to drop.
+    unsafe impl Node for Cell {}
+
+    #[test]
+    fn hands_out_distinct_zeroed_aligned_nodes_and_reuses_them() {
+        let arena = Arena::<Cell>::reserve(RESERVE).expect("address space");
+        assert_eq!(arena.base().as_ptr().addr() % HUGE, 0);
+        assert!(arena.capacity() >= (LEAST / 64) as u32);
+        let handles: Vec<u32> = (0..1000).map(|_| arena.allocate()).collect();
+        assert_eq!(handles, (0..1000).collect::<Vec<_>>());
+        // SAFETY: below the capacity, mapped, zero is valid.
+        let cell = unsafe { arena.base().add(999).as_ref() };
+        assert_eq!(cell.0[15].load(Ordering::Relaxed), 0);
+        cell.0[15].store(5, Ordering::Relaxed);
+        assert_eq!(arena.usage(), (1000, 64_000));
+        arena.free(17);
+        assert_eq!(arena.usage(), (999, 64_000));
+        assert_eq!(arena.allocate(), 17);
+        assert_eq!(arena.allocate(), 1000);
+    }
+}

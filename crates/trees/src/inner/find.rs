@@ -1,0 +1,370 @@
+//! Reading: from a key to its leaf, its range, its neighbours; and many keys at once.
+//!
+//! The protocol is in the [module's head](super). Results are *located*, not yet validated: they are
+//! right if [`InnerIndex::validate`] says so after the leaf's version has been read.
+
+use super::node::{Meta, Node};
+use super::separator::Separator;
+use super::{InnerIndex, NODE_SEPARATORS, ROOT};
+use crate::sync::wait;
+use crossbeam_epoch::Guard;
+use crossbeam_utils::Backoff;
+use std::borrow::Borrow;
+
+/// A leaf, and the version of the level-1 node that led to it.
+///
+/// Until [`InnerIndex::validate`] has said so, it may be the wrong leaf, or no leaf at all any more:
+/// good enough to prefetch and to look up a lock, not to trust.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Located {
+    /// The leaf's handle.
+    pub leaf: u32,
+    node: u32,
+    version: u64,
+}
+
+/// A leaf with the ends of its range. See [`InnerIndex::find_range`].
+pub struct Ranged<S: Separator + ?Sized> {
+    /// The leaf.
+    pub located: Located,
+    /// Smallest key routed to it; `None` if it is the first leaf.
+    pub low: Option<S::Owned>,
+    /// Smallest key routed past it; `None` if it is the last leaf.
+    pub high: Option<S::Owned>,
+}
+
+impl<S: Separator + ?Sized> std::fmt::Debug for Ranged<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ranged")
+            .field("located", &self.located)
+            .field("low", &self.low)
+            .field("high", &self.high)
+            .finish()
+    }
+}
+
+/// A leaf and the one before it. See [`InnerIndex::find_with_left`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbours {
+    /// The leaf.
+    pub located: Located,
+    /// The leaf just before it; `None` if it is the first.
+    pub left: Option<Located>,
+}
+
+/// How far down a descent has come.
+pub(super) struct Step<'i, S: Separator + ?Sized> {
+    pub(super) handle: u32,
+    pub(super) node: &'i Node<S>,
+    pub(super) version: u64,
+    pub(super) meta: Meta,
+    /// The child to follow.
+    pub(super) at: usize,
+}
+
+impl<S: Separator + ?Sized> Clone for Step<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Separator + ?Sized> Copy for Step<'_, S> {}
+
+/// Keys that a batch works on at a time: more misses than a core can have in flight.
+const BATCH: usize = 32;
+
+impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
+    /// Goes down from the root by `choose` and shows each step to `visit`, the level-1 node last.
+    /// `None` means that a version changed: start again. Every step but the last has been validated
+    /// after `visit` saw it.
+    ///
+    /// The caller is pinned.
+    #[inline(always)]
+    pub(super) fn descend<'i>(
+        &'i self,
+        choose: impl Fn(&Node<S>, Meta) -> usize,
+        mut visit: impl FnMut(&Step<'i, S>),
+    ) -> Option<Step<'i, S>> {
+        let mut handle = ROOT;
+        let mut node = self.root();
+        let mut version = node.version.read();
+        loop {
+            let meta = node.meta();
+            let at = choose(node, meta);
+            let step = Step {
+                handle,
+                node,
+                version,
+                meta,
+                at,
+            };
+            visit(&step);
+            if meta.level == 1 {
+                return Some(step);
+            }
+            let child = node.child(at);
+            self.prefetch(child);
+            if !node.version.validate(version) {
+                return None;
+            }
+            // SAFETY: read from a node above level 1, validated just now: a node's handle, and the
+            // caller is pinned, so it is not reused meanwhile.
+            let next = unsafe { self.node(child) };
+            let next_version = next.version.read();
+            // The child's version is of a time at which the child still had the range we follow; an
+            // obsolete child fails here too, since its parent changed with it.
+            if !node.version.validate(version) {
+                return None;
+            }
+            (handle, node, version) = (child, next, next_version);
+        }
+    }
+
+    /// Calls `attempt` until it succeeds, giving way between attempts.
+    #[inline(always)]
+    pub(super) fn retry<R>(mut attempt: impl FnMut() -> Option<R>) -> R {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        let backoff = Backoff::new();
+        loop {
+            wait(&backoff);
+            if let Some(result) = attempt() {
+                return result;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn leaf_of(step: &Step<'_, S>) -> Located {
+        Located {
+            leaf: step.node.child(step.at),
+            node: step.handle,
+            version: step.version,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn check_guard(guard: &Guard) {
+        debug_assert!(
+            guard
+                .collector()
+                .is_none_or(|c| c == crossbeam_epoch::default_collector()),
+            "guards come from crossbeam_epoch::pin"
+        );
+    }
+
+    /// The leaf that `key` is routed to, to be [validated](Self::validate). One cache miss per level
+    /// at most.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, key: &S, guard: &Guard) -> Located {
+        Self::check_guard(guard);
+        Self::retry(|| {
+            // SAFETY: pinned by `guard`.
+            let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
+            Some(Self::leaf_of(&step))
+        })
+    }
+
+    /// True if `located` still is what a search would find: its level-1 node has not changed since.
+    ///
+    /// Read the leaf's version before. True then means that the leaf held the key's range when its
+    /// version was read; after that, validating the leaf's version is enough.
+    #[inline]
+    #[must_use]
+    pub fn validate(&self, located: &Located) -> bool {
+        // SAFETY: `Located` is only made by this module (from nodes that were handed out) or by
+        // `default()`, whose node is the root. Of another index it would be nonsense, but inside the
+        // reserved range all the same: both are checked.
+        if located.node >= self.capacity {
+            return false;
+        }
+        // SAFETY: inside the mapping, and node memory always holds a node.
+        unsafe { self.node(located.node) }
+            .version
+            .validate(located.version)
+    }
+
+    /// The leaf that `key` is routed to, and the ends of its range.
+    ///
+    /// If `located` validates, every key of `[low, high)` was routed to this leaf at that time. The
+    /// leaf's range may be wider by then (it takes over a removed neighbour's), so a scan that goes
+    /// on from `high` must leave out what the leaf holds from `high` on, and one that goes on below
+    /// `low` what it holds below.
+    #[must_use]
+    pub fn find_range(&self, key: &S, guard: &Guard) -> Ranged<S> {
+        // SAFETY: pinned by `guard`.
+        self.ranged(|node, meta| unsafe { node.upper(meta, key) }, guard)
+    }
+
+    /// The leaf that holds the largest keys strictly below `key`: the last one whose low end is below
+    /// it. It may be the leaf of `key` itself. If no leaf has keys below `key`, it is the first leaf.
+    ///
+    /// The range's ends mean what they do in [`find_range`](Self::find_range); a backward scan goes on with
+    /// `find_below(low)`.
+    #[must_use]
+    pub fn find_below(&self, key: &S, guard: &Guard) -> Ranged<S> {
+        // SAFETY: pinned by `guard`.
+        self.ranged(|node, meta| unsafe { node.lower(meta, key) }, guard)
+    }
+
+    /// The first leaf.
+    #[must_use]
+    pub fn find_first(&self, guard: &Guard) -> Ranged<S> {
+        self.ranged(|_, _| 0, guard)
+    }
+
+    /// The last leaf.
+    #[must_use]
+    pub fn find_last(&self, guard: &Guard) -> Ranged<S> {
+        self.ranged(|_, meta| meta.count, guard)
+    }
+
+    fn ranged(&self, choose: impl Fn(&Node<S>, Meta) -> usize, guard: &Guard) -> Ranged<S> {
+        Self::check_guard(guard);
+        Self::retry(|| {
+            let (mut low, mut high) = (None, None);
+            let step = self.descend(&choose, |step| {
+                if step.at > 0 {
+                    low = step.node.separator(step.at - 1);
+                }
+                if step.at < step.meta.count {
+                    high = step.node.separator(step.at);
+                }
+            })?;
+            let located = Self::leaf_of(&step);
+            if !step.node.version.validate(step.version) {
+                return None;
+            }
+            // SAFETY: every step has been validated, so these are separators that were in the index
+            // while this thread was pinned; they are not freed before it is unpinned.
+            let own = |full: S::Full| unsafe { S::view(&full) }.to_owned();
+            Some(Ranged {
+                located,
+                low: low.map(own),
+                high: high.map(own),
+            })
+        })
+    }
+
+    /// The leaf that `key` is routed to and the leaf just before it, for taking an emptied leaf out
+    /// of a list.
+    ///
+    /// If both validate (after both leaves' locks were taken), they are neighbours and stay so for
+    /// as long as both locks are held: only a split of the left one or a removal of either could
+    /// change that.
+    #[must_use]
+    pub fn find_with_left(&self, key: &S, guard: &Guard) -> Neighbours {
+        Self::retry(|| {
+            let right = self.find_range(key, guard);
+            let Some(low) = right.low else {
+                return Some(Neighbours {
+                    located: right.located,
+                    left: None,
+                });
+            };
+            let left = self.find_below(low.borrow(), guard).located;
+            // The same leaf if its left neighbour was removed between the two searches.
+            (left.leaf != right.located.leaf).then_some(Neighbours {
+                located: right.located,
+                left: Some(left),
+            })
+        })
+    }
+
+    /// Handles of the leaf of `key` and those after it in the same level-1 node, as many as `out` has
+    /// room for; returns how many. For prefetching: they may be stale by the time they are used.
+    pub fn upcoming(&self, key: &S, out: &mut [u32], guard: &Guard) -> usize {
+        Self::check_guard(guard);
+        // SAFETY: pinned by `guard`.
+        let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {});
+        let Some(step) = step else { return 0 };
+        let leaves = step.at..=step.meta.count.min(NODE_SEPARATORS);
+        let mut n = 0;
+        for (slot, i) in out.iter_mut().zip(leaves) {
+            *slot = step.node.child(i);
+            n += 1;
+        }
+        n
+    }
+
+    /// [`find`](Self::find) for many keys: `out[i]` is for `keys[i]` (as many as both have). The keys
+    /// go down level by level together, so that their cache misses overlap.
+    pub fn find_batch<Q: Borrow<S>>(&self, keys: &[Q], out: &mut [Located], guard: &Guard) {
+        Self::check_guard(guard);
+        for (keys, out) in keys.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
+            self.find_chunk(keys, out, guard);
+        }
+    }
+
+    fn find_chunk<Q: Borrow<S>>(&self, keys: &[Q], out: &mut [Located], guard: &Guard) {
+        let n = keys.len().min(out.len());
+        let root = self.root();
+        let version = root.version.read();
+        let meta = root.meta();
+        // `out[i]` holds the node that key i has come to, its version, and as its `leaf` the child
+        // that the key goes on to, whatever that is.
+        for (key, out) in keys.iter().zip(out.iter_mut()) {
+            // SAFETY: pinned by `guard`.
+            let child = root.child(unsafe { root.upper(meta, key.borrow()) });
+            if meta.level > 1 {
+                self.prefetch(child);
+            }
+            *out = Located {
+                leaf: child,
+                node: ROOT,
+                version,
+            };
+        }
+        // Keys whose descent failed: bit i for key i.
+        let mut failed = 0u32;
+        for level in (1..meta.level).rev() {
+            for i in 0..n {
+                if failed & (1 << i) != 0 {
+                    continue;
+                }
+                match self.one_down(out[i], level, keys[i].borrow()) {
+                    Some(next) => out[i] = next,
+                    None => failed |= 1 << i,
+                }
+            }
+        }
+        for i in 0..n {
+            if failed & (1 << i) != 0 {
+                out[i] = self.find(keys[i].borrow(), guard);
+            }
+        }
+    }
+
+    /// One level of a batched descent, from a node whose child is known to that child, at `level`.
+    #[inline(always)]
+    fn one_down(&self, from: Located, level: u32, key: &S) -> Option<Located> {
+        // SAFETY: `from.node` was handed out: the root, or a node that this function validated.
+        let node = unsafe { self.node(from.node) };
+        if !node.version.validate(from.version) {
+            return None;
+        }
+        // SAFETY: read from a node above level 1 (the batch counts levels down from the root's, which
+        // was read at the version that the first step validates), validated just now; the batch is
+        // pinned.
+        let child = unsafe { self.node(from.leaf) };
+        let version = child.version.try_read()?;
+        if !node.version.validate(from.version) {
+            return None;
+        }
+        let meta = child.meta();
+        // SAFETY: the batch is pinned.
+        let next = child.child(unsafe { child.upper(meta, key) });
+        if level > 1 {
+            self.prefetch(next);
+        }
+        Some(Located {
+            leaf: next,
+            node: from.leaf,
+            version,
+        })
+    }
+}
+
+const _: () = assert!(BATCH <= u32::BITS as usize);

@@ -1,0 +1,201 @@
+//! Changing the index: insert, remove, splits, growth and shrinking of the root.
+//!
+//! Writers lock nodes at the version that their descent saw, from top to bottom, and never wait while they hold
+//! one (module's head, Concurrency 3). An attempt that fails has changed nothing, except that it may have split a
+//! full node, which is no change to what the index means.
+
+use super::find::Step;
+use super::node::Node;
+use super::separator::Separator;
+use super::{InnerIndex, ROOT};
+use crate::sync::wait;
+use crossbeam_epoch::Guard;
+use crossbeam_utils::Backoff;
+
+impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
+    /// Adds `right` as the leaf of the keys from `separator` on, as far as the leaf that covers
+    /// `separator` now goes; that leaf keeps the keys below.
+    ///
+    /// The caller has split that leaf and holds its lock; `separator` is above the leaf's low end.
+    /// Never fails; allocates when nodes split.
+    pub fn insert(&self, separator: &S, right: u32, guard: &Guard) {
+        Self::check_guard(guard);
+        let full = self.allocate_separator(separator);
+        Self::retry(|| self.try_insert(separator, full, right));
+    }
+
+    fn try_insert(&self, separator: &S, full: S::Full, right: u32) -> Option<()> {
+        loop {
+            let mut parent = None;
+            let mut full_node = None;
+            let step = self.descend(
+                // SAFETY: the caller of `insert` is pinned.
+                |node, meta| unsafe { node.upper(meta, separator) },
+                |step| {
+                    if full_node.is_none() {
+                        if step.meta.count >= CAP {
+                            full_node = Some((parent, *step));
+                        }
+                        parent = Some(*step);
+                    }
+                },
+            )?;
+            if let Some((parent, node)) = full_node {
+                // Split the highest full node, then start again: its parent has room.
+                self.split(parent.as_ref(), &node)?;
+                continue;
+            }
+            if !step.node.version.try_lock_at(step.version) {
+                return None;
+            }
+            debug_assert!(
+                step.at == 0
+                    // SAFETY: locked, so the separators are in the index.
+                    || step.node.separator(step.at - 1).is_some_and(|s| unsafe { S::view(&s) } < separator),
+                "{separator:?} is a separator already"
+            );
+            // SAFETY: `full` is new, the others are in the index.
+            unsafe { step.node.insert(step.at, full, right) };
+            step.node.version.unlock();
+            return Some(());
+        }
+    }
+
+    /// Splits a full node; `None` if a version changed (nothing has happened then).
+    fn split(&self, parent: Option<&Step<'_, S>>, step: &Step<'_, S>) -> Option<()> {
+        let Some(parent) = parent else {
+            debug_assert_eq!(step.handle, ROOT, "only the root has no parent");
+            return self.split_root(step);
+        };
+        if !parent.node.version.try_lock_at(parent.version) {
+            return None;
+        }
+        if !step.node.version.try_lock_at(step.version) {
+            parent.node.version.unlock_unchanged();
+            return None;
+        }
+        let (handle, right) = self.new_node(step.meta.level, 0);
+        // SAFETY: both nodes are locked, so their separators are in the index.
+        unsafe {
+            let up = step.node.split(Self::middle(step), right);
+            parent.node.insert(parent.at, up, handle);
+        }
+        step.node.version.unlock();
+        parent.node.version.unlock();
+        Some(())
+    }
+
+    /// Splits the root in place: its content goes to two new nodes below it.
+    fn split_root(&self, step: &Step<'_, S>) -> Option<()> {
+        let root = step.node;
+        if !root.version.try_lock_at(step.version) {
+            return None;
+        }
+        let (left_handle, left) = self.new_node(step.meta.level, 0);
+        let (right_handle, right) = self.new_node(step.meta.level, 0);
+        left.copy_from(root);
+        // SAFETY: the root is locked, so its separators are in the index.
+        unsafe {
+            let up = left.split(Self::middle(step), right);
+            root.grow(left_handle, up, right_handle);
+        }
+        root.version.unlock();
+        Some(())
+    }
+
+    /// Where to split: in the middle, or near the end if that is where the new separator goes, so
+    /// that ascending insertion leaves nearly full nodes behind.
+    fn middle(step: &Step<'_, S>) -> usize {
+        let count = step.meta.count;
+        if step.at == count {
+            count - 2
+        } else {
+            count / 2
+        }
+    }
+
+    /// Takes `leaf` out; `key` is any key that is routed to it. Its range goes to its left neighbour,
+    /// or to its right one if it is the first below its parent (or, where parents go with it, below
+    /// the lowest ancestor that stays).
+    ///
+    /// The caller has emptied the leaf and holds its lock. False if `key` is not routed to `leaf`, or
+    /// if it is the only leaf, which stays.
+    pub fn remove(&self, leaf: u32, key: &S, guard: &Guard) -> bool {
+        Self::check_guard(guard);
+        Self::retry(|| self.try_remove(leaf, key, guard))
+    }
+
+    fn try_remove(&self, leaf: u32, key: &S, guard: &Guard) -> Option<bool> {
+        let mut path = Vec::with_capacity(8);
+        let last = self.descend(
+            // SAFETY: the caller of `remove` is pinned.
+            |node, meta| unsafe { node.upper(meta, key) },
+            |step| path.push(*step),
+        )?;
+        let routed = last.node.child(last.at) == leaf;
+        // The lowest ancestor that has another child; what is below it has only this leaf.
+        let stays = path.iter().rposition(|step| step.meta.count > 0);
+        let (true, Some(stays)) = (routed, stays) else {
+            // A version each was read before its child's: if all hold now, they held together.
+            return path
+                .iter()
+                .all(|step| step.node.version.validate(step.version))
+                .then_some(false);
+        };
+        let path = &path[stays..];
+        for (i, step) in path.iter().enumerate() {
+            if !step.node.version.try_lock_at(step.version) {
+                for locked in path[..i].iter().rev() {
+                    locked.node.version.unlock_unchanged();
+                }
+                return None;
+            }
+        }
+        let (ancestor, emptied) = path.split_first()?;
+        let separator = ancestor.node.remove(ancestor.at);
+        for step in emptied.iter().rev() {
+            step.node.version.unlock_obsolete();
+        }
+        ancestor.node.version.unlock();
+        self.retire_separator(separator, guard);
+        for step in emptied {
+            self.retire_node(step.handle, guard);
+        }
+        if ancestor.handle == ROOT {
+            self.shrink_root(guard);
+        }
+        Some(true)
+    }
+
+    /// While the root's only child is an inner node, the root takes over its content.
+    fn shrink_root(&self, guard: &Guard) {
+        let root = self.root();
+        let backoff = Backoff::new();
+        loop {
+            let version = root.version.read();
+            let meta = root.meta();
+            let handle = root.child(0);
+            if !root.version.validate(version) {
+                continue;
+            }
+            if meta.count > 0 || meta.level == 1 {
+                return;
+            }
+            // SAFETY: read from a node above level 1, validated just now.
+            let child: &Node<S> = unsafe { self.node(handle) };
+            let child_version = child.version.read();
+            if !root.version.try_lock_at(version) {
+                continue;
+            }
+            if !child.version.try_lock_at(child_version) {
+                root.version.unlock_unchanged();
+                wait(&backoff);
+                continue;
+            }
+            root.copy_from(child);
+            child.version.unlock_obsolete();
+            root.version.unlock();
+            self.retire_node(handle, guard);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What an inner node keeps of a separator: one word in the node, and for byte strings also a
+//! pointer to the whole.
+//!
+//! ```text
+//! u64        word = the separator itself                              nothing else
+//! byte       word = bytes skip .. skip + 8, big-endian, zero padded   pointer -> | len:u32 | bytes |
+//! string            (skip: length of the node's common prefix)
+//! ```
+//!
+//! Words compare like the strings' tails do, except that equal words decide nothing; then the
+//! strings themselves are compared.
+//!
+//! # Lifetime of byte-string separators
+//! 1. One is allocated when it enters the index, never changes, and moves between nodes as a
+//!    pointer.
+//! 2. When it leaves the index, every slot that held it in a reachable node has been overwritten
+//!    first; only then is it handed to the epoch collector. A reader that is pinned later than that
+//!    finds no slot with it, one pinned earlier keeps it alive.
+
+use crate::sync::AtomicPtr;
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cmp::Ordering as Order;
+use std::fmt::Debug;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u64 {}
+    impl Sealed for [u8] {}
+}
+
+/// A key type that the inner index can route by: `u64` or `[u8]`.
+///
+/// The methods are the index's business; callers only name the trait.
+pub trait Separator:
+    Ord + ToOwned<Owned: Ord + Debug + Clone + Send> + Debug + sealed::Sealed
+{
+    /// The word alone decides every comparison.
+    #[doc(hidden)]
+    const EXACT: bool;
+    /// A whole separator, as it is handed around inside the index.
+    #[doc(hidden)]
+    type Full: Copy + Debug;
+    /// What a node keeps beside the word. All zero is an empty one.
+    #[doc(hidden)]
+    type Slot: Send + Sync;
+
+    /// The word of this key in a node whose separators share `skip` bytes, this key included.
+    #[doc(hidden)]
+    fn word(&self, skip: usize) -> u64;
+    /// Order of this key against a prefix of `skip` bytes of `first`; `Equal` if it starts with it.
+    #[doc(hidden)]
+    fn cmp_prefix(&self, first: &Self, skip: usize) -> Order;
+    /// Length of the longest common prefix, at most `most`.
+    #[doc(hidden)]
+    fn common_prefix(&self, other: &Self, most: usize) -> usize;
+    /// A copy that the index owns, and the bytes it takes.
+    #[doc(hidden)]
+    fn allocate(&self) -> (Self::Full, usize);
+    /// The separator in a slot; `None` if the slot was seen empty (a torn read).
+    #[doc(hidden)]
+    fn load(word: u64, slot: &Self::Slot) -> Option<Self::Full>;
+    /// Puts a separator (or nothing) into a slot.
+    #[doc(hidden)]
+    fn store(slot: &Self::Slot, full: Option<Self::Full>);
+    /// The separator itself.
+    ///
+    /// # Safety
+    /// `full` has not been freed and is not while the result lives (the caller is pinned, or alone).
+    #[doc(hidden)]
+    unsafe fn view(full: &Self::Full) -> &Self;
+    /// Frees it; returns the bytes it took.
+    ///
+    /// # Safety
+    /// No one uses `full` any more, and it is freed once.
+    #[doc(hidden)]
+    unsafe fn free(full: Self::Full) -> usize;
+}
+
+/// Nothing: the word is the whole separator.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct NoSlot;
+
+impl Separator for u64 {
+    const EXACT: bool = true;
+    type Full = u64;
+    type Slot = NoSlot;
+
+    #[inline(always)]
+    fn word(&self, _skip: usize) -> u64 {
+        *self
+    }
+
+    #[inline(always)]
+    fn cmp_prefix(&self, _first: &Self, _skip: usize) -> Order {
+        Order::Equal
+    }
+
+    #[inline(always)]
+    fn common_prefix(&self, _other: &Self, _most: usize) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    fn allocate(&self) -> (Self::Full, usize) {
+        (*self, 0)
+    }
+
+    #[inline(always)]
+    fn load(word: u64, _slot: &Self::Slot) -> Option<Self::Full> {
+        Some(word)
+    }
+
+    #[inline(always)]
+    fn store(_slot: &Self::Slot, _full: Option<Self::Full>) {}
+
+    #[inline(always)]
+    unsafe fn view(full: &Self::Full) -> &Self {
+        full
+    }
+
+    #[inline(always)]
+    unsafe fn free(_full: Self::Full) -> usize {
+        0
+    }
+}
+
+/// A byte string on the heap: its length, then its bytes. Never changes.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct ByteSeparator(NonNull<u32>);
+
+/// Where a node keeps the pointer to a byte string, or null.
+#[doc(hidden)]
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct FullSlot(AtomicPtr<u32>);
+
+/// Size of the length field.
+const LEN: usize = size_of::<u32>();
+
+impl ByteSeparator {
+    fn layout(len: usize) -> Layout {
+        // Keys are at most 64 KiB long, so neither the sum nor the length field overflows.
+        Layout::from_size_align(LEN + len, align_of::<u32>()).expect("keys are short")
+    }
+
+    fn new(bytes: &[u8]) -> Self {
+        let len = u32::try_from(bytes.len()).expect("keys are short");
+        let layout = Self::layout(bytes.len());
+        // SAFETY: the layout's size is at least LEN, not zero.
+        let at = unsafe { alloc(layout) };
+        let Some(head) = NonNull::new(at.cast::<u32>()) else {
+            handle_alloc_error(layout)
+        };
+        // SAFETY: 1. `head` is valid for LEN + len bytes and aligned for u32; 2. no one else knows
+        // it yet; 3. a fresh allocation does not overlap `bytes`.
+        unsafe {
+            head.write(len);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.add(LEN), bytes.len());
+        }
+        Self(head)
+    }
+}
+
+impl Separator for [u8] {
+    const EXACT: bool = false;
+    type Full = ByteSeparator;
+    type Slot = FullSlot;
+
+    #[inline]
+    fn word(&self, skip: usize) -> u64 {
+        let tail = self.get(skip..).unwrap_or_default();
+        if let Some(bytes) = tail.first_chunk::<8>() {
+            return u64::from_be_bytes(*bytes);
+        }
+        let mut bytes = [0; 8];
+        bytes[..tail.len()].copy_from_slice(tail);
+        u64::from_be_bytes(bytes)
+    }
+
+    #[inline]
+    fn cmp_prefix(&self, first: &Self, skip: usize) -> Order {
+        // A torn `skip` may be longer than `first`; a key shorter than the prefix that agrees as far
+        // as it goes sorts before it, as slices do.
+        self[..self.len().min(skip)].cmp(&first[..first.len().min(skip)])
+    }
+
+    fn common_prefix(&self, other: &Self, most: usize) -> usize {
+        self.iter()
+            .zip(other)
+            .take(most)
+            .take_while(|(a, b)| a == b)
+            .count()
+    }
+
+    fn allocate(&self) -> (Self::Full, usize) {
+        (ByteSeparator::new(self), LEN + self.len())
+    }
+
+    #[inline(always)]
+    fn load(_word: u64, slot: &Self::Slot) -> Option<Self::Full> {
+        // ORDERING: Acquire; pairs with the Release in `store`. The string is read before the node
+        // is validated, so seeing the pointer must imply seeing what it leads to.
+        NonNull::new(slot.0.load(Ordering::Acquire)).map(ByteSeparator)
+    }
+
+    #[inline(always)]
+    fn store(slot: &Self::Slot, full: Option<Self::Full>) {
+        let pointer = full.map_or(std::ptr::null_mut(), |full| full.0.as_ptr());
+        // ORDERING: Release; pairs with the Acquire in `load`.
+        slot.0.store(pointer, Ordering::Release);
+    }
+
+    #[inline(always)]
+    unsafe fn view(full: &Self::Full) -> &Self {
+        // SAFETY: 1. the caller says that it is not freed; 2. `new` wrote the length and as many
+        // bytes after it; 3. no one writes to it after `new`.
+        unsafe {
+            let len = full.0.read() as usize;
+            std::slice::from_raw_parts(full.0.cast::<u8>().add(LEN).as_ptr(), len)
+        }
+    }
+
+    unsafe fn free(full: Self::Full) -> usize {
+        // SAFETY: 1. the caller says that no one uses it any more and that this happens once; 2. the
+        // layout is the one that `new` allocated with, since the length never changes.
+        unsafe {
+            let len = full.0.read() as usize;
+            dealloc(full.0.as_ptr().cast(), Self::Full::layout(len));
+            LEN + len
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_order_like_the_strings_unless_equal() {
+        let strings: &[&[u8]] = &[
+            b"",
+            b"\0",
+            b"\0\0",
+            b"\0\x01",
+            b"a",
+            b"a\0",
+            b"a\0b",
+            b"abcdefg",
+            b"abcdefgh",
+            b"abcdefgh\0",
+            b"abcdefghi",
+            b"b",
+            b"\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        ];
+        for pair in strings.windows(2) {
+            assert!(pair[0] < pair[1], "{pair:?}");
+            assert!(pair[0].word(0) <= pair[1].word(0), "{pair:?}");
+        }
+        assert_eq!(b"user:000042".word(5), u64::from_be_bytes(*b"000042\0\0"));
+        assert_eq!(b"abc".word(5), 0, "a word past the end is all padding");
+        assert_eq!(b"abc".cmp_prefix(b"abcd", 4), Order::Less);
+        assert_eq!(b"abcde".cmp_prefix(b"abcd", 4), Order::Equal);
+        assert_eq!(b"abd".cmp_prefix(b"abcd", 4), Order::Greater);
+        assert_eq!(b"abcd".common_prefix(b"abxd", 9), 2);
+        assert_eq!(b"abcd".common_prefix(b"abcd", 3), 3);
+    }
+
+    #[test]
+    fn whole_separators_round_trip() {
+        for bytes in [&b""[..], b"\0", b"separator", &[7; 65_536]] {
+            let (full, size) = bytes.allocate();
+            let slot = FullSlot(AtomicPtr::new(std::ptr::null_mut()));
+            assert!(<[u8]>::load(0, &slot).is_none(), "empty at first");
+            <[u8]>::store(&slot, Some(full));
+            let seen = <[u8]>::load(0, &slot).expect("just stored");
+            // SAFETY: allocated above and not freed before the next statement but one.
+            assert_eq!(unsafe { <[u8]>::view(&seen) }, bytes);
+            // SAFETY: allocated above, freed once.
+            assert_eq!(unsafe { <[u8]>::free(full) }, size);
+        }
+    }
+}

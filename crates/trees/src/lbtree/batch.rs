@@ -1,0 +1,222 @@
+//! Batches: all searches go down together, so that their cache misses overlap; inserts share fences.
+//!
+//! Persist cost of a batch of inserts without splits: the lines of its inserts, each once; 1 fence, and
+//! 1 more (shared by all) if some insert wrote a line other than its header's or the pairs have records.
+//! 1 commit.
+
+use super::LbTree;
+use super::insert::{IfPresent, Pair};
+use super::leaf::Header;
+use crate::index::InsertError;
+use crate::inner::Located;
+use crate::repr::{KeyRepr, Repr};
+use crate::version_lock::{Locked, VersionLocks};
+use bristlecone_pmem::Media;
+use crossbeam_epoch::{self as epoch, Guard};
+use std::borrow::Borrow;
+
+/// Keys that go down together.
+const TOGETHER: usize = 32;
+
+/// A leaf that a batch has locked, with the headers that it is going to get.
+struct Held<'t, const B: usize> {
+    leaf: u32,
+    locked: Locked<'t>,
+    durable: [Header; B],
+    wanted: [Header; B],
+    /// Lines other than header lines that were written, a bit each.
+    lines: [u8; B],
+    /// Numbers of the pairs that went here.
+    pairs: Vec<usize>,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+    pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        out.clear();
+        out.reserve(keys.len());
+        let mut located = [Located::default(); TOGETHER];
+        for keys in keys.chunks(TOGETHER) {
+            let guard = epoch::pin();
+            let located = &mut located[..keys.len()];
+            self.locate(keys, located, &guard);
+            for (key, at) in keys.iter().zip(located) {
+                let word = self.try_find_word(key.borrow(), at, &guard);
+                out.push(word.and_then(|word| V::read(self.pm(), word, ToOwned::to_owned)));
+            }
+        }
+    }
+
+    /// Finds the leaves of `keys` and asks for their lines.
+    fn locate<Q: Borrow<K>>(&self, keys: &[Q], located: &mut [Located], guard: &Guard) {
+        self.inner.find_batch(keys, located, guard);
+        for at in located {
+            self.prefetch(at.leaf);
+            self.locks.prefetch(at.leaf);
+        }
+    }
+
+    /// The value word of `key`, from the leaf at `at` if that still is the one.
+    #[inline(always)]
+    fn try_find_word(&self, key: &K, at: &Located, guard: &Guard) -> Option<u64> {
+        if let Some(version) = self.locks.try_read(at.leaf)
+            && self.inner.validate(at)
+        {
+            let found = self.search(self.leaf(at.leaf), key, key.hash());
+            if self.locks.validate(at.leaf, version) {
+                return found.map(|found| found.value);
+            }
+        }
+        self.find_word(key, guard)
+    }
+
+    pub(super) fn insert_batch<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        out.clear();
+        out.reserve(pairs.len());
+        for pairs in pairs.chunks(TOGETHER) {
+            self.insert_together(pairs, out);
+        }
+    }
+
+    fn insert_together<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        let guard = epoch::pin();
+        let start = out.len();
+        out.extend(pairs.iter().map(|(k, v)| self.check_pair(k.borrow(), v.borrow())));
+        let mut located = [Located::default(); TOGETHER];
+        let located = &mut located[..pairs.len()];
+        let keys: Vec<&K> = pairs.iter().map(|(key, _)| key.borrow()).collect();
+        self.locate(&keys, located, &guard);
+        let mut held: Vec<Held<'_, B>> = Vec::with_capacity(pairs.len());
+        // Pairs that need a split, or whose leaf someone else holds, go one by one afterwards.
+        let mut later: Vec<usize> = Vec::new();
+        for (i, (key, value)) in pairs.iter().enumerate() {
+            if out[start + i].is_err() {
+                continue;
+            }
+            match self.place_together(&keys, i, value.borrow(), &located[i], &mut held) {
+                Ok(true) => {}
+                Ok(false) => later.push(i),
+                Err(e) => out[start + i] = Err(e),
+            }
+            let _ = key;
+        }
+        let placed: Vec<usize> = self.publish_together(held);
+        if !placed.is_empty()
+            && let Err(e) = self.commit()
+        {
+            for i in placed {
+                out[start + i] = Err(e.duplicate().into());
+            }
+        }
+        drop(guard);
+        for i in later {
+            let (key, value) = &pairs[i];
+            out[start + i] =
+                self.put(key.borrow(), value.borrow(), IfPresent::Refuse).map(|_| ());
+        }
+    }
+
+    /// Writes pair `i` into its leaf without publishing it. False if it has to go alone.
+    fn place_together<'t>(
+        &'t self,
+        keys: &[&K],
+        i: usize,
+        value: &V,
+        at: &Located,
+        held: &mut Vec<Held<'t, B>>,
+    ) -> Result<bool, InsertError> {
+        let (key, pm) = (keys[i], self.pm());
+        let hash = key.hash();
+        let mine = held.iter().position(|h| h.leaf == at.leaf);
+        let mine = match mine {
+            // The lock is ours, but this key may have been located before it was taken.
+            Some(mine) if self.inner.validate(at) => mine,
+            Some(_) => return Ok(false),
+            None => {
+                // Never wait while holding locks; never take a lock that covers a held leaf.
+                if held.iter().any(|h| VersionLocks::same_slot(h.leaf, at.leaf)) {
+                    return Ok(false);
+                }
+                let Some(version) = self.locks.try_read(at.leaf) else { return Ok(false) };
+                if !self.inner.validate(at) {
+                    return Ok(false);
+                }
+                let Some(locked) = self.locks.try_lock_at(at.leaf, version) else {
+                    return Ok(false);
+                };
+                let durable = self.leaf(at.leaf).headers(pm);
+                let (leaf, wanted) = (at.leaf, durable);
+                held.push(Held { leaf, locked, durable, wanted, lines: [0; B], pairs: Vec::new() });
+                held.len() - 1
+            }
+        };
+        let held = &mut held[mine];
+        let leaf = self.leaf(held.leaf);
+        if self.search(leaf, key, hash).is_some() || held.pairs.iter().any(|j| keys[*j] == key) {
+            return Err(InsertError::KeyExists);
+        }
+        // Only slots that the durable header does not count either (invariant 5).
+        let usable = |b: usize| held.durable[b].empty() & held.wanted[b].empty();
+        let Some(b) = (0..B).find(|&b| usable(b) != 0) else { return Ok(false) };
+        let usable = usable(b);
+        let pair: Pair = self.make_pair(key, value, hash)?;
+        let place = held.durable[0].place(b);
+        let line = self.place(&leaf.blocks[b], place, &mut held.wanted[b], usable, pair);
+        if line != place.line() {
+            held.lines[b] |= 1 << line;
+        }
+        held.pairs.push(i);
+        Ok(true)
+    }
+
+    /// Makes everything that was placed count. Returns the numbers of the pairs.
+    fn publish_together(&self, held: Vec<Held<'_, B>>) -> Vec<usize> {
+        let pm = self.pm();
+        let mut other_lines = false;
+        for held in &held {
+            for (b, lines) in held.lines.iter().enumerate() {
+                for line in (0..4).filter(|line| lines & 1 << line != 0) {
+                    // PERSIST: new and moved entries, before the headers that make them count.
+                    pm.flush(self.leaf(held.leaf).blocks[b].line(line), 64);
+                    other_lines = true;
+                }
+            }
+        }
+        let any = held.iter().any(|held| !held.pairs.is_empty());
+        if other_lines || (Self::RECORDS && any) {
+            // PERSIST: those lines, and the pairs' records: one fence for the batch.
+            pm.fence();
+        }
+        for held in &held {
+            let leaf = self.leaf(held.leaf);
+            for b in 0..B {
+                if held.wanted[b] != held.durable[b] {
+                    let place = held.durable[0].place(b);
+                    leaf.blocks[b].store_header(pm, place, held.wanted[b]);
+                    // PERSIST: the NAWs that make the batch's inserts count, each for itself.
+                    pm.flush(leaf.blocks[b].line(place.line()), 64);
+                }
+            }
+        }
+        if any {
+            pm.fence();
+        }
+        let mut placed = Vec::new();
+        for held in held {
+            if held.pairs.is_empty() {
+                held.locked.unlock_unchanged();
+            } else {
+                held.locked.unlock();
+            }
+            placed.extend(held.pairs);
+        }
+        placed
+    }
+}

@@ -1,0 +1,153 @@
+//! Bulk load: a chain of leaves built beside the tree, switched in by one NAW of the head word.
+//!
+//! Persist cost: every line written once, 2 fences in all.
+
+use super::insert::Pair;
+use super::leaf::{Header, Place};
+use super::recovery::{INNER_FILL, Positions};
+use super::{HEAD, LbTree, handle, offset};
+use crate::fingerprint::SLOTS;
+use crate::index::{Fill, InsertError};
+use crate::inner::InnerIndex;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, POff};
+use std::borrow::Borrow;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+/// Leaves that nothing leads to yet, for giving back if the load fails.
+struct Chain<K: ToOwned + ?Sized> {
+    leaves: Vec<u32>,
+    lows: Vec<K::Owned>,
+    pairs: Vec<Pair>,
+    entries: u64,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+    pub(super) fn load_sorted<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        let guard = crossbeam_epoch::pin();
+        let only = self.inner.find_first(&guard);
+        let old = only.located.leaf;
+        if only.high.is_some() || self.leaf(old).headers(self.pm()).iter().any(|h| h.count() > 0) {
+            return Err(InsertError::KeyExists);
+        }
+        let mut chain: Chain<K> =
+            Chain { leaves: Vec::new(), lows: Vec::new(), pairs: Vec::new(), entries: 0 };
+        if let Err(e) = self.build(sorted, fill.of(Self::CAPACITY), &mut chain) {
+            self.discard(chain);
+            return Err(e);
+        }
+        let Some(&first) = chain.leaves.first() else { return Ok(0) };
+        let lows = chain.lows.drain(..).skip(1).zip(chain.leaves.iter().copied().skip(1));
+        let inner = match InnerIndex::from_sorted(first, lows, INNER_FILL) {
+            Ok(inner) => inner,
+            Err(e) => {
+                self.discard(chain);
+                return Err(InsertError::Space(bristlecone_pmem::SpaceError::io(
+                    "building the inner nodes",
+                    std::io::Error::other(e.to_string()),
+                )));
+            }
+        };
+        let pm = self.pm();
+        // PERSIST: all leaves and records, before the head word that leads to them.
+        pm.fence();
+        // PERSIST: (in `publish`) the loaded leaves are the tree.
+        self.root().word(HEAD).publish(pm, offset(first));
+        self.inner = inner;
+        self.heap.retire(POff::new(offset(old)), &guard);
+        let positions = Positions::spread(chain.leaves.into_iter());
+        positions.save(self.root());
+        self.positions = Mutex::new(positions);
+        self.commit()?;
+        Ok(chain.entries)
+    }
+
+    fn build<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        per_leaf: usize,
+        chain: &mut Chain<K>,
+    ) -> Result<(), InsertError> {
+        let mut last: Option<Q> = None;
+        // Pairs of the leaf that is being filled are in `chain.pairs`.
+        for (key, value) in sorted {
+            self.check_pair(key.borrow(), value.borrow())?;
+            if last.as_ref().is_some_and(|last| last.borrow() >= key.borrow()) {
+                return Err(InsertError::KeyExists);
+            }
+            if chain.pairs.len() == per_leaf {
+                self.seal(chain)?;
+            }
+            if chain.pairs.is_empty() {
+                chain.lows.push(key.borrow().to_owned());
+            }
+            let pair = self.make_pair(key.borrow(), value.borrow(), key.borrow().hash())?;
+            chain.pairs.push(pair);
+            chain.entries += 1;
+            last = Some(key);
+        }
+        if !chain.pairs.is_empty() {
+            self.seal(chain)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the pairs gathered so far as the next leaf of the chain.
+    fn seal(&self, chain: &mut Chain<K>) -> Result<(), InsertError> {
+        let pm = self.pm();
+        let new = handle(Self::new_leaf_in(&self.heap)?);
+        let leaf = self.leaf(new);
+        let mut headers = [Header::default(); B];
+        let n = chain.pairs.len();
+        for (i, pair) in chain.pairs.drain(..).enumerate() {
+            // Blocks alike, each packed from the end, so that header lines have room.
+            let (b, nth) = (i * B / n, i - (i * B / n * n).div_ceil(B));
+            let slot = SLOTS - 1 - nth;
+            leaf.blocks[b].store_entry(pm, slot, pair.key, pair.value);
+            headers[b].set(slot, pair.fingerprint);
+        }
+        // ORDERING: Relaxed; nothing leads to the leaf yet.
+        leaf.sibling(0).store(pm, 0, Ordering::Relaxed);
+        leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
+        for (block, header) in leaf.blocks.iter().zip(headers) {
+            block.store_header(pm, Place::Front, header);
+        }
+        // PERSIST: the leaf, fenced before the head word is published.
+        pm.flush_of(leaf);
+        if let Some(before) = chain.leaves.last() {
+            let word = self.leaf(*before).sibling(0);
+            // ORDERING: Relaxed; as above.
+            word.store(pm, offset(new), Ordering::Relaxed);
+            // PERSIST: the link, likewise.
+            pm.flush_of(word);
+        }
+        chain.leaves.push(new);
+        Ok(())
+    }
+
+    fn discard(&self, chain: Chain<K>) {
+        let pm = self.pm();
+        for pair in chain.pairs {
+            self.free_pair(pair);
+        }
+        for leaf in chain.leaves {
+            let blocks = &self.leaf(leaf).blocks;
+            for (block, header) in blocks.iter().zip(self.leaf(leaf).headers(pm)) {
+                for slot in super::leaf::slots(header.bitmap()) {
+                    let (key, value) = block.entry(pm, slot);
+                    K::free(&self.heap, key);
+                    V::free(&self.heap, value);
+                }
+            }
+            self.heap.free(POff::new(offset(leaf)));
+        }
+    }
+}

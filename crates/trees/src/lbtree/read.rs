@@ -1,0 +1,91 @@
+//! Search (Algorithm 1): descend, compare fingerprints, compare keys, validate.
+
+use super::leaf::{Header, Leaf, slots};
+use super::{LbTree, offset};
+use crate::repr::{KeyRepr, Repr};
+use crate::version_lock::Locked;
+use bristlecone_pmem::Media;
+use crossbeam_epoch::{self as epoch, Guard};
+
+/// Where a key was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub block: usize,
+    pub slot: usize,
+    pub key: u64,
+    pub value: u64,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+    /// Looks for a key in a leaf. Right under the leaf's lock, or once its version is validated.
+    #[inline(always)]
+    pub(super) fn search(&self, leaf: &Leaf<B>, key: &K, hash: u32) -> Option<Found> {
+        let pm = self.pm();
+        let first = leaf.first_header(pm);
+        self.search_block(leaf, 0, first, key, hash).or_else(|| {
+            (1..B).find_map(|b| {
+                let header = leaf.blocks[b].header(pm, first.place(b));
+                self.search_block(leaf, b, header, key, hash)
+            })
+        })
+    }
+
+    #[inline(always)]
+    fn search_block(
+        &self,
+        leaf: &Leaf<B>,
+        block: usize,
+        header: Header,
+        key: &K,
+        hash: u32,
+    ) -> Option<Found> {
+        let pm = self.pm();
+        slots(header.candidates(hash as u8)).find_map(|slot| {
+            let (word, value) = leaf.blocks[block].entry(pm, slot);
+            key.is_at(hash, pm, word).then_some(Found { block, slot, key: word, value })
+        })
+    }
+
+    /// Finds `key` and calls `f` with its value.
+    #[inline]
+    pub(super) fn find_value<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        let guard = epoch::pin();
+        let word = self.find_word(key, &guard)?;
+        V::read(self.pm(), word, f)
+    }
+
+    /// The value word of `key`.
+    #[inline]
+    pub(super) fn find_word(&self, key: &K, guard: &Guard) -> Option<u64> {
+        let hash = key.hash();
+        loop {
+            let at = self.inner.find(key, guard);
+            self.prefetch(at.leaf);
+            let version = self.locks.read(at.leaf);
+            if !self.inner.validate(&at) {
+                continue;
+            }
+            let found = self.search(self.leaf(at.leaf), key, hash);
+            if self.locks.validate(at.leaf, version) {
+                return found.map(|found| found.value);
+            }
+        }
+    }
+
+    /// The leaf of `key`, locked.
+    #[inline]
+    pub(super) fn lock_leaf(&self, key: &K, guard: &Guard) -> (u32, &Leaf<B>, Locked<'_>) {
+        loop {
+            let at = self.inner.find(key, guard);
+            self.prefetch(at.leaf);
+            let version = self.locks.read(at.leaf);
+            if !self.inner.validate(&at) {
+                continue;
+            }
+            if let Some(locked) = self.locks.try_lock_at(at.leaf, version) {
+                debug_assert!(offset(at.leaf) < self.pm().len(), "leaf {} is in the pool", at.leaf);
+                return (at.leaf, self.leaf(at.leaf), locked);
+            }
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Opening: reading the volatile part back after a clean close, or rebuilding it by walking the leaves.
+//!
+//! The walk is cut into segments at the *recorded positions* (section 4.2): leaves, roughly equally
+//! spaced, whose offsets stand in root words. Every thread walks several segments in turns, so that
+//! the cache misses of their chains overlap even with one thread.
+//!
+//! The walk checks what it follows: leaves and records must be blocks of this root that nothing else
+//! reached, keys must ascend from leaf to leaf. So a corrupt pool ends in an error, not in a loop.
+//!
+//! Repairs (each can be repeated): lock bits are cleared, empty leaves unlinked.
+
+use super::leaf::slots;
+use super::{
+    HEAD, LbOptions, LbTree, POSITION_COUNT, POSITIONS, TreeError, offset, snapshot,
+};
+use crate::index::{Fill, RecoveryReport};
+use crate::inner::InnerIndex;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::{Media, POff};
+use crossbeam_epoch as epoch;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Segments that a thread walks in turns.
+const LANES: usize = 12;
+/// Splits before the first position is recorded.
+const FIRST_INTERVAL: u64 = 64;
+/// How full recovery leaves inner nodes.
+pub(super) const INNER_FILL: Fill = match Fill::percent(85) {
+    Some(fill) => fill,
+    None => Fill::FULL,
+};
+
+/// Which leaves are recorded as places to start a walk from. The persistent truth is in root words.
+#[derive(Debug)]
+pub(super) struct Positions {
+    at: [u32; POSITION_COUNT],
+    /// Slots in use, in the order they were recorded.
+    by_time: Vec<usize>,
+    /// Slots to record into.
+    spare: Vec<usize>,
+    /// Splits seen since the tree was opened, and how many make one position.
+    splits: u64,
+    interval: u64,
+}
+
+impl Default for Positions {
+    fn default() -> Self {
+        Self {
+            at: [0; POSITION_COUNT],
+            by_time: Vec::new(),
+            spare: (0..POSITION_COUNT).rev().collect(),
+            splits: 0,
+            interval: FIRST_INTERVAL,
+        }
+    }
+}
+
+impl Positions {
+    /// Counts a split; the slot to record the new leaf in, if it is time.
+    fn count(&mut self, leaf: u32) -> Option<usize> {
+        self.splits += 1;
+        if !self.splits.is_multiple_of(self.interval) {
+            return None;
+        }
+        if self.spare.is_empty() {
+            // Twice the distance from here on: every other position may be overwritten. It stays
+            // valid until it is.
+            self.interval *= 2;
+            let mut kept = Vec::with_capacity(POSITION_COUNT);
+            for (i, slot) in self.by_time.drain(..).enumerate() {
+                if i % 2 == 0 { kept.push(slot) } else { self.spare.push(slot) }
+            }
+            self.by_time = kept;
+        }
+        let slot = self.spare.pop()?;
+        self.at[slot] = leaf;
+        self.by_time.push(slot);
+        Some(slot)
+    }
+
+    /// Forgets a leaf; its slot, if it was recorded.
+    pub(super) fn remove(&mut self, leaf: u32) -> Option<usize> {
+        let slot = self.at.iter().position(|at| *at == leaf)?;
+        self.at[slot] = 0;
+        if let Some(i) = self.by_time.iter().position(|s| *s == slot) {
+            self.by_time.remove(i);
+            self.spare.push(slot);
+        }
+        Some(slot)
+    }
+
+    /// Equally spaced positions over `leaves`.
+    pub(super) fn spread(leaves: impl ExactSizeIterator<Item = u32>) -> Self {
+        let mut positions = Self::default();
+        let n = leaves.len() as u64;
+        positions.interval = (n / POSITION_COUNT as u64 * 2).max(FIRST_INTERVAL);
+        let every = n.div_ceil(POSITION_COUNT as u64).max(FIRST_INTERVAL) as usize;
+        for leaf in leaves.skip(every).step_by(every) {
+            let Some(slot) = positions.spare.pop() else { break };
+            positions.at[slot] = leaf;
+            positions.by_time.push(slot);
+        }
+        positions
+    }
+
+    /// The positions that the root words hold.
+    pub(super) fn load<M: Media>(root: &Root<M>, leaves: u64) -> Self {
+        let mut positions = Self {
+            spare: Vec::new(),
+            interval: (leaves / POSITION_COUNT as u64 * 2).max(FIRST_INTERVAL),
+            ..Self::default()
+        };
+        for (slot, off) in recorded(root).into_iter().enumerate() {
+            match u32::try_from(off / super::BLOCK as u64) {
+                Ok(leaf) if leaf != 0 => {
+                    positions.at[slot] = leaf;
+                    positions.by_time.push(slot);
+                }
+                _ => positions.spare.push(slot),
+            }
+        }
+        positions
+    }
+
+    /// Writes all positions to the root words.
+    pub(super) fn save<M: Media>(&self, root: &Root<M>) {
+        let pm = root.pool().pm();
+        for (slot, leaf) in self.at.iter().enumerate() {
+            let word = root.word(POSITIONS + slot);
+            // ORDERING: Relaxed; read by recovery only.
+            if word.load(pm, Ordering::Relaxed) != offset(*leaf) {
+                word.store(pm, offset(*leaf), Ordering::Relaxed);
+                // PERSIST: the position; any subset of them is valid, so one fence does for all.
+                pm.flush_of(word);
+            }
+        }
+        pm.fence();
+    }
+}
+
+fn recorded<M: Media>(root: &Root<M>) -> [u64; POSITION_COUNT] {
+    // ORDERING: Relaxed; the tree is being opened.
+    std::array::from_fn(|i| root.word(POSITIONS + i).load(root.pool().pm(), Ordering::Relaxed))
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+    /// Notes that a split made `leaf`, which is in the chain durably; records it if it is time.
+    pub(super) fn record_position(&self, leaf: u32) {
+        let mut positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = positions.count(leaf) {
+            // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs
+            // this lock).
+            self.root().word(POSITIONS + slot).publish(self.pm(), offset(leaf));
+        }
+    }
+}
+
+/// Opens a published root.
+pub(super) fn open<K, V, M, const B: usize>(
+    root: Root<M>,
+    options: &LbOptions,
+) -> Result<LbTree<K, V, M, B>, TreeError>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    let started = Instant::now();
+    let heap = root.heap();
+    heap.begin_recovery();
+    if let Some((inner, leaves)) = snapshot::load::<K, M>(&root, &heap)? {
+        let positions = Positions::load(&root, leaves);
+        heap.finish_recovery();
+        let report =
+            RecoveryReport { clean: true, elapsed: started.elapsed(), ..RecoveryReport::default() };
+        let mut tree = LbTree::assemble(inner, heap, root, options, report);
+        tree.positions = Mutex::new(positions);
+        tree.commit()?;
+        return Ok(tree);
+    }
+    // The inner index of this value is replaced by what the walk finds.
+    let placeholder = InnerIndex::new(0).map_err(TreeError::Memory)?;
+    let mut tree: LbTree<K, V, M, B> =
+        LbTree::assemble(placeholder, heap, root, options, RecoveryReport::default());
+    match tree.rebuild(options.recovery_threads.max(1)) {
+        Ok(mut report) => {
+            report.elapsed = started.elapsed();
+            tree.report = report;
+            tree.commit()?;
+            Ok(tree)
+        }
+        Err(e) => {
+            // Nothing of this tree may be saved as if it were whole.
+            tree.root = None;
+            Err(e)
+        }
+    }
+}
+
+/// A leaf that the walk found; `low` is its smallest key, `None` if it is empty.
+struct Walked<K: ToOwned + ?Sized> {
+    low: Option<K::Owned>,
+    leaf: u32,
+}
+
+/// The leaves from one start to the next.
+struct Segment<K: ToOwned + ?Sized> {
+    start: u32,
+    leaves: Vec<Walked<K>>,
+    /// Word of the largest key.
+    high: Option<u64>,
+    /// Where the chain goes on; 0 at its end.
+    next: u64,
+    entries: u64,
+    lock_bits: u64,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+    /// Walks the leaves and builds everything volatile.
+    fn rebuild(&mut self, threads: usize) -> Result<RecoveryReport, TreeError> {
+        // ORDERING: Relaxed; the tree is being opened.
+        let head = self.root().word(HEAD).load(self.pm(), Ordering::Relaxed);
+        let mut starts = vec![head];
+        starts.extend(recorded(self.root()).into_iter().filter(|off| *off != 0));
+        let mut starts = starts
+            .into_iter()
+            .map(|off| self.checked_handle(off))
+            .collect::<Result<Vec<u32>, _>>()?;
+        let head = starts[0];
+        starts.sort_unstable();
+        starts.dedup();
+        let segments = self.walk(&starts, threads)?;
+        let report = RecoveryReport {
+            clean: false,
+            leaves_scanned: segments.iter().map(|s| s.leaves.len() as u64).sum(),
+            entries: segments.iter().map(|s| s.entries).sum(),
+            repaired: segments.iter().map(|s| s.lock_bits).sum(),
+            threads,
+            elapsed: std::time::Duration::ZERO,
+        };
+        if report.repaired > 0 {
+            // PERSIST: cleared lock bits; each can be cleared again if it is lost.
+            self.pm().fence();
+        }
+        let leaves = self.join(head, segments)?;
+        self.heap.finish_recovery();
+        self.adopt(leaves, report)
+    }
+
+    fn checked_handle(&self, off: u64) -> Result<u32, TreeError> {
+        let unit = super::BLOCK as u64;
+        match u32::try_from(off / unit) {
+            Ok(leaf) if off % unit == 0 && leaf != 0 => Ok(leaf),
+            _ => Err(TreeError::Corrupt(format!("no leaf can be at {off:#x}"))),
+        }
+    }
+
+    /// Walks from each start to the next start that the chain meets.
+    fn walk(&self, starts: &[u32], threads: usize) -> Result<Vec<Segment<K>>, TreeError> {
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let worker = || -> Result<Vec<Segment<K>>, TreeError> {
+            let mut done = Vec::new();
+            let mut lanes: Vec<(Segment<K>, u64)> = Vec::with_capacity(LANES);
+            loop {
+                while lanes.len() < LANES {
+                    // ORDERING: Relaxed; only the number matters.
+                    let Some(start) = starts.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                    self.prefetch_checked(offset(*start));
+                    let segment = Segment {
+                        start: *start,
+                        leaves: Vec::new(),
+                        high: None,
+                        next: 0,
+                        entries: 0,
+                        lock_bits: 0,
+                    };
+                    lanes.push((segment, offset(*start)));
+                }
+                // ORDERING: Relaxed; a hint to stop early.
+                if lanes.is_empty() || failed.load(Ordering::Relaxed) {
+                    return Ok(done);
+                }
+                let mut i = 0;
+                while i < lanes.len() {
+                    let (segment, at) = &mut lanes[i];
+                    let next = self.visit(*at, segment).inspect_err(|_| {
+                        failed.store(true, Ordering::Relaxed);
+                    })?;
+                    let at_end = next == 0
+                        || u32::try_from(next / super::BLOCK as u64)
+                            .is_ok_and(|leaf| starts.binary_search(&leaf).is_ok());
+                    if at_end {
+                        segment.next = next;
+                        done.push(lanes.swap_remove(i).0);
+                    } else {
+                        *at = next;
+                        i += 1;
+                    }
+                }
+            }
+        };
+        if threads == 1 {
+            return worker();
+        }
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+            handles
+                .into_iter()
+                .map(|handle| {
+                    handle.join().unwrap_or_else(|_| {
+                        Err(TreeError::Corrupt("a recovery thread stopped".into()))
+                    })
+                })
+                .collect()
+        });
+        let mut segments = Vec::new();
+        for result in results {
+            segments.extend(result?);
+        }
+        Ok(segments)
+    }
+
+    /// Asks for a leaf whose offset has not been checked yet.
+    fn prefetch_checked(&self, off: u64) {
+        if off < self.pm().len() {
+            let at = self.base.wrapping_add(off as usize);
+            bristlecone_pmem::media::cpu::prefetch(at, B * super::BLOCK);
+        }
+    }
+
+    /// Looks at one leaf of the chain: marks it and its records, notes its keys, returns the offset
+    /// of the next.
+    fn visit(&self, off: u64, segment: &mut Segment<K>) -> Result<u64, TreeError> {
+        let guard = epoch::pin();
+        let corrupt = |what: String| TreeError::Corrupt(format!("leaf {off:#x}: {what}"));
+        let leaf_handle = self.checked_handle(off)?;
+        self.heap.mark(off, Self::LEAF_BYTES, &guard).map_err(corrupt)?;
+        let pm = self.pm();
+        let leaf = self.leaf(leaf_handle);
+        let headers = leaf.headers(pm);
+        // ORDERING: Relaxed; the tree is being opened.
+        let next = leaf.sibling(headers[0].alt()).load(pm, Ordering::Relaxed);
+        self.prefetch_checked(next);
+        for (b, header) in headers.iter().enumerate() {
+            if header.lock_bit() {
+                let mut cleared = *header;
+                cleared.clear_lock_bit();
+                let place = headers[0].place(b);
+                leaf.blocks[b].store_header(pm, place, cleared);
+                // PERSIST: the cleared lock bit, fenced by `rebuild`.
+                pm.flush(leaf.blocks[b].line(place.line()), 64);
+                segment.lock_bits += 1;
+            }
+        }
+        let (mut low, mut high): (Option<u64>, Option<u64>) = (None, None);
+        for (b, header) in headers.iter().enumerate() {
+            segment.entries += header.count() as u64;
+            for slot in slots(header.bitmap()) {
+                let (key, value) = leaf.blocks[b].entry(pm, slot);
+                let place = |e| corrupt(format!("block {b} slot {slot}: {e}"));
+                K::mark(&self.heap, key, &guard).map_err(place)?;
+                V::mark(&self.heap, value, &guard).map_err(place)?;
+                if low.is_none_or(|low| self.compare_words(key, low).is_lt()) {
+                    low = Some(key);
+                }
+                if high.is_none_or(|high| self.compare_words(key, high).is_gt()) {
+                    high = Some(key);
+                }
+            }
+        }
+        if let (Some(low), Some(before)) = (low, segment.high)
+            && self.compare_words(low, before).is_le()
+        {
+            return Err(corrupt("its keys do not follow those of the leaf before it".into()));
+        }
+        let low = low.and_then(|word| K::read(pm, word, ToOwned::to_owned));
+        segment.high = high.or(segment.high);
+        segment.leaves.push(Walked { low, leaf: leaf_handle });
+        Ok(next)
+    }
+
+    /// Puts the segments into chain order.
+    fn join(&self, head: u32, segments: Vec<Segment<K>>) -> Result<Vec<Walked<K>>, TreeError> {
+        let mut by_start: HashMap<u32, Segment<K>> =
+            segments.into_iter().map(|segment| (segment.start, segment)).collect();
+        let mut leaves = Vec::new();
+        let (mut start, mut high): (u32, Option<u64>) = (head, None);
+        loop {
+            let segment = by_start.remove(&start).ok_or_else(|| {
+                TreeError::Corrupt(format!("the chain comes to leaf {:#x} twice", offset(start)))
+            })?;
+            let low = segment.leaves.iter().find_map(|walked| walked.low.as_ref());
+            if let (Some(low), Some(before)) = (low, high)
+                && self.compare_to_word(std::borrow::Borrow::borrow(low), before).is_le()
+            {
+                return Err(TreeError::Corrupt(format!(
+                    "leaf {:#x}: its keys do not follow those of the leaf before it",
+                    offset(start)
+                )));
+            }
+            high = segment.high.or(high);
+            if leaves.is_empty() {
+                leaves = segment.leaves;
+            } else {
+                leaves.extend(segment.leaves);
+            }
+            if segment.next == 0 {
+                break;
+            }
+            start = self.checked_handle(segment.next)?;
+        }
+        match by_start.keys().next() {
+            None => Ok(leaves),
+            Some(lost) => Err(TreeError::Corrupt(format!(
+                "recorded leaf {:#x} is not in the chain",
+                offset(*lost)
+            ))),
+        }
+    }
+
+    /// Unlinks empty leaves, builds the inner index, records positions.
+    fn adopt(
+        &mut self,
+        mut leaves: Vec<Walked<K>>,
+        mut report: RecoveryReport,
+    ) -> Result<RecoveryReport, TreeError> {
+        let first = leaves[0].leaf;
+        let empty: Vec<u32> =
+            leaves.iter().skip(1).filter(|w| w.low.is_none()).map(|w| w.leaf).collect();
+        let kept =
+            |walked: &Walked<K>| walked.leaf == first || walked.low.is_some();
+        let positions = {
+            let kept: Vec<u32> = leaves.iter().filter(|w| kept(w)).map(|w| w.leaf).collect();
+            Positions::spread(kept.into_iter())
+        };
+        // Before anything is unlinked: positions that name kept leaves only.
+        positions.save(self.root());
+        if !empty.is_empty() {
+            let mut before = first;
+            for walked in &leaves[1..] {
+                if walked.low.is_some() {
+                    before = walked.leaf;
+                } else {
+                    self.unlink(self.leaf(before), self.leaf(walked.leaf));
+                }
+            }
+            for leaf in &empty {
+                self.heap.free(POff::new(offset(*leaf)));
+            }
+            report.repaired += empty.len() as u64;
+            leaves.retain(|walked| walked.leaf == first || walked.low.is_some());
+        }
+        let rest = leaves.into_iter().skip(1).filter_map(|walked| Some((walked.low?, walked.leaf)));
+        self.inner = InnerIndex::from_sorted(first, rest, INNER_FILL)
+            .map_err(|e| TreeError::Corrupt(e.to_string()))?;
+        self.positions = Mutex::new(positions);
+        Ok(report)
+    }
+}

@@ -1,0 +1,100 @@
+//! Removal by one NAW (section 3.1), and what the paper leaves out: giving emptied leaves back.
+//!
+//! Persist cost: 1 line, 1 fence. The removal that empties a leaf also unlinks it: 2 lines (1 more per
+//! further block) and 2 fences in the leaf before it.
+//!
+//! An emptied leaf L is unlinked from its predecessor P just as a split links one in: L's right sibling
+//! goes into P's inactive sibling pointer, one NAW on P switches. The first leaf always stays. Both
+//! locks are held, so P cannot split and L cannot be inserted into meanwhile.
+
+use super::leaf::Leaf;
+use super::{LbTree, offset};
+use crate::index::RemoveError;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, POff};
+use crossbeam_epoch::{self as epoch, Guard};
+use std::sync::atomic::Ordering;
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+    /// Removes `key`; true if it was there.
+    pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
+        let guard = epoch::pin();
+        let pm = self.pm();
+        let hash = key.hash();
+        let (handle, leaf, locked) = self.lock_leaf(key, &guard);
+        let Some(found) = self.search(leaf, key, hash) else {
+            locked.unlock_unchanged();
+            return Ok(false);
+        };
+        let headers = leaf.headers(pm);
+        let place = headers[0].place(found.block);
+        let mut header = headers[found.block];
+        header.clear(found.slot);
+        let block = &leaf.blocks[found.block];
+        block.store_header(pm, place, header);
+        // PERSIST: the NAW that makes the removal count.
+        pm.flush(block.line(place.line()), 64);
+        pm.fence();
+        locked.unlock();
+        K::retire(&self.heap, found.key, &guard);
+        V::retire(&self.heap, found.value, &guard);
+        if headers.iter().map(|h| h.count()).sum::<usize>() == 1 {
+            self.reclaim(handle, key, &guard);
+        }
+        self.commit()?;
+        Ok(true)
+    }
+
+    /// Unlinks and frees the leaf that `key` is routed to, if it is `handle` and still empty.
+    fn reclaim(&self, handle: u32, key: &K, guard: &Guard) {
+        loop {
+            let near = self.inner.find_with_left(key, guard);
+            let (at, Some(left)) = (near.located, near.left) else { return };
+            if at.leaf != handle {
+                return; // another thread was faster
+            }
+            let locks = self.locks.lock_two(left.leaf, at.leaf);
+            let (before, leaf) = (self.leaf(left.leaf), self.leaf(at.leaf));
+            if !self.inner.validate(&at) || !self.inner.validate(&left) {
+                locks.unlock_unchanged();
+                continue;
+            }
+            let pm = self.pm();
+            if leaf.headers(pm).iter().any(|h| h.count() > 0)
+                || before.next(pm) != offset(at.leaf)
+            {
+                locks.unlock_unchanged();
+                return; // someone inserted meanwhile
+            }
+            self.forget_position(at.leaf);
+            self.unlink(before, leaf);
+            self.inner.remove(at.leaf, key, guard);
+            locks.unlock();
+            self.heap.retire(POff::new(offset(at.leaf)), guard);
+            return;
+        }
+    }
+
+    /// Makes `before` lead past `leaf`, its right sibling: crash state 6.
+    pub(super) fn unlink(&self, before: &Leaf<B>, leaf: &Leaf<B>) {
+        let pm = self.pm();
+        let active = before.headers(pm);
+        let mut headers = active;
+        self.prepare_switch(before, &active, &mut headers, leaf.next(pm));
+        // PERSIST: the inactive side, before the NAW that activates it.
+        pm.fence();
+        self.switch(before, headers[0]);
+    }
+
+    /// Takes a leaf that is about to be unlinked out of the recorded positions.
+    fn forget_position(&self, handle: u32) {
+        let mut positions = self.positions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(i) = positions.remove(handle) {
+            let word = self.root().word(super::POSITIONS + i);
+            // ORDERING: Relaxed; read by recovery only.
+            debug_assert_eq!(word.load(self.pm(), Ordering::Relaxed), offset(handle));
+            // PERSIST: (in `publish`) no position names the leaf, before it leaves the chain.
+            word.publish(self.pm(), 0);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Checking every invariant, and measuring.
+
+use super::leaf::slots;
+use super::{HEAD, LbTree, offset};
+use crate::index::{IndexStats, VerifyReport, Violation};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+    /// Checks the invariants of the module's head, the inner index, and that every block that is
+    /// live is reached and every block that is reached is live, once.
+    pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
+        self.inner.verify().map_err(Violation)?;
+        let pm = self.pm();
+        let mut report = VerifyReport::default();
+        let mut routed: Vec<(Option<K::Owned>, u32)> = Vec::new();
+        self.inner.for_each_leaf(|low, leaf| routed.push((low.map(ToOwned::to_owned), leaf)));
+        let mut blocks: HashSet<u64> = HashSet::new();
+        // ORDERING: Relaxed; no one writes meanwhile.
+        let mut expected = self.root().word(HEAD).load(pm, Ordering::Relaxed);
+        for (i, (low, at)) in routed.iter().enumerate() {
+            let broken = |what: String| Violation(format!("leaf {:#x}: {what}", offset(*at)));
+            if offset(*at) != expected {
+                return Err(broken(format!(
+                    "the chain has leaf {expected:#x} where the inner index has this one"
+                )));
+            }
+            self.heap.check(offset(*at), Self::LEAF_BYTES).map_err(broken)?;
+            if !self.heap.is_live(offset(*at)) || !blocks.insert(offset(*at)) {
+                return Err(broken("free, or in the chain twice".into()));
+            }
+            let leaf = self.leaf(*at);
+            let headers = leaf.headers(pm);
+            if headers[0].lock_bit() {
+                return Err(broken("its lock bit is set".into()));
+            }
+            let high = routed.get(i + 1).and_then(|(key, _)| key.as_ref());
+            let mut keys: Vec<u64> = Vec::new();
+            for (b, header) in headers.iter().enumerate() {
+                for slot in slots(header.bitmap()) {
+                    let (key, value) = leaf.blocks[b].entry(pm, slot);
+                    let place = format!("block {b} slot {slot}");
+                    for checked in [K::check(&self.heap, key), V::check(&self.heap, value)] {
+                        report.records += checked.map_err(|e| broken(format!("{place}: {e}")))?;
+                    }
+                    for record in [K::block(key), V::block(value)].into_iter().flatten() {
+                        if !self.heap.is_live(record) || !blocks.insert(record) {
+                            return Err(broken(format!(
+                                "{place}: block {record:#x} is free, or reached twice"
+                            )));
+                        }
+                    }
+                    let wrong = K::read(pm, key, |key| {
+                        if header.fingerprint(slot) != key.hash() as u8 {
+                            Some("fingerprint does not match the key")
+                        } else if low.as_ref().is_some_and(|low| key < low.borrow())
+                            || high.is_some_and(|high| key >= high.borrow())
+                        {
+                            Some("key outside the leaf's range")
+                        } else {
+                            None
+                        }
+                    });
+                    match wrong {
+                        None => return Err(broken(format!("{place}: no key"))),
+                        Some(Some(what)) => {
+                            return Err(broken(format!("{place}: {what} ({key:#x})")));
+                        }
+                        Some(None) => keys.push(key),
+                    }
+                }
+            }
+            report.entries += keys.len() as u64;
+            keys.sort_unstable_by(|a, b| self.compare_words(*a, *b));
+            if keys.windows(2).any(|pair| self.compare_words(pair[0], pair[1]).is_eq()) {
+                return Err(broken("the same key twice".into()));
+            }
+            expected = leaf.next(pm);
+            report.leaves += 1;
+        }
+        if expected != 0 {
+            return Err(Violation(format!(
+                "the chain goes on at leaf {expected:#x} where the inner index ends"
+            )));
+        }
+        let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64);
+        // The snapshot of the last clean close, if it is still there, is gone from the heap.
+        if live != reached {
+            return Err(Violation(format!(
+                "{live} blocks are in use but {reached} are reached: {} leaked",
+                live.abs_diff(reached)
+            )));
+        }
+        Ok(report)
+    }
+
+    pub(super) fn measure(&self) -> IndexStats {
+        let _guard = crossbeam_epoch::pin();
+        let pm = self.pm();
+        let (mut entries, mut leaves) = (0, 0);
+        self.inner.for_each_leaf(|_, at| {
+            leaves += 1;
+            entries += self.leaf(at).headers(pm).iter().map(|h| h.count() as u64).sum::<u64>();
+        });
+        let inner = self.inner.stats();
+        let heap = self.heap.stats();
+        IndexStats {
+            entries,
+            depth: inner.depth + 1,
+            leaves,
+            inner_nodes: inner.nodes,
+            leaf_fill: entries as f64 / (leaves.max(1) * Self::CAPACITY as u64) as f64,
+            pm_bytes: heap.chunk_bytes,
+            dram_bytes: inner.bytes + heap.dram_bytes + size_of_val(&self.locks) as u64,
+        }
+    }
+}
+
+use std::borrow::Borrow;

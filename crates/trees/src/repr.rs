@@ -1,0 +1,253 @@
+//! How keys and values are kept in a node's 8-byte words.
+//!
+//! | type | word |
+//! | --- | --- |
+//! | `u64` | the number itself |
+//! | `[u8]` | bits 0..48: offset of a record; bits 48..64: tag (high bits of the record's CRC-32C) |
+//!
+//! ```text
+//! record | length (u32) | CRC-32C of the bytes (u32) | bytes ... |      in a block of its size class
+//! ```
+//!
+//! A byte-string key is compared by fingerprint (in the leaf's header), then tag, then bytes (LB+-Tree
+//! section 4.1 keeps an 8-byte pointer per key and per value; the tag uses the pointer's spare bits).
+//! Records are written once, before anything leads to them, and never change; a new value is a new
+//! record.
+//!
+//! # Crash states
+//! A record that no leaf leads to is found by no walk, so recovery frees it. A record's lines are
+//! flushed when it is made and fenced before the word that leads to it is published.
+
+use crate::inner::Separator;
+use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::pool::DataKind;
+use bristlecone_pmem::pool::layout::CHUNK;
+use bristlecone_pmem::{Heap, Media, POff, SpaceError};
+use crossbeam_epoch::Guard;
+
+/// Longest byte-string key in bytes.
+pub const MAX_KEY: usize = 64 << 10;
+/// Longest byte-string value in bytes.
+pub const MAX_VALUE: usize = 32 << 20;
+
+const HEADER: usize = 8;
+const TAG_SHIFT: u32 = 48;
+const OFFSET_MASK: u64 = (1 << TAG_SHIFT) - 1;
+
+/// A type that a leaf can hold in 8 bytes, in the node or through a record.
+pub trait Repr: ToOwned {
+    /// What the superblock's root table calls it.
+    const KIND: DataKind;
+    /// True if words lead to records.
+    const RECORDS: bool;
+
+    /// Bytes, for limits; 8 for numbers.
+    fn bytes(&self) -> usize;
+
+    /// Makes the word for this value. A record is allocated, written and flushed, not fenced.
+    ///
+    /// # Errors
+    /// [`SpaceError`] when there is no room; nothing is allocated then.
+    fn make<M: Media>(&self, heap: &Heap<M>) -> Result<u64, SpaceError>;
+
+    /// Calls `f` with the value behind `word`; `None` if the word leads nowhere sensible (a corrupt
+    /// pool). The caller is pinned and read the word from a leaf while pinned.
+    fn read<M: Media, R>(pm: &M, word: u64, f: impl FnOnce(&Self) -> R) -> Option<R>;
+
+    /// Frees what `word` leads to, which nothing ever led to.
+    fn free<M: Media>(heap: &Heap<M>, word: u64);
+
+    /// Frees what `word` leads to once pinned readers have left. That nothing leads to it must be
+    /// durable already.
+    fn retire<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard);
+
+    /// Marks what `word` leads to as reached, for recovery.
+    ///
+    /// # Errors
+    /// What is wrong with the word, in words.
+    fn mark<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard) -> Result<(), String>;
+
+    /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1).
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn check<M: Media>(heap: &Heap<M>, word: u64) -> Result<u64, String>;
+}
+
+/// A [`Repr`] that can be a key.
+pub trait KeyRepr: Repr + Separator {
+    /// Hash of the key: its low byte is the fingerprint, the rest may make up the tag.
+    fn hash(&self) -> u32;
+
+    /// True if `word` stands for this key, whose hash is `hash`.
+    fn is_at<M: Media>(&self, hash: u32, pm: &M, word: u64) -> bool;
+
+    /// True if the key is not too long.
+    fn fits(&self) -> bool {
+        self.bytes() <= MAX_KEY
+    }
+}
+
+impl Repr for u64 {
+    const KIND: DataKind = DataKind::U64;
+    const RECORDS: bool = false;
+
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        8
+    }
+
+    #[inline(always)]
+    fn make<M: Media>(&self, _heap: &Heap<M>) -> Result<u64, SpaceError> {
+        Ok(*self)
+    }
+
+    #[inline(always)]
+    fn read<M: Media, R>(_pm: &M, word: u64, f: impl FnOnce(&Self) -> R) -> Option<R> {
+        Some(f(&word))
+    }
+
+    #[inline(always)]
+    fn free<M: Media>(_heap: &Heap<M>, _word: u64) {}
+
+    #[inline(always)]
+    fn retire<M: Media>(_heap: &Heap<M>, _word: u64, _guard: &Guard) {}
+
+    #[inline(always)]
+    fn mark<M: Media>(_heap: &Heap<M>, _word: u64, _guard: &Guard) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn check<M: Media>(_heap: &Heap<M>, _word: u64) -> Result<u64, String> {
+        Ok(0)
+    }
+}
+
+impl KeyRepr for u64 {
+    #[inline(always)]
+    fn hash(&self) -> u32 {
+        // 2^64 divided by the golden ratio; the top byte depends on all bits of the key.
+        (self.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u32
+    }
+
+    #[inline(always)]
+    fn is_at<M: Media>(&self, _hash: u32, _pm: &M, word: u64) -> bool {
+        *self == word
+    }
+}
+
+impl Repr for [u8] {
+    const KIND: DataKind = DataKind::Bytes;
+    const RECORDS: bool = true;
+
+    #[inline]
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+
+    fn make<M: Media>(&self, heap: &Heap<M>) -> Result<u64, SpaceError> {
+        let bytes = HEADER + self.len();
+        let block = heap.alloc(bytes as u64)?;
+        let pm = heap.pool().pm();
+        let crc = crc32c::crc32c(self);
+        let mut header = [0; HEADER];
+        // Lengths are limited far below 4 GiB by every caller.
+        header[..4].copy_from_slice(&(self.len() as u32).to_le_bytes());
+        header[4..].copy_from_slice(&crc.to_le_bytes());
+        let at = pm.base().wrapping_add(block.get() as usize);
+        // SAFETY: 1. the block is inside the pool and has room for `bytes`; 2. it was just allocated,
+        // so no one else has its address.
+        unsafe {
+            write_bytes(pm, at, &header);
+            write_bytes(pm, at.wrapping_add(HEADER), self);
+        }
+        // PERSIST: the record, which the caller fences before it publishes the word.
+        pm.flush(at, bytes);
+        Ok(block.get() | u64::from(crc >> 16) << TAG_SHIFT)
+    }
+
+    #[inline]
+    fn read<M: Media, R>(pm: &M, word: u64, f: impl FnOnce(&Self) -> R) -> Option<R> {
+        record(pm, word).map(|(_, bytes)| f(bytes))
+    }
+
+    fn free<M: Media>(heap: &Heap<M>, word: u64) {
+        heap.free(POff::new(word & OFFSET_MASK));
+    }
+
+    fn retire<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard) {
+        heap.retire(POff::new(word & OFFSET_MASK), guard);
+    }
+
+    fn mark<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard) -> Result<(), String> {
+        let (_, bytes) = located(heap, word)?;
+        heap.mark(word & OFFSET_MASK, (HEADER + bytes.len()) as u64, guard)
+    }
+
+    fn check<M: Media>(heap: &Heap<M>, word: u64) -> Result<u64, String> {
+        let (crc, bytes) = located(heap, word)?;
+        heap.check(word & OFFSET_MASK, (HEADER + bytes.len()) as u64)?;
+        let found = crc32c::crc32c(bytes);
+        if found != crc || u64::from(crc >> 16) != word >> TAG_SHIFT {
+            return Err(format!(
+                "record {:#x}: checksum {found:#010x}, expected {crc:#010x}, tag {:#06x}",
+                word & OFFSET_MASK,
+                word >> TAG_SHIFT
+            ));
+        }
+        Ok(1)
+    }
+}
+
+impl KeyRepr for [u8] {
+    #[inline]
+    fn hash(&self) -> u32 {
+        crc32c::crc32c(self)
+    }
+
+    #[inline]
+    fn is_at<M: Media>(&self, hash: u32, pm: &M, word: u64) -> bool {
+        word >> TAG_SHIFT == u64::from(hash >> 16)
+            && record(pm, word).is_some_and(|(_, bytes)| bytes == self)
+    }
+}
+
+fn located<M: Media>(heap: &Heap<M>, word: u64) -> Result<(u32, &[u8]), String> {
+    record(heap.pool().pm(), word)
+        .ok_or_else(|| format!("word {word:#x} leads to no record inside the pool"))
+}
+
+/// The record that `word` leads to: its checksum and its bytes.
+///
+/// Bounds are checked, so that a corrupt word cannot lead outside the pool.
+#[inline]
+fn record<M: Media>(pm: &M, word: u64) -> Option<(u32, &[u8])> {
+    let off = word & OFFSET_MASK;
+    let len = pm.len();
+    if off < CHUNK || off % 8 != 0 || off + HEADER as u64 > len {
+        return None;
+    }
+    let at = pm.base().wrapping_add(off as usize).cast_const();
+    if M::TRACED {
+        pm.trace_load(at, HEADER);
+    }
+    // SAFETY: 1. `off + 8 <= len`: inside the pool; 2. records do not change while a pinned reader
+    // can reach them, and garbage bytes are as good as any here.
+    let (length, crc) = unsafe {
+        let header = at.cast::<[u8; HEADER]>().read();
+        (
+            u32::from_le_bytes([header[0], header[1], header[2], header[3]]),
+            u32::from_le_bytes([header[4], header[5], header[6], header[7]]),
+        )
+    };
+    if off + HEADER as u64 + u64::from(length) > len || length as usize > MAX_VALUE {
+        return None;
+    }
+    let at = at.wrapping_add(HEADER);
+    if M::TRACED {
+        pm.trace_load(at, length as usize);
+    }
+    // SAFETY: 1. `off + 8 + length <= len`: inside the pool, which outlives the borrow of `pm`;
+    // 2. as above, no one writes there while a pinned reader can reach it.
+    Some((crc, unsafe { std::slice::from_raw_parts(at, length as usize) }))
+}

@@ -1,0 +1,115 @@
+//! The atomics that concurrent code in this crate uses: the standard ones, except in this crate's
+//! own tests, where each access is also a scheduling point of the model checker.
+//!
+//! The test types wrap the standard ones without changing their size, so that layout assertions
+//! hold in tests too. Outside [`explore`] they only add a look at a thread-local flag. The explorer
+//! runs its threads one at a time on one processor: it finds wrong interleavings, not missing
+//! memory orderings. Those are argued where they are written.
+
+#[cfg(not(test))]
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+#[cfg(test)]
+pub(crate) use model::{AtomicPtr, AtomicU32, AtomicU64, explore};
+
+use crossbeam_utils::Backoff;
+
+/// One turn of a loop that waits for another thread: spins first, then gives way.
+#[inline]
+pub(crate) fn wait(backoff: &Backoff) {
+    #[cfg(test)]
+    if model::give_way() {
+        return;
+    }
+    backoff.snooze();
+}
+
+#[cfg(test)]
+mod model {
+    use std::cell::Cell;
+    use std::sync::atomic::{self, Ordering};
+    use std::time::Duration;
+
+    thread_local! {
+        /// True on the thread that runs the explorer, while it does.
+        static EXPLORING: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Lets the explorer run another thread before the access that follows.
+    #[inline]
+    fn point() {
+        if EXPLORING.get() {
+            // A plain switch: the explorer knows no time.
+            shuttle::thread::sleep(Duration::ZERO);
+        }
+    }
+
+    /// Tells the explorer that this thread waits; false outside of it.
+    pub(super) fn give_way() -> bool {
+        let exploring = EXPLORING.get();
+        if exploring {
+            shuttle::thread::yield_now();
+        }
+        exploring
+    }
+
+    /// Runs `scenario` under `schedules` random schedules. Threads inside it come from
+    /// `shuttle::thread`.
+    pub(crate) fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
+        struct Reset;
+        impl Drop for Reset {
+            fn drop(&mut self) {
+                EXPLORING.set(false);
+            }
+        }
+        let _reset = Reset;
+        EXPLORING.set(true);
+        let mut config = shuttle::Config::new();
+        config.stack_size = 256 << 10;
+        let scheduler = shuttle::scheduler::RandomScheduler::new(schedules);
+        shuttle::Runner::new(scheduler, config).run(scenario);
+    }
+
+    macro_rules! traced {
+        ($name:ident, $value:ty $(, $param:ident)?) => {
+            #[repr(transparent)]
+            #[derive(Debug)]
+            pub(crate) struct $name$(<$param>)?(atomic::$name$(<$param>)?);
+
+            #[allow(dead_code, reason = "the same interface for every width")]
+            impl$(<$param>)? $name$(<$param>)? {
+                pub(crate) const fn new(value: $value) -> Self {
+                    Self(atomic::$name::new(value))
+                }
+
+                #[inline]
+                pub(crate) fn load(&self, order: Ordering) -> $value {
+                    point();
+                    self.0.load(order)
+                }
+
+                #[inline]
+                pub(crate) fn store(&self, value: $value, order: Ordering) {
+                    point();
+                    self.0.store(value, order);
+                }
+
+                #[inline]
+                pub(crate) fn compare_exchange(
+                    &self,
+                    current: $value,
+                    new: $value,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$value, $value> {
+                    point();
+                    self.0.compare_exchange(current, new, success, failure)
+                }
+            }
+        };
+    }
+
+    traced!(AtomicU32, u32);
+    traced!(AtomicU64, u64);
+    traced!(AtomicPtr, *mut T, T);
+}
