@@ -4,10 +4,16 @@
 //! | --- | --- |
 //! | [`index`] | the [`OrderedIndex`](index::OrderedIndex) contract that every design keeps |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
+//! | [`lbtree`] | LB+-Tree |
+//! | [`repr`] | keys and values in 8-byte words; records for byte strings |
+//! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
 
+pub mod fingerprint;
 pub mod index;
 pub mod inner;
+pub mod lbtree;
+pub mod repr;
 mod sync;
 pub mod version_lock;
 
@@ -15,3 +21,5 @@ pub use index::{
     BulkLoad, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError,
     ReverseScan, UpdateError, VerifyReport, Violation,
 };
+pub use lbtree::{LbOptions, LbTree, TreeError};
+pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};

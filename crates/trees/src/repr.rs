@@ -55,7 +55,7 @@ pub trait Repr: ToOwned {
     fn read<M: Media, R>(pm: &M, word: u64, f: impl FnOnce(&Self) -> R) -> Option<R>;
 
     /// Frees what `word` leads to, which nothing ever led to.
-    fn free<M: Media>(heap: &Heap<M>, word: u64);
+    fn discard<M: Media>(heap: &Heap<M>, word: u64);
 
     /// Frees what `word` leads to once pinned readers have left. That nothing leads to it must be
     /// durable already.
@@ -66,6 +66,9 @@ pub trait Repr: ToOwned {
     /// # Errors
     /// What is wrong with the word, in words.
     fn mark<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard) -> Result<(), String>;
+
+    /// Offset of the block that `word` leads to, if it leads to one.
+    fn block(word: u64) -> Option<u64>;
 
     /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1).
     ///
@@ -81,6 +84,12 @@ pub trait KeyRepr: Repr + Separator {
 
     /// True if `word` stands for this key, whose hash is `hash`.
     fn is_at<M: Media>(&self, hash: u32, pm: &M, word: u64) -> bool;
+
+    /// Appends the key to a snapshot.
+    fn save(&self, out: &mut Vec<u8>);
+
+    /// Takes a key off the front of a snapshot; `None` if it is cut short.
+    fn restore(from: &mut &[u8]) -> Option<Self::Owned>;
 
     /// True if the key is not too long.
     fn fits(&self) -> bool {
@@ -108,7 +117,7 @@ impl Repr for u64 {
     }
 
     #[inline(always)]
-    fn free<M: Media>(_heap: &Heap<M>, _word: u64) {}
+    fn discard<M: Media>(_heap: &Heap<M>, _word: u64) {}
 
     #[inline(always)]
     fn retire<M: Media>(_heap: &Heap<M>, _word: u64, _guard: &Guard) {}
@@ -116,6 +125,10 @@ impl Repr for u64 {
     #[inline(always)]
     fn mark<M: Media>(_heap: &Heap<M>, _word: u64, _guard: &Guard) -> Result<(), String> {
         Ok(())
+    }
+
+    fn block(_word: u64) -> Option<u64> {
+        None
     }
 
     fn check<M: Media>(_heap: &Heap<M>, _word: u64) -> Result<u64, String> {
@@ -133,6 +146,16 @@ impl KeyRepr for u64 {
     #[inline(always)]
     fn is_at<M: Media>(&self, _hash: u32, _pm: &M, word: u64) -> bool {
         *self == word
+    }
+
+    fn save(&self, out: &mut Vec<u8>) {
+        out.extend(self.to_le_bytes());
+    }
+
+    fn restore(from: &mut &[u8]) -> Option<u64> {
+        let (eight, rest) = from.split_first_chunk::<8>()?;
+        *from = rest;
+        Some(u64::from_le_bytes(*eight))
     }
 }
 
@@ -171,7 +194,7 @@ impl Repr for [u8] {
         record(pm, word).map(|(_, bytes)| f(bytes))
     }
 
-    fn free<M: Media>(heap: &Heap<M>, word: u64) {
+    fn discard<M: Media>(heap: &Heap<M>, word: u64) {
         heap.free(POff::new(word & OFFSET_MASK));
     }
 
@@ -182,6 +205,10 @@ impl Repr for [u8] {
     fn mark<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard) -> Result<(), String> {
         let (_, bytes) = located(heap, word)?;
         heap.mark(word & OFFSET_MASK, (HEADER + bytes.len()) as u64, guard)
+    }
+
+    fn block(word: u64) -> Option<u64> {
+        Some(word & OFFSET_MASK)
     }
 
     fn check<M: Media>(heap: &Heap<M>, word: u64) -> Result<u64, String> {
@@ -209,6 +236,18 @@ impl KeyRepr for [u8] {
     fn is_at<M: Media>(&self, hash: u32, pm: &M, word: u64) -> bool {
         word >> TAG_SHIFT == u64::from(hash >> 16)
             && record(pm, word).is_some_and(|(_, bytes)| bytes == self)
+    }
+
+    fn save(&self, out: &mut Vec<u8>) {
+        out.extend((self.len() as u32).to_le_bytes());
+        out.extend_from_slice(self);
+    }
+
+    fn restore(from: &mut &[u8]) -> Option<Vec<u8>> {
+        let (four, rest) = from.split_first_chunk::<4>()?;
+        let (bytes, rest) = rest.split_at_checked(u32::from_le_bytes(*four) as usize)?;
+        *from = rest;
+        Some(bytes.to_vec())
     }
 }
 

@@ -205,6 +205,9 @@ impl Default for VersionLocks {
 }
 
 impl VersionLocks {
+    /// DRAM bytes of a table.
+    pub const BYTES: u64 = (SLOTS * 8) as u64;
+
     /// A table with every lock free.
     #[must_use]
     pub fn new() -> Self {

@@ -460,6 +460,11 @@ impl<M: Media> Heap<M> {
         self.core.block(off, &guard).is_some_and(|(_, state, block)| state.is_live(block))
     }
 
+    /// How many blocks are live.
+    pub fn live_blocks(&self) -> u64 {
+        self.core.sum(|state| u64::from(state.live_blocks()))
+    }
+
     /// Ends recovery: what was not marked is free; chunks without a mark go back to the pool.
     pub fn finish_recovery(&self) {
         let guard = epoch::pin();

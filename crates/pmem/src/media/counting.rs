@@ -133,6 +133,10 @@ impl<M: Media> Media for Counting<M> {
         self.inner.attach(uuid)
     }
 
+    fn history_found(&self) -> bool {
+        self.inner.history_found()
+    }
+
     fn sync(&self) -> Result<(), CommitError> {
         self.inner.sync()
     }

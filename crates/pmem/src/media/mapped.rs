@@ -118,7 +118,7 @@ impl Media for Mapped {
         }
         match self.mapping.file() {
             // A device has no page cache: the fence was enough.
-            Some(_) if self.mapping.is_device() => Ok(()),
+            Some(_) if self.mapping.fixed() => Ok(()),
             // PERSIST: the page cache's copy, for a mapping whose memory is not itself persistent.
             Some(fd) => rustix::fs::fdatasync(fd)
                 .map_err(|e| CommitError::Failed { doing: "sync", source: e.into() }),

@@ -256,8 +256,8 @@ impl Mapping {
         self.file.as_ref()
     }
 
-    /// True for a devdax device, whose size is fixed and which has no page cache.
-    pub fn is_device(&self) -> bool {
+    /// True for a device, whose size is what it is.
+    pub(crate) fn fixed(&self) -> bool {
         self.fixed
     }
 
@@ -301,6 +301,82 @@ impl Mapping {
         // ORDERING: Release; pairs with the Acquire in `len`.
         self.len.store(to, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes `to` bytes accessible where the caller has already extended the file, if there is one.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing has changed then.
+    pub(crate) fn extend(&self, to: u64) -> Result<(), SpaceError> {
+        if to <= self.len() {
+            return Ok(());
+        }
+        if to > self.capacity {
+            return Err(SpaceError::Capacity { wanted: to, capacity: self.capacity });
+        }
+        self.map_to(to.next_multiple_of(MAP_STEP).min(self.capacity))
+            .map_err(|e| SpaceError::io("mapping memory", e))?;
+        // ORDERING: Release; pairs with the Acquire in `len`.
+        self.len.store(to, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes `to` bytes accessible with anonymous memory past the end of the file, which stays as
+    /// it is: for replaying growth that a read-only file has not seen. Only before the mapping is shared.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing has changed then.
+    pub(crate) fn extend_anonymous(&self, to: u64) -> Result<(), SpaceError> {
+        let from = self.len().next_multiple_of(PAGE);
+        if to > self.capacity {
+            return Err(SpaceError::Capacity { wanted: to, capacity: self.capacity });
+        }
+        let end = to.next_multiple_of(PAGE);
+        if end > from {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: 1. the range is inside the one that this value reserved; 2. it lies past the
+            // file's end, so no one holds references there.
+            unsafe {
+                rustix::mm::mmap_anonymous(
+                    self.base.wrapping_add(from as usize).cast(),
+                    (end - from) as usize,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    flags,
+                )
+                .map_err(|e| SpaceError::io("mapping memory", e))?;
+            }
+            // ORDERING: Relaxed; only changed under the growth lock.
+            self.mapped.fetch_max(end, Ordering::Relaxed);
+        }
+        // ORDERING: Release; pairs with the Acquire in `len`.
+        self.len.fetch_max(to, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes the bytes from `to` on inaccessible; the caller cuts the file, if there is one.
+    /// Returns the length before.
+    pub(crate) fn retract(&self, to: u64) -> u64 {
+        // ORDERING: AcqRel; readers see the shorter length before the file is cut.
+        self.len.fetch_min(to, Ordering::AcqRel)
+    }
+
+    /// Drops this process's copies of a page-aligned range of private memory, so that it reads as
+    /// the file does, or as zero where there is none.
+    ///
+    /// # Errors
+    /// [`SpaceError`] if the kernel refuses.
+    pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        debug_assert!(offset.is_multiple_of(PAGE), "page-aligned by contract");
+        // ORDERING: Relaxed; only changed under the growth lock, which the caller holds.
+        let end = (offset + len).min(self.mapped.load(Ordering::Relaxed));
+        if end <= offset {
+            return Ok(());
+        }
+        let at = self.base.wrapping_add(offset as usize).cast();
+        // SAFETY: 1. the range is inside what this value mapped; 2. the caller says that no one
+        // uses it, and the file's content (or zero) is what it then reads as.
+        unsafe { rustix::mm::madvise(at, (end - offset) as usize, Advice::LinuxDontNeed) }
+            .map_err(|e| SpaceError::io("returning memory", e))
     }
 
     /// Puts real space behind `from..to`, so that a store there cannot fail for want of it.

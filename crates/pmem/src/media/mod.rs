@@ -26,14 +26,14 @@
 mod counting;
 pub mod cpu;
 mod dram;
-// pub mod journal;
+pub mod journal;
 mod mapped;
 mod mapping;
 
 // pub use auto::Auto;
 pub use counting::{Counting, PersistCounts};
 pub use dram::Dram;
-// pub use journal::Journal;
+pub use journal::Journal;
 pub use mapped::{Dax, Mapped};
 pub use mapping::Mapping;
 
@@ -258,6 +258,12 @@ pub trait Media: Send + Sync + Sized + 'static {
     fn attach(&self, uuid: [u8; 16]) -> Result<(), OpenError> {
         let _ = uuid;
         Ok(())
+    }
+
+    /// False when the medium keeps a history beside the pool file and found none: a pool that was
+    /// last written through this medium and not closed is then incomplete.
+    fn history_found(&self) -> bool {
+        true
     }
 
     /// Makes the whole content durable in the pool file itself, whatever the durability level.

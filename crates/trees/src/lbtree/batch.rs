@@ -96,7 +96,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let mut held: Vec<Held<'_, B>> = Vec::with_capacity(pairs.len());
         // Pairs that need a split, or whose leaf someone else holds, go one by one afterwards.
         let mut later: Vec<usize> = Vec::new();
-        for (i, (key, value)) in pairs.iter().enumerate() {
+        for (i, (_, value)) in pairs.iter().enumerate() {
             if out[start + i].is_err() {
                 continue;
             }
@@ -105,7 +105,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 Ok(false) => later.push(i),
                 Err(e) => out[start + i] = Err(e),
             }
-            let _ = key;
         }
         let placed: Vec<usize> = self.publish_together(held);
         if !placed.is_empty()

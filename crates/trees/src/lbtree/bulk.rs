@@ -106,11 +106,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let new = handle(Self::new_leaf_in(&self.heap)?);
         let leaf = self.leaf(new);
         let mut headers = [Header::default(); B];
-        let n = chain.pairs.len();
         for (i, pair) in chain.pairs.drain(..).enumerate() {
             // Blocks alike, each packed from the end, so that header lines have room.
-            let (b, nth) = (i * B / n, i - (i * B / n * n).div_ceil(B));
-            let slot = SLOTS - 1 - nth;
+            let (b, slot) = (i % B, SLOTS - 1 - i / B);
             leaf.blocks[b].store_entry(pm, slot, pair.key, pair.value);
             headers[b].set(slot, pair.fingerprint);
         }
@@ -143,8 +141,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             for (block, header) in blocks.iter().zip(self.leaf(leaf).headers(pm)) {
                 for slot in super::leaf::slots(header.bitmap()) {
                     let (key, value) = block.entry(pm, slot);
-                    K::free(&self.heap, key);
-                    V::free(&self.heap, value);
+                    K::discard(&self.heap, key);
+                    V::discard(&self.heap, value);
                 }
             }
             self.heap.free(POff::new(offset(leaf)));

@@ -36,13 +36,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     /// Makes the words for a pair, records and all; nothing is allocated if it fails.
     pub(super) fn make_pair(&self, key: &K, value: &V, hash: u32) -> Result<Pair, SpaceError> {
         let word = key.make(&self.heap)?;
-        let value = value.make(&self.heap).inspect_err(|_| K::free(&self.heap, word))?;
+        let value = value.make(&self.heap).inspect_err(|_| K::discard(&self.heap, word))?;
         Ok(Pair { key: word, value, fingerprint: hash as u8 })
     }
 
     pub(super) fn free_pair(&self, pair: Pair) {
-        K::free(&self.heap, pair.key);
-        V::free(&self.heap, pair.value);
+        K::discard(&self.heap, pair.key);
+        V::discard(&self.heap, pair.value);
     }
 
     /// Inserts, or does as `present` says. True if the key was there.
@@ -73,7 +73,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             }
         }
         let pair = self.make_pair(key, value, hash)?;
-        let (handle, leaf, locked) = self.lock_leaf(key, &guard);
+        let (_, leaf, locked) = self.lock_leaf(key, &guard);
         if let Some(found) = self.search(leaf, key, hash) {
             match present {
                 IfPresent::Refuse => {
@@ -84,7 +84,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 IfPresent::Replace => {
                     self.swap_value(leaf, found, pair.value);
                     locked.unlock();
-                    K::free(&self.heap, pair.key);
+                    K::discard(&self.heap, pair.key);
                     V::retire(&self.heap, found.value, &guard);
                     self.commit()?;
                     return Ok(true);
@@ -94,7 +94,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let headers = leaf.headers(self.pm());
         if let Some(b) = (0..B).find(|&b| headers[b].empty() != 0) {
             self.insert_in_block(&leaf.blocks[b], headers[0].place(b), headers[b], pair);
-        } else if let Err(e) = self.split(handle, leaf, headers, key, pair, &guard) {
+        } else if let Err(e) = self.split(leaf, headers, key, pair, &guard) {
             locked.unlock_unchanged();
             self.free_pair(pair);
             return Err(e.into());
@@ -109,8 +109,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     /// block's durable header says.
     pub(super) fn insert_in_block(&self, block: &Block, place: Place, header: Header, pair: Pair) {
         let pm = self.pm();
+        let usable = header.empty();
         let mut header = header;
-        let line = self.place(block, place, &mut header, header.empty(), pair);
+        let line = self.place(block, place, &mut header, usable, pair);
         if line != place.line() {
             // PERSIST: the new and the moved entries, before the header that makes them count.
             pm.flush(block.line(line), 64);
@@ -179,7 +180,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let (_, leaf, locked) = self.lock_leaf(key, &guard);
         let Some(found) = self.search(leaf, key, hash) else {
             locked.unlock_unchanged();
-            V::free(&self.heap, word);
+            V::discard(&self.heap, word);
             return Err(UpdateError::NotFound);
         };
         self.swap_value(leaf, found, word);

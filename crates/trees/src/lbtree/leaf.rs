@@ -158,11 +158,6 @@ impl Header {
     }
 
     #[inline(always)]
-    pub(super) fn clear_all(&mut self, slots: u32) {
-        self.words[0] &= !u64::from(slots);
-    }
-
-    #[inline(always)]
     pub(super) fn fingerprint(self, slot: usize) -> u8 {
         if slot < 6 {
             (self.words[0] >> (slot * 8 + 16)) as u8
@@ -306,7 +301,9 @@ mod tests {
         header.clear(3);
         assert_eq!(header.empty(), 1 << 3);
         assert_eq!(header.candidates(103), 0, "a cleared slot is no candidate");
-        header.clear_all(0b111);
+        for slot in 0..3 {
+            header.clear(slot);
+        }
         assert_eq!(slots(header.empty()).collect::<Vec<_>>(), [0, 1, 2, 3]);
     }
 

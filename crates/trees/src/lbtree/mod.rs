@@ -54,6 +54,9 @@ mod snapshot;
 mod split;
 mod verify;
 
+#[cfg(test)]
+mod tests;
+
 use crate::index::{
     BulkLoad, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError,
     ReverseScan, UpdateError, VerifyReport, Violation,

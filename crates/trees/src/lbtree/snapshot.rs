@@ -157,7 +157,7 @@ fn parse<K: KeyRepr + ?Sized, M: Media>(
     let mut whole = true;
     let separators = std::iter::from_fn(|| {
         let leaf = handles.next()?;
-        match K::load(&mut rest) {
+        match K::restore(&mut rest) {
             Some(separator) => Some((separator, leaf)),
             None => {
                 whole = false;

@@ -32,7 +32,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     /// [`SpaceError`] when there is no room for the new leaf; nothing has changed then.
     pub(super) fn split(
         &self,
-        old: u32,
         leaf: &Leaf<B>,
         headers: [Header; B],
         key: &K,
@@ -79,9 +78,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         pm.fence();
         self.switch(leaf, left[0]);
 
-        self.inner.insert(K::read(pm, separator, |s| s.to_owned()).as_ref().map_or(key, |s| {
-            std::borrow::Borrow::borrow(s)
-        }), new, guard);
+        if K::read(pm, separator, |s| self.inner.insert(s, new, guard)).is_none() {
+            // The pool is corrupt under our hands: keep the leaf reachable.
+            self.inner.insert(key, new, guard);
+        }
         if !goes_right {
             let b = (0..B).find(|&b| left[b].empty() != 0).unwrap_or(0);
             self.insert_in_block(&leaf.blocks[b], left[0].place(b), left[b], pair);

@@ -4,7 +4,9 @@ use super::leaf::slots;
 use super::{HEAD, LbTree, offset};
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{KeyRepr, Repr};
+use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
+use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +14,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     /// Checks the invariants of the module's head, the inner index, and that every block that is
     /// live is reached and every block that is reached is live, once.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
-        self.inner.verify().map_err(Violation)?;
+        self.inner.verify()?;
         let pm = self.pm();
         let mut report = VerifyReport::default();
         let mut routed: Vec<(Option<K::Owned>, u32)> = Vec::new();
@@ -86,7 +88,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             )));
         }
         let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64);
-        // The snapshot of the last clean close, if it is still there, is gone from the heap.
         if live != reached {
             return Err(Violation(format!(
                 "{live} blocks are in use but {reached} are reached: {} leaked",
@@ -97,13 +98,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     }
 
     pub(super) fn measure(&self) -> IndexStats {
-        let _guard = crossbeam_epoch::pin();
+        let mut guard = crossbeam_epoch::pin();
         let pm = self.pm();
         let (mut entries, mut leaves) = (0, 0);
-        self.inner.for_each_leaf(|_, at| {
+        // From range to range, since others may write meanwhile.
+        let mut ranged = self.inner.find_first(&guard);
+        loop {
             leaves += 1;
-            entries += self.leaf(at).headers(pm).iter().map(|h| h.count() as u64).sum::<u64>();
-        });
+            let leaf = self.leaf(ranged.located.leaf);
+            entries += leaf.headers(pm).iter().map(|h| h.count() as u64).sum::<u64>();
+            let Some(high) = ranged.high else { break };
+            guard.repin();
+            ranged = self.inner.find_range(high.borrow(), &guard);
+        }
         let inner = self.inner.stats();
         let heap = self.heap.stats();
         IndexStats {
@@ -113,9 +120,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             inner_nodes: inner.nodes,
             leaf_fill: entries as f64 / (leaves.max(1) * Self::CAPACITY as u64) as f64,
             pm_bytes: heap.chunk_bytes,
-            dram_bytes: inner.bytes + heap.dram_bytes + size_of_val(&self.locks) as u64,
+            dram_bytes: inner.bytes + heap.dram_bytes + VersionLocks::BYTES,
         }
     }
 }
-
-use std::borrow::Borrow;

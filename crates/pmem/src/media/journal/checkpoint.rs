@@ -1,0 +1,282 @@
+//! Checkpoints: dirty pages to the pool file, then the journal's head let go.
+//!
+//! ```text
+//! C := end of what is written; take the dirty pages        (log lock)
+//! for each batch of pages:
+//!     copy them; E := end of what is captured               (after the copy)
+//!     journal durable through E                             (what a copy holds is never ahead of it)
+//!     header: required := E                                 (a shorter chain is damage, not a tear)
+//!     write the pages
+//! sync the pool file; header: head := C, in both slots; segments before C are free
+//! ```
+
+use super::commit::{Core, Progress, Stop, count, wait};
+use super::format::{DATA_AT, Header, MAX_SEGMENTS, Position, SLOT_AT};
+use super::image::PAGE_LINES;
+use super::lock;
+use super::log::Log;
+use super::storage::write_error;
+use crate::error::CommitError;
+use crate::media::LINE;
+use std::sync::MutexGuard;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+/// Pages copied before they are written.
+const BATCH: usize = 1024;
+/// A journal that needed a checkpoint sooner than this after the last one is made longer.
+const TOO_OFTEN: Duration = Duration::from_secs(1);
+/// Most that the journal grows by at a time.
+const GROW_BYTES: u64 = 64 << 20;
+
+/// Who keeps the header: one checkpoint (or change of the file's shape) at a time.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    /// The last header written, or (before attaching) read.
+    pub header: Header,
+    /// The slot that it is in; the next goes to the other.
+    pub slot: usize,
+    /// When the last checkpoint began.
+    pub last: Option<Instant>,
+}
+
+impl Core {
+    /// The checkpointer's life.
+    pub fn checkpoint_in_background(&self) {
+        loop {
+            let mut progress = lock(&self.progress);
+            while !progress.checkpoint_wanted && !progress.stop {
+                progress = wait(&self.work, progress);
+            }
+            if progress.stop || progress.failed.is_some() {
+                self.no_longer_full(&mut progress);
+                return;
+            }
+            let full = progress.full;
+            drop(progress);
+            let result = {
+                let mut keeper = lock(&self.keeper);
+                let began = Instant::now();
+                let often = keeper.last.is_some_and(|last| began - last < TOO_OFTEN);
+                keeper.last = Some(began);
+                self.checkpoint(&mut keeper).inspect(|()| {
+                    if often || full {
+                        // Without the space for it the journal does as it is.
+                        let _ = self.lengthen(&mut keeper);
+                    }
+                })
+            };
+            let mut progress = lock(&self.progress);
+            // Cleared only now: a checkpoint wanted while this one ran is the same one.
+            progress.checkpoint_wanted = false;
+            if let Err(e) = result {
+                self.record(&mut progress, Stop::Error(e));
+            }
+            self.no_longer_full(&mut progress);
+        }
+    }
+
+    fn no_longer_full(&self, progress: &mut Progress) {
+        progress.full = false;
+        self.done.notify_all();
+    }
+
+    /// Makes everything fenced so far part of the pool file.
+    pub fn checkpoint_all(&self, keeper: &mut Keeper) -> Result<(), CommitError> {
+        self.health()?;
+        self.write_out(Some(keeper))?;
+        let result = self.checkpoint(keeper);
+        if let Err(e) = &result {
+            let mut progress = lock(&self.progress);
+            self.record(&mut progress, Stop::Error(e.duplicate()));
+        }
+        let mut progress = lock(&self.progress);
+        self.no_longer_full(&mut progress);
+        result
+    }
+
+    /// One checkpoint; see the module's head. On an error the pages are dirty again.
+    pub fn checkpoint(&self, keeper: &mut Keeper) -> Result<(), CommitError> {
+        let (head, pages) = {
+            let mut log = lock(&self.log);
+            (log.at, log.dirty.take(self.image.len()))
+        };
+        if pages.is_empty() && head == keeper.header.head {
+            return Ok(());
+        }
+        self.write_pages(keeper, &pages)
+            .and_then(|()| self.move_head(keeper, head))
+            .inspect_err(|_| {
+                let mut log = lock(&self.log);
+                for page in &pages {
+                    log.dirty.mark(*page);
+                }
+            })?;
+        count(&self.stats.checkpoints, 1);
+        Ok(())
+    }
+
+    fn write_pages(&self, keeper: &mut Keeper, pages: &[u64]) -> Result<(), CommitError> {
+        let mut copy = Vec::with_capacity(pages.len().min(BATCH) * PAGE_LINES as usize * LINE);
+        for batch in pages.chunks(BATCH) {
+            copy.clear();
+            for page in batch {
+                self.image.copy_page(*page, &mut copy);
+            }
+            // ORDERING: Acquire fence; pairs with the Release fence that ends `Stage::fence`: a
+            // store that was copied was made after fences that `appended` counts.
+            fence(Ordering::Acquire);
+            let copied = self.stage.appended();
+            // PERSIST: the journal through E, before any page that may depend on it.
+            let required = self.durable_through(keeper, copied)?;
+            if required > keeper.header.required {
+                let header = Header { required, ..keeper.header };
+                self.write_header(keeper, header)?;
+            }
+            self.write_batch(batch, &copy)?;
+            count(&self.stats.pages, batch.len() as u64);
+        }
+        // PERSIST: the pages, before the head that lets go of the frames they came from.
+        count(&self.stats.syncs, 1);
+        self.pool
+            .sync()
+            .map_err(|source| CommitError::Failed { doing: "syncing the pool file", source })
+    }
+
+    /// Writes copied pages, neighbours with one call.
+    fn write_batch(&self, pages: &[u64], copy: &[u8]) -> Result<(), CommitError> {
+        let page_bytes = PAGE_LINES as usize * LINE;
+        let mut done = 0;
+        for neighbours in pages.chunk_by(|a, b| a + 1 == *b) {
+            // The pool's last page may be a short one.
+            let end = (done + neighbours.len() * page_bytes).min(copy.len());
+            self.pool
+                .write_all(neighbours[0] * page_bytes as u64, &copy[done..end])
+                .map_err(|e| write_error("writing the pool file", e))?;
+            done = end;
+        }
+        Ok(())
+    }
+
+    /// Waits until the first `lines` captured lines are durable; returns the sequence number that
+    /// all durable frames are below.
+    fn durable_through(&self, keeper: &mut Keeper, lines: u64) -> Result<u64, CommitError> {
+        // ORDERING: Acquire; pairs with the Release in `publish`.
+        if self.synced.load(Ordering::Acquire) < lines {
+            self.write_out(Some(keeper))?;
+            self.sync_written()?;
+        }
+        Ok(lock(&self.log).durable)
+    }
+
+    fn move_head(&self, keeper: &mut Keeper, head: Position) -> Result<(), CommitError> {
+        let header = Header { head, ..keeper.header };
+        // PERSIST: the new head in both slots, before a segment in front of it is used again: no
+        // slot is left that leads into overwritten frames.
+        self.write_header(keeper, header)?;
+        self.write_header(keeper, header)?;
+        lock(&self.log).let_go(head);
+        Ok(())
+    }
+
+    /// Writes `header` to the slot that does not hold the last one.
+    pub fn write_header(&self, keeper: &mut Keeper, header: Header) -> Result<(), CommitError> {
+        let header = Header { generation: keeper.header.generation + 1, ..header };
+        let slot = 1 - keeper.slot;
+        count(&self.stats.syncs, 1);
+        self.aside()
+            .write_durable(SLOT_AT[slot], &header.encode())
+            .map_err(|e| write_error("writing the journal's header", e))?;
+        keeper.header = header;
+        keeper.slot = slot;
+        Ok(())
+    }
+
+    /// Doubles the journal, within its limit.
+    fn lengthen(&self, keeper: &mut Keeper) -> Result<(), CommitError> {
+        let segment = u64::from(keeper.header.segment_bytes);
+        let have = u64::from(keeper.header.segments);
+        let most = self.journal_max / segment;
+        let add = have.min(GROW_BYTES / segment).min(most.saturating_sub(have));
+        if add == 0 {
+            return Ok(());
+        }
+        // At most a quarter of the header's limit, see GROW_BYTES.
+        self.extend_journal(keeper, add as u32)?;
+        let mut log = lock(&self.log);
+        Self::adopt(&mut log, keeper.header.segments);
+        Ok(())
+    }
+
+    /// Adds `add` segments for a checkpoint that cannot go on without, whatever the limit.
+    pub fn add_segments(
+        &self,
+        keeper: &mut Keeper,
+        log: &mut Log,
+        add: u32,
+    ) -> Result<(), CommitError> {
+        self.extend_journal(keeper, add)?;
+        Self::adopt(log, keeper.header.segments);
+        Ok(())
+    }
+
+    /// Zeroes and syncs `add` more segments and records them in the header.
+    fn extend_journal(&self, keeper: &mut Keeper, add: u32) -> Result<(), CommitError> {
+        let Some(segments) =
+            keeper.header.segments.checked_add(add).filter(|n| *n <= MAX_SEGMENTS)
+        else {
+            let source = std::io::ErrorKind::StorageFull.into();
+            return Err(CommitError::NoSpace { doing: "extending the journal", source });
+        };
+        let error = |e| write_error("extending the journal", e);
+        let from = keeper.header.file_offset(keeper.header.segments, 0);
+        let to = keeper.header.file_offset(segments, 0);
+        self.aside().allocate(from, to).map_err(error)?;
+        zero(self.aside(), from, to).map_err(error)?;
+        // PERSIST: the zeros and the file's length, before a frame is put there.
+        self.aside()
+            .sync()
+            .map_err(|source| CommitError::Failed { doing: "syncing the journal", source })?;
+        let header = Header { segments, ..keeper.header };
+        // PERSIST: the count, before a frame is put in the new segments: recovery looks no further.
+        self.write_header(keeper, header)?;
+        self.write_header(keeper, header)
+    }
+
+    fn adopt(log: &mut Log, segments: u32) {
+        log.free.extend(log.segments..segments);
+        log.segments = segments;
+    }
+
+    /// The last checkpoint, for closing: the pool file is whole by itself and the journal is cut
+    /// back to `least` segments.
+    pub fn close(&self, keeper: &mut MutexGuard<'_, Keeper>, least: u32) -> Result<(), CommitError> {
+        self.checkpoint_all(keeper)?;
+        let segments = keeper.header.segments.min(least);
+        let next = lock(&self.log).next_seq;
+        // Nothing is live, so the head may go anywhere: to the front, with a number never used.
+        let head = Position { seq: next, segment: 0, offset: 0 };
+        let header = Header { head, segments, required: next, ..keeper.header };
+        self.write_header(keeper, header)?;
+        self.write_header(keeper, header)?;
+        let end = keeper.header.file_offset(segments, 0);
+        self.aside().truncate(end).map_err(|e| write_error("shortening the journal", e))
+    }
+}
+
+/// Writes zeros over `from..to`.
+pub(super) fn zero(
+    storage: &dyn super::Storage,
+    from: u64,
+    to: u64,
+) -> std::io::Result<()> {
+    debug_assert!(from >= DATA_AT || from == 0, "headers are not zeroed in passing");
+    let zeros = vec![0; 1 << 20];
+    let mut at = from;
+    while at < to {
+        let n = (to - at).min(zeros.len() as u64);
+        storage.write_all(at, &zeros[..n as usize])?;
+        at += n;
+    }
+    Ok(())
+}

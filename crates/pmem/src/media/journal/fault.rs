@@ -1,0 +1,361 @@
+//! Test support: a disk in memory that loses power, fails to sync and runs out of space on demand.
+//!
+//! One [`FaultDisk`] holds the pool file and the journal file. Every write, sync, allocation,
+//! truncation and hole is an event; at a chosen event the power is cut: what was not synced is then
+//! kept, dropped or torn at 512-byte sectors, write by write and in any order, as the seed says. From then
+//! on every call fails, until [`FaultDisk::restart`] gives a new disk with what survived.
+//!
+//! ```
+//! use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
+//! use bristlecone_pmem::media::journal::Storage;
+//! let disk = FaultDisk::new(1);
+//! let file = disk.file(Which::Pool);
+//! file.allocate(0, 4096)?;
+//! file.sync()?;
+//! file.write_all(0, b"never synced")?;
+//! disk.cut_now();
+//! assert!(file.sync().is_err());
+//! let bytes = disk.restart(2).bytes(Which::Pool);
+//! assert!(&bytes[..12] == b"never synced" || bytes[..12] == [0; 12]);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+use super::lock;
+use super::storage::Storage;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+const SECTOR: usize = 512;
+
+/// Which of the disk's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The pool file.
+    Pool,
+    /// The journal.
+    Journal,
+}
+
+/// A change that is not durable yet.
+#[derive(Debug)]
+enum Pending {
+    Write(u64, Vec<u8>),
+    Extend(u64),
+    Truncate(u64),
+    Punch(u64, u64),
+}
+
+#[derive(Debug, Default)]
+struct File {
+    /// What survives for sure.
+    durable: Vec<u8>,
+    /// What a reader sees.
+    seen: Vec<u8>,
+    pending: Vec<Pending>,
+}
+
+#[derive(Debug)]
+struct Disk {
+    files: [File; 2],
+    random: u64,
+    events: u64,
+    syncs: u64,
+    cut_at: Option<u64>,
+    dead: bool,
+    fail_sync_at: Option<u64>,
+    failing: bool,
+    /// Most bytes that both files may have together.
+    capacity: Option<u64>,
+    /// Every write answers that there is no space.
+    full: bool,
+    short_writes: bool,
+}
+
+/// A disk with a pool file and a journal file. Clones are the same disk.
+#[derive(Clone, Debug)]
+pub struct FaultDisk(Arc<Mutex<Disk>>);
+
+/// One of the files of a [`FaultDisk`].
+#[derive(Debug)]
+struct FaultFile {
+    disk: FaultDisk,
+    which: Which,
+}
+
+fn next(random: &mut u64) -> u64 {
+    // xorshift64*: any generator does, as long as a seed replays it.
+    *random ^= *random >> 12;
+    *random ^= *random << 25;
+    *random ^= *random >> 27;
+    random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+}
+
+fn power_is_off() -> io::Error {
+    io::Error::other("the power is off")
+}
+
+fn no_space() -> io::Error {
+    io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error())
+}
+
+fn input_output() -> io::Error {
+    io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())
+}
+
+/// Does `change` to `bytes`, or only those of its sectors that `keep` says.
+fn apply(bytes: &mut Vec<u8>, change: &Pending, mut keep: impl FnMut() -> bool) {
+    match change {
+        Pending::Write(offset, data) => {
+            let mut at = *offset as usize;
+            let mut rest = &data[..];
+            while !rest.is_empty() {
+                let n = rest.len().min(SECTOR - at % SECTOR);
+                if keep() {
+                    if bytes.len() < at + n {
+                        bytes.resize(at + n, 0);
+                    }
+                    bytes[at..at + n].copy_from_slice(&rest[..n]);
+                }
+                at += n;
+                rest = &rest[n..];
+            }
+        }
+        Pending::Extend(len) => {
+            if bytes.len() < *len as usize {
+                bytes.resize(*len as usize, 0);
+            }
+        }
+        Pending::Truncate(len) => bytes.truncate(*len as usize),
+        Pending::Punch(offset, len) => {
+            let end = (offset + len).min(bytes.len() as u64) as usize;
+            if let Some(hole) = bytes.get_mut(*offset as usize..end) {
+                hole.fill(0);
+            }
+        }
+    }
+}
+
+impl FaultDisk {
+    /// An empty disk; `seed` decides what a power cut leaves.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Disk {
+            files: [File::default(), File::default()],
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            events: 0,
+            syncs: 0,
+            cut_at: None,
+            dead: false,
+            fail_sync_at: None,
+            failing: false,
+            capacity: None,
+            full: false,
+            short_writes: false,
+        })))
+    }
+
+    /// A handle on one file. A file without bytes is one that does not exist.
+    #[must_use]
+    pub fn file(&self, which: Which) -> Arc<dyn Storage> {
+        Arc::new(FaultFile { disk: self.clone(), which })
+    }
+
+    /// Cuts the power during the `events`-th event from now (1 is the next).
+    pub fn cut_after(&self, events: u64) {
+        let mut disk = lock(&self.0);
+        disk.cut_at = Some(disk.events + events);
+    }
+
+    /// Cuts the power now.
+    pub fn cut_now(&self) {
+        lock(&self.0).dead = true;
+    }
+
+    /// True once the power has been cut.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        lock(&self.0).dead
+    }
+
+    /// Events so far.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        lock(&self.0).events
+    }
+
+    /// Syncs and synced writes so far.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        lock(&self.0).syncs
+    }
+
+    /// Makes the `n`-th sync from now (1 is the next) and all after it fail with EIO.
+    pub fn fail_sync(&self, n: u64) {
+        let mut disk = lock(&self.0);
+        disk.fail_sync_at = Some(disk.syncs + n);
+    }
+
+    /// Limits the files' bytes together; `None` lifts the limit.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        lock(&self.0).capacity = bytes;
+    }
+
+    /// Makes every write fail for want of space, or work again.
+    pub fn set_full(&self, full: bool) {
+        lock(&self.0).full = full;
+    }
+
+    /// Makes writes take only a part of what they are given, or all of it again.
+    pub fn set_short_writes(&self, short: bool) {
+        lock(&self.0).short_writes = short;
+    }
+
+    /// The bytes of a file as a reader sees them now.
+    #[must_use]
+    pub fn bytes(&self, which: Which) -> Vec<u8> {
+        lock(&self.0).files[which as usize].seen.clone()
+    }
+
+    /// Replaces a file's bytes, durably.
+    pub fn set_bytes(&self, which: Which, bytes: Vec<u8>) {
+        let mut disk = lock(&self.0);
+        disk.files[which as usize] =
+            File { durable: bytes.clone(), seen: bytes, pending: Vec::new() };
+    }
+
+    /// The disk after a power failure: of what was not synced, each change is kept, dropped or
+    /// torn, in an order of its own.
+    #[must_use]
+    pub fn restart(&self, seed: u64) -> Self {
+        let after = Self::new(seed);
+        let disk = &mut *lock(&self.0);
+        let random = &mut disk.random;
+        for (file, to) in disk.files.iter().zip(&mut lock(&after.0).files) {
+            let mut order: Vec<&Pending> = file.pending.iter().collect();
+            for i in (1..order.len()).rev() {
+                order.swap(i, (next(random) % (i as u64 + 1)) as usize);
+            }
+            let mut bytes = file.durable.clone();
+            for change in order {
+                match next(random) % 3 {
+                    0 => apply(&mut bytes, change, || true),
+                    1 => {}
+                    _ => apply(&mut bytes, change, || next(random) & 1 == 0),
+                }
+            }
+            *to = File { durable: bytes.clone(), seen: bytes, pending: Vec::new() };
+        }
+        after
+    }
+
+    /// The disk after its only user was killed: everything written is there, and what was not
+    /// synced can still be lost.
+    #[must_use]
+    pub fn after_kill(&self, seed: u64) -> Self {
+        let after = Self::new(seed);
+        let disk = &mut *lock(&self.0);
+        for (file, to) in disk.files.iter_mut().zip(&mut lock(&after.0).files) {
+            *to = std::mem::take(file);
+        }
+        disk.dead = true;
+        after
+    }
+}
+
+impl Disk {
+    /// Counts an event; true if the power goes during it.
+    fn event(&mut self) -> io::Result<bool> {
+        if self.dead {
+            return Err(power_is_off());
+        }
+        self.events += 1;
+        if self.cut_at.is_some_and(|at| self.events >= at) {
+            self.dead = true;
+        }
+        Ok(self.dead)
+    }
+
+    fn change(&mut self, which: Which, change: Pending) -> io::Result<()> {
+        let cut = self.event()?;
+        let file = &mut self.files[which as usize];
+        apply(&mut file.seen, &change, || true);
+        file.pending.push(change);
+        if cut { Err(power_is_off()) } else { Ok(()) }
+    }
+}
+
+impl Storage for FaultFile {
+    fn size(&self) -> io::Result<u64> {
+        let disk = lock(&self.disk.0);
+        if disk.dead {
+            return Err(power_is_off());
+        }
+        Ok(disk.files[self.which as usize].seen.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let disk = lock(&self.disk.0);
+        if disk.dead {
+            return Err(power_is_off());
+        }
+        let seen = &disk.files[self.which as usize].seen;
+        let from = seen.get(offset as usize..).unwrap_or(&[]);
+        let n = from.len().min(into.len());
+        into[..n].copy_from_slice(&from[..n]);
+        Ok(n)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        let mut disk = lock(&self.disk.0);
+        if disk.full && !disk.dead {
+            return Err(no_space());
+        }
+        let mut n = bytes.len();
+        if disk.short_writes && n > 1 {
+            n = 1 + (next(&mut disk.random) % (n as u64 - 1)) as usize;
+        }
+        disk.change(self.which, Pending::Write(offset, bytes[..n].to_vec()))?;
+        Ok(n)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut disk = lock(&self.disk.0);
+        if disk.event()? {
+            return Err(power_is_off());
+        }
+        disk.syncs += 1;
+        if disk.failing || disk.fail_sync_at.is_some_and(|at| disk.syncs >= at) {
+            disk.failing = true;
+            return Err(input_output());
+        }
+        let file = &mut disk.files[self.which as usize];
+        // Cheaper than copying the whole file: the same changes, all of them, in order.
+        for change in file.pending.drain(..) {
+            apply(&mut file.durable, &change, || true);
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        let mut disk = lock(&self.disk.0);
+        let total: usize = disk.files.iter().map(|f| f.seen.len()).sum();
+        let here = disk.files[self.which as usize].seen.len() as u64;
+        debug_assert!(from <= to, "extends");
+        if disk.capacity.is_some_and(|most| total as u64 - here + to > most) && !disk.dead {
+            return Err(no_space());
+        }
+        disk.change(self.which, Pending::Extend(to))
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        lock(&self.disk.0).change(self.which, Pending::Truncate(len))
+    }
+
+    fn another(&self) -> io::Result<Arc<dyn Storage>> {
+        Ok(self.disk.file(self.which))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        lock(&self.disk.0).change(self.which, Pending::Punch(offset, len))
+    }
+}

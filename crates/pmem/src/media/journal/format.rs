@@ -1,0 +1,363 @@
+//! Bytes of the journal file: header slots, frames, runs of lines. All little-endian.
+
+use crate::media::LINE;
+use std::fmt;
+
+/// What a disk writes whole or not at all.
+pub(super) const SECTOR: usize = 512;
+/// Where the two header slots lie: never in the same 4 KiB block.
+pub(super) const SLOT_AT: [u64; 2] = [0, 4096];
+/// Where segment 0 begins.
+pub(super) const DATA_AT: u64 = 8192;
+/// Bytes of a frame before its payload.
+pub(super) const FRAME_HEAD: usize = 64;
+/// Most lines in one run.
+pub(super) const MAX_RUN: u64 = u16::MAX as u64;
+/// Smallest and largest segment.
+pub(super) const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
+/// Most segments that a header may name.
+pub(super) const MAX_SEGMENTS: u32 = 1 << 16;
+/// The layout that this build writes and reads.
+pub(super) const VERSION: u32 = 1;
+
+const HEADER_MAGIC: [u8; 8] = *b"BRSTLJNL";
+const FRAME_MAGIC: [u8; 4] = *b"JFRM";
+const LINE_BITS: u32 = 48;
+
+// A header is one sector, so it is never torn; the slots and the data do not overlap.
+const _: () = assert!(SLOT_AT[0] + SECTOR as u64 <= SLOT_AT[1]);
+const _: () = assert!(SLOT_AT[1] + SECTOR as u64 <= DATA_AT);
+// Frames start at sectors, so that a torn one cannot damage an earlier one.
+const _: () = assert!(DATA_AT.is_multiple_of(SECTOR as u64));
+const _: () = assert!((*SEGMENT_BYTES.start()).is_multiple_of(SECTOR as u32));
+// A run's word holds a line number and a count.
+const _: () = assert!(LINE_BITS + MAX_RUN.count_ones() == u64::BITS);
+// A head is a whole number of words and its fields (see `Frame::seal`) fill 48 bytes of it.
+const _: () = assert!(FRAME_HEAD.is_multiple_of(8) && FRAME_HEAD >= 48);
+
+/// Reads a little-endian word; bytes past the end count as zero.
+pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    if let Some(found) = bytes.get(at..at + 8) {
+        word.copy_from_slice(found);
+    }
+    u64::from_le_bytes(word)
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    let mut half = [0; 4];
+    if let Some(found) = bytes.get(at..at + 4) {
+        half.copy_from_slice(found);
+    }
+    u32::from_le_bytes(half)
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn put_half(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+/// A place between two frames, and the sequence number of the frame that starts there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    pub seq: u64,
+    pub segment: u32,
+    pub offset: u32,
+}
+
+/// One header slot's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub uuid: [u8; 16],
+    /// Of two sound slots the one with the higher generation counts.
+    pub generation: u64,
+    /// Raised, durably, before a session writes its first frame.
+    pub epoch: u64,
+    /// Everything before it is in the pool file.
+    pub head: Position,
+    pub segment_bytes: u32,
+    pub segments: u32,
+    /// Frames below this one were durable when this header was written, and the pool file may
+    /// depend on them: a chain that ends before it is damaged, not torn.
+    pub required: u64,
+}
+
+/// What a header slot's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// All zero: never written.
+    Blank,
+    /// Neither blank nor a header.
+    Bad,
+    /// A header of a newer layout.
+    Newer(u32),
+    /// A header that checks out.
+    Sound(Header),
+}
+
+impl Header {
+    pub fn encode(&self) -> [u8; SECTOR] {
+        let mut b = [0; SECTOR];
+        b[..8].copy_from_slice(&HEADER_MAGIC);
+        put_half(&mut b, 8, VERSION);
+        b[16..32].copy_from_slice(&self.uuid);
+        put(&mut b, 32, self.generation);
+        put(&mut b, 40, self.epoch);
+        put(&mut b, 48, self.head.seq);
+        put_half(&mut b, 56, self.head.segment);
+        put_half(&mut b, 60, self.head.offset);
+        put_half(&mut b, 64, self.segment_bytes);
+        put_half(&mut b, 68, self.segments);
+        put(&mut b, 72, self.required);
+        // The sum is over the sector with a zero in the sum's own place.
+        let sum = crc32c::crc32c(&b);
+        put_half(&mut b, 12, sum);
+        b
+    }
+
+    pub fn decode(bytes: &[u8]) -> Slot {
+        if bytes.iter().all(|b| *b == 0) {
+            return Slot::Blank;
+        }
+        if bytes.len() != SECTOR || bytes[..8] != HEADER_MAGIC {
+            return Slot::Bad;
+        }
+        let mut unsummed = [0; SECTOR];
+        unsummed.copy_from_slice(bytes);
+        put_half(&mut unsummed, 12, 0);
+        if half(bytes, 12) != crc32c::crc32c(&unsummed) {
+            return Slot::Bad;
+        }
+        let version = half(bytes, 8);
+        if version != VERSION {
+            return Slot::Newer(version);
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&bytes[16..32]);
+        let header = Self {
+            uuid,
+            generation: word(bytes, 32),
+            epoch: word(bytes, 40),
+            head: Position {
+                seq: word(bytes, 48),
+                segment: half(bytes, 56),
+                offset: half(bytes, 60),
+            },
+            segment_bytes: half(bytes, 64),
+            segments: half(bytes, 68),
+            required: word(bytes, 72),
+        };
+        let sound = header.segment_bytes.is_power_of_two()
+            && SEGMENT_BYTES.contains(&header.segment_bytes)
+            && (1..=MAX_SEGMENTS).contains(&header.segments)
+            && header.head.segment < header.segments
+            && header.head.offset <= header.segment_bytes
+            && header.head.offset.is_multiple_of(SECTOR as u32)
+            && header.head.seq >= 1;
+        if sound { Slot::Sound(header) } else { Slot::Bad }
+    }
+
+    /// Where a place in the log is in the file.
+    pub fn file_offset(&self, segment: u32, offset: u32) -> u64 {
+        DATA_AT + u64::from(segment) * u64::from(self.segment_bytes) + u64::from(offset)
+    }
+}
+
+/// A frame's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub seq: u64,
+    pub epoch: u64,
+    /// Frames below this one were durable when this one was sealed.
+    pub durable: u64,
+    /// Bytes in the pool; every line of the frame lies below.
+    pub pool_len: u64,
+    /// Bytes of runs after the head.
+    pub payload: u32,
+}
+
+impl Frame {
+    /// Writes the head in front of the payload that `bytes` already holds, and the zeros up to the
+    /// next sector behind it. Sums are salted with the pool's UUID, so that no other pool's frames
+    /// are ever taken for this one's.
+    pub fn seal(&self, salt: u32, bytes: &mut Vec<u8>) {
+        debug_assert_eq!(bytes.len(), FRAME_HEAD + self.payload as usize, "head and payload");
+        put(bytes, 8, self.seq);
+        put(bytes, 16, self.epoch);
+        put(bytes, 24, self.durable);
+        put(bytes, 32, self.pool_len);
+        put_half(bytes, 40, self.payload);
+        bytes[44..FRAME_HEAD].fill(0);
+        bytes[..4].copy_from_slice(&FRAME_MAGIC);
+        let sum = crc32c::crc32c_append(salt, &bytes[8..]);
+        put_half(bytes, 4, sum);
+        bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
+    }
+
+    /// Reads the head at the start of `bytes` without checking the sum.
+    pub fn peek(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < FRAME_HEAD || bytes[..4] != FRAME_MAGIC {
+            return None;
+        }
+        Some(Self {
+            seq: word(bytes, 8),
+            epoch: word(bytes, 16),
+            durable: word(bytes, 24),
+            pool_len: word(bytes, 32),
+            payload: half(bytes, 40),
+        })
+    }
+
+    /// The frame at the start of `bytes`, with its payload, if it is whole.
+    pub fn open(salt: u32, bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let frame = Self::peek(bytes)?;
+        let end = FRAME_HEAD.checked_add(frame.payload as usize)?;
+        let summed = bytes.get(8..end)?;
+        (crc32c::crc32c_append(salt, summed) == half(bytes, 4))
+            .then(|| (frame, &bytes[FRAME_HEAD..end]))
+    }
+
+    /// Bytes on disk.
+    pub fn disk_bytes(&self) -> usize {
+        (FRAME_HEAD + self.payload as usize).next_multiple_of(SECTOR)
+    }
+}
+
+/// What every frame's sum starts from.
+pub(super) fn salt(uuid: &[u8; 16]) -> u32 {
+    crc32c::crc32c(uuid)
+}
+
+/// A run's leading word.
+pub(super) fn run_word(line: u64, count: u64) -> u64 {
+    debug_assert!(line >> LINE_BITS == 0 && (1..=MAX_RUN).contains(&count), "fits its bits");
+    line << (u64::BITS - LINE_BITS) | count
+}
+
+/// A run of consecutive lines and their bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run<'a> {
+    pub line: u64,
+    pub bytes: &'a [u8],
+}
+
+/// A payload that contradicts itself although its sum is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BadRun {
+    line: u64,
+    count: u64,
+    pool_len: u64,
+}
+
+impl fmt::Display for BadRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} lines from line {} do not fit a pool of {} bytes, or their bytes are missing",
+            self.count, self.line, self.pool_len
+        )
+    }
+}
+
+/// The runs of a payload, each checked to lie in a pool of `pool_len` bytes.
+pub(super) fn runs(payload: &[u8], pool_len: u64) -> impl Iterator<Item = Result<Run<'_>, BadRun>> {
+    let mut rest = payload;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let lead = word(rest, 0);
+        let (line, count) = (lead >> (u64::BITS - LINE_BITS), lead & MAX_RUN);
+        let bytes = rest.get(8..8 + count as usize * LINE);
+        match bytes {
+            Some(bytes) if count > 0 && (line + count) * LINE as u64 <= pool_len => {
+                rest = &rest[8 + bytes.len()..];
+                Some(Ok(Run { line, bytes }))
+            }
+            _ => {
+                rest = &[];
+                Some(Err(BadRun { line, count, pool_len }))
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            uuid: *b"0123456789abcdef",
+            generation: 7,
+            epoch: 3,
+            head: Position { seq: 42, segment: 2, offset: 1024 },
+            segment_bytes: 1 << 20,
+            segments: 4,
+            required: 40,
+        }
+    }
+
+    #[test]
+    fn header_round_trip_and_every_flipped_bit_is_noticed() {
+        let bytes = header().encode();
+        assert_eq!(Header::decode(&bytes), Slot::Sound(header()));
+        assert_eq!(Header::decode(&[0; SECTOR]), Slot::Blank);
+        for bit in 0..SECTOR * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Header::decode(&bad), Slot::Bad, "bit {bit}");
+        }
+        let insane = Header { head: Position { seq: 1, segment: 4, offset: 0 }, ..header() };
+        assert_eq!(Header::decode(&insane.encode()), Slot::Bad, "head past the last segment");
+    }
+
+    #[test]
+    fn newer_header_is_told_from_a_bad_one() {
+        let mut bytes = header().encode();
+        put_half(&mut bytes, 8, VERSION + 1);
+        put_half(&mut bytes, 12, 0);
+        let sum = crc32c::crc32c(&bytes);
+        put_half(&mut bytes, 12, sum);
+        assert_eq!(Header::decode(&bytes), Slot::Newer(VERSION + 1));
+    }
+
+    #[test]
+    fn frame_round_trip_and_every_flipped_bit_is_noticed() {
+        let mut bytes = vec![0; FRAME_HEAD];
+        bytes.extend(run_word(5, 2).to_le_bytes());
+        bytes.extend([0xab; 2 * LINE]);
+        let payload = (bytes.len() - FRAME_HEAD) as u32;
+        let frame = Frame { seq: 9, epoch: 1, durable: 8, pool_len: 4096, payload };
+        frame.seal(77, &mut bytes);
+        assert_eq!(bytes.len(), frame.disk_bytes());
+        let (found, runs_of) = Frame::open(77, &bytes).expect("whole");
+        assert_eq!(found, frame);
+        let runs: Vec<_> = runs(runs_of, found.pool_len).collect();
+        assert_eq!(runs.len(), 1);
+        let run = runs[0].expect("in range");
+        assert_eq!((run.line, run.bytes), (5, &[0xab; 2 * LINE][..]));
+        assert!(Frame::open(78, &bytes).is_none(), "another pool's frame");
+        for bit in 0..(FRAME_HEAD + payload as usize) * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Frame::open(77, &bad).is_none(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn runs_outside_the_pool_or_without_bytes_are_errors() {
+        let mut outside = run_word(64, 1).to_le_bytes().to_vec();
+        outside.extend([0; LINE]);
+        assert!(runs(&outside, 4096).next().expect("one").is_err());
+        assert!(runs(&outside, 4160).next().expect("one").is_ok());
+        let missing = run_word(0, 3).to_le_bytes();
+        assert!(runs(&missing, 4096).next().expect("one").is_err());
+        let empty = 0u64.to_le_bytes();
+        assert!(runs(&empty, 4096).next().expect("one").is_err());
+        assert!(runs(&[1, 2, 3], 4096).next().expect("one").is_err(), "half a word");
+    }
+}

@@ -1,0 +1,208 @@
+//! The pool's image in memory: read line by line while others store to it.
+
+use crate::error::SpaceError;
+use crate::media::mapping::{Mapping, PAGE};
+use crate::media::{LINE, cpu};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// 8-byte words in a line.
+const WORDS: usize = LINE / 8;
+/// Lines in a page.
+pub(super) const PAGE_LINES: u64 = PAGE / LINE as u64;
+
+/// The image: a private mapping of the pool file, or anonymous memory filled from it.
+#[derive(Debug)]
+pub(super) struct Image {
+    mapping: Mapping,
+}
+
+impl Image {
+    pub fn new(mapping: Mapping) -> Self {
+        Self { mapping }
+    }
+
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.mapping.base()
+    }
+
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    pub fn capacity(&self) -> u64 {
+        self.mapping.capacity()
+    }
+
+    /// Whole lines below the end.
+    #[inline]
+    pub fn lines(&self) -> u64 {
+        self.len() / LINE as u64
+    }
+
+    /// A state that line `line` really had, at one moment of this call.
+    ///
+    /// Two equal reads in a row, each word after word: a word that both found unchanged held its
+    /// value between them, so at the moment between the two reads the line was what they found.
+    /// (A word that changed and changed back in those nanoseconds, twice, would escape; words of a
+    /// line are stored by code that takes longer than that for one round.)
+    #[inline]
+    pub fn capture(&self, line: u64) -> [u64; WORDS] {
+        debug_assert!(line < self.lines(), "line {line} of {}", self.lines());
+        let at = self.base().wrapping_add(line as usize * LINE).cast::<u64>();
+        let mut first = collect(at);
+        let mut tries = 0u32;
+        loop {
+            // ORDERING: Acquire; the second read begins after the first has ended.
+            fence(Ordering::Acquire);
+            let second = collect(at);
+            if first == second {
+                return first;
+            }
+            first = second;
+            tries += 1;
+            if tries.is_multiple_of(1024) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Appends the lines of page `page` to `into`, each in a state that it really had; fewer than
+    /// a page's at the end of the pool.
+    pub fn copy_page(&self, page: u64, into: &mut Vec<u8>) {
+        let first = page * PAGE_LINES;
+        let last = (first + PAGE_LINES).min(self.lines());
+        if first < last {
+            cpu::prefetch(self.base().wrapping_add((first as usize) * LINE), 4 * LINE);
+        }
+        for line in first..last {
+            into.extend_from_slice(&bytes_of(self.capture(line)));
+        }
+    }
+
+    /// Replaces lines during recovery, while no one else has the image.
+    pub fn restore(&self, line: u64, bytes: &[u8]) {
+        assert!(
+            line * LINE as u64 + bytes.len() as u64 <= self.len(),
+            "runs are checked against the image before they are applied"
+        );
+        // SAFETY: 1. the assertion keeps the range inside the mapped bytes; 2. recovery runs
+        // before the medium is returned to anyone, so the access is exclusive; 3. `bytes` is not
+        // part of the image.
+        unsafe {
+            let at = self.base().add(line as usize * LINE);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+        }
+    }
+
+    /// See [`Mapping::extend`].
+    pub fn extend(&self, to: u64) -> Result<(), SpaceError> {
+        self.mapping.extend(to)
+    }
+
+    /// See [`Mapping::extend_anonymous`].
+    pub fn extend_anonymous(&self, to: u64) -> Result<(), SpaceError> {
+        self.mapping.extend_anonymous(to)
+    }
+
+    /// See [`Mapping::retract`].
+    pub fn retract(&self, to: u64) -> u64 {
+        self.mapping.retract(to)
+    }
+
+    /// See [`Mapping::discard`].
+    pub fn discard(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        self.mapping.discard(offset, len)
+    }
+}
+
+#[inline(always)]
+fn collect(at: *const u64) -> [u64; WORDS] {
+    std::array::from_fn(|i| {
+        // SAFETY: 1. the caller's line lies inside the mapping and is 64-byte aligned, so each of
+        // its words is valid and aligned; 2. cells store to it through 8-byte atomics; bytes that
+        // are not yet published may be written plainly at the same time, and then what is read is
+        // a value that no one relies on until their own flush and fence.
+        let word = unsafe { AtomicU64::from_ptr(at.add(i).cast_mut()) };
+        // ORDERING: Relaxed; the fence between two reads orders them.
+        word.load(Ordering::Relaxed)
+    })
+}
+
+/// A line's bytes as they lie in memory.
+#[inline(always)]
+pub(super) fn bytes_of(words: [u64; WORDS]) -> [u8; LINE] {
+    let mut bytes = [0; LINE];
+    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Which pages hold lines that the journal has and the pool file may not have.
+#[derive(Debug)]
+pub(super) struct DirtyPages {
+    words: Vec<u64>,
+    count: u64,
+}
+
+impl DirtyPages {
+    /// For a pool of up to `capacity` bytes; untouched words cost address space only.
+    pub fn new(capacity: u64) -> Self {
+        Self { words: vec![0; capacity.div_ceil(PAGE * 64) as usize], count: 0 }
+    }
+
+    /// Marks the pages of `count` lines from `line` on.
+    pub fn mark_lines(&mut self, line: u64, count: u64) {
+        for page in line / PAGE_LINES..=(line + count - 1) / PAGE_LINES {
+            self.mark(page);
+        }
+    }
+
+    pub fn mark(&mut self, page: u64) {
+        if let Some(word) = self.words.get_mut((page / 64) as usize) {
+            let bit = 1 << (page % 64);
+            self.count += u64::from(*word & bit == 0);
+            *word |= bit;
+        }
+    }
+
+    /// Takes the marked pages of the first `bytes` bytes, in order; forgets the rest.
+    pub fn take(&mut self, bytes: u64) -> Vec<u64> {
+        let mut pages = Vec::with_capacity(self.count as usize);
+        let end = bytes.div_ceil(PAGE);
+        let mut left = self.count;
+        for (i, word) in self.words.iter_mut().enumerate() {
+            if left == 0 {
+                break;
+            }
+            while *word != 0 {
+                let page = i as u64 * 64 + u64::from(word.trailing_zeros());
+                *word &= *word - 1;
+                left -= 1;
+                if page < end {
+                    pages.push(page);
+                }
+            }
+        }
+        self.count = 0;
+        pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dirty_pages_are_taken_once_in_order_and_inside_the_pool() {
+        let mut dirty = DirtyPages::new(1 << 30);
+        dirty.mark_lines(63, 2);
+        dirty.mark(1000);
+        dirty.mark(0);
+        dirty.mark(200_000);
+        assert_eq!(dirty.take(1001 * PAGE), [0, 1, 1000]);
+        assert!(dirty.take(1 << 30).is_empty());
+    }
+}

@@ -1,0 +1,118 @@
+//! The journal's frames on disk: sealing, placing, writing, letting go.
+//!
+//! Frames fill a segment front to back; one that does not fit starts another segment. Which segment
+//! comes next is not recorded: it is the one whose first frame has the next sequence number.
+
+use super::format::{FRAME_HEAD, Frame, Position, SECTOR, runs};
+use super::image::DirtyPages;
+use super::stage::Chunk;
+use crate::media::LINE;
+use crate::media::mapping::PAGE;
+use std::collections::VecDeque;
+
+/// A chunk with its frame head and sum. Once sealed its bytes never change, so that writing it
+/// again after a failure cannot leave two different frames of one sequence number.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub chunk: Chunk,
+    pub seq: u64,
+}
+
+/// No segment that the writer may use is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// Where the journal stands. Behind one lock, held across the writing of frames.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub salt: u32,
+    pub epoch: u64,
+    pub segment_bytes: u32,
+    pub segments: u32,
+    /// Where the next frame goes if it fits, and its sequence number.
+    pub at: Position,
+    /// Sequence number of the next frame to be sealed.
+    pub next_seq: u64,
+    /// Frames below this one are durable.
+    pub durable: u64,
+    /// Lines in the frames written so far, and those in durable frames.
+    pub written_lines: u64,
+    pub durable_lines: u64,
+    /// Segments from the head's to the one being written, in order; never empty.
+    pub live: VecDeque<u32>,
+    pub free: VecDeque<u32>,
+    /// Sealed and not written.
+    pub pending: VecDeque<Sealed>,
+    pub dirty: DirtyPages,
+}
+
+impl Log {
+    /// Makes a frame of `chunk`.
+    pub fn seal(&mut self, mut chunk: Chunk, pool_len: u64) {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        // A chunk is at most a segment long, and a segment's length fits 32 bits.
+        let payload = (chunk.bytes.len() - FRAME_HEAD) as u32;
+        // Never less than the chunk's own lines need, whatever was shrunk since.
+        let pool_len = pool_len.max((chunk.top * LINE as u64).next_multiple_of(PAGE));
+        let frame = Frame { seq, epoch: self.epoch, durable: self.durable, pool_len, payload };
+        frame.seal(self.salt, &mut chunk.bytes);
+        self.pending.push_back(Sealed { chunk, seq });
+    }
+
+    /// Finds the place for the next frame of `bytes` bytes, leaving `reserve` segments free.
+    pub fn place(&mut self, bytes: usize, reserve: usize) -> Result<(u32, u32), Full> {
+        debug_assert!(bytes.is_multiple_of(SECTOR) && bytes <= self.segment_bytes as usize);
+        if self.at.offset as usize + bytes > self.segment_bytes as usize {
+            if self.free.len() <= reserve {
+                return Err(Full);
+            }
+            let Some(next) = self.free.pop_front() else { return Err(Full) };
+            self.live.push_back(next);
+            self.at = Position { segment: next, offset: 0, ..self.at };
+        }
+        Ok((self.at.segment, self.at.offset))
+    }
+
+    /// Marks the pages of a frame that is about to be written.
+    pub fn mark_dirty(&mut self, frame: &[u8]) {
+        let Some(head) = Frame::peek(frame) else { return };
+        let payload = &frame[FRAME_HEAD..FRAME_HEAD + head.payload as usize];
+        for run in runs(payload, u64::MAX).flatten() {
+            self.dirty.mark_lines(run.line, (run.bytes.len() / LINE) as u64);
+        }
+    }
+
+    /// Steps over the frame that was just written where [`place`](Self::place) said.
+    pub fn advance(&mut self, bytes: usize, seq: u64, end: u64) {
+        debug_assert_eq!(self.at.seq, seq, "frames are written in sequence");
+        self.at.offset += bytes as u32;
+        self.at.seq = seq + 1;
+        self.written_lines = end;
+    }
+
+    /// Notes that all frames below `seq`, which hold the first `lines` lines, are durable.
+    pub fn synced(&mut self, seq: u64, lines: u64) {
+        self.durable = self.durable.max(seq);
+        self.durable_lines = self.durable_lines.max(lines);
+    }
+
+    /// Frees the segments before `head`, which is durable in both header slots.
+    pub fn let_go(&mut self, head: Position) {
+        while self.live.len() > 1 && self.live.front() != Some(&head.segment) {
+            self.free.extend(self.live.pop_front());
+        }
+    }
+
+    /// Share of the journal that is in use, as (used, total) bytes.
+    pub fn fill(&self) -> (u64, u64) {
+        let segment = u64::from(self.segment_bytes);
+        let used = (self.live.len() as u64 - 1) * segment + u64::from(self.at.offset);
+        (used, u64::from(self.segments) * segment)
+    }
+
+    /// Segments that only a checkpoint's own writes may use, so that it can always finish.
+    pub fn reserve(&self) -> usize {
+        (self.segments as usize / 8).max(1)
+    }
+}

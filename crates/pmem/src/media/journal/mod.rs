@@ -1,0 +1,624 @@
+//! `Journal`: persistent-memory algorithms on an ordinary disk (design section 2.2).
+//!
+//! The image is in memory. `flush` notes lines, `fence` captures them into a buffer, in fence
+//! order, and `commit` waits until the buffer is in the journal file and synced, together with
+//! everyone else's. A checkpointer writes dirty pages to the pool file and lets the journal's head go.
+//!
+//! ```text
+//! stores -> image (private mapping of the pool file)
+//! flush  -> noted lines, per thread               stage.rs    no lock shared between threads
+//! fence  -> captured lines: chunks                stage.rs    no I/O, no failure
+//! commit -> frames in <pool>.journal, synced      commit.rs   group commit
+//!           pages in <pool>, synced               checkpoint.rs
+//! open   -> frames from the head, in sequence     recover.rs
+//! ```
+//!
+//! # Layout of the journal file
+//!
+//! Little-endian; sums are CRC-32C. `format.rs` proves what can be proved at compile time.
+//!
+//! ```text
+//! 0      header slot 0, one sector     | magic "BRSTLJNL" | version:4 sum:4 | uuid:16
+//! 4096   header slot 1, the same       | generation:8 epoch:8 | head: seq:8 segment:4 offset:4
+//!                                      | segment_bytes:4 segments:4 | required:8 | zeros
+//! 8192   segment 0 | segment 1 | ...   zeroed and synced before use, then only overwritten
+//!
+//! segment | frame | frame | ...        each starts at a 512-byte sector
+//! frame   | magic "JFRM" sum:4 | seq:8 | epoch:8 | durable:8 | pool_len:8 | payload:4 | zeros to 64
+//!         | run | run | ... | zeros to the next sector
+//! run     | line:48 count:16 | count x 64 bytes |
+//! ```
+//!
+//! # Invariants
+//! 1. A frame is accepted only as the successor of the frame before it (`recover.rs`); the accepted
+//!    frames are a prefix of what was captured.
+//! 2. Of two captures of one line, the one later in the journal is the later state (`stage.rs`).
+//! 3. A store that a capture or a page copy holds was made after fences that are all earlier in
+//!    the journal (than the capture), or below E (of the copy).
+//! 4. The pool file is written only by checkpoints, and only with copies whose E is durable.
+//! 5. Both header slots lead into frames that are still there: a segment is reused only when
+//!    both have a head behind it.
+//! 6. A commit is acknowledged only when every frame up to its lines is synced; after one failed
+//!    sync none is.
+//!
+//! # Crash states
+//!
+//! Claim: what recovery builds is an image that persistent memory could have been left with, at a
+//! moment when every acknowledged commit's fences had been passed. Let D be the end of the frames that survive.
+//! Persistent memory may hold, for each line, any state that the line had from its last completed
+//! write-back on; and nothing that was stored after a fence whose lines are older than what they had then.
+//!
+//! 1. *Cut between checkpoints.* The pool file is the last checkpoint's; frames from its C to D
+//!    are applied in order. Each line is its last capture before D (invariant 2) or, if there is none since C,
+//!    what the checkpoint copied. No line holds a store made after a fence that is not before D:
+//!    captures by invariant 3; copies because D is at or behind every E that was waited for.
+//! 2. *Cut while pages are written.* Every sector of the pool file is the old checkpoint's or the new
+//!    copy's, and a line lies in one sector. Lines captured since the old C are all in the frames that
+//!    are kept, and are applied. Other lines were stored and not fenced: old and new are both legal,
+//!    the new one because the journal reaches E before the first page goes out.
+//! 3. *Cut after the pages are synced, before the head moves.* As 2, with every sector new. Applying
+//!    an older capture over a newer copy takes a line back to its last state that was fenced before D.
+//! 4. *Cut while the head moves.* A header is one sector: the slot holds the old one or the new one, and
+//!    both lead to frames that are still there (invariant 5).
+//! 5. *Cut during recovery.* Frames are applied to private memory; nothing is written until
+//!    attaching, which is a new epoch's header (the chain is the same), then an ordinary checkpoint.
+//! 6. *Cut while a frame is written.* Its sum is wrong; the chain ends before it. Frames behind it that
+//!    the disk kept are cut off too, and the next session's epoch keeps them from ever being taken up again.
+//! 7. *Cut while the file grows.* A frame says how long the pool was; recovery extends the
+//!    file before applying it. Bytes that no frame holds are zero.
+//! 8. *Cut while the pool is created.* Until its first checkpoint the pool file may have no
+//!    superblock; then a journal that still begins with frame 1 is taken to hold it.
+//!
+//! # Concurrency
+//!
+//! Any number of threads. Lock order: the keeper (one checkpoint, shrink or punch at a time), then
+//! leadership of the group commit, then the log, then progress or the stage. `flush` and `fence` take
+//! the stage's locks only, which no one holds across I/O. Waiters wait for a leader or for the
+//! checkpointer; the checkpointer waits for leaders, and a leader that is out of segments steps down first, so no
+//! two wait for each other. A checkpoint may use the reserved segments, and adds some if even those
+//! are used up; when the disk refuses, commits return [`CommitError::NoSpace`] instead of waiting.
+
+mod checkpoint;
+mod commit;
+pub mod fault;
+mod format;
+mod image;
+mod log;
+mod recover;
+mod stage;
+mod storage;
+
+pub use storage::{FileStorage, Storage};
+
+use super::mapping::{Mapping, PAGE, Sharing};
+use super::{Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind};
+use crate::error::{CommitError, OpenError, SpaceError};
+use checkpoint::{Keeper, zero};
+use commit::{Core, Stats, Stop};
+use format::{DATA_AT, Header, MAX_SEGMENTS, Position};
+use image::{DirtyPages, Image};
+use log::Log;
+use recover::{Chain, Discard, Owner, Source, ToImage, foreign, owner};
+use stage::Stage;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Segments in a new journal, and the fewest that one has.
+const FIRST_SEGMENTS: u32 = 4;
+/// Segments that a journal of its full length has, unless they would be too small or too large.
+const SEGMENTS: u64 = 64;
+/// Largest segment in a new journal.
+const LARGEST_SEGMENT: u64 = 1 << 20;
+
+/// What the journal has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Frames written.
+    pub frames: u64,
+    /// Bytes of those frames.
+    pub frame_bytes: u64,
+    /// Syncs and synced writes issued, of the journal and the pool file.
+    pub syncs: u64,
+    /// Checkpoints finished.
+    pub checkpoints: u64,
+    /// Pages that checkpoints wrote.
+    pub pages: u64,
+    /// Bytes of the journal that are in use now.
+    pub used_bytes: u64,
+    /// Bytes of the journal's segments.
+    pub journal_bytes: u64,
+}
+
+/// An ordinary file behind a write-ahead journal; see the module's head.
+#[derive(Debug)]
+pub struct Journal {
+    core: Arc<Core>,
+    path: PathBuf,
+    read_only: bool,
+    had_journal: bool,
+    recovery: MediaRecovery,
+    attached: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Locks, and does not mind a panic elsewhere: no state here is left half-changed by one.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Path of the journal of the pool at `pool`.
+#[must_use]
+pub fn journal_path(pool: &Path) -> PathBuf {
+    let mut name = pool.as_os_str().to_owned();
+    name.push(".journal");
+    name.into()
+}
+
+/// The header that a new journal starts from.
+fn new_header(uuid: [u8; 16], journal_max: u64) -> Header {
+    let ideal = (journal_max / SEGMENTS).max(1);
+    // Both bounds are powers of two that fit 32 bits.
+    let segment_bytes = (1u64 << ideal.ilog2())
+        .clamp(u64::from(*format::SEGMENT_BYTES.start()), LARGEST_SEGMENT) as u32;
+    Header {
+        uuid,
+        generation: 0,
+        epoch: 0,
+        head: Position { seq: 1, segment: 0, offset: 0 },
+        segment_bytes,
+        segments: FIRST_SEGMENTS,
+        required: 0,
+    }
+}
+
+impl Journal {
+    /// True when a journal of this pool was found at opening. A pool that was last written through this
+    /// medium and not closed is incomplete without it.
+    #[must_use]
+    pub fn had_journal(&self) -> bool {
+        self.had_journal
+    }
+
+    /// What the journal has done since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> JournalStats {
+        self.core.stats()
+    }
+
+    /// Opens a pool on two given files, filling anonymous memory from `pool`; `path` names it in errors.
+    ///
+    /// # Errors
+    /// As [`Media::open`].
+    pub fn open_on(
+        pool: Arc<dyn Storage>,
+        journal: Arc<dyn Storage>,
+        path: &Path,
+        initial: u64,
+        options: &MediaOptions,
+    ) -> Result<Self, OpenError> {
+        let io = |e| OpenError::io(path, "read", e);
+        if options.access == Access::Create {
+            pool.allocate(0, initial).map_err(|e| OpenError::io(path, "reserve space", e))?;
+        }
+        let len = pool.size().map_err(io)?;
+        let mapping = Mapping::map(path, None, Sharing::Anonymous, options.reserve)?;
+        mapping.extend(len)?;
+        let image = Image::new(mapping);
+        let mut page = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < len {
+            let n = pool.read_full(at, &mut page).map_err(io)?;
+            if n == 0 {
+                break;
+            }
+            // A pool is whole lines long; a cut file's odd end is no line of it.
+            image.restore(at / LINE as u64, &page[..n - n % LINE]);
+            at += n as u64;
+        }
+        Self::start(image, pool, journal, path, options)
+    }
+
+    /// Replays what there is; starts nothing.
+    fn start(
+        image: Image,
+        pool: Arc<dyn Storage>,
+        journal: Arc<dyn Storage>,
+        path: &Path,
+        options: &MediaOptions,
+    ) -> Result<Self, OpenError> {
+        let read_only = options.access == Access::ReadOnly;
+        let journal_name = journal_path(path);
+        let source = Source { storage: &*journal, path: &journal_name };
+        let mut dirty = DirtyPages::new(image.capacity());
+        let mut header = source.header()?;
+        let mut chain = None;
+        if options.access == Access::Create {
+            // A leftover of a pool that is gone: replaced when the new pool is attached.
+            header = None;
+        }
+        if let Some((found, _)) = &header {
+            let whose = owner(&*pool, found).map_err(|e| OpenError::io(path, "read", e))?;
+            if whose == Owner::Other {
+                let chain = source.replay(found, &mut Discard)?;
+                if chain.report.batches_replayed > 0 {
+                    return Err(foreign(&journal_name, found, &chain));
+                }
+                header = None;
+            } else {
+                let pool = if read_only { None } else { Some(&*pool) };
+                let mut to = ToImage { image: &image, pool, path, dirty: &mut dirty };
+                chain = Some(source.replay(found, &mut to)?);
+            }
+        }
+        let had_journal = header.is_some();
+        let (header, slot) =
+            header.unwrap_or_else(|| (new_header([0; 16], options.journal_max), 0));
+        let chain = chain.unwrap_or_else(|| Chain {
+            end: header.head,
+            live: vec![header.head.segment],
+            report: MediaRecovery::default(),
+        });
+        let recovery = chain.report.clone();
+        let log = log_after(&header, chain, dirty);
+        let core = Core {
+            image,
+            pool,
+            journal,
+            aside: std::sync::OnceLock::new(),
+            durability: options.durability,
+            journal_max: options.journal_max,
+            // Four to a segment, so that little of one stays unused.
+            stage: Stage::new(header.segment_bytes as usize / 4),
+            recording: AtomicBool::new(!read_only),
+            keeper: Mutex::new(Keeper { header, slot, last: None }),
+            log: Mutex::new(log),
+            progress: Mutex::default(),
+            done: Condvar::new(),
+            work: Condvar::new(),
+            write: Condvar::new(),
+            written: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            trouble: AtomicBool::new(false),
+            stats: Stats::default(),
+        };
+        {
+            let log = lock(&core.log);
+            let tight = !read_only && recovery.batches_replayed > 0 && log.free.len() <= log.reserve();
+            drop(log);
+            if tight {
+                // The image is exactly what the journal says, so it may go to the pool file now;
+                // later, the first frame might find no segment on a full disk.
+                core.journal.sync().map_err(|e| OpenError::io(&journal_name, "sync", e))?;
+                core.checkpoint(&mut lock(&core.keeper))?;
+            }
+        }
+        Ok(Self {
+            core: Arc::new(core),
+            path: path.to_path_buf(),
+            read_only,
+            had_journal,
+            recovery,
+            attached: AtomicBool::new(false),
+            threads: Mutex::default(),
+        })
+    }
+
+    /// Makes a new journal file, or a foreign one without live frames this pool's.
+    fn create_journal(&self, keeper: &mut Keeper, uuid: [u8; 16]) -> Result<(), OpenError> {
+        let path = journal_path(&self.path);
+        let error = |doing| move |e| OpenError::io(&path, doing, e);
+        let storage = &*self.core.journal;
+        let header = Header { uuid, ..new_header(uuid, self.core.journal_max) };
+        let end = header.file_offset(header.segments, 0);
+        storage.truncate(0).map_err(error.clone()("empty"))?;
+        storage.allocate(0, end).map_err(error.clone()("reserve space"))?;
+        zero(storage, 0, end).map_err(error.clone()("zero"))?;
+        // PERSIST: a journal of zeros, before a header says that it is one.
+        storage.sync().map_err(error("sync"))?;
+        keeper.header = header;
+        let mut log = lock(&self.core.log);
+        let dirty = std::mem::replace(&mut log.dirty, DirtyPages::new(0));
+        let chain =
+            Chain { end: header.head, live: vec![0], report: MediaRecovery::default() };
+        *log = log_after(&header, chain, dirty);
+        Ok(())
+    }
+
+    /// Starts the checkpointer and the background writer.
+    fn start_threads(&self) -> Result<(), OpenError> {
+        let spawn = |name: &str, life: fn(&Core)| {
+            let core = Arc::clone(&self.core);
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || life(&core))
+                .map_err(|e| OpenError::io(&self.path, "start a thread", e))
+        };
+        let mut threads = lock(&self.threads);
+        threads.push(spawn("journal-checkpoint", Core::checkpoint_in_background)?);
+        threads.push(spawn("journal-write", Core::write_in_background)?);
+        Ok(())
+    }
+
+    fn stop_threads(&self) {
+        {
+            let mut progress = lock(&self.core.progress);
+            progress.stop = true;
+            self.core.work.notify_all();
+            self.core.write.notify_all();
+            self.core.done.notify_all();
+        }
+        for thread in lock(&self.threads).drain(..) {
+            // A panic there has been printed; closing goes on.
+            let _ = thread.join();
+        }
+    }
+
+    /// Takes the keeper with everything fenced so far in the pool file, for changing its shape.
+    fn settled(&self) -> Result<MutexGuard<'_, Keeper>, SpaceError> {
+        if self.read_only {
+            return Err(SpaceError::ReadOnly);
+        }
+        let mut keeper = lock(&self.core.keeper);
+        self.core.checkpoint_all(&mut keeper).map_err(|e| match e {
+            CommitError::Failed { doing, source } | CommitError::NoSpace { doing, source } => {
+                SpaceError::Io { doing, source }
+            }
+        })?;
+        Ok(keeper)
+    }
+
+    /// Syncs a change of the pool file's shape; a failure is as fatal as a checkpoint's.
+    fn sync_shape(&self) -> Result<(), SpaceError> {
+        self.core.pool.sync().map_err(|source| {
+            let doing = "syncing the pool file";
+            let copy = SpaceError::Io { doing, source: crate::error::copy_io(&source) };
+            let failed = Stop::Error(CommitError::Failed { doing, source });
+            self.core.record(&mut lock(&self.core.progress), failed);
+            copy
+        })
+    }
+}
+
+/// The log that goes on where `chain` ends.
+fn log_after(header: &Header, chain: Chain, dirty: DirtyPages) -> Log {
+    let live = std::collections::VecDeque::from(chain.live);
+    let free = (0..header.segments).filter(|s| !live.contains(s)).collect();
+    Log {
+        salt: format::salt(&header.uuid),
+        epoch: header.epoch,
+        segment_bytes: header.segment_bytes,
+        segments: header.segments,
+        at: chain.end,
+        next_seq: chain.end.seq,
+        durable: chain.end.seq,
+        written_lines: 0,
+        durable_lines: 0,
+        live,
+        free,
+        pending: std::collections::VecDeque::new(),
+        dirty,
+    }
+}
+
+impl Media for Journal {
+    fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
+        let read_only = options.access == Access::ReadOnly;
+        let create = options.access == Access::Create;
+        let journal_name = journal_path(path);
+        let journal = FileStorage::at(&journal_name, read_only)?;
+        if create {
+            // Refused here, before the pool's file is made, if it is no journal at all.
+            Source { storage: &journal, path: &journal_name }.header()?;
+        }
+        let (fd, len) = Mapping::open_file(path, options.access, initial)?;
+        let undo = |e| {
+            if create {
+                // The empty file that was just made is of no use; the first error is reported.
+                let _ = std::fs::remove_file(path);
+            }
+            e
+        };
+        let file = fd
+            .try_clone()
+            .map_err(|e| OpenError::io(path, "duplicate the descriptor", e))
+            .and_then(|copy| {
+                let mapping = Mapping::map(path, Some((fd, len)), Sharing::Private, options.reserve)?;
+                if mapping.fixed() {
+                    return Err(OpenError::Unsupported {
+                        path: path.to_path_buf(),
+                        what: "a device cannot be journalled; open it with --medium dax".into(),
+                    });
+                }
+                Ok((mapping, FileStorage::of(path, copy)))
+            });
+        let (mapping, pool) = file.map_err(undo)?;
+        Self::start(Image::new(mapping), Arc::new(pool), Arc::new(journal), path, options)
+            .map_err(undo)
+    }
+
+    fn kind(&self) -> MediumKind {
+        MediumKind::Journal
+    }
+
+    #[inline]
+    fn flush(&self, addr: *const u8, len: usize) {
+        let core = &*self.core;
+        // ORDERING: Relaxed; set before the medium is shared, or cleared for good by an error.
+        if len == 0 || !core.recording.load(Ordering::Relaxed) {
+            return;
+        }
+        let start = addr.addr().wrapping_sub(core.image.base().addr());
+        let end = (start.saturating_add(len) as u64).min(core.image.len());
+        // Not the pool's memory: nothing to write back.
+        if start as u64 >= end {
+            return;
+        }
+        core.stage.note(start as u64 / LINE as u64, end.div_ceil(LINE as u64));
+    }
+
+    #[inline]
+    fn fence(&self) {
+        self.core.fence();
+    }
+
+    /// Before [`attach`](Media::attach) nothing is promised: attaching makes durable what was
+    /// fenced until then.
+    fn commit(&self) -> Result<(), CommitError> {
+        // ORDERING: Acquire; pairs with the Release at the end of `attach`.
+        if !self.attached.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.core.commit()
+    }
+
+    #[inline]
+    fn base(&self) -> *mut u8 {
+        self.core.image.base()
+    }
+
+    #[inline]
+    fn len(&self) -> u64 {
+        self.core.image.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.core.image.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<(), SpaceError> {
+        if self.read_only {
+            return Err(SpaceError::ReadOnly);
+        }
+        let from = self.core.image.len();
+        if len <= from {
+            return Ok(());
+        }
+        if len > self.core.image.capacity() {
+            return Err(SpaceError::Capacity {
+                wanted: len,
+                capacity: self.core.image.capacity(),
+            });
+        }
+        let space = |e| SpaceError::io("reserving space for the file", e);
+        self.core.pool.allocate(from, len).map_err(space)?;
+        self.core.image.extend(len)
+    }
+
+    /// The journal is emptied first, so that no frame of it leads past the new end.
+    fn shrink(&self, len: u64) -> Result<(), SpaceError> {
+        let _keeper = self.settled()?;
+        let from = self.core.image.retract(len);
+        if from <= len {
+            return Ok(());
+        }
+        let result = self
+            .core
+            .pool
+            .truncate(len)
+            .map_err(|e| SpaceError::io("shortening the file", e))
+            // PERSIST: the shorter file, so that what grows there again is zero after a crash too.
+            .and_then(|()| self.sync_shape())
+            // Cutting a file drops its private pages; anonymous memory is cleared here.
+            .and_then(|()| self.core.image.discard(len.next_multiple_of(PAGE), from - len));
+        if result.is_err() {
+            // As long as before, if the file still is.
+            let there = self.core.pool.size().unwrap_or(len).clamp(len, from);
+            self.core.image.extend(there)?;
+        }
+        result
+    }
+
+    /// The journal is emptied first, so that no frame of it fills the hole again.
+    fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        let _keeper = self.settled()?;
+        self.core
+            .pool
+            .punch(offset, len)
+            .map_err(|e| SpaceError::io("punching a hole", e))?;
+        // PERSIST: the hole, before anyone relies on the zeros.
+        self.sync_shape()?;
+        self.core.image.discard(offset, len)
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn attach(&self, uuid: [u8; 16]) -> Result<(), OpenError> {
+        // ORDERING: Acquire; pairs with the Release below.
+        if self.read_only || self.attached.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        {
+            let mut keeper = lock(&self.core.keeper);
+            if !self.had_journal || keeper.header.uuid != uuid {
+                if self.had_journal && self.recovery.batches_replayed > 0 {
+                    return Err(OpenError::Corrupt {
+                        path: journal_path(&self.path),
+                        what: "the pool's UUID is not the one that its journal was replayed for".into(),
+                    });
+                }
+                self.create_journal(&mut keeper, uuid)?;
+            }
+            let aside = self
+                .core
+                .journal
+                .another()
+                .map_err(|e| OpenError::io(&journal_path(&self.path), "open", e))?;
+            let _ = self.core.aside.set(aside);
+            // PERSIST: every frame that was replayed, before frames are written behind it (a killed
+            // writer's were perhaps never synced).
+            self.core.aside().sync().map_err(|e| {
+                OpenError::io(&journal_path(&self.path), "sync", e)
+            })?;
+            let header = Header { epoch: keeper.header.epoch + 1, ..keeper.header };
+            // PERSIST: the new epoch, before a frame carries it.
+            self.core.write_header(&mut keeper, header)?;
+            lock(&self.core.log).epoch = header.epoch;
+            // PERSIST: the pool file itself now says which medium it is in use by.
+            self.core.checkpoint_all(&mut keeper)?;
+        }
+        self.start_threads()?;
+        // ORDERING: Release; pairs with the Acquire in `commit` and `drop`.
+        self.attached.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn history_found(&self) -> bool {
+        self.had_journal
+    }
+
+    fn sync(&self) -> Result<(), CommitError> {
+        // ORDERING: Acquire; pairs with the Release at the end of `attach`.
+        if self.read_only || !self.attached.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut keeper = lock(&self.core.keeper);
+        self.core.checkpoint_all(&mut keeper)
+    }
+
+    fn recovery(&self) -> MediaRecovery {
+        self.recovery.clone()
+    }
+
+    fn durability(&self) -> Durability {
+        self.core.durability
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.stop_threads();
+        // ORDERING: Acquire; pairs with the Release at the end of `attach`.
+        if self.attached.load(Ordering::Acquire) {
+            let mut keeper = lock(&self.core.keeper);
+            // Whoever wants to know whether closing worked calls `sync` first; the journal stays
+            // and is replayed if it did not.
+            let _ = self.core.close(&mut keeper, FIRST_SEGMENTS);
+        }
+    }
+}
+
+const _: () = assert!(FIRST_SEGMENTS <= MAX_SEGMENTS && DATA_AT >= 2 * PAGE);

@@ -1,0 +1,340 @@
+//! Reading a journal back: the chain of frames from the head to the first that is not whole.
+//!
+//! # What is accepted
+//! A frame continues the chain if its sum is right, its sequence number is the next one, and its
+//! epoch is neither below the frame before it nor above the header's. Frames that an earlier session wrote
+//! behind a tear, and that a later session's frames replaced, fail the epoch rule: the later
+//! session's frame of the same number carries a higher epoch, and nothing of a lower one follows it.
+//!
+//! # What is damage
+//! A chain that ends is the normal trace of a power failure. It is damage when something says that the
+//! missing frame had been durable: the header (`required`), or a whole frame further on that
+//! was sealed when it was (`durable`). Then nothing is opened, rather than an older state served.
+
+use super::format::{DATA_AT, FRAME_HEAD, Frame, Header, Position, SECTOR, SLOT_AT, Slot, runs, salt};
+use super::image::{DirtyPages, Image};
+use super::storage::Storage;
+use crate::error::OpenError;
+use crate::media::{LINE, MediaRecovery};
+use std::io;
+use std::path::Path;
+use uuid::Uuid;
+
+/// A journal file and how to name it in errors.
+pub(super) struct Source<'a> {
+    pub storage: &'a dyn Storage,
+    pub path: &'a Path,
+}
+
+/// Where a chain was found to end.
+#[derive(Debug)]
+pub(super) struct Chain {
+    /// The place and number of the next frame.
+    pub end: Position,
+    /// Segments that the chain goes through, in order; never empty.
+    pub live: Vec<u32>,
+    pub report: MediaRecovery,
+}
+
+/// Takes the frames of a chain, in order.
+pub(super) trait Apply {
+    /// The pool has at least this many bytes from here on.
+    fn extend(&mut self, pool_len: u64) -> Result<(), OpenError>;
+    /// Lines from `line` on become `bytes`.
+    fn lines(&mut self, line: u64, bytes: &[u8]);
+}
+
+/// Counts only.
+pub(super) struct Discard;
+
+impl Apply for Discard {
+    fn extend(&mut self, _pool_len: u64) -> Result<(), OpenError> {
+        Ok(())
+    }
+
+    fn lines(&mut self, _line: u64, _bytes: &[u8]) {}
+}
+
+/// Applies to an image that no one else has yet.
+pub(super) struct ToImage<'a> {
+    pub image: &'a Image,
+    /// The pool file, to be extended with the image; `None` leaves it alone.
+    pub pool: Option<&'a dyn Storage>,
+    pub path: &'a Path,
+    pub dirty: &'a mut DirtyPages,
+}
+
+impl Apply for ToImage<'_> {
+    fn extend(&mut self, pool_len: u64) -> Result<(), OpenError> {
+        let from = self.image.len();
+        if pool_len <= from {
+            return Ok(());
+        }
+        if pool_len > self.image.capacity() {
+            return Err(OpenError::Unsupported {
+                path: self.path.to_path_buf(),
+                what: format!(
+                    "the journal makes the pool {pool_len} bytes long, and {} could be reserved; allow more address space",
+                    self.image.capacity()
+                ),
+            });
+        }
+        match self.pool {
+            Some(pool) => {
+                pool.allocate(from, pool_len)
+                    .map_err(|e| OpenError::io(self.path, "extend", e))?;
+                self.image.extend(pool_len)?;
+            }
+            None => self.image.extend_anonymous(pool_len)?,
+        }
+        Ok(())
+    }
+
+    fn lines(&mut self, line: u64, bytes: &[u8]) {
+        self.image.restore(line, bytes);
+        self.dirty.mark_lines(line, (bytes.len() / LINE) as u64);
+    }
+}
+
+impl Source<'_> {
+    fn io(&self, source: io::Error) -> OpenError {
+        OpenError::io(self.path, "read", source)
+    }
+
+    fn corrupt(&self, what: String) -> OpenError {
+        OpenError::Corrupt { path: self.path.to_path_buf(), what }
+    }
+
+    /// The header in force and its slot; `None` where no journal was ever finished.
+    pub fn header(&self) -> Result<Option<(Header, usize)>, OpenError> {
+        let mut best: Option<(Header, usize)> = None;
+        let mut bad = 0;
+        for (slot, at) in SLOT_AT.into_iter().enumerate() {
+            let mut bytes = [0; SECTOR];
+            self.storage.read_full(at, &mut bytes).map_err(|e| self.io(e))?;
+            match Header::decode(&bytes) {
+                Slot::Blank => {}
+                Slot::Bad => bad += 1,
+                Slot::Newer(found) => {
+                    return Err(OpenError::NewerVersion {
+                        path: self.path.to_path_buf(),
+                        found,
+                        supported: super::format::VERSION,
+                    });
+                }
+                Slot::Sound(header) => {
+                    if best.is_none_or(|(b, _)| header.generation > b.generation) {
+                        best = Some((header, slot));
+                    }
+                }
+            }
+        }
+        if best.is_none() && bad > 0 {
+            return Err(self.corrupt(
+                "neither header can be read: not a journal, or damaged; restore it, or move it away to open the pool without what only it holds".into(),
+            ));
+        }
+        Ok(best)
+    }
+
+    /// Follows the chain from the header's head and applies it.
+    pub fn replay(&self, header: &Header, to: &mut dyn Apply) -> Result<Chain, OpenError> {
+        let began = std::time::Instant::now();
+        let salt = salt(&header.uuid);
+        let heads = self.first_frames(header)?;
+        let mut chain = Chain {
+            end: header.head,
+            live: vec![header.head.segment],
+            report: MediaRecovery::default(),
+        };
+        let mut epoch = 0;
+        let mut bytes = self.segment(header, header.head.segment, &mut chain.report)?;
+        loop {
+            let Position { seq, segment, offset } = chain.end;
+            let next = |frame: &Frame| {
+                frame.seq == seq && (epoch..=header.epoch).contains(&frame.epoch)
+            };
+            let here = Frame::open(salt, bytes.get(offset as usize..).unwrap_or(&[]))
+                .filter(|(frame, _)| next(frame));
+            if let Some((frame, payload)) = here {
+                self.apply(&frame, payload, segment, offset, to, &mut chain.report)?;
+                epoch = frame.epoch;
+                // Inside a segment, whose length fits 32 bits.
+                let end = offset + frame.disk_bytes() as u32;
+                chain.end = Position { seq: seq + 1, segment, offset: end };
+                continue;
+            }
+            // Not here: in the segment that starts with it, if there is one.
+            let mut elsewhere = None;
+            for (other, head) in heads.iter().enumerate() {
+                let other = other as u32;
+                if head.as_ref().is_some_and(&next) && !chain.live.contains(&other) {
+                    let found = self.segment(header, other, &mut chain.report)?;
+                    if Frame::open(salt, &found).is_some_and(|(frame, _)| next(&frame)) {
+                        elsewhere = Some((other, found));
+                        break;
+                    }
+                }
+            }
+            let Some((other, found)) = elsewhere else { break };
+            chain.live.push(other);
+            chain.end = Position { seq, segment: other, offset: 0 };
+            bytes = found;
+        }
+        self.check_end(header, &chain, epoch, &bytes, &heads)?;
+        let rest = bytes.get(chain.end.offset as usize..).unwrap_or(&[]);
+        chain.report.torn_tail = Frame::peek(rest)
+            .is_some_and(|frame| frame.seq >= chain.end.seq && frame.epoch <= header.epoch);
+        chain.report.elapsed = began.elapsed();
+        Ok(chain)
+    }
+
+    /// Checks a frame whole, then applies it.
+    fn apply(
+        &self,
+        frame: &Frame,
+        payload: &[u8],
+        segment: u32,
+        offset: u32,
+        to: &mut dyn Apply,
+        report: &mut MediaRecovery,
+    ) -> Result<(), OpenError> {
+        let mut lines = 0;
+        for run in runs(payload, frame.pool_len) {
+            let run = run.map_err(|bad| {
+                self.corrupt(format!("frame {} (segment {segment}, byte {offset}): {bad}", frame.seq))
+            })?;
+            lines += (run.bytes.len() / LINE) as u64;
+        }
+        to.extend(frame.pool_len)?;
+        for run in runs(payload, frame.pool_len).flatten() {
+            to.lines(run.line, run.bytes);
+        }
+        report.batches_replayed += 1;
+        report.lines_replayed += lines;
+        Ok(())
+    }
+
+    /// Tells damage from the trace of a power failure; see the module's head.
+    fn check_end(
+        &self,
+        header: &Header,
+        chain: &Chain,
+        epoch: u64,
+        bytes: &[u8],
+        heads: &[Option<Frame>],
+    ) -> Result<(), OpenError> {
+        let end = chain.end;
+        let place = format!(
+            "frame {} (segment {}, byte {}) is damaged",
+            end.seq, end.segment, end.offset
+        );
+        if end.seq < header.required {
+            return Err(self.corrupt(format!(
+                "{place}, and the pool file depends on it: restore both from a backup"
+            )));
+        }
+        let proves = |frame: &Frame| {
+            frame.durable > end.seq && (epoch..=header.epoch).contains(&frame.epoch)
+        };
+        let salt = salt(&header.uuid);
+        let mut proof = None;
+        let mut at = end.offset as usize + SECTOR;
+        while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= FRAME_HEAD) {
+            if let Some((frame, _)) = Frame::peek(rest).and_then(|_| Frame::open(salt, rest)) {
+                if proves(&frame) {
+                    proof = Some(frame);
+                }
+                at += frame.disk_bytes();
+            } else {
+                at += SECTOR;
+            }
+        }
+        for (segment, head) in heads.iter().enumerate() {
+            if proof.is_none() && head.as_ref().is_some_and(&proves) {
+                let bytes = self.segment(header, segment as u32, &mut MediaRecovery::default())?;
+                proof = Frame::open(salt, &bytes).map(|(frame, _)| frame).filter(|f| proves(f));
+            }
+        }
+        match proof {
+            None => Ok(()),
+            Some(later) => Err(self.corrupt(format!(
+                "{place}, and was durable before frame {} was written: commits that were acknowledged are lost; restore the journal from a backup",
+                later.seq
+            ))),
+        }
+    }
+
+    /// The head (unchecked) of every segment's first frame.
+    fn first_frames(&self, header: &Header) -> Result<Vec<Option<Frame>>, OpenError> {
+        let size = self.storage.size().map_err(|e| self.io(e))?;
+        let whole = size.saturating_sub(DATA_AT) / u64::from(header.segment_bytes);
+        let segments = u64::from(header.segments).min(whole) as u32;
+        (0..segments)
+            .map(|segment| {
+                let mut head = [0; FRAME_HEAD];
+                self.storage
+                    .read_full(header.file_offset(segment, 0), &mut head)
+                    .map_err(|e| self.io(e))?;
+                Ok(Frame::peek(&head))
+            })
+            .collect()
+    }
+
+    /// A segment's bytes; fewer where the file has been cut.
+    fn segment(
+        &self,
+        header: &Header,
+        segment: u32,
+        report: &mut MediaRecovery,
+    ) -> Result<Vec<u8>, OpenError> {
+        let mut bytes = vec![0; header.segment_bytes as usize];
+        let read = self
+            .storage
+            .read_full(header.file_offset(segment, 0), &mut bytes)
+            .map_err(|e| self.io(e))?;
+        bytes.truncate(read);
+        report.bytes_read += read as u64;
+        Ok(bytes)
+    }
+}
+
+/// Whether a journal of `uuid` goes with the pool file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A superblock copy names the same pool.
+    Same,
+    /// The pool file has no superblock: its creation was cut short and is all in the journal.
+    Unborn,
+    /// Neither copy does.
+    Other,
+}
+
+/// Compares a journal's header with the two superblock copies' UUIDs.
+pub(super) fn owner(pool: &dyn Storage, header: &Header) -> io::Result<Owner> {
+    /// Where the copies begin, and the UUID inside each.
+    const COPIES: [u64; 2] = [0, 4096];
+    const UUID: std::ops::Range<usize> = 32..48;
+    let mut blank = true;
+    for at in COPIES {
+        let mut start = [0; 64];
+        pool.read_full(at, &mut start)?;
+        if start[UUID] == header.uuid {
+            return Ok(Owner::Same);
+        }
+        blank &= start.iter().all(|b| *b == 0);
+    }
+    Ok(if blank && header.head.seq == 1 { Owner::Unborn } else { Owner::Other })
+}
+
+/// The error for a journal that belongs to another pool.
+pub(super) fn foreign(path: &Path, header: &Header, chain: &Chain) -> OpenError {
+    OpenError::Corrupt {
+        path: path.to_path_buf(),
+        what: format!(
+            "this journal belongs to another pool ({}) and holds {} changes that are not in that pool's file; put it back beside it, or delete it if that pool is gone",
+            Uuid::from_bytes(header.uuid),
+            chain.report.lines_replayed
+        ),
+    }
+}

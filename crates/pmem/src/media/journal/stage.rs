@@ -1,0 +1,242 @@
+//! The path of `flush` and `fence`: noted lines, then captured lines in memory. No I/O here.
+//!
+//! ```text
+//! flush   slot of the thread   [run of line numbers] ...
+//! fence   runs sorted, merged -> under the append lock: captured, appended to the open chunk
+//!         chunk   | room for a frame's head | run word, lines | run word, lines | ...
+//! ```
+//!
+//! # Invariants
+//! 1. Captures happen under the append lock, so of two captures of one line the later in the
+//!    journal is the later state.
+//! 2. A slot stays locked until its runs are appended, so a thread that finds its slot emptied by
+//!    another thread of the same slot finds its lines in the journal too.
+//! 3. Chunks leave in the order in which they were filled.
+
+use super::format::{FRAME_HEAD, MAX_RUN, run_word};
+use super::image::{Image, bytes_of};
+use super::lock;
+use crate::media::LINE;
+use crossbeam_utils::CachePadded;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Slots; two threads that share one write back each other's lines early, which is always legal.
+const SLOTS: usize = 64;
+/// Emptied chunks kept for reuse.
+const SPARE: usize = 16;
+
+thread_local! {
+    static SLOT: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        // ORDERING: Relaxed; only uniqueness matters, and only for speed.
+        NEXT.fetch_add(1, Ordering::Relaxed) % SLOTS
+    };
+}
+
+/// Consecutive lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Lines {
+    first: u64,
+    end: u64,
+}
+
+/// What one thread (or a few) flushed and has not fenced.
+#[derive(Debug, Default)]
+struct Slot {
+    noted: Vec<Lines>,
+    /// Lines that had been appended, by all threads, when this slot's last fence was.
+    last: u64,
+}
+
+/// Captured lines on their way to becoming one frame.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    /// [`FRAME_HEAD`] bytes for the head, then runs.
+    pub bytes: Vec<u8>,
+    /// Lines appended, by all threads since opening, up to the end of this chunk.
+    pub end: u64,
+    /// One more than the highest line number in it.
+    pub top: u64,
+}
+
+/// The chunks being filled.
+#[derive(Debug)]
+struct Active {
+    full: Vec<Chunk>,
+    open: Chunk,
+    spare: Vec<Vec<u8>>,
+    chunk_bytes: usize,
+    end: u64,
+}
+
+/// Noted and captured lines of all threads.
+#[derive(Debug)]
+pub(super) struct Stage {
+    slots: Box<[CachePadded<Mutex<Slot>>]>,
+    active: CachePadded<Mutex<Active>>,
+    appended: CachePadded<AtomicU64>,
+}
+
+impl Stage {
+    pub fn new(chunk_bytes: usize) -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| CachePadded::new(Mutex::default())).collect(),
+            active: CachePadded::new(Mutex::new(Active {
+                full: Vec::new(),
+                open: Chunk { bytes: fresh(chunk_bytes), end: 0, top: 0 },
+                spare: Vec::new(),
+                chunk_bytes,
+                end: 0,
+            })),
+            appended: CachePadded::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// Notes lines `first..end` for this thread's next fence.
+    #[inline]
+    pub fn note(&self, first: u64, end: u64) {
+        let mut slot = lock(&self.slots[SLOT.with(|s| *s)]);
+        if let Some(last) = slot.noted.last_mut() {
+            // The usual repeat: fields of one line, or of lines in a row, flushed one by one.
+            if first >= last.first && first <= last.end {
+                last.end = last.end.max(end);
+                return;
+            }
+        }
+        slot.noted.push(Lines { first, end });
+    }
+
+    /// Captures and appends what this thread noted. True when a chunk was filled by it.
+    #[inline]
+    pub fn fence(&self, image: &Image) -> bool {
+        let mut slot = lock(&self.slots[SLOT.with(|s| *s)]);
+        if slot.noted.is_empty() {
+            return false;
+        }
+        if slot.noted.len() > 1 {
+            merge(&mut slot.noted);
+        }
+        let filled;
+        {
+            let mut active = lock(&self.active);
+            let before = active.full.len();
+            let lines = image.lines();
+            for run in &slot.noted {
+                // A line past the end was given back meanwhile (and is not the pool's any more).
+                active.append(image, run.first, run.end.min(lines));
+            }
+            filled = active.full.len() > before;
+            slot.last = active.end;
+            // ORDERING: Release; pairs with the Acquire in `appended`.
+            self.appended.store(active.end, Ordering::Release);
+        }
+        slot.noted.clear();
+        // ORDERING: Release fence; this thread's later stores become visible after `appended` did.
+        // Pairs with the Acquire fence between copying pages and reading `appended`
+        // (`checkpoint::copy`): a copied store implies that the fence before it is counted.
+        fence(Ordering::Release);
+        filled
+    }
+
+    /// How far the journal must be durable for this thread's fences to be.
+    pub fn fenced_by_this_thread(&self) -> u64 {
+        lock(&self.slots[SLOT.with(|s| *s)]).last
+    }
+
+    /// Lines appended so far.
+    #[inline]
+    pub fn appended(&self) -> u64 {
+        // ORDERING: Acquire; pairs with the Release in `fence`.
+        self.appended.load(Ordering::Acquire)
+    }
+
+    /// Takes all chunks that hold lines, oldest first.
+    pub fn take(&self, into: &mut Vec<Chunk>) {
+        let mut active = lock(&self.active);
+        into.append(&mut active.full);
+        if active.open.bytes.len() > FRAME_HEAD {
+            into.push(active.roll());
+        }
+    }
+
+    /// Takes an emptied chunk's memory back.
+    pub fn reuse(&self, mut bytes: Vec<u8>) {
+        bytes.truncate(FRAME_HEAD);
+        let mut active = lock(&self.active);
+        if active.spare.len() < SPARE {
+            active.spare.push(bytes);
+        }
+    }
+
+    /// Forgets everything captured: nothing will be written any more.
+    pub fn discard(&self) {
+        let mut active = lock(&self.active);
+        active.full.clear();
+        active.open.bytes.truncate(FRAME_HEAD);
+    }
+}
+
+impl Active {
+    /// Appends lines `first..end`.
+    #[inline]
+    fn append(&mut self, image: &Image, first: u64, end: u64) {
+        let mut line = first;
+        while line < end {
+            let room = self.chunk_bytes.saturating_sub(self.open.bytes.len() + 8) / LINE;
+            if room == 0 {
+                let full = self.roll();
+                self.full.push(full);
+                continue;
+            }
+            let count = (end - line).min(room as u64).min(MAX_RUN);
+            self.open.bytes.extend_from_slice(&run_word(line, count).to_le_bytes());
+            for line in line..line + count {
+                self.open.bytes.extend_from_slice(&bytes_of(image.capture(line)));
+            }
+            line += count;
+            self.end += count;
+            self.open.top = self.open.top.max(line);
+        }
+        self.open.end = self.end;
+    }
+
+    /// Closes the open chunk and opens another.
+    #[cold]
+    fn roll(&mut self) -> Chunk {
+        let bytes = self.spare.pop().unwrap_or_else(|| fresh(self.chunk_bytes));
+        self.open.end = self.end;
+        std::mem::replace(&mut self.open, Chunk { bytes, end: self.end, top: 0 })
+    }
+}
+
+fn fresh(chunk_bytes: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(chunk_bytes);
+    bytes.resize(FRAME_HEAD, 0);
+    bytes
+}
+
+/// Sorts runs and merges those that touch.
+fn merge(runs: &mut Vec<Lines>) {
+    runs.sort_unstable();
+    runs.dedup_by(|next, kept| {
+        let touches = next.first <= kept.end;
+        if touches {
+            kept.end = kept.end.max(next.end);
+        }
+        touches
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_merge_where_they_touch() {
+        let run = |first, end| Lines { first, end };
+        let mut runs = vec![run(9, 10), run(1, 3), run(2, 4), run(4, 5), run(7, 8), run(1, 2)];
+        merge(&mut runs);
+        assert_eq!(runs, [run(1, 5), run(7, 8), run(9, 10)]);
+    }
+}

@@ -1,0 +1,265 @@
+//! What the journal medium needs of a file, so that tests can put a failing disk underneath.
+
+use crate::error::{CommitError, OpenError};
+use crate::media::mapping::sync_parent;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::fmt::Debug;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A file of bytes whose writes become durable when [`sync`](Self::sync) returns, and not before.
+///
+/// Until then a power failure may keep, drop or tear each write at 512-byte sectors, and in any
+/// order. All methods may be called from several threads at once.
+pub trait Storage: Send + Sync + Debug {
+    /// Bytes in the file; 0 when there is none yet.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Reads at `offset`; fewer bytes than asked for mean the end of the file.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes at `offset`, perhaps only the first part of `bytes`.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers; any part may have been written then.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Makes all earlier writes durable. After an error no one knows which of them are.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Writes all of `bytes` and makes them (not necessarily earlier writes) durable.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers; any part may have been written then.
+    fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(offset, bytes)?;
+        self.sync()
+    }
+
+    /// Extends the file from `from` to `to` bytes of zeros with real space behind them, so that a
+    /// lack of space shows here and not at a later write. On an error the file is as long as before.
+    ///
+    /// # Errors
+    /// `StorageFull`, or whatever else the operating system answers.
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()>;
+
+    /// Cuts the file to `len` bytes.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers.
+    fn truncate(&self, len: u64) -> io::Result<()>;
+
+    /// A second handle on the same file. A failed write-back is told to each handle once, so whoever
+    /// syncs while others do needs one of its own.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers.
+    fn another(&self) -> io::Result<Arc<dyn Storage>>;
+
+    /// Gives back the space of a page-aligned range, which then reads as zero.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers; any part may have been written then.
+    fn write_all(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.write_at(offset + done as u64, &bytes[done..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads until `into` is full or the file ends; returns the bytes read.
+    ///
+    /// # Errors
+    /// Whatever the operating system answers.
+    fn read_full(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.read_at(offset + done as u64, &mut into[done..]) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// The commit error for a failed write: lack of space can be mended, anything else is fatal.
+pub(super) fn write_error(doing: &'static str, source: io::Error) -> CommitError {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            CommitError::NoSpace { doing, source }
+        }
+        _ => CommitError::Failed { doing, source },
+    }
+}
+
+/// A real file, made when first extended if it is not there.
+#[derive(Debug)]
+pub struct FileStorage {
+    path: PathBuf,
+    fd: OnceLock<OwnedFd>,
+    /// The kernel or file system refuses `RWF_DSYNC`: write, then sync.
+    plain_sync: AtomicBool,
+}
+
+impl FileStorage {
+    /// The open file `fd` (a duplicate, so that a lock on it stays with the caller's).
+    pub fn of(path: &Path, fd: OwnedFd) -> Self {
+        Self { path: path.to_path_buf(), fd: OnceLock::from(fd), plain_sync: AtomicBool::new(false) }
+    }
+
+    /// The file at `path` if there is one; else it is made by the first [`Storage::allocate`].
+    ///
+    /// # Errors
+    /// [`OpenError`] for anything but its absence.
+    pub fn at(path: &Path, read_only: bool) -> Result<Self, OpenError> {
+        let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        match rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => {
+                let stat = rustix::fs::fstat(&fd).map_err(|e| OpenError::io(path, "stat", e))?;
+                if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
+                    return Err(OpenError::NotAFile(path.to_path_buf()));
+                }
+                Ok(Self::of(path, fd))
+            }
+            Err(Errno::NOENT) => Ok(Self {
+                path: path.to_path_buf(),
+                fd: OnceLock::new(),
+                plain_sync: AtomicBool::new(false),
+            }),
+            Err(e) => Err(OpenError::io(path, "open", e)),
+        }
+    }
+
+    fn fd(&self) -> io::Result<&OwnedFd> {
+        self.fd.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// The file, made (and its name made durable) if need be. Only the attaching thread makes it.
+    fn made(&self) -> io::Result<&OwnedFd> {
+        if self.fd.get().is_none() {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+            let fd = rustix::fs::open(&self.path, flags, Mode::from_raw_mode(0o644))?;
+            sync_parent(&self.path).map_err(|e| match e {
+                OpenError::Io { source, .. } => source,
+                other => io::Error::other(other.to_string()),
+            })?;
+            let _ = self.fd.set(fd);
+        }
+        self.fd()
+    }
+}
+
+impl Storage for FileStorage {
+    fn size(&self) -> io::Result<u64> {
+        let Some(fd) = self.fd.get() else { return Ok(0) };
+        // A file's size is never negative.
+        Ok(u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0))
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let Some(fd) = self.fd.get() else { return Ok(0) };
+        Ok(rustix::io::pread(fd, into, offset)?)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::pwrite(self.fd()?, bytes, offset)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(self.fd()?)?)
+    }
+
+    fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let fd = self.fd()?;
+        let mut done = 0;
+        // ORDERING: Relaxed; a hint that never goes back.
+        while done < bytes.len() && !self.plain_sync.load(Ordering::Relaxed) {
+            let rest = [IoSlice::new(&bytes[done..])];
+            match rustix::io::pwritev2(fd, &rest, offset + done as u64, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.plain_sync.store(true, Ordering::Relaxed);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if done < bytes.len() {
+            self.write_all(offset + done as u64, &bytes[done..])?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        let fd = self.made()?;
+        rustix::fs::ftruncate(fd, to)?;
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), from, to - from) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(e) => {
+                // Back to the old length; if even that fails the tail stays unused.
+                let _ = rustix::fs::ftruncate(fd, from);
+                Err(e.into())
+            }
+        }
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        match self.fd.get() {
+            Some(fd) => Ok(rustix::fs::ftruncate(fd, len)?),
+            None => Ok(()),
+        }
+    }
+
+    fn another(&self) -> io::Result<Arc<dyn Storage>> {
+        let fd = rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Arc::new(Self::of(&self.path, fd)))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(self.fd()?, flags, offset, len) {
+            Err(Errno::OPNOTSUPP) => {
+                // No holes here: zeros take the place, and the space stays.
+                let zeros = vec![0; 1 << 20];
+                let mut at = offset;
+                while at < offset + len {
+                    let n = (offset + len - at).min(zeros.len() as u64);
+                    self.write_all(at, &zeros[..n as usize])?;
+                    at += n;
+                }
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+}
