@@ -34,7 +34,10 @@ pub fn run(args: &[String]) -> Outcome {
     } else {
         ready()?
     };
-    say(format!("compiler: {}", tools::output(Command::new(&rustc).arg("-V"))?.trim()));
+    say(format!(
+        "compiler: {}",
+        tools::output(Command::new(&rustc).arg("-V"))?.trim()
+    ));
     let processor = processor()?;
     say(format!("emulated processor: {processor}"));
     tools::run(
@@ -49,7 +52,13 @@ pub fn run(args: &[String]) -> Outcome {
             // Emulation is some ten times slower, and property tests would take minutes.
             .env("PROPTEST_CASES", "16")
             .args(["test", "--target", TARGET, "--lib"])
-            .args(["--package", "bristlecone-pmem", "--package", "bristlecone-trees", "--"])
+            .args([
+                "--package",
+                "bristlecone-pmem",
+                "--package",
+                "bristlecone-trees",
+                "--",
+            ])
             .args(args),
     )
 }
@@ -58,11 +67,15 @@ pub fn run(args: &[String]) -> Outcome {
 fn processor() -> Outcome<&'static str> {
     let text = tools::output(Command::new(EMULATOR).arg("--version"))?;
     let version = text.split("version ").nth(1).unwrap_or_default();
-    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let mut numbers = version
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => {
-            Ok(if (major, minor) >= (8, 1) { "max" } else { "cortex-a57" })
-        }
+        (Some(Ok(major)), Some(Ok(minor))) => Ok(if (major, minor) >= (8, 1) {
+            "max"
+        } else {
+            "cortex-a57"
+        }),
         _ => Err(format!("`{EMULATOR} --version` names no version: {text}")),
     }
 }
@@ -72,7 +85,10 @@ fn ready() -> Outcome<PathBuf> {
     let rustc = Path::new("/usr/bin/rustc");
     let is_ready = || {
         rustc.is_file()
-            && Path::new("/usr/lib/rustlib").join(TARGET).join("lib").is_dir()
+            && Path::new("/usr/lib/rustlib")
+                .join(TARGET)
+                .join("lib")
+                .is_dir()
             && Path::new(LOADER).is_file()
             && tools::which(LINKER).is_some()
             && tools::which(EMULATOR).is_some()

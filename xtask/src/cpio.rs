@@ -70,7 +70,8 @@ impl Archive {
         ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
+            self.bytes
+                .extend_from_slice(format!("{field:08x}").as_bytes());
         }
         self.bytes.extend_from_slice(path.as_bytes());
         self.bytes.push(0);
@@ -106,7 +107,13 @@ mod tests {
         assert_eq!(&bytes[228..236], b"hello\0\0\0");
         assert_eq!(&bytes[236..242], b"070701");
         let trailer = b"TRAILER!!!\0";
-        assert_eq!(bytes.windows(trailer.len()).filter(|w| w == trailer).count(), 1);
+        assert_eq!(
+            bytes
+                .windows(trailer.len())
+                .filter(|w| w == trailer)
+                .count(),
+            1
+        );
         let folders = bytes.windows(8).filter(|w| w == b"000041ed").count();
         assert_eq!(folders, 1, "a folder shared by two files is there once");
     }

@@ -22,8 +22,14 @@ use std::time::{Duration, Instant};
 
 const QEMU: &str = "qemu-system-x86_64";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-const MODULES: [&str; 6] =
-    ["libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "device_dax", "dax_pmem"];
+const MODULES: [&str; 6] = [
+    "libnvdimm",
+    "nd_btt",
+    "nd_pmem",
+    "nd_e820",
+    "device_dax",
+    "dax_pmem",
+];
 
 /// What the command line chose.
 pub struct Options {
@@ -68,7 +74,11 @@ fn install_missing() -> Outcome {
         .filter(|(program, _)| tools::which(program).is_none())
         .map(|(_, package)| package)
         .collect();
-    if missing.is_empty() { Ok(()) } else { tools::apt_install(&missing, None) }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        tools::apt_install(&missing, None)
+    }
 }
 
 /// Debian's cloud kernel: small, and it has the drivers. Unpacked, not installed.
@@ -81,7 +91,9 @@ fn debian_kernel() -> Outcome<(PathBuf, PathBuf)> {
         return Err("no apt-get to fetch Debian's linux-image-cloud-amd64 with; give --kernel and --modules".into());
     }
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let depends = Command::new("apt-cache").args(["depends", "linux-image-cloud-amd64"]).output();
+    let depends = Command::new("apt-cache")
+        .args(["depends", "linux-image-cloud-amd64"])
+        .output();
     let depends = depends.map_err(|e| format!("apt-cache could not start: {e}"))?;
     let text = String::from_utf8_lossy(&depends.stdout).into_owned();
     let package = text
@@ -90,21 +102,33 @@ fn debian_kernel() -> Outcome<(PathBuf, PathBuf)> {
         .find(|p| p.starts_with("linux-image-"))
         .ok_or("apt knows no linux-image-cloud-amd64; run `apt-get update`, or give --kernel and --modules")?
         .to_owned();
-    tools::run(Command::new("apt-get").current_dir(&folder).args(["-qq", "download", &package]))?;
+    tools::run(
+        Command::new("apt-get")
+            .current_dir(&folder)
+            .args(["-qq", "download", &package]),
+    )?;
     for deb in files_under(&folder, |p| p.extension().is_some_and(|e| e == "deb")) {
         tools::run(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&folder))?;
         std::fs::remove_file(&deb).map_err(|e| format!("{}: {e}", deb.display()))?;
     }
-    kernel_in(&folder)
-        .ok_or_else(|| format!("{package} has no boot/vmlinuz-* and lib/modules in {}", folder.display()))
+    kernel_in(&folder).ok_or_else(|| {
+        format!(
+            "{package} has no boot/vmlinuz-* and lib/modules in {}",
+            folder.display()
+        )
+    })
 }
 
 fn kernel_in(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     let kernel = files_under(&folder.join("boot"), |p| {
-        p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("vmlinuz-"))
+        p.file_name()
+            .is_some_and(|n| n.to_string_lossy().starts_with("vmlinuz-"))
     });
     let modules = ["lib/modules", "usr/lib/modules"].map(|m| folder.join(m));
-    Some((kernel.into_iter().next()?, modules.into_iter().find(|m| m.is_dir())?))
+    Some((
+        kernel.into_iter().next()?,
+        modules.into_iter().find(|m| m.is_dir())?,
+    ))
 }
 
 /// Every file below `folder` that `want` takes.
@@ -171,15 +195,23 @@ fn initramfs(modules: &Path, programs: &[(&str, PathBuf)]) -> Outcome<Vec<u8>> {
     let mke2fs = tools::which("mke2fs").ok_or("mke2fs is not on the PATH")?;
     archive.file("sbin/mke2fs", &read(&mke2fs)?);
     let libraries = tools::output(Command::new("ldd").arg(&mke2fs))?;
-    for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+    for library in libraries
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+    {
         archive.file(library.trim_start_matches('/'), &read(Path::new(library))?);
     }
 
     for module in MODULES {
         let name = format!("{module}.ko");
-        let found = files_under(modules, |p| p.file_name().is_some_and(|n| n == name.as_str()));
+        let found = files_under(modules, |p| {
+            p.file_name().is_some_and(|n| n == name.as_str())
+        });
         let file = found.first().ok_or_else(|| {
-            format!("{}: has no {name} (compressed modules are not unpacked)", modules.display())
+            format!(
+                "{}: has no {name} (compressed modules are not unpacked)",
+                modules.display()
+            )
         })?;
         archive.file(&format!("modules/{name}"), &read(file)?);
     }
@@ -204,13 +236,19 @@ fn boot(kernel: &Path, initramfs: &Path, options: &Options) -> Outcome {
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     say(format!("booting {}", kernel.display()));
-    let mut machine =
-        Machine(command.spawn().map_err(|e| format!("{QEMU} could not start: {e}"))?);
+    let mut machine = Machine(
+        command
+            .spawn()
+            .map_err(|e| format!("{QEMU} could not start: {e}"))?,
+    );
     let console = machine.0.stdout.take().ok_or("no serial console")?;
     let (send, lines) = mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
-            if send.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+            if send
+                .send(String::from_utf8_lossy(&line).trim_end().to_owned())
+                .is_err()
+            {
                 return;
             }
         }
@@ -227,7 +265,9 @@ fn boot(kernel: &Path, initramfs: &Path, options: &Options) -> Outcome {
                 }
                 match said {
                     Some("PASS") if boots == 2 => break,
-                    Some("PASS") => return Err(format!("the machine booted {boots} times, not twice")),
+                    Some("PASS") => {
+                        return Err(format!("the machine booted {boots} times, not twice"));
+                    }
                     Some(said) if said.starts_with("Linux ") => boots += 1,
                     // What follows is the kernel's log, until the machine ends.
                     Some(said) if said.starts_with("FAIL") => failed = Some(said.to_owned()),

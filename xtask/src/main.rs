@@ -77,15 +77,20 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Readme { list } => readme::run(list),
         Chore::Arm { args } => arm::run(&args),
-        Chore::Dax { kernel, modules, timeout, verbose, program, probe_only } => {
-            dax::run(&dax::Options {
-                kernel: kernel.zip(modules),
-                timeout: std::time::Duration::from_secs(timeout),
-                verbose,
-                program,
-                probe_only,
-            })
-        }
+        Chore::Dax {
+            kernel,
+            modules,
+            timeout,
+            verbose,
+            program,
+            probe_only,
+        } => dax::run(&dax::Options {
+            kernel: kernel.zip(modules),
+            timeout: std::time::Duration::from_secs(timeout),
+            verbose,
+            program,
+            probe_only,
+        }),
         Chore::Asan { args } => asan::run(&args),
     };
     match done {

@@ -35,7 +35,9 @@ fn blocks(text: &str) -> Outcome<Vec<Block>> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
     while let Some((at, line)) = lines.next() {
-        let Some(info) = line.strip_prefix("```") else { continue };
+        let Some(info) = line.strip_prefix("```") else {
+            continue;
+        };
         let place = match info.trim() {
             "sh" => Some(Place::Scratch),
             "sh checkout" => Some(Place::Checkout),
@@ -60,7 +62,11 @@ fn blocks(text: &str) -> Outcome<Vec<Block>> {
             }
         }
         if let Some(place) = place {
-            found.push(Block { place, line: at + 1, text: body });
+            found.push(Block {
+                place,
+                line: at + 1,
+                text: body,
+            });
         }
     }
     Ok(found)
@@ -68,7 +74,10 @@ fn blocks(text: &str) -> Outcome<Vec<Block>> {
 
 /// Lines of a `sh ci` block that `.ci/run` does not have.
 fn missing_in_ci(block: &Block, ci: &str) -> Vec<String> {
-    let commands = block.text.lines().map(|l| l.split('#').next().unwrap_or("").trim());
+    let commands = block
+        .text
+        .lines()
+        .map(|l| l.split('#').next().unwrap_or("").trim());
     commands
         .filter(|c| !c.is_empty() && !ci.lines().any(|l| l.contains(c)))
         .map(str::to_owned)
@@ -78,12 +87,13 @@ fn missing_in_ci(block: &Block, ci: &str) -> Vec<String> {
 /// Runs every block, or lists them.
 pub fn run(list: bool) -> Outcome {
     let root = tools::root();
-    let read = |name: &str| {
-        std::fs::read_to_string(root.join(name)).map_err(|e| format!("{name}: {e}"))
-    };
+    let read =
+        |name: &str| std::fs::read_to_string(root.join(name)).map_err(|e| format!("{name}: {e}"));
     let blocks = blocks(&read("README.md")?)?;
     if blocks.is_empty() {
-        return Err("README.md: no block is marked ```sh; it should tell people what to type".into());
+        return Err(
+            "README.md: no block is marked ```sh; it should tell people what to type".into(),
+        );
     }
     if list {
         for block in &blocks {
@@ -93,10 +103,9 @@ pub fn run(list: bool) -> Outcome {
     }
 
     tools::run(tools::cargo().args(["build", "--release", "--package", "bristlecone-cli"]))?;
-    let path = std::env::join_paths(
-        std::iter::once(tools::target_dir().join("release"))
-            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-    )
+    let path = std::env::join_paths(std::iter::once(tools::target_dir().join("release")).chain(
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
+    ))
     .map_err(|e| format!("PATH: {e}"))?;
     let scratch = tempfile::tempdir().map_err(|e| format!("a scratch folder: {e}"))?;
     let ci = read(".ci/run")?;
@@ -116,9 +125,16 @@ pub fn run(list: bool) -> Outcome {
             Place::Scratch => shell(block, scratch.path(), &path)?,
             Place::Checkout => shell(block, &root, &path)?,
         }
-        say(format!("README.md:{}: ok, {:.1} s", block.line, start.elapsed().as_secs_f64()));
+        say(format!(
+            "README.md:{}: ok, {:.1} s",
+            block.line,
+            start.elapsed().as_secs_f64()
+        ));
     }
-    println!("README: {} shell blocks ran as they are written", blocks.len());
+    println!(
+        "README: {} shell blocks ran as they are written",
+        blocks.len()
+    );
     Ok(())
 }
 
@@ -150,7 +166,11 @@ mod tests {
     fn blocks_are_found_with_their_place_and_line() {
         let text = "a\n```sh\none\ntwo\n```\n```rust\nlet x = \"```sh\";\n```\n\n```sh checkout\nthree\n```\n```sh ci\nfour # why\n```\n";
         let found = blocks(text).expect("well-formed");
-        let block = |place, line, text: &str| Block { place, line, text: text.into() };
+        let block = |place, line, text: &str| Block {
+            place,
+            line,
+            text: text.into(),
+        };
         assert_eq!(
             found,
             [
@@ -169,7 +189,11 @@ mod tests {
 
     #[test]
     fn ci_blocks_are_compared_with_the_script_without_their_comments() {
-        let block = Block { place: Place::Ci, line: 1, text: "cargo a  # comment\n\ncargo b\n".into() };
+        let block = Block {
+            place: Place::Ci,
+            line: 1,
+            text: "cargo a  # comment\n\ncargo b\n".into(),
+        };
         assert_eq!(missing_in_ci(&block, "step x cargo a\n"), ["cargo b"]);
         assert!(missing_in_ci(&block, "cargo a\nstep cargo b --all\n").is_empty());
     }

@@ -63,7 +63,10 @@ pub fn output(command: &mut Command) -> Outcome<String> {
 
 fn quote(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    words
+        .map(|w| w.to_string_lossy().into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Where on the PATH (or in an administrator's folders) `program` is.
@@ -81,7 +84,9 @@ pub fn which(program: impl AsRef<OsStr>) -> Option<PathBuf> {
 pub fn apt_install(packages: &[&str], foreign: Option<&str>) -> Outcome {
     let by_hand = format!(
         "{}apt-get install --no-install-recommends {}",
-        foreign.map_or(String::new(), |a| format!("dpkg --add-architecture {a} && apt-get update && ")),
+        foreign.map_or(String::new(), |a| format!(
+            "dpkg --add-architecture {a} && apt-get update && "
+        )),
         packages.join(" ")
     );
     if which("apt-get").is_none() {
@@ -91,7 +96,10 @@ pub fn apt_install(packages: &[&str], foreign: Option<&str>) -> Outcome {
         ));
     }
     if output(Command::new("id").arg("-u"))?.trim() != "0" {
-        return Err(format!("missing: {}; as root, run: {by_hand}", packages.join(", ")));
+        return Err(format!(
+            "missing: {}; as root, run: {by_hand}",
+            packages.join(", ")
+        ));
     }
     if let Some(arch) = foreign {
         run(Command::new("dpkg").args(["--add-architecture", arch]))?;

@@ -49,19 +49,34 @@ fn pattern(index: u64) -> u64 {
 
 /// The word at `index` of an opened pool that has it.
 fn word(pm: &Dax, index: u64) -> &PWord {
-    assert!((index + 1) * WORD <= pm.len(), "word {index} is past the end");
+    assert!(
+        (index + 1) * WORD <= pm.len(),
+        "word {index} is past the end"
+    );
     // SAFETY: 1. the word is inside the pool, as just asserted, and `pm` keeps it mapped while the
     // reference lives; 2. the base is page-aligned, so the word is aligned; 3. any 8 bytes are a
     // valid `PWord`, which is atomic, so sharing it is sound.
-    unsafe { &*pm.base().wrapping_add((index * WORD) as usize).cast::<PWord>() }
+    unsafe {
+        &*pm.base()
+            .wrapping_add((index * WORD) as usize)
+            .cast::<PWord>()
+    }
 }
 
 fn is_device(path: &Path) -> bool {
-    path.metadata().is_ok_and(|m| m.file_type().is_char_device())
+    path.metadata()
+        .is_ok_and(|m| m.file_type().is_char_device())
 }
 
 fn open(path: &Path, access: Access) -> Result<Dax, OpenError> {
-    let pm = Dax::open(path, INITIAL, &MediaOptions { access, ..MediaOptions::default() })?;
+    let pm = Dax::open(
+        path,
+        INITIAL,
+        &MediaOptions {
+            access,
+            ..MediaOptions::default()
+        },
+    )?;
     assert_eq!(pm.kind(), MediumKind::Dax, "the medium knows what it is");
     Ok(pm)
 }
@@ -109,7 +124,12 @@ fn check(path: &Path, bytes: u64) -> Result<(), Box<dyn Error>> {
 
 fn compare(path: &Path, pm: &Dax, bytes: u64) -> Result<(), Box<dyn Error>> {
     if pm.len() < bytes {
-        return Err(format!("{}: {} bytes of {bytes} are there", path.display(), pm.len()).into());
+        return Err(format!(
+            "{}: {} bytes of {bytes} are there",
+            path.display(),
+            pm.len()
+        )
+        .into());
     }
     // ORDERING: Relaxed; one thread.
     let wrong = |index: &u64| word(pm, *index).load(pm, Ordering::Relaxed) != pattern(*index);
