@@ -1,1 +1,19 @@
-//! lab
+//! Bristlecone's workloads, measurements and reports.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`limits`] | what the hardware allows: flush, fence, cache miss, copy, sync |
+//! | [`micro`] | single operations on one index, beside its peers in the same run |
+//! | [`workload`] | what keys an experiment uses, and in which order |
+//!
+//! Speeds drift with the machine's mood, so nothing here compares two runs: whatever is to be
+//! compared runs in slices that take turns, and ratios are taken slice by slice.
+
+mod count;
+mod error;
+pub mod limits;
+pub mod micro;
+pub mod workload;
+
+pub use count::parse_count;
+pub use error::LabError;

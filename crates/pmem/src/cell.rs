@@ -5,6 +5,7 @@
 //! the plain atomic access. Stores through a cell cannot be torn or merged by the compiler.
 
 use crate::media::Media;
+use portable_atomic::AtomicU128;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An 8-byte persistent word: the unit of failure atomicity.
@@ -84,6 +85,92 @@ impl PWord {
     }
 }
 
+/// A 16-byte persistent word, for designs that declare 16 bytes as their unit of failure atomicity.
+///
+/// Written with `cmpxchg16b` or `casp` (LSE), or the processor's plain 16-byte store where that is
+/// atomic. There is no fallback to a lock, since what a lock protects is not failure-atomic: ask
+/// [`PWord16::supported`] before a pool relies on it. Vendors promise 8 bytes; 16 is an assumption
+/// about the platform.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct PWord16(AtomicU128);
+
+const _: () = assert!(size_of::<PWord16>() == 16 && align_of::<PWord16>() == 16);
+
+impl PWord16 {
+    /// A word outside any pool, for building images and for tests.
+    #[must_use]
+    pub const fn new(value: u128) -> Self {
+        Self(AtomicU128::new(value))
+    }
+
+    /// True if this processor writes 16 bytes with one instruction.
+    #[must_use]
+    pub fn supported() -> bool {
+        AtomicU128::is_lock_free()
+    }
+
+    /// Reads the word.
+    #[inline]
+    #[track_caller]
+    pub fn load<M: Media>(&self, pm: &M, order: Ordering) -> u128 {
+        if M::TRACED {
+            pm.trace_load(self.addr(), 16);
+        }
+        self.0.load(order)
+    }
+
+    /// Writes the word with one 16-byte store.
+    ///
+    /// # Errors
+    /// [`NoAtomic16`] if the processor has none; nothing is written then.
+    #[inline]
+    #[track_caller]
+    pub fn store<M: Media>(&self, pm: &M, value: u128, order: Ordering) -> Result<(), NoAtomic16> {
+        if !Self::supported() {
+            return Err(NoAtomic16);
+        }
+        if M::TRACED {
+            // ORDERING: Relaxed; the old value is only for the trace.
+            pm.trace_store(self.addr(), 16, self.0.load(Ordering::Relaxed), value);
+        }
+        self.0.store(value, order);
+        Ok(())
+    }
+
+    /// NVM atomic write of 16 bytes: one store, flush, fence. After it, a crash finds `value`.
+    ///
+    /// # Errors
+    /// [`NoAtomic16`] if the processor has none; nothing is written then.
+    #[inline]
+    #[track_caller]
+    pub fn publish<M: Media>(&self, pm: &M, value: u128) -> Result<(), NoAtomic16> {
+        // ORDERING: Release; pairs with the Acquire loads of readers that follow this word.
+        self.store(pm, value, Ordering::Release)?;
+        pm.persist(self);
+        Ok(())
+    }
+
+    /// Address of the word.
+    #[inline]
+    #[must_use]
+    pub fn addr(&self) -> *const u8 {
+        std::ptr::from_ref(self).cast()
+    }
+}
+
+/// The processor cannot write 16 bytes with one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoAtomic16;
+
+impl std::fmt::Display for NoAtomic16 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("this processor has no 16-byte atomic store; choose a design that needs 8 bytes")
+    }
+}
+
+impl std::error::Error for NoAtomic16 {}
+
 /// Copies `bytes` to `dst`, which no one else reads yet, and reports them to a traced medium.
 ///
 /// # Safety
@@ -100,3 +187,29 @@ pub unsafe fn write_bytes<M: Media>(pm: &M, dst: *mut u8, bytes: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst, bytes.len()) }
 }
 
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::{Counting, Dram, MediaOptions, PersistCounts};
+    use std::path::Path;
+
+    #[test]
+    fn words_are_read_back_and_a_naw_is_one_line_and_one_fence() {
+        let options = MediaOptions { reserve: 64 << 20, ..MediaOptions::default() };
+        let pm = Counting::<Dram>::open(Path::new("dram"), 1 << 20, &options).unwrap();
+        let word = PWord::new(1);
+        word.publish(&pm, 2);
+        assert_eq!(pm.counts(), PersistCounts { lines: 1, fences: 1, commits: 0 });
+        assert_eq!(word.load(&pm, Ordering::Acquire), 2);
+        let (done, seen) = (Ordering::AcqRel, Ordering::Acquire);
+        assert_eq!(word.compare_exchange(&pm, 2, 3, done, seen), Ok(2));
+        assert_eq!(word.compare_exchange(&pm, 2, 4, done, seen), Err(3));
+        let wide = PWord16::new(7);
+        assert_eq!(wide.publish(&pm, 1 << 100).is_ok(), PWord16::supported());
+        let expected = if PWord16::supported() { 1 << 100 } else { 7 };
+        assert_eq!(wide.load(&pm, Ordering::Acquire), expected);
+        #[cfg(target_arch = "x86_64")]
+        assert!(PWord16::supported(), "every x86-64 server has cmpxchg16b");
+    }
+}

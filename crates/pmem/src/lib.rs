@@ -21,7 +21,7 @@ pub mod media;
 pub mod off;
 pub mod pool;
 
-pub use cell::PWord;
+pub use cell::{PWord, PWord16};
 pub use error::{CommitError, OpenError, SpaceError};
 pub use heap::Heap;
 pub use media::{Access, Durability, Media, MediaOptions, MediumKind};

@@ -3,7 +3,7 @@
 use super::CLASSES;
 use crate::pool::layout::CHUNK;
 use crossbeam_epoch::Guard;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Class number of a run: one block that takes whole chunks.
 pub(crate) const RUN: u8 = u8::MAX;
@@ -132,20 +132,26 @@ impl ChunkState {
 
 /// The states of a root's chunks, by chunk number.
 #[derive(Debug)]
-pub(crate) struct ChunkStates(Box<[AtomicPtr<ChunkState>]>);
+pub(crate) struct ChunkStates {
+    states: Box<[AtomicPtr<ChunkState>]>,
+    /// No chunk from here on ever had a state: the table is as long as the pool could become, which
+    /// is far too long to walk.
+    end: AtomicUsize,
+}
 
 impl ChunkStates {
     /// A table for `chunks` chunks. Untouched parts of it take no memory.
     pub(crate) fn new(chunks: usize) -> Self {
         // SAFETY: all zeros is a valid AtomicPtr (null).
-        Self(unsafe { Box::new_zeroed_slice(chunks).assume_init() })
+        let states = unsafe { Box::new_zeroed_slice(chunks).assume_init() };
+        Self { states, end: AtomicUsize::new(0) }
     }
 
     /// The state of `chunk`, if it has one. The guard keeps it alive.
     #[inline]
     pub(crate) fn get<'g>(&self, chunk: u32, _guard: &'g Guard) -> Option<&'g ChunkState> {
         // ORDERING: Acquire; pairs with the Release in `set`.
-        let state = self.0.get(chunk as usize)?.load(Ordering::Acquire);
+        let state = self.states.get(chunk as usize)?.load(Ordering::Acquire);
         // SAFETY: 1. a non-null pointer came from `Box::into_raw` in `set`; 2. it is freed only
         // through the epoch, and the guard was pinned before it was loaded.
         unsafe { state.as_ref() }
@@ -154,8 +160,10 @@ impl ChunkStates {
     /// Replaces the state of `chunk`.
     pub(crate) fn set(&self, chunk: u32, state: Option<ChunkState>, guard: &Guard) {
         let new = state.map_or(std::ptr::null_mut(), |state| Box::into_raw(Box::new(state)));
+        // ORDERING: Relaxed; read by `drop` only, which is alone.
+        self.end.fetch_max(chunk as usize + 1, Ordering::Relaxed);
         // ORDERING: AcqRel; Release pairs with `get`, Acquire lets the old state be freed.
-        let old = self.0[chunk as usize].swap(new, Ordering::AcqRel);
+        let old = self.states[chunk as usize].swap(new, Ordering::AcqRel);
         if !old.is_null() {
             // SAFETY: 1. `old` came from `Box::into_raw`; 2. no one can load it any more, and
             // those who did are pinned until the deferred drop runs; 3. `swap` gives it to us alone.
@@ -166,7 +174,8 @@ impl ChunkStates {
 
 impl Drop for ChunkStates {
     fn drop(&mut self) {
-        for state in &mut self.0 {
+        let end = *self.end.get_mut();
+        for state in &mut self.states[..end] {
             let state = *state.get_mut();
             if !state.is_null() {
                 // SAFETY: 1. it came from `Box::into_raw` in `set`; 2. `&mut self`: no one else

@@ -3,7 +3,7 @@
 //! Used for persist-cost goldens and for the counted pass of `bench micro`; timed runs use the
 //! medium itself and pay nothing.
 
-use super::{Durability, Media, MediaOptions, MediaRecovery, MediumKind, LINE};
+use super::{Durability, Media, MediaOptions, MediaRecovery, MediumKind, Recorder, LINE};
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -143,6 +143,10 @@ impl<M: Media> Media for Counting<M> {
 
     fn recovery(&self) -> MediaRecovery {
         self.inner.recovery()
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        self.inner.recorder()
     }
 
     fn durability(&self) -> Durability {

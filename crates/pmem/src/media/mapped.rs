@@ -6,7 +6,7 @@
 
 use super::cpu::{self, FlushKind};
 use super::mapping::{Mapping, Sharing};
-use super::{Access, Media, MediaOptions, MediumKind};
+use super::{Access, Media, MediaOptions, MediumKind, Recorder};
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
 
@@ -16,6 +16,7 @@ pub struct Mapped {
     mapping: Mapping,
     flush: FlushKind,
     read_only: bool,
+    recorder: Recorder,
 }
 
 /// A file on an fsdax mount or a devdax device; see the module's head.
@@ -50,7 +51,7 @@ impl Mapped {
                 let _ = std::fs::remove_file(path);
             }
         })?;
-        Ok(Self { mapping, flush, read_only })
+        Ok(Self { mapping, flush, read_only, recorder: Recorder::default() })
     }
 }
 
@@ -65,12 +66,14 @@ impl Media for Mapped {
 
     #[inline(always)]
     fn flush(&self, addr: *const u8, len: usize) {
+        self.recorder.note(self.mapping.base(), addr, len);
         cpu::flush(self.flush, addr, len);
     }
 
     #[inline(always)]
     fn fence(&self) {
         cpu::persist_fence();
+        self.recorder.fence(self.mapping.base());
     }
 
     #[inline(always)]
@@ -125,6 +128,10 @@ impl Media for Mapped {
             None => Ok(()),
         }
     }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        Some(&self.recorder)
+    }
 }
 
 impl Media for Dax {
@@ -178,5 +185,9 @@ impl Media for Dax {
 
     fn sync(&self) -> Result<(), CommitError> {
         self.0.sync()
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        self.0.recorder()
     }
 }

@@ -48,6 +48,8 @@ pub enum Sharing {
 pub struct Mapping {
     base: *mut u8,
     capacity: u64,
+    /// The whole reserved range: `base` is aligned inside it.
+    reserved: (*mut u8, u64),
     len: AtomicU64,
     mapped: AtomicU64,
     sharing: Sharing,
@@ -149,22 +151,27 @@ impl Mapping {
         };
         let fixed = file.as_ref().is_some_and(is_device);
         let on_tmpfs = file.as_ref().is_some_and(is_tmpfs);
-        let need = len.max(MAP_STEP).next_multiple_of(MAP_STEP);
-        let mut capacity = if fixed { len } else { reserve.next_multiple_of(MAP_STEP).max(need) };
-        let base = loop {
+        // A file longer than any address range is refused by the system below, not wrapped here.
+        let need = len.checked_next_multiple_of(HUGE).unwrap_or(u64::MAX - HUGE);
+        let most = u64::MAX - 2 * HUGE;
+        let mut capacity =
+            if fixed { len } else { reserve.min(most).next_multiple_of(HUGE).max(need) };
+        let reserved = loop {
             // One huge page more than is used, so that the base can be aligned to one.
-            match reserve_range(capacity + HUGE) {
-                Ok(base) => break base,
+            let range = capacity.saturating_add(HUGE);
+            match reserve_range(range) {
+                Ok(start) => break (start, range),
                 Err(_) if !fixed && capacity / 2 >= need => {
-                    capacity = (capacity / 2).next_multiple_of(MAP_STEP);
+                    capacity = (capacity / 2).next_multiple_of(HUGE);
                 }
                 Err(e) => return Err(OpenError::io(path, "reserve address space", e)),
             }
         };
-        let base = trim_to_huge(base, capacity);
+        let base = reserved.0.wrapping_add(reserved.0.align_offset(HUGE as usize));
         let mapping = Self {
             base,
             capacity,
+            reserved,
             len: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
             sharing,
@@ -173,7 +180,7 @@ impl Mapping {
             fixed,
             on_tmpfs,
         };
-        let want = if fixed { len } else { need };
+        let want = if fixed { len } else { need.max(MAP_STEP) };
         mapping.map_to(want).map_err(|e| {
             if sharing == Sharing::Sync && (e == Errno::OPNOTSUPP || e == Errno::INVAL) {
                 OpenError::Unsupported {
@@ -193,10 +200,10 @@ impl Mapping {
     fn map_to(&self, want: u64) -> Result<(), Errno> {
         // ORDERING: Relaxed; only changed here, under the growth lock.
         let from = self.mapped.load(Ordering::Relaxed);
-        if want <= from {
+        let to = want.min(self.capacity);
+        if to <= from {
             return Ok(());
         }
-        let to = want.min(self.capacity);
         let at = self.base.wrapping_add(from as usize).cast::<c_void>();
         let bytes = (to - from) as usize;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -463,7 +470,7 @@ impl Drop for Mapping {
         // SAFETY: 1. the range was reserved by `map` and belongs to this value alone; 2. whoever
         // held pointers into it borrowed (or shared ownership of) this value, so none are left.
         unsafe {
-            let _ = rustix::mm::munmap(self.base.cast(), self.capacity as usize);
+            let _ = rustix::mm::munmap(self.reserved.0.cast(), self.reserved.1 as usize);
         }
     }
 }
@@ -481,22 +488,6 @@ fn reserve_range(bytes: u64) -> Result<*mut u8, Errno> {
         )?
     };
     Ok(at.cast())
-}
-
-/// Gives back what [`reserve_range`] reserved around the `capacity` bytes that begin at the first
-/// huge-page boundary, which is returned. The range is `capacity + HUGE` bytes long.
-fn trim_to_huge(start: *mut u8, capacity: u64) -> *mut u8 {
-    let head = start.align_offset(HUGE as usize);
-    let base = start.wrapping_add(head);
-    let slack = [(start, head), (base.wrapping_add(capacity as usize), HUGE as usize - head)];
-    for (at, len) in slack.into_iter().filter(|(_, len)| *len > 0) {
-        // SAFETY: 1. the part is inside the range that we just reserved; 2. nothing is there yet,
-        // so no one holds references into it. A refusal costs only address space.
-        unsafe {
-            let _ = rustix::mm::munmap(at.cast(), len);
-        }
-    }
-    base
 }
 
 /// True when `path` names a character device.

@@ -22,20 +22,23 @@
 //! A medium is shared by all threads of a process. `flush` and `fence` order the stores of the
 //! calling thread only, as the processor's instructions do.
 
-// mod auto;
+mod auto;
 mod counting;
 pub mod cpu;
 mod dram;
 pub mod journal;
 mod mapped;
 mod mapping;
+mod recorder;
 
-// pub use auto::Auto;
+pub use auto::Auto;
 pub use counting::{Counting, PersistCounts};
 pub use dram::Dram;
 pub use journal::Journal;
 pub use mapped::{Dax, Mapped};
 pub use mapping::Mapping;
+pub(crate) use mapping::sync_parent;
+pub use recorder::Recorder;
 
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
@@ -135,6 +138,8 @@ pub struct MediaOptions {
     /// Bytes of address space to reserve, so that the pool can grow without moving. Halved until
     /// the system grants it.
     pub reserve: u64,
+    /// The medium to use; `None` lets [`Auto`] choose. Other media ignore it.
+    pub medium: Option<MediumKind>,
     /// When commits are durable ([`Journal`] only).
     pub durability: Durability,
     /// Most bytes the journal file may take ([`Journal`] only).
@@ -146,6 +151,7 @@ impl Default for MediaOptions {
         Self {
             access: Access::ReadWrite,
             reserve: 1 << 40,
+            medium: None,
             durability: Durability::Immediate,
             journal_max: 256 << 20,
         }
@@ -280,6 +286,11 @@ pub trait Media: Send + Sync + Sized + 'static {
     /// The durability level in force.
     fn durability(&self) -> Durability {
         Durability::Immediate
+    }
+
+    /// What records the lines that are fenced while the pool is copied; `None` where nothing is kept.
+    fn recorder(&self) -> Option<&Recorder> {
+        None
     }
 
     /// Reports a store of `width` bytes that is about to replace `old` by `new` (traced media only).

@@ -21,11 +21,13 @@
 //! All methods may be called from any thread. Space is managed under one lock, taken once per
 //! chunk, not per block.
 
+mod backup;
 pub mod layout;
 mod roots;
 mod space;
 pub(crate) mod superblock;
 
+pub use backup::BackupError;
 pub use roots::{DataKind, ROOT_NAME, ROOT_WORDS, Root, RootError, RootInfo, RootKind};
 pub use space::{CompactReport, MAX_RUN};
 pub use superblock::FORMAT;
@@ -186,6 +188,12 @@ impl<M: Media> Pool<M> {
                 written: written.name(),
                 asked: pm.kind().name(),
             });
+        }
+        if superblock.medium == Some(pm.kind()) && !superblock.clean && !pm.history_found() {
+            return Err(corrupt(
+                "it was not closed cleanly and its journal file is missing; put that back beside it"
+                    .into(),
+            ));
         }
         let writer = !pm.read_only();
         if writer && pm.len() > superblock.size {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! root slot (1 KiB)
-//!   0 | state: 0 = empty, 1 = published (changed by NAW)
+//!   0 | state: 0 = empty, "ROOTLIVE" = published (changed by NAW)
 //!   8 | CRC-32C of bytes 16..128
 //!  16 | name length (1 byte), name (47 bytes)
 //!  64 | design name (16 bytes, zero-padded)
@@ -30,6 +30,8 @@ pub const ROOT_WORDS: usize = 112;
 /// Longest root name in bytes.
 pub const ROOT_NAME: usize = 47;
 const DESCRIPTOR: usize = 112;
+/// State of a published slot: far from 0, so that no few flipped bits make a root vanish.
+const PUBLISHED: u64 = u64::from_le_bytes(*b"ROOTLIVE");
 
 const _: () = assert!(128 + ROOT_WORDS as u64 * 8 == ROOT_SLOT);
 const _: () = assert!(16 + DESCRIPTOR == 128);
@@ -202,7 +204,7 @@ impl<M: Media> Root<M> {
     /// Makes the root findable. What it leads to is durable before.
     pub fn publish(&self) {
         // PERSIST: the root exists from here on; its descriptor and structure are durable already.
-        self.pool.slot(self.index).state.publish(&self.pool.pm, 1);
+        self.pool.slot(self.index).state.publish(&self.pool.pm, PUBLISHED);
     }
 
     /// Takes an unpublished (or no longer wanted) root back and frees its slot. Its chunks are
@@ -229,7 +231,7 @@ impl<M: Media> Pool<M> {
         // ORDERING: Acquire; pairs with the Release of `publish`.
         match slot.state.load(&self.pm, Ordering::Acquire) {
             0 => return Ok(None),
-            1 => {}
+            PUBLISHED => {}
             other => return Err(format!("root slot {index}: state {other:#x}")),
         }
         let bytes = self.descriptor(slot);

@@ -127,6 +127,14 @@ impl Superblock {
         Self::choose(path, &a, &b).ok()
     }
 
+    /// Writes both copies to a file that is no open pool.
+    pub(super) fn write_to(&self, file: &std::fs::File) -> std::io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let bytes = self.encode();
+        file.write_all_at(&bytes, 0)?;
+        file.write_all_at(&bytes, SUPERBLOCK_B)
+    }
+
     fn choose(path: &Path, a: &[u8; BYTES], b: &[u8; BYTES]) -> Result<Self, OpenError> {
         match (Self::decode(a), Self::decode(b)) {
             (Copy::Whole(a), Copy::Whole(b)) => Ok(if a.generation >= b.generation { a } else { b }),

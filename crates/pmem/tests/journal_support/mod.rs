@@ -16,7 +16,13 @@ pub const FIRST_LINE: u64 = 8192 / LINE as u64;
 pub const INITIAL: u64 = 256 << 10;
 
 pub fn options(access: Access, durability: Durability) -> MediaOptions {
-    MediaOptions { access, reserve: 64 << 20, durability, journal_max: 512 << 10 }
+    MediaOptions {
+        access,
+        reserve: 64 << 20,
+        durability,
+        journal_max: 512 << 10,
+        ..MediaOptions::default()
+    }
 }
 
 /// The word `word` of line `line` after the superblocks.

@@ -42,30 +42,10 @@ impl Image {
     }
 
     /// A state that line `line` really had, at one moment of this call.
-    ///
-    /// Two equal reads in a row, each word after word: a word that both found unchanged held its
-    /// value between them, so at the moment between the two reads the line was what they found.
-    /// (A word that changed and changed back in those nanoseconds, twice, would escape; words of a
-    /// line are stored by code that takes longer than that for one round.)
     #[inline]
     pub fn capture(&self, line: u64) -> [u64; WORDS] {
         debug_assert!(line < self.lines(), "line {line} of {}", self.lines());
-        let at = self.base().wrapping_add(line as usize * LINE).cast::<u64>();
-        let mut first = collect(at);
-        let mut tries = 0u32;
-        loop {
-            // ORDERING: Acquire; the second read begins after the first has ended.
-            fence(Ordering::Acquire);
-            let second = collect(at);
-            if first == second {
-                return first;
-            }
-            first = second;
-            tries += 1;
-            if tries.is_multiple_of(1024) {
-                std::thread::yield_now();
-            }
-        }
+        capture(self.base(), line)
     }
 
     /// Appends the lines of page `page` to `into`, each in a state that it really had; fewer than
@@ -114,6 +94,32 @@ impl Image {
     /// See [`Mapping::discard`].
     pub fn discard(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         self.mapping.discard(offset, len)
+    }
+}
+
+/// A state that line `line` of the pool at `base` really had, at one moment of this call.
+///
+/// Two equal reads in a row, each word after word: a word that both found unchanged held its value
+/// between them, so at the moment between the two reads the line was what they found. (A word that
+/// changed and changed back in those nanoseconds, twice, would escape; words of a line are stored by
+/// code that takes longer than that for one round.)
+#[inline]
+pub(crate) fn capture(base: *const u8, line: u64) -> [u64; WORDS] {
+    let at = base.wrapping_add(line as usize * LINE).cast::<u64>();
+    let mut first = collect(at);
+    let mut tries = 0u32;
+    loop {
+        // ORDERING: Acquire; the second read begins after the first has ended.
+        fence(Ordering::Acquire);
+        let second = collect(at);
+        if first == second {
+            return first;
+        }
+        first = second;
+        tries += 1;
+        if tries.is_multiple_of(1024) {
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -88,10 +88,13 @@ mod recover;
 mod stage;
 mod storage;
 
+pub(crate) use image::capture;
 pub use storage::{FileStorage, Storage};
 
 use super::mapping::{Mapping, PAGE, Sharing};
-use super::{Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind};
+use super::{
+    Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder,
+};
 use crate::error::{CommitError, OpenError, SpaceError};
 use checkpoint::{Keeper, zero};
 use commit::{Core, Stats, Stop};
@@ -140,6 +143,7 @@ pub struct Journal {
     had_journal: bool,
     recovery: MediaRecovery,
     attached: AtomicBool,
+    recorder: Recorder,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -301,6 +305,7 @@ impl Journal {
             had_journal,
             recovery,
             attached: AtomicBool::new(false),
+            recorder: Recorder::default(),
             threads: Mutex::default(),
         })
     }
@@ -455,12 +460,14 @@ impl Media for Journal {
         if start as u64 >= end {
             return;
         }
+        self.recorder.note(core.image.base(), addr, len);
         core.stage.note(start as u64 / LINE as u64, end.div_ceil(LINE as u64));
     }
 
     #[inline]
     fn fence(&self) {
         self.core.fence();
+        self.recorder.fence(self.core.image.base());
     }
 
     /// Before [`attach`](Media::attach) nothing is promised: attaching makes durable what was
@@ -601,6 +608,10 @@ impl Media for Journal {
 
     fn recovery(&self) -> MediaRecovery {
         self.recovery.clone()
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        Some(&self.recorder)
     }
 
     fn durability(&self) -> Durability {

@@ -1,0 +1,357 @@
+//! Single operations on one index, beside its peers in the same run (`bench micro`).
+//!
+//! ```text
+//! phase    slice 1            slice 2            slice 3
+//! load     index  map  lmdb   map  lmdb  index   lmdb  index  map   ...
+//! insert   index  map  lmdb   ...
+//! ```
+//!
+//! Every contender does the same operations on the same keys. A phase is cut into slices and the
+//! contenders take turns, in an order that rotates, so that a machine whose speed drifts slows all
+//! of them alike; speeds are medians over slices and ratios are taken within a slice. Space and
+//! reopening are looked at right after the load. Flushes and fences are counted in a pass of their
+//! own (`count.rs`).
+//!
+//! # Concurrency
+//! With several threads each slice's keys are split among them, they start together behind a
+//! barrier, and the slice ends with the last of them. Between slices no thread runs.
+
+mod against;
+mod count;
+mod designs;
+mod drive;
+mod params;
+mod plan;
+mod reopen;
+mod report;
+mod target;
+
+pub use designs::{run, scaling};
+pub use params::{Against, BATCH, Design, MicroParams, NODE_BYTES, Op, SCAN_LENGTH, VALUE_BYTES};
+pub use report::{
+    MicroReport, OpReport, PeerReport, Peers, PerOp, Ratio, Scaled, ScalingReport, Speed,
+};
+pub use target::{Target, Usage};
+
+use crate::{LabError, limits};
+use bristlecone_pmem::media::{Access, Counting, Dram, Media, MediaOptions};
+use drive::Slice;
+use plan::Plan;
+use target::Subject;
+
+/// How far a run has come. One comes after each slice of each contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// Who works: the index, a peer, or what the runner does by itself.
+    pub contender: &'a str,
+    /// What it works on.
+    pub phase: &'a str,
+    /// Operations done in this phase by this contender.
+    pub done: u64,
+    /// Of how many.
+    pub total: u64,
+}
+
+/// Whatever runs slices. Called once a slice, so dynamic dispatch costs nothing.
+pub(crate) trait Contender {
+    fn name(&self) -> &'static str;
+
+    fn slice(
+        &mut self,
+        op: Op,
+        keys: &[u64],
+        threads: usize,
+        batch: usize,
+    ) -> Result<Slice, LabError>;
+
+    /// Bytes stored, if it can tell.
+    fn stored_bytes(&self) -> Result<Option<u64>, LabError> {
+        Ok(None)
+    }
+}
+
+fn media_options(params: &MicroParams) -> MediaOptions {
+    MediaOptions {
+        durability: params.durability,
+        ..MediaOptions::default()
+    }
+}
+
+fn scratch(params: &MicroParams) -> Result<tempfile::TempDir, LabError> {
+    tempfile::Builder::new()
+        .prefix("bristlecone-bench-")
+        .tempdir_in(&params.path)
+        .map_err(|e| LabError::io(&params.path, "making a directory for the run", e))
+}
+
+/// Measures the index that `T` makes on medium `M`; `C` is the same design on the counting medium.
+///
+/// # Errors
+/// [`LabError`] when a parameter makes no sense, a contender refuses an operation, or one answers
+/// wrongly. Files are removed in any case.
+pub fn run_on<M, T, C>(
+    params: &MicroParams,
+    progress: &mut dyn FnMut(&Event<'_>),
+) -> Result<MicroReport, LabError>
+where
+    M: Media,
+    T: Target<M>,
+    C: Target<Counting<Dram>>,
+{
+    params.check()?;
+    let (name, plan, phases) = (params.index.name(), Plan::new(params), params.phases());
+    let dir = scratch(params)?;
+    let pool = dir.path().join("micro.pool");
+    let media = media_options(params);
+    let mut peers = against::contenders(params, dir.path())?;
+    let mut event = |contender: &str, phase: &str, done, total| {
+        progress(&Event {
+            contender,
+            phase,
+            done,
+            total,
+        });
+    };
+
+    event("limits", "persist", 0, 1);
+    let flush_fence_ns = limits::flush_fence_ns()?;
+    event("limits", "persist", 1, 1);
+    event(name, "count", 0, 1);
+    let (counted, counted_keys) = count::count::<C>(&plan, &phases)?;
+    event(name, "count", 1, 1);
+
+    let target = T::create(
+        &pool,
+        &MediaOptions {
+            access: Access::Create,
+            ..media.clone()
+        },
+    )?;
+    let mut speeds: Vec<PerOp<Speed>> = vec![PerOp::default(); peers.len() + 1];
+    let mut ratios: Vec<PerOp<Ratio>> = vec![PerOp::default(); peers.len()];
+    let mut usage = Usage::default();
+    let mut stored = vec![None; peers.len()];
+    let mut reopened = None;
+    for op in &phases {
+        let mut subject = Subject {
+            name,
+            index: target.index(),
+        };
+        let mut contenders: Vec<&mut dyn Contender> = vec![&mut subject];
+        contenders.extend(
+            peers
+                .iter_mut()
+                .map(|peer| &mut **peer as &mut dyn Contender),
+        );
+        let slices = phase(*op, &plan, &mut contenders, params.threads, &mut event)?;
+        let mops = |slices: &[Slice]| slices.iter().map(Slice::mops).collect::<Vec<_>>();
+        for (speeds, slices) in speeds.iter_mut().zip(&slices) {
+            speeds.0.push((*op, Speed::of(*op, slices, params.threads)));
+        }
+        let Some((ours, theirs)) = slices.split_first() else {
+            continue;
+        };
+        for (ratios, slices) in ratios.iter_mut().zip(theirs) {
+            if let Some(ratio) = Ratio::of(&mops(ours), &mops(slices)) {
+                ratios.0.push((*op, ratio));
+            }
+        }
+        if *op == Op::Load {
+            usage = target.usage();
+            for (stored, peer) in stored.iter_mut().zip(&peers) {
+                *stored = peer.stored_bytes()?;
+            }
+            event(name, "reopen", 0, 1);
+            reopened = reopen::reopen::<M, T>(&target, &pool, &media, &plan)?;
+            event(name, "reopen", 1, 1);
+        }
+    }
+    let medium = target.media().kind().name().to_owned();
+    target.close()?;
+
+    let entries = usage.entries.max(1) as f64;
+    let mut speeds = speeds.into_iter();
+    let ours = speeds.next().unwrap_or_default();
+    let ops = ours
+        .0
+        .into_iter()
+        .zip(counted)
+        .map(|((op, speed), (_, counted))| {
+            let (lines_per_op, fences_per_op) = (counted.lines, counted.fences);
+            (
+                op,
+                OpReport {
+                    speed,
+                    lines_per_op,
+                    fences_per_op,
+                },
+            )
+        });
+    let against =
+        peers
+            .iter()
+            .zip(speeds)
+            .zip(ratios)
+            .zip(stored)
+            .map(|(((peer, ops), ratios), stored)| PeerReport {
+                name: peer.name(),
+                ops,
+                ratios,
+                bytes_per_entry: stored.map(|bytes: u64| bytes as f64 / params.keys as f64),
+            });
+    Ok(MicroReport {
+        index: name.to_owned(),
+        medium,
+        durability: params.durability_name(),
+        node_bytes: params.node_bytes,
+        keys: params.keys,
+        value_bytes: VALUE_BYTES,
+        threads: params.threads,
+        seed: params.seed,
+        ops: PerOp(ops.collect()),
+        pm_bytes_per_entry: usage.pm_bytes as f64 / entries,
+        dram_bytes_per_entry: usage.dram_bytes as f64 / entries,
+        recovery_ms: reopened.as_ref().map(|r| r.killed_ms),
+        clean_open_ms: reopened.as_ref().map(|r| r.clean_ms),
+        flush_fence_ns,
+        against: Peers(against.collect()),
+        notes: notes(params, &plan, counted_keys),
+    })
+}
+
+/// Runs all slices of one phase; one list of slices per contender.
+fn phase(
+    op: Op,
+    plan: &Plan,
+    contenders: &mut [&mut dyn Contender],
+    threads: usize,
+    event: &mut impl FnMut(&str, &str, u64, u64),
+) -> Result<Vec<Vec<Slice>>, LabError> {
+    let mut slices: Vec<Vec<Slice>> = contenders.iter().map(|_| Vec::new()).collect();
+    let (count, total) = (contenders.len(), plan.ops(op));
+    for contender in contenders.iter() {
+        event(contender.name(), op.name(), 0, total);
+    }
+    let mut done = 0;
+    for number in 0..plan.slices(op) {
+        let keys = plan.keys(op, number);
+        done += keys.len() as u64;
+        for turn in 0..count {
+            let who = (number + turn) % count;
+            let contender = &mut *contenders[who];
+            slices[who].push(contender.slice(op, &keys, threads, plan.load_batch())?);
+            event(contender.name(), op.name(), done, total);
+        }
+    }
+    Ok(slices)
+}
+
+fn notes(params: &MicroParams, plan: &Plan, counted_keys: u64) -> Vec<String> {
+    let mut notes = vec![
+        format!(
+            "lines and fences were counted in a separate pass on one thread over {counted_keys} keys"
+        ),
+        "p50 and p99 are of every 64th call (every 8th scan or batch), timed by itself".to_owned(),
+        format!("batched operations count keys; their p50 and p99 are of a whole call of {BATCH}"),
+    ];
+    if plan.load_batch() > 1 {
+        notes.push(format!(
+            "each commit waits for the disk, so the load was done {} keys at a time",
+            plan.load_batch()
+        ));
+    }
+    if params.against.contains(&Against::BTreeMap) {
+        notes.push(if params.threads > 1 {
+            "btreemap is volatile and, on several threads, behind one RwLock".to_owned()
+        } else {
+            "btreemap is volatile".to_owned()
+        });
+    }
+    if params.against.iter().any(|peer| *peer != Against::BTreeMap) {
+        notes.push("lmdb commits and syncs once per call; its update is a plain put".to_owned());
+    }
+    notes
+}
+
+/// Compares one thread with `threads` on the index that `T` makes: each slice's keys are halved,
+/// one half done by one thread and one by all, in an order that alternates.
+///
+/// # Errors
+/// As [`run_on`].
+pub fn scaling_on<M: Media, T: Target<M>>(
+    params: &MicroParams,
+    threads: usize,
+    progress: &mut dyn FnMut(&Event<'_>),
+) -> Result<ScalingReport, LabError> {
+    let params = MicroParams {
+        threads,
+        ..params.clone()
+    };
+    params.check()?;
+    let (name, plan) = (params.index.name(), Plan::new(&params));
+    let dir = scratch(&params)?;
+    let media = MediaOptions {
+        access: Access::Create,
+        ..media_options(&params)
+    };
+    let target = T::create(&dir.path().join("micro.pool"), &media)?;
+    let mut subject = Subject {
+        name,
+        index: target.index(),
+    };
+    let mut ops = PerOp::default();
+    for op in params.phases() {
+        let (mut one, mut many) = (Vec::new(), Vec::new());
+        let (mut done, total) = (0, plan.ops(op));
+        progress(&Event {
+            contender: name,
+            phase: op.name(),
+            done,
+            total,
+        });
+        for number in 0..plan.slices(op) {
+            let keys = plan.keys(op, number);
+            let (low, high) = keys.split_at(keys.len() / 2);
+            let mut part = |keys: &[u64], threads| -> Result<f64, LabError> {
+                subject
+                    .slice(op, keys, threads, plan.load_batch())
+                    .map(|slice| slice.mops())
+            };
+            if number % 2 == 0 {
+                one.push(part(low, 1)?);
+                many.push(part(high, threads)?);
+            } else {
+                many.push(part(low, threads)?);
+                one.push(part(high, 1)?);
+            }
+            done += keys.len() as u64;
+            progress(&Event {
+                contender: name,
+                phase: op.name(),
+                done,
+                total,
+            });
+        }
+        if let Some(ratio) = Ratio::of(&many, &one) {
+            let (one_mops, many_mops) = (limits::median(one), limits::median(many));
+            ops.0.push((
+                op,
+                Scaled {
+                    one_mops,
+                    many_mops,
+                    ratio,
+                },
+            ));
+        }
+    }
+    let medium = target.media().kind().name().to_owned();
+    target.close()?;
+    Ok(ScalingReport {
+        index: name.to_owned(),
+        medium,
+        keys: params.keys,
+        threads,
+        seed: params.seed,
+        ops,
+    })
+}

@@ -1,0 +1,228 @@
+//! How long reopening takes, after a kill and after a clean close.
+//!
+//! A process that is killed leaves in the file system what its pool's files hold at that moment.
+//! While no operation runs, a copy of those files is that same state, so the runner copies them
+//! under another name and opens the copy: the pool in it is marked as in use, and recovery does
+//! what it would do. The pool that is being measured stays open and untouched.
+//!
+//! On the mapped media the copy is written through a mapping with huge pages, as the original was,
+//! so that recovery reads the kind of pages it would find. On the journal medium the journal's
+//! files are copied before the pool: a checkpoint that runs in between only makes the pool's copy
+//! newer, and replaying the same lines again changes nothing.
+
+use super::Target;
+use super::plan::Plan;
+use crate::LabError;
+use crate::micro::Op;
+use crate::workload::value_of;
+use bristlecone_pmem::media::{Access, Durability, Mapped, Media, MediaOptions, MediumKind};
+use bristlecone_trees::OrderedIndex;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Keys looked up in a reopened index.
+const SAMPLED: usize = 1_000;
+
+/// Milliseconds that opening took.
+pub(crate) struct Reopened {
+    pub killed_ms: f64,
+    pub clean_ms: f64,
+}
+
+/// Measures on a copy of the pool at `pool`, which `target` has open and no one is changing.
+pub(crate) fn reopen<M: Media, T: Target<M>>(
+    target: &T,
+    pool: &Path,
+    media: &MediaOptions,
+    plan: &Plan,
+) -> Result<Option<Reopened>, LabError> {
+    let medium = target.media();
+    if medium.kind() == MediumKind::Dram {
+        return Ok(None);
+    }
+    if medium.kind() == MediumKind::Journal && media.durability != Durability::Immediate {
+        // Commits have not waited for the disk; what a kill leaves would depend on the moment.
+        medium.sync().map_err(|e| LabError::index("sync", e))?;
+    }
+    let copies = copy_files(medium.kind(), pool)?;
+    let measured = measure::<M, T>(&copies.pool, media, plan);
+    drop(copies);
+    measured.map(Some)
+}
+
+fn measure<M: Media, T: Target<M>>(
+    copy: &Path,
+    media: &MediaOptions,
+    plan: &Plan,
+) -> Result<Reopened, LabError> {
+    let media = MediaOptions {
+        access: Access::ReadWrite,
+        ..media.clone()
+    };
+    let started = Instant::now();
+    let killed = T::open(copy, &media)?;
+    let killed_ms = started.elapsed().as_secs_f64() * 1e3;
+    holds_the_load(&killed, plan, "reopen after a kill")?;
+    killed.close()?;
+    let started = Instant::now();
+    let clean = T::open(copy, &media)?;
+    let clean_ms = started.elapsed().as_secs_f64() * 1e3;
+    holds_the_load(&clean, plan, "clean reopen")?;
+    clean.close()?;
+    Ok(Reopened {
+        killed_ms,
+        clean_ms,
+    })
+}
+
+/// A recovery that is fast and wrong is worth nothing: all entries are there, and a sample of them
+/// with their values.
+fn holds_the_load<M: Media, T: Target<M>>(
+    target: &T,
+    plan: &Plan,
+    phase: &'static str,
+) -> Result<(), LabError> {
+    let wrong = |right, of| LabError::WrongAnswer {
+        contender: "the index".into(),
+        phase,
+        right,
+        of,
+    };
+    let entries = target.usage().entries;
+    if entries != plan.loaded() {
+        return Err(wrong(entries, plan.loaded()));
+    }
+    let keys = plan.keys(Op::Load, 0);
+    let sample = keys
+        .iter()
+        .step_by((keys.len() / SAMPLED).max(1))
+        .take(SAMPLED);
+    let of = sample.clone().count() as u64;
+    let right = sample
+        .filter(|key| target.index().get(key) == Some(value_of(**key)))
+        .count() as u64;
+    if right == of {
+        Ok(())
+    } else {
+        Err(wrong(right, of))
+    }
+}
+
+/// Copies that are removed again, whatever happens.
+struct Copies {
+    pool: PathBuf,
+    made: Vec<PathBuf>,
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        // Opening the copy may have made files beside it, named after it.
+        let beside = files_of(&self.pool).unwrap_or_default();
+        for path in self.made.iter().chain(&beside) {
+            // The directory goes away with the run, too.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// The files whose names begin with `pool`'s, the pool itself last.
+fn files_of(pool: &Path) -> Result<Vec<PathBuf>, LabError> {
+    let fail = |e| LabError::io(pool, "listing its directory", e);
+    let name = pool.file_name().unwrap_or_default().as_encoded_bytes();
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(pool.parent().unwrap_or(Path::new("."))).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        let theirs = path.file_name().unwrap_or_default().as_encoded_bytes();
+        if theirs.starts_with(name) && path != pool && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files.push(pool.to_path_buf());
+    Ok(files)
+}
+
+fn copy_files(kind: MediumKind, pool: &Path) -> Result<Copies, LabError> {
+    // Not beginning with the pool's name, so that the two do not take each other's files.
+    let mut name = std::ffi::OsString::from("copy-of-");
+    name.push(pool.file_name().unwrap_or_default());
+    let mut copies = Copies {
+        pool: pool.with_file_name(&name),
+        made: Vec::new(),
+    };
+    let old_length = pool
+        .file_name()
+        .map_or(0, |name| name.as_encoded_bytes().len());
+    for from in files_of(pool)? {
+        let suffix =
+            from.file_name().unwrap_or_default().to_string_lossy()[old_length..].to_owned();
+        let mut to = name.clone();
+        to.push(suffix);
+        let to = pool.with_file_name(to);
+        copies.made.push(to.clone());
+        match kind {
+            MediumKind::Mapped | MediumKind::Dax => copy_through_mapping(&from, &to)?,
+            _ => {
+                std::fs::copy(&from, &to).map_err(|e| LabError::io(&to, "copying the pool", e))?;
+            }
+        }
+    }
+    Ok(copies)
+}
+
+fn copy_through_mapping(from: &Path, to: &Path) -> Result<(), LabError> {
+    let fail = |e| LabError::io(from, "copying the pool", e);
+    let mut file = File::open(from).map_err(fail)?;
+    let bytes = file.metadata().map_err(fail)?.len();
+    let options = MediaOptions {
+        access: Access::Create,
+        reserve: bytes.next_multiple_of(1 << 30),
+        ..MediaOptions::default()
+    };
+    let copy = Mapped::open(to, bytes, &options)?;
+    let length = usize::try_from(bytes.min(copy.len()))
+        .map_err(|_| LabError::parameter("keys", bytes, "what this machine can address"))?;
+    // SAFETY: 1. `base` is page-aligned and at least `length` bytes from it are mapped and zeroed;
+    // 2. the medium was made here and its file has a new name, so nothing else refers to them.
+    let target = unsafe { std::slice::from_raw_parts_mut(copy.base(), length) };
+    file.read_exact(target).map_err(fail)?;
+    let rounded = copy.len();
+    drop(copy);
+    if rounded != bytes {
+        let file = File::options().write(true).open(to).map_err(fail)?;
+        file.set_len(bytes).map_err(fail)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_equal_and_go_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("p.pool");
+        let content: Vec<u8> = (0..100_003_u32).map(|i| (i * 7) as u8).collect();
+        std::fs::write(&pool, &content).unwrap();
+        std::fs::write(dir.path().join("p.pool.journal"), b"lines").unwrap();
+        std::fs::write(dir.path().join("other"), b"x").unwrap();
+        for kind in [MediumKind::Mapped, MediumKind::Journal] {
+            let copies = copy_files(kind, &pool).unwrap();
+            assert_eq!(copies.made.len(), 2);
+            assert_eq!(std::fs::read(&copies.pool).unwrap(), content);
+            let journal = copies.pool.with_file_name("copy-of-p.pool.journal");
+            assert_eq!(copies.made[0], journal, "the journal is copied first");
+            assert_eq!(std::fs::read(&journal).unwrap(), b"lines");
+            std::fs::write(
+                copies.pool.with_file_name("copy-of-p.pool.late"),
+                b"made later",
+            )
+            .unwrap();
+            drop(copies);
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `Auto`: the medium that fits the path.
+//!
+//! A pool stays on the medium that it was made on, as its superblock says. A new one is put on
+//! [`Dax`] where the file system accepts `MAP_SYNC` (or the path is a devdax device), on [`Mapped`] on
+//! tmpfs, and on [`Journal`] everywhere else.
+
+use super::mapping::is_tmpfs;
+use super::{
+    Access, Dax, Durability, Journal, Mapped, Media, MediaOptions, MediaRecovery, MediumKind,
+    Recorder,
+};
+use crate::error::{CommitError, OpenError, SpaceError};
+use crate::pool::superblock::Superblock;
+use std::path::Path;
+
+/// One of the media that keep data, chosen when it is opened. See the module's head.
+#[derive(Debug)]
+pub enum Auto {
+    /// Persistent memory.
+    Dax(Dax),
+    /// A shared mapping.
+    Mapped(Mapped),
+    /// A journalled file.
+    Journal(Journal),
+}
+
+/// Calls the same method of whichever medium it is.
+macro_rules! each {
+    ($self:ident, $pm:ident => $call:expr) => {
+        match $self {
+            Auto::Dax($pm) => $call,
+            Auto::Mapped($pm) => $call,
+            Auto::Journal($pm) => $call,
+        }
+    };
+}
+
+impl Auto {
+    /// Opens `path` on the given medium.
+    ///
+    /// # Errors
+    /// As [`Media::open`]; [`OpenError::Unsupported`] for [`MediumKind::Dram`], which has no path.
+    pub fn open_on(
+        kind: MediumKind,
+        path: &Path,
+        initial: u64,
+        options: &MediaOptions,
+    ) -> Result<Self, OpenError> {
+        match kind {
+            MediumKind::Dax => Dax::open(path, initial, options).map(Self::Dax),
+            MediumKind::Mapped => Mapped::open(path, initial, options).map(Self::Mapped),
+            MediumKind::Journal => Journal::open(path, initial, options).map(Self::Journal),
+            MediumKind::Dram => Err(OpenError::Unsupported {
+                path: path.to_path_buf(),
+                what: "the dram medium keeps nothing, so no path can be opened on it".into(),
+            }),
+        }
+    }
+
+    /// The medium for a path on which there is no pool yet.
+    fn for_new(path: &Path) -> MediumKind {
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        if std::fs::File::open(parent).is_ok_and(is_tmpfs) {
+            MediumKind::Mapped
+        } else {
+            MediumKind::Journal
+        }
+    }
+}
+
+impl Media for Auto {
+    fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
+        if let Some(kind) = options.medium {
+            return Self::open_on(kind, path, initial, options);
+        }
+        if options.access != Access::Create
+            && let Some(kind) = Superblock::peek(path).and_then(|superblock| superblock.medium)
+        {
+            match Self::open_on(kind, path, initial, options) {
+                // A copy of a persistent-memory pool on another file system.
+                Err(OpenError::Unsupported { .. }) if kind == MediumKind::Dax => {}
+                opened => return opened,
+            }
+        }
+        match Self::open_on(MediumKind::Dax, path, initial, options) {
+            Err(OpenError::Unsupported { .. }) => {
+                Self::open_on(Self::for_new(path), path, initial, options)
+            }
+            opened => opened,
+        }
+    }
+
+    fn kind(&self) -> MediumKind {
+        each!(self, pm => pm.kind())
+    }
+
+    #[inline]
+    #[track_caller]
+    fn flush(&self, addr: *const u8, len: usize) {
+        each!(self, pm => pm.flush(addr, len));
+    }
+
+    #[inline]
+    #[track_caller]
+    fn fence(&self) {
+        each!(self, pm => pm.fence());
+    }
+
+    #[inline]
+    #[track_caller]
+    fn commit(&self) -> Result<(), CommitError> {
+        each!(self, pm => pm.commit())
+    }
+
+    #[inline]
+    fn base(&self) -> *mut u8 {
+        each!(self, pm => pm.base())
+    }
+
+    #[inline]
+    fn len(&self) -> u64 {
+        each!(self, pm => pm.len())
+    }
+
+    fn capacity(&self) -> u64 {
+        each!(self, pm => pm.capacity())
+    }
+
+    fn grow(&self, len: u64) -> Result<(), SpaceError> {
+        each!(self, pm => pm.grow(len))
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), SpaceError> {
+        each!(self, pm => pm.shrink(len))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        each!(self, pm => pm.punch(offset, len))
+    }
+
+    fn read_only(&self) -> bool {
+        each!(self, pm => pm.read_only())
+    }
+
+    fn attach(&self, uuid: [u8; 16]) -> Result<(), OpenError> {
+        each!(self, pm => pm.attach(uuid))
+    }
+
+    fn history_found(&self) -> bool {
+        each!(self, pm => pm.history_found())
+    }
+
+    fn sync(&self) -> Result<(), CommitError> {
+        each!(self, pm => pm.sync())
+    }
+
+    fn recovery(&self) -> MediaRecovery {
+        each!(self, pm => pm.recovery())
+    }
+
+    fn durability(&self) -> Durability {
+        each!(self, pm => pm.durability())
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        each!(self, pm => pm.recorder())
+    }
+}

@@ -1,0 +1,115 @@
+//! `Recorder`: what is made durable while a pool is being copied.
+//!
+//! A copy that is taken while others write is a mixture of moments. Recording every line that is
+//! fenced meanwhile, and laying those lines over the copy, makes it whole, by the argument of the
+//! journal's checkpoints: every store in a copied page was made after fences that are all recorded,
+//! so the result is an image that a crash at the end of the copying could have left.
+//!
+//! # Concurrency
+//! `note` and `fence` cost one relaxed load while nothing is recorded. [`Recorder::start`] ends with a
+//! barrier in every thread, so that a flush that went unrecorded was of a store that the copy sees.
+
+use super::LINE;
+use super::journal::capture;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const SLOTS: usize = 16;
+
+/// Lines fenced while a copy is taken, each in its last captured state.
+pub type Lines = HashMap<u64, [u64; LINE / 8]>;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    active: AtomicBool,
+    /// Lines flushed and not yet fenced. Threads may share a slot: capturing a line early is legal.
+    noted: [Mutex<Vec<u64>>; SLOTS],
+    lines: Mutex<Lines>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while one of these is held.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn slot() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        // ORDERING: Relaxed; any distribution of numbers will do.
+        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SLOTS;
+    }
+    MINE.with(|mine| *mine)
+}
+
+impl Recorder {
+    /// Begins; false if a copy is being taken already.
+    pub(crate) fn start(&self) -> bool {
+        // ORDERING: SeqCst; the barrier below is what the flushing threads pair with.
+        if self.active.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        self.noted.iter().for_each(|noted| locked(noted).clear());
+        locked(&self.lines).clear();
+        barrier_in_all_threads();
+        true
+    }
+
+    /// Ends; returns what was recorded.
+    pub(crate) fn stop(&self) -> Lines {
+        let lines = std::mem::take(&mut *locked(&self.lines));
+        // ORDERING: SeqCst; as in `start`.
+        self.active.store(false, Ordering::SeqCst);
+        lines
+    }
+
+    /// Notes the lines of a flush; `base` is the pool's first byte.
+    #[inline(always)]
+    pub(crate) fn note(&self, base: *const u8, addr: *const u8, len: usize) {
+        // ORDERING: Relaxed; pairs with the barrier in `start`.
+        if self.active.load(Ordering::Relaxed) {
+            self.note_slowly(base, addr, len);
+        }
+    }
+
+    #[cold]
+    fn note_slowly(&self, base: *const u8, addr: *const u8, len: usize) {
+        if len > 0 {
+            let at = addr.addr() - base.addr();
+            let lines = (at / LINE) as u64..=((at + len - 1) / LINE) as u64;
+            locked(&self.noted[slot()]).extend(lines);
+        }
+    }
+
+    /// Captures what this thread flushed.
+    #[inline(always)]
+    pub(crate) fn fence(&self, base: *const u8) {
+        // ORDERING: Relaxed; pairs with the barrier in `start`.
+        if self.active.load(Ordering::Relaxed) {
+            self.fence_slowly(base);
+        }
+    }
+
+    #[cold]
+    fn fence_slowly(&self, base: *const u8) {
+        let mut noted = locked(&self.noted[slot()]);
+        let mut lines = locked(&self.lines);
+        // Captured under the lock, so that of two captures of a line the later one stays.
+        for line in noted.drain(..) {
+            lines.insert(line, capture(base, line));
+        }
+    }
+}
+
+/// Returns once every thread of the process has passed a full barrier.
+fn barrier_in_all_threads() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: the call takes two integers and touches no memory of ours.
+    let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if done != 0 {
+        // No such call in this kernel: no store buffer stays full for that long.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,157 @@
+//! Copying a pool that is in use.
+//!
+//! The copy is an image that a crash at the end of the copying could have left (the argument is at
+//! [`Recorder`](crate::media::Recorder)), under a UUID of its own. It is written beside its final name,
+//! synced, and renamed, so a half-written backup is never mistaken for one.
+
+use super::Pool;
+use super::superblock::Superblock;
+use crate::media::journal::capture;
+use crate::media::{LINE, Media, sync_parent};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+use uuid::Uuid;
+
+const AT_A_TIME: u64 = 1 << 20;
+
+/// Why a backup was not made. No file is left behind, and the pool is as it was.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The operating system refused.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// The target exists.
+    Exists(PathBuf),
+    /// Another backup of this pool is under way.
+    Busy,
+    /// The pool is in memory only.
+    Volatile,
+}
+
+impl fmt::Display for BackupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, doing, source } => {
+                write!(f, "{}: {doing} failed: {source}", path.display())
+            }
+            Self::Exists(path) => write!(f, "{}: there already; it was left alone", path.display()),
+            Self::Busy => write!(f, "another backup of this pool is under way"),
+            Self::Volatile => write!(f, "a pool in memory cannot be backed up"),
+        }
+    }
+}
+
+impl std::error::Error for BackupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl<M: Media> Pool<M> {
+    /// Copies the pool to a new file `to`, while others go on writing. Returns its bytes.
+    ///
+    /// Every operation that completed before the call is in it; of those that complete while it runs,
+    /// some are; each is there wholly or not at all.
+    ///
+    /// # Errors
+    /// [`BackupError`]; no file is left behind.
+    pub fn backup(&self, to: &Path) -> Result<u64, BackupError> {
+        if to.exists() {
+            return Err(BackupError::Exists(to.to_path_buf()));
+        }
+        let recorder = self.pm.recorder().ok_or(BackupError::Volatile)?;
+        let mut name = to.as_os_str().to_owned();
+        name.push(".partial");
+        let partial = PathBuf::from(name);
+        let io = |doing| {
+            let path = partial.clone();
+            move |source| BackupError::Io { path, doing, source }
+        };
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&partial)
+            .map_err(io("create"))?;
+        if !recorder.start() {
+            return Err(BackupError::Busy);
+        }
+        let copied = self.copy_pages(&file).map_err(io("write"));
+        let (superblock, lines) = {
+            // Under the lock the pool cannot grow: what is recorded fits this superblock.
+            let superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            (superblock.clone(), recorder.stop())
+        };
+        let made = copied.and_then(|_| {
+            for (line, words) in &lines {
+                let mut bytes = [0; LINE];
+                for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+                    to.copy_from_slice(&word.to_le_bytes());
+                }
+                file.write_all_at(&bytes, line * LINE as u64).map_err(io("write"))?;
+            }
+            let size = stamp(superblock, &file).map_err(io("write"))?;
+            file.sync_all().map_err(io("sync"))?;
+            std::fs::hard_link(&partial, to).map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => BackupError::Exists(to.to_path_buf()),
+                _ => BackupError::Io { path: to.to_path_buf(), doing: "name the backup", source },
+            })?;
+            Ok(size)
+        });
+        // The finished file has its final name by now; a failed one is of no use.
+        let _ = std::fs::remove_file(&partial);
+        let size = made?;
+        sync_parent(to).map_err(|e| BackupError::Io {
+            path: to.to_path_buf(),
+            doing: "sync the folder",
+            source: io::Error::other(e.to_string()),
+        })?;
+        Ok(size)
+    }
+
+    /// Copies everything there is, whatever changes meanwhile.
+    fn copy_pages(&self, file: &File) -> io::Result<u64> {
+        let base = self.pm.base().cast_const();
+        let mut buffer = Vec::with_capacity(AT_A_TIME as usize);
+        let mut at = 0;
+        // The pool may grow meanwhile; what is stored in the new part is fenced, so recorded.
+        while at < self.pm.len() {
+            buffer.clear();
+            let end = (at + AT_A_TIME).min(self.pm.len());
+            for line in at / LINE as u64..end / LINE as u64 {
+                for word in capture(base, line) {
+                    buffer.extend_from_slice(&word.to_le_bytes());
+                }
+            }
+            if buffer.iter().any(|byte| *byte != 0) {
+                file.write_all_at(&buffer, at)?;
+            }
+            at = end;
+        }
+        Ok(at)
+    }
+}
+
+/// Gives the copy a superblock of its own: another UUID, complete without a journal.
+fn stamp(mut superblock: Superblock, file: &File) -> io::Result<u64> {
+    superblock.generation += 1;
+    superblock.uuid = Uuid::new_v4();
+    superblock.clean = true;
+    file.set_len(superblock.size)?;
+    superblock.write_to(file)?;
+    Ok(superblock.size)
+}

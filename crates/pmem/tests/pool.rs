@@ -1,0 +1,226 @@
+//! Pools on every medium that a test machine has: open, grow, lock, reopen, back up.
+
+use bristlecone_pmem::media::{Auto, Dram, Journal, Mapped};
+use bristlecone_pmem::pool::{BackupError, DataKind, RootError, RootKind};
+use bristlecone_pmem::{Access, Media, MediumKind, OpenError, Pool, PoolOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+fn options() -> PoolOptions {
+    let mut options = PoolOptions::default();
+    options.media.reserve = 1 << 30;
+    options
+}
+
+fn with(access: Access, medium: Option<MediumKind>) -> PoolOptions {
+    let mut options = options();
+    options.media.access = access;
+    options.media.medium = medium;
+    options
+}
+
+fn kind() -> RootKind {
+    RootKind { design: "t".into(), keys: DataKind::U64, values: DataKind::U64, node_bytes: 256 }
+}
+
+fn grow_and_reopen<M: Media>(dir: &Path) {
+    let path = dir.join("pool");
+    let pool = Pool::<M>::create(&path, &options()).unwrap();
+    assert!(matches!(Pool::<M>::create(&path, &options()), Err(OpenError::Exists(_))));
+    assert!(matches!(Pool::<M>::open(&path, &options()), Err(OpenError::Locked(_))));
+    let uuid = pool.uuid();
+    let root = pool.create_root("numbers", &kind()).unwrap();
+    assert!(matches!(pool.create_root("", &kind()), Err(RootError::BadName(_))));
+    let heap = root.heap();
+    let blocks: Vec<u64> = (0..2_000).map(|_| heap.alloc(32_768).unwrap().get()).collect();
+    assert!(pool.size() > 2_000 * 32_768, "the pool grew: {}", pool.size());
+    for (i, block) in blocks.iter().enumerate().take(100) {
+        root.word(i).publish(pool.pm(), *block);
+    }
+    root.publish();
+    assert!(matches!(pool.open_root("numbers", None), Err(RootError::Busy(_))));
+    assert!(matches!(pool.open_root("other", None), Err(RootError::NotFound(_))));
+    drop((heap, root));
+    drop(pool);
+    for access in [Access::ReadWrite, Access::ReadOnly, Access::ReadWrite] {
+        let pool = Pool::<M>::open(&path, &with(access, None)).unwrap();
+        assert_eq!(pool.uuid(), uuid);
+        assert!(pool.info().was_clean);
+        assert_eq!(pool.roots().len(), 1);
+        let other = RootKind { node_bytes: 512, ..kind() };
+        assert!(matches!(pool.open_root("numbers", Some(&other)), Err(RootError::WrongKind { .. })));
+        let root = pool.open_root("numbers", Some(&kind())).unwrap();
+        let guard = crossbeam_epoch::pin();
+        let heap = root.heap();
+        heap.begin_recovery();
+        for (i, block) in blocks.iter().enumerate().take(100) {
+            assert_eq!(root.word(i).load(pool.pm(), Ordering::Relaxed), *block);
+            heap.mark(*block, 32_768, &guard).unwrap();
+        }
+        heap.finish_recovery();
+        if access == Access::ReadOnly {
+            let two = Pool::<M>::open(&path, &with(access, None)).unwrap();
+            assert_eq!(two.uuid(), uuid, "readers share");
+            assert!(heap.alloc(1 << 20).is_err());
+        } else {
+            assert_eq!(heap.stats().live_bytes, 100 * 32_768);
+            let report = pool.compact().unwrap();
+            assert!(report.after_bytes <= report.before_bytes);
+        }
+    }
+    let compacted = std::fs::metadata(&path).unwrap().len();
+    assert!(compacted <= 8 << 20, "{compacted} bytes are left after compacting");
+}
+
+#[test]
+fn mapped_pools_grow_and_reopen() {
+    grow_and_reopen::<Mapped>(tempfile::tempdir().unwrap().path());
+}
+
+#[test]
+fn journal_pools_grow_and_reopen() {
+    grow_and_reopen::<Journal>(tempfile::tempdir().unwrap().path());
+}
+
+#[test]
+fn chosen_pools_grow_and_reopen() {
+    grow_and_reopen::<Auto>(tempfile::tempdir().unwrap().path());
+}
+
+#[test]
+fn a_pool_stays_on_its_medium() {
+    let dir = tempfile::tempdir().unwrap();
+    for kind in [MediumKind::Journal, MediumKind::Mapped] {
+        let path = dir.path().join(kind.name());
+        let pool = Pool::<Auto>::create(&path, &with(Access::Create, Some(kind))).unwrap();
+        assert_eq!(pool.info().medium, kind);
+        drop(pool);
+        let pool = Pool::<Auto>::open(&path, &options()).unwrap();
+        assert_eq!(pool.info().medium, kind);
+    }
+    assert!(matches!(
+        Pool::<Auto>::create(&dir.path().join("d"), &with(Access::Create, Some(MediumKind::Dram))),
+        Err(OpenError::Unsupported { .. })
+    ));
+    let on_dax =
+        Pool::<Auto>::create(&dir.path().join("x"), &with(Access::Create, Some(MediumKind::Dax)));
+    assert!(matches!(on_dax, Err(OpenError::Unsupported { .. })), "a test folder is not on DAX");
+    assert!(!dir.path().join("x").exists(), "nothing is left of a failed create");
+}
+
+#[test]
+fn an_unclean_journal_pool_needs_its_journal_and_its_medium() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("pool"), dir.path().join("copy"));
+    let pool = Pool::<Journal>::create(&path, &options()).unwrap();
+    // The pool file without its journal, while it is in use.
+    std::fs::copy(&path, &copy).unwrap();
+    drop(pool);
+    assert!(matches!(Pool::<Mapped>::open(&copy, &options()), Err(OpenError::WrongMedium { .. })));
+    let error = Pool::<Journal>::open(&copy, &options()).unwrap_err();
+    assert!(error.to_string().contains("journal file is missing"), "{error}");
+    // Closed cleanly, the pool file is complete in itself.
+    let moved = dir.path().join("moved");
+    std::fs::copy(&path, &moved).unwrap();
+    assert!(Pool::<Mapped>::open(&moved, &options()).unwrap().info().was_clean);
+}
+
+#[test]
+fn a_volatile_pool_keeps_nothing_and_cannot_be_backed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dram");
+    let pool = Pool::<Dram>::create(&path, &options()).unwrap();
+    assert!(!path.exists());
+    assert!(matches!(pool.backup(&dir.path().join("b")), Err(BackupError::Volatile)));
+}
+
+/// Two words far apart, stored in order with a fence between: in every crash image, and so in every
+/// backup, the first is never behind the second.
+fn backups_are_crash_images<M: Media>(dir: &Path) {
+    let path = dir.join("pool");
+    let mut options = options();
+    options.media.durability = bristlecone_pmem::Durability::None;
+    let pool = Pool::<M>::create(&path, &options).unwrap();
+    let root = pool.create_root("r", &kind()).unwrap();
+    let heap = root.heap();
+    let _fill: Vec<_> = (0..200).map(|_| heap.alloc(32_768).unwrap()).collect();
+    root.publish();
+    let stop = AtomicBool::new(false);
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 1;
+            while !stop.load(Ordering::Relaxed) {
+                root.word(100).publish(pool.pm(), n);
+                // Word 0 lies in another line, before word 100: it is copied earlier.
+                root.word(0).publish(pool.pm(), n);
+                done.store(n, Ordering::Release);
+                n += 1;
+            }
+        });
+        for i in 0..20 {
+            while done.load(Ordering::Acquire) < i * 100 {
+                std::hint::spin_loop();
+            }
+            let copy = dir.join(format!("backup {i}"));
+            let before = done.load(Ordering::Acquire);
+            let bytes = pool.backup(&copy).unwrap();
+            assert_eq!(std::fs::metadata(&copy).unwrap().len(), bytes);
+            assert!(matches!(pool.backup(&copy), Err(BackupError::Exists(_))));
+            let backup = Pool::<Mapped>::open(&copy, &with(Access::ReadOnly, None)).unwrap();
+            assert_ne!(backup.uuid(), pool.uuid());
+            let root = backup.open_root("r", None).unwrap();
+            let word = |i| root.word(i).load(backup.pm(), Ordering::Relaxed);
+            let (first, second) = (word(100), word(0));
+            assert!(first >= second && first - second <= 1, "{first} {second}");
+            assert!(second >= before, "{before} updates were complete, {second} are there");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn backups_of_mapped_pools_are_crash_images() {
+    backups_are_crash_images::<Mapped>(tempfile::tempdir().unwrap().path());
+}
+
+#[test]
+fn backups_of_journal_pools_are_crash_images() {
+    backups_are_crash_images::<Journal>(tempfile::tempdir().unwrap().path());
+}
+
+#[test]
+fn what_is_no_pool_says_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let open = || Pool::<Auto>::open(&path, &options()).unwrap_err();
+    assert!(matches!(open(), OpenError::NotFound(_)));
+    std::fs::write(&path, "").unwrap();
+    assert!(matches!(open(), OpenError::NotAPool { .. }));
+    std::fs::write(&path, vec![b'x'; 1 << 20]).unwrap();
+    assert!(matches!(open(), OpenError::NotAPool { .. }));
+    assert!(matches!(
+        Pool::<Auto>::open(dir.path(), &options()),
+        Err(OpenError::NotAFile(_))
+    ));
+    std::fs::remove_file(&path).unwrap();
+    drop(Pool::<Auto>::create(&path, &with(Access::Create, Some(MediumKind::Mapped))).unwrap());
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let len = file.metadata().unwrap().len();
+    file.set_len(len - 65_536).unwrap();
+    assert!(matches!(open(), OpenError::Truncated { .. }));
+    file.set_len(100_000).unwrap();
+    assert!(matches!(open(), OpenError::Truncated { .. }));
+    file.set_len(len).unwrap();
+    for (copy, other) in [(0, 4096), (4096, 0)] {
+        let mut sector = [0; 512];
+        file.read_exact_at(&mut sector, copy).unwrap();
+        file.write_all_at(&[0xFF; 512], copy).unwrap();
+        assert!(Pool::<Auto>::open(&path, &options()).is_ok(), "copy at {other} serves");
+        file.write_all_at(&sector, copy).unwrap();
+    }
+    file.write_all_at(b"corrupt!", 100).unwrap();
+    file.write_all_at(b"corrupt!", 4196).unwrap();
+    assert!(matches!(open(), OpenError::Corrupt { .. }));
+}

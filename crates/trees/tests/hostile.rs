@@ -1,0 +1,460 @@
+//! Damaged pool files that hold trees.
+//!
+//! Whatever a file holds, opening it, verifying, scanning and looking up either serve or report; no
+//! case panics, takes more than bounded work, or touches memory past the pool's end (the mapping
+//! goes on there without a file behind it, so that would kill the test).
+
+mod common;
+
+use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::pool::{Pool, PoolOptions};
+use bristlecone_pmem::{Access, OpenError};
+use bristlecone_trees::lbtree::{LbOptions, LbTree};
+use bristlecone_trees::{OrderedIndex, ReverseScan};
+use common::home::folder;
+use common::{Rng, TestKey, TestValue};
+use std::fs;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+type Numbers = LbTree<u64, u64, Mapped, 1>;
+type Strings = LbTree<[u8], [u8], Mapped, 2>;
+
+/// Keys that each tree has held; some were removed again.
+const KEYS: u64 = 4_000;
+/// Pairs that no scan of a damaged tree may exceed: every slot of a pool this small, and to spare.
+const BOUND: usize = 400_000;
+/// Longest that a case may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn options(access: Access) -> PoolOptions {
+    let mut options = PoolOptions::default();
+    options.media.access = access;
+    options.media.reserve = 64 << 20;
+    options
+}
+
+/// A pool with both trees: after a clean close, and as a crash would leave it.
+fn samples() -> (Vec<u8>, Vec<u8>) {
+    let folder = folder();
+    let path = folder.path().join("pool");
+    let pool = Pool::<Mapped>::create(&path, &options(Access::Create)).expect("a new pool");
+    let numbers = Numbers::create(&pool, "numbers", &LbOptions::default()).expect("a new root");
+    let strings = Strings::create(&pool, "strings", &LbOptions::default()).expect("a new root");
+    let mut rng = Rng::new(1);
+    let mut order: Vec<u64> = (0..KEYS).collect();
+    rng.shuffle(&mut order);
+    for n in &order {
+        numbers.insert(n, n).expect("a new key");
+        strings
+            .insert(&<[u8] as TestKey>::of(*n), &<[u8] as TestValue>::of(*n))
+            .expect("a new key");
+    }
+    // Free slots, freed records, emptied leaves.
+    for n in order
+        .iter()
+        .filter(|n| **n % 5 == 0 || (1000..1300).contains(*n))
+    {
+        assert!(numbers.remove(n).expect("removal"));
+        assert!(strings.remove(&<[u8] as TestKey>::of(*n)).expect("removal"));
+    }
+    let unclean = fs::read(&path).expect("the quiet pool");
+    numbers.close().expect("close");
+    strings.close().expect("close");
+    drop(pool);
+    (fs::read(&path).expect("the closed pool"), unclean)
+}
+
+/// How often each way of answering was seen.
+#[derive(Debug, Default)]
+struct Tally {
+    pool_refused: u32,
+    tree_refused: u32,
+    verify_reported: u32,
+    served: u32,
+}
+
+/// Opens what is at `path` and uses all that opens.
+fn use_pool(path: &Path, access: Access, tally: &mut Tally) {
+    let pool = match Pool::<Mapped>::open(path, &options(access)) {
+        Ok(pool) => pool,
+        Err(e) => {
+            assert!(!e.to_string().is_empty());
+            tally.pool_refused += 1;
+            return;
+        }
+    };
+    for root in pool.roots() {
+        match root.name.as_str() {
+            "numbers" => match Numbers::open(&pool, "numbers", &LbOptions::default()) {
+                Ok(tree) => use_numbers(&tree, access, tally),
+                Err(e) => {
+                    assert!(!e.to_string().is_empty());
+                    tally.tree_refused += 1;
+                }
+            },
+            "strings" => match Strings::open(&pool, "strings", &LbOptions::default()) {
+                Ok(tree) => use_strings(&tree, access, tally),
+                Err(e) => {
+                    assert!(!e.to_string().is_empty());
+                    tally.tree_refused += 1;
+                }
+            },
+            _ => {}
+        }
+    }
+}
+
+fn use_numbers(tree: &Numbers, access: Access, tally: &mut Tally) {
+    let verified = tree.verify();
+    let mut up = Vec::new();
+    tree.scan(.., |k, v| {
+        up.push((*k, *v));
+        if up.len() > BOUND {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    assert!(up.len() <= BOUND, "the scan does not end");
+    let mut down = 0;
+    tree.scan_reverse(.., |_, _| {
+        down += 1;
+        if down > BOUND {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    assert!(down <= BOUND, "the reverse scan does not end");
+    for n in (0..KEYS).step_by(37) {
+        tree.get(&n);
+    }
+    tree.stats();
+    match verified {
+        Ok(report) => {
+            tally.served += 1;
+            assert_eq!(
+                report.entries,
+                up.len() as u64,
+                "verified, but the scan differs"
+            );
+            assert_eq!(up.len(), down, "verified, but the directions differ");
+            assert!(
+                up.is_sorted_by(|a, b| a.0 < b.0),
+                "verified, but out of order"
+            );
+            for (k, v) in up.iter().step_by(29) {
+                assert_eq!(tree.get(k), Some(*v), "verified, but {k} is not found");
+            }
+        }
+        Err(_) => tally.verify_reported += 1,
+    }
+    if access == Access::ReadWrite {
+        for n in (0..KEYS).step_by(101) {
+            // Both answers are right on a damaged tree; it must only hold.
+            let _ = tree.upsert(&n, &1);
+            let _ = tree.remove(&(n + 1));
+            let _ = tree.insert(&(n + (1 << 40)), &2);
+        }
+    }
+}
+
+fn use_strings(tree: &Strings, access: Access, tally: &mut Tally) {
+    let verified = tree.verify();
+    let mut up = Vec::new();
+    tree.scan(.., |k: &[u8], v: &[u8]| {
+        up.push((k.to_vec(), v.to_vec()));
+        if up.len() > BOUND {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    assert!(up.len() <= BOUND, "the scan does not end");
+    let mut down = 0;
+    tree.scan_reverse(.., |_: &[u8], _: &[u8]| {
+        down += 1;
+        if down > BOUND {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    assert!(down <= BOUND, "the reverse scan does not end");
+    for n in (0..KEYS).step_by(37) {
+        tree.get(&<[u8] as TestKey>::of(n));
+    }
+    tree.stats();
+    match verified {
+        Ok(report) => {
+            tally.served += 1;
+            assert_eq!(
+                report.entries,
+                up.len() as u64,
+                "verified, but the scan differs"
+            );
+            assert_eq!(up.len(), down, "verified, but the directions differ");
+            assert!(
+                up.is_sorted_by(|a, b| a.0 < b.0),
+                "verified, but out of order"
+            );
+            // Records carry checksums: what verifies was written by `samples`.
+            for (k, v) in &up {
+                let n = (k.len() >= 44).then(|| TestKey::number(k.as_slice()));
+                let n = n.unwrap_or_else(|| panic!("verified, but {k:?} was never written"));
+                assert!(
+                    *k == <[u8] as TestKey>::of(n),
+                    "verified, but {k:?} was never written"
+                );
+                assert!(
+                    *v == <[u8] as TestValue>::of(n),
+                    "verified, but {k:?} has {v:?}"
+                );
+            }
+        }
+        Err(_) => tally.verify_reported += 1,
+    }
+    if access == Access::ReadWrite {
+        for n in (0..KEYS).step_by(101) {
+            // Both answers are right on a damaged tree; it must only hold.
+            let _ = tree.upsert(&<[u8] as TestKey>::of(n), b"changed");
+            let _ = tree.remove(&<[u8] as TestKey>::of(n + 1));
+            let _ = tree.insert(&<[u8] as TestKey>::of(n + (1 << 40)), b"new");
+        }
+    }
+}
+
+/// Ends the process with the case's name when one takes too long: a hung case cannot be unwound.
+struct Watchdog {
+    case: Mutex<(Instant, String)>,
+    done: AtomicBool,
+}
+
+impl Watchdog {
+    fn watch<R>(body: impl FnOnce(&Self) -> R) -> R {
+        let dog = Self {
+            case: Mutex::new((Instant::now(), String::new())),
+            done: AtomicBool::new(false),
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !dog.done.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(50));
+                    let case = dog.case.lock().expect("never poisoned");
+                    if case.0.elapsed() > PATIENCE {
+                        eprintln!("{}: still busy after {PATIENCE:?}", case.1);
+                        std::process::abort();
+                    }
+                }
+            });
+            let result = catch_unwind(AssertUnwindSafe(|| body(&dog)));
+            dog.done.store(true, Ordering::Relaxed);
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn case(&self, name: &str, run: impl FnOnce()) {
+        *self.case.lock().expect("never poisoned") = (Instant::now(), name.to_owned());
+        assert!(
+            catch_unwind(AssertUnwindSafe(run)).is_ok(),
+            "{name}: panicked, see above"
+        );
+    }
+}
+
+/// Bytes that differ from zero lie in these pages: damage elsewhere is in space that no one uses.
+fn used_pages(bytes: &[u8]) -> Vec<usize> {
+    (0..bytes.len() / 4096)
+        .filter(|p| bytes[p * 4096..][..4096].iter().any(|b| *b != 0))
+        .collect()
+}
+
+/// `cases` times: some random bytes of the used part are changed, everything is tried, and the
+/// bytes are put back.
+fn flips(bytes: &[u8], access: Access, cases: u32, seed: u64) -> Tally {
+    let folder = folder();
+    let path = folder.path().join("pool");
+    fs::write(&path, bytes).expect("writing the sample");
+    let pages = used_pages(bytes);
+    let mut rng = Rng::new(seed);
+    let mut tally = Tally::default();
+    Watchdog::watch(|dog| {
+        for case in 0..cases {
+            let count = if rng.below(4) == 0 {
+                2 + rng.below(6)
+            } else {
+                1
+            };
+            let damage: Vec<(usize, u8)> = (0..count)
+                .map(|_| {
+                    let page = pages[rng.below(pages.len() as u64) as usize];
+                    let at = page * 4096 + rng.below(4096) as usize;
+                    // A bit, or any other byte.
+                    let flip = if rng.below(2) == 0 {
+                        1 << rng.below(8)
+                    } else {
+                        1 + rng.below(255) as u8
+                    };
+                    (at, bytes[at] ^ flip)
+                })
+                .collect();
+            let file = fs::OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .expect("the case");
+            for (at, byte) in &damage {
+                file.write_all_at(&[*byte], *at as u64)
+                    .expect("damaging the case");
+            }
+            let name = format!("seed {seed}, case {case}, {access:?}, {damage:x?}");
+            dog.case(&name, || use_pool(&path, access, &mut tally));
+            if access == Access::ReadOnly {
+                for (at, _) in &damage {
+                    file.write_all_at(&bytes[*at..=*at], *at as u64)
+                        .expect("mending the case");
+                }
+            } else {
+                fs::write(&path, bytes).expect("writing the sample");
+            }
+        }
+    });
+    if access == Access::ReadOnly {
+        assert!(
+            fs::read(&path).expect("the sample") == bytes,
+            "a read-only open wrote"
+        );
+    }
+    tally
+}
+
+fn check(tally: &Tally, trees: u32) {
+    let Tally {
+        tree_refused,
+        verify_reported,
+        served,
+        ..
+    } = tally;
+    assert!(
+        tree_refused + verify_reported > 0,
+        "no damage was ever reported: {tally:?}"
+    );
+    assert!(
+        *served > trees / 4,
+        "most damage is in unused bytes: {tally:?}"
+    );
+}
+
+#[test]
+fn undamaged_samples_are_served() {
+    let (clean, unclean) = samples();
+    let folder = folder();
+    let path = folder.path().join("pool");
+    for bytes in [&clean, &unclean] {
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            fs::write(&path, bytes).expect("writing the sample");
+            let mut tally = Tally::default();
+            use_pool(&path, access, &mut tally);
+            assert_eq!(tally.served, 2, "{tally:?}");
+        }
+    }
+}
+
+#[test]
+fn flips_in_a_crash_image_read_only() {
+    check(&flips(&samples().1, Access::ReadOnly, 4_000, 101), 8_000);
+}
+
+#[test]
+fn flips_in_a_closed_pool_read_only() {
+    check(&flips(&samples().0, Access::ReadOnly, 3_000, 102), 6_000);
+}
+
+#[test]
+fn flips_in_a_crash_image_writing() {
+    check(&flips(&samples().1, Access::ReadWrite, 1_500, 103), 3_000);
+}
+
+#[test]
+fn flips_in_a_closed_pool_writing() {
+    check(&flips(&samples().0, Access::ReadWrite, 1_500, 104), 3_000);
+}
+
+/// Whole pages lost (as zeros), duplicated over others, or filled with noise.
+#[test]
+fn lost_pages() {
+    let (clean, unclean) = samples();
+    let folder = folder();
+    let path = folder.path().join("pool");
+    let mut tally = Tally::default();
+    let mut rng = Rng::new(105);
+    Watchdog::watch(|dog| {
+        for (which, bytes) in [("closed", &clean), ("crashed", &unclean)] {
+            let pages = used_pages(bytes);
+            for (i, page) in pages.iter().enumerate() {
+                let mut damaged = bytes.clone();
+                let other = pages[rng.below(pages.len() as u64) as usize];
+                let what = ["zeros", "noise", "another page", "another page"][i % 4];
+                match what {
+                    "zeros" => damaged[page * 4096..][..4096].fill(0),
+                    "noise" => damaged[page * 4096..][..4096].fill_with(|| rng.next() as u8),
+                    _ => damaged.copy_within(other * 4096..(other + 1) * 4096, page * 4096),
+                }
+                for access in [Access::ReadOnly, Access::ReadWrite] {
+                    fs::write(&path, &damaged).expect("writing the case");
+                    let name = format!("{which}, page {page} becomes {what} ({other}), {access:?}");
+                    dog.case(&name, || use_pool(&path, access, &mut tally));
+                }
+            }
+        }
+    });
+    assert!(tally.tree_refused + tally.verify_reported > 0, "{tally:?}");
+}
+
+/// The first half of the pool from one moment, the second from another.
+#[test]
+fn images_of_two_moments() {
+    let (clean, unclean) = samples();
+    let folder = folder();
+    let path = folder.path().join("pool");
+    let mut tally = Tally::default();
+    Watchdog::watch(|dog| {
+        let len = clean.len().min(unclean.len());
+        for cut in (1..len / 4096).step_by(16) {
+            for (head, tail) in [(&clean, &unclean), (&unclean, &clean)] {
+                let mut mixed = head[..cut * 4096].to_vec();
+                mixed.extend_from_slice(&tail[cut * 4096..]);
+                fs::write(&path, &mixed).expect("writing the case");
+                dog.case(&format!("cut at page {cut}"), || {
+                    use_pool(&path, Access::ReadOnly, &mut tally);
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_pool_cut_at_any_page_is_refused() {
+    let (clean, _) = samples();
+    let folder = folder();
+    let path = folder.path().join("pool");
+    for pages in 0..clean.len() / 4096 {
+        fs::write(&path, &clean[..pages * 4096]).expect("writing the case");
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let error = Pool::<Mapped>::open(&path, &options(access))
+                .map(drop)
+                .expect_err("cut");
+            match error {
+                OpenError::NotAPool { .. } if pages == 0 => {}
+                OpenError::Truncated { found, .. } => assert_eq!(found, pages as u64 * 4096),
+                e => panic!("cut to {pages} pages: {e:?}"),
+            }
+        }
+    }
+}
