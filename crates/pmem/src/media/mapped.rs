@@ -41,10 +41,17 @@ impl Mapped {
         };
         let read_only = options.access == Access::ReadOnly;
         let file = Mapping::open_file(path, options.access, initial)?;
+        let regular = std::fs::metadata(path).is_ok_and(|m| m.is_file());
+        if read_only && !regular {
+            return Err(OpenError::Unsupported {
+                path: path.to_path_buf(),
+                what: "a device cannot be opened for reading only (it grants no private mapping); open it for writing".into(),
+            });
+        }
         let sharing = if read_only { Sharing::Private } else { sharing };
         let mapping =
             Mapping::map(path, Some(file), sharing, options.reserve).inspect_err(|_| {
-                if options.access == Access::Create {
+                if options.access == Access::Create && regular {
                     // The empty file that was just made is of no use; the first error is reported.
                     let _ = std::fs::remove_file(path);
                 }
@@ -123,6 +130,8 @@ impl Media for Mapped {
             return Ok(());
         }
         match self.mapping.file() {
+            // A device has no page cache: the fence was enough.
+            Some(_) if self.mapping.fixed() => Ok(()),
             // PERSIST: the page cache's copy, for a mapping whose memory is not itself persistent.
             Some(fd) => rustix::fs::fdatasync(fd).map_err(|e| CommitError::Failed {
                 doing: "sync",

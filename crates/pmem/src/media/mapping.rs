@@ -77,14 +77,17 @@ impl Mapping {
         initial: u64,
     ) -> Result<(OwnedFd, u64), OpenError> {
         use super::Access;
+        // A device is there already; creating a pool on one means taking it over.
+        let takes_device = access == Access::Create && is_device_node(path);
         let flags = match access {
+            Access::Create if takes_device => OFlags::RDWR,
             Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
             Access::ReadWrite => OFlags::RDWR,
             Access::ReadOnly => OFlags::RDONLY,
         } | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
             .map_err(|e| OpenError::io(path, "open", e))?;
-        let made = access == Access::Create;
+        let made = access == Access::Create && !takes_device;
         let result = (|| {
             let stat = rustix::fs::fstat(&fd).map_err(|e| OpenError::io(path, "stat", e))?;
             let file_type = rustix::fs::FileType::from_raw_mode(stat.st_mode);
@@ -478,6 +481,8 @@ impl Mapping {
         );
         match (&self.file, self.sharing) {
             (_, Sharing::Private) => Ok(()),
+            // A device's space is not the file system's to take back.
+            (Some(_), _) if self.fixed => Ok(()),
             (Some(fd), _) => rustix::fs::fallocate(
                 fd,
                 FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
@@ -526,6 +531,12 @@ fn reserve_range(bytes: u64) -> Result<*mut u8, Errno> {
         )?
     };
     Ok(at.cast())
+}
+
+/// True when `path` names a character device.
+fn is_device_node(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device())
 }
 
 /// Makes the name of a new file durable.
