@@ -499,3 +499,38 @@ fn an_old_frame_with_the_heads_number_is_not_replayed() {
     let pm = open(&disk, &o).expect("opens");
     assert_eq!((pm.recovery().batches_replayed, get(&pm, line)), (0, 5));
 }
+
+#[test]
+fn either_header_slot_serves_after_many_checkpoints() {
+    let o = MediaOptions {
+        journal_max: 256 << 10,
+        ..read_write()
+    };
+    let disk = FaultDisk::new(14);
+    let acknowledged = Acknowledged::new(1);
+    let pm = create(&disk, &o).expect("creates");
+    assert!(run(&pm, 1, 1_200, 1, &acknowledged).is_none());
+    assert!(pm.stats().checkpoints > 2, "{:?}", pm.stats());
+    // Quiet: no checkpoint is between its two slots.
+    pm.sync().expect("syncs");
+    assert!(run(&pm, 1, 20, 1, &acknowledged).is_none());
+    let disk = disk.restart_keeping(|_, _| false);
+    drop(pm);
+    let journal = disk.bytes(Which::Journal);
+    for slot in [0, 4096] {
+        let mut bytes = journal.clone();
+        bytes[slot + 50] ^= 4;
+        disk.set_bytes(Which::Journal, bytes);
+        let pm = open_unattached(&disk, &o).expect("the other slot serves");
+        assert!(pm.recovery().batches_replayed >= 20);
+        assert_eq!(verify(&pm, 1, &acknowledged), Ok(1_220), "slot at {slot}");
+    }
+    let mut bytes = journal;
+    bytes[50] ^= 4;
+    bytes[4096 + 50] ^= 4;
+    disk.set_bytes(Which::Journal, bytes);
+    let text = open_unattached(&disk, &o)
+        .expect_err("neither serves")
+        .to_string();
+    assert!(text.contains("neither header"), "{text}");
+}
