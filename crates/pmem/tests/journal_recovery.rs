@@ -540,7 +540,7 @@ fn either_header_slot_serves_after_many_checkpoints() {
 #[test]
 fn shrinking_before_attaching_keeps_the_order_of_fences() {
     let (first, second) = (512, 1024);
-    for cut in 1..30 {
+    for cut in 1..24 {
         let disk = FaultDisk::new(cut);
         let pm = create(&disk, &options(Access::ReadWrite, Durability::None)).expect("creates");
         pm.grow(INITIAL * 2).expect("grows");
@@ -555,9 +555,12 @@ fn shrinking_before_attaching_keeps_the_order_of_fences() {
         let pm = open_unattached(&disk, &read_write()).expect("opens");
         assert_eq!((get(&pm, first), get(&pm, second)), (7, 7));
         disk.cut_after(cut);
-        // A repair before attaching, in two steps.
-        word(&pm, first, 1).publish(&pm, 1);
-        word(&pm, second, 1).publish(&pm, 2);
+        // Sometimes with a repair before attaching, in two steps.
+        let repair = cut % 2;
+        if repair == 1 {
+            word(&pm, first, 1).publish(&pm, 1);
+            word(&pm, second, 1).publish(&pm, 2);
+        }
         let done = pm.shrink(INITIAL).is_ok() && pm.attach(UUID).is_ok();
         let page = (FIRST_LINE + second) * 64 / 4096 * 4096;
         let disk = disk.restart_keeping(|which, at| which == Which::Pool && at == page);
@@ -575,7 +578,7 @@ fn shrinking_before_attaching_keeps_the_order_of_fences() {
         if done {
             assert_eq!(
                 (pm.len(), found(second, 0), found(second, 1)),
-                (INITIAL, 7, 2),
+                (INITIAL, 7, 2 * repair),
                 "cut {cut}"
             );
         }
