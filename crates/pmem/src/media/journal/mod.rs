@@ -20,7 +20,7 @@
 //! ```text
 //! 0      header slot 0, one sector     | magic "BRSTLJNL" | version:4 sum:4 | uuid:16
 //! 4096   header slot 1, the same       | generation:8 epoch:8 | head: seq:8 segment:4 offset:4
-//!                                      | segment_bytes:4 segments:4 | required:8 | zeros
+//!                                      | segment_bytes:4 segments:4 | required:8 | floor:8 | zeros
 //! 8192   segment 0 | segment 1 | ...   zeroed and synced before use, then only overwritten
 //!
 //! segment | frame | frame | ...        each starts at a 512-byte sector
@@ -177,6 +177,7 @@ fn new_header(uuid: [u8; 16], journal_max: u64) -> Header {
         segment_bytes,
         segments: FIRST_SEGMENTS,
         required: 0,
+        floor: 0,
     }
 }
 
