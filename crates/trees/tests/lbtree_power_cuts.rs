@@ -210,6 +210,9 @@ impl Media for Recorder {
 
 type Model<K, V> = BTreeMap<<K as ToOwned>::Owned, <V as ToOwned>::Owned>;
 
+/// A call of one tree.
+type Operation<K, V, const B: usize> = Box<dyn FnOnce(&mut LbTree<K, V, Recorder, B>)>;
+
 /// A recorded pool with one tree, and where its images are opened.
 struct Lab<K: TestKey + KeyRepr + ?Sized, V: TestValue + Repr + ?Sized, const B: usize> {
     pool: Arc<Pool<Recorder>>,
@@ -318,7 +321,7 @@ impl<K: TestKey + KeyRepr + ?Sized, V: TestValue + Repr + ?Sized, const B: usize
         let before = self.model.clone();
         let mut after = before.clone();
         let what;
-        let operation: Box<dyn FnOnce(&mut LbTree<K, V, Recorder, B>)> = match to {
+        let operation: Operation<K, V, B> = match to {
             Some(v) => {
                 let (key, value) = (key.clone(), V::of(v));
                 let there = after.insert(key.clone(), value.clone()).is_some();
