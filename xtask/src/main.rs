@@ -1,2 +1,103 @@
-//! Chores.
-fn main() {}
+//! What Bristlecone's developers run: `cargo run -p xtask -- COMMAND`.
+//!
+//! | command | does |
+//! | --- | --- |
+//! | `readme` | runs the README's shell blocks |
+//! | `arm` | unit tests on AArch64, emulated |
+//! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
+//! | `asan` | hostile-file tests under AddressSanitizer |
+//!
+//! A chore that needs a tool says which Debian package has it; `arm` and `dax` install what is
+//! missing where apt is there and the user may.
+
+mod arm;
+mod asan;
+mod cpio;
+mod dax;
+mod readme;
+mod tools;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Chores for Bristlecone's developers.
+#[derive(Parser)]
+#[command(name = "xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Runs the shell blocks of README.md, in order, with the built command on the PATH.
+    Readme {
+        /// Only list what would run.
+        #[arg(long)]
+        list: bool,
+    },
+    /// Builds the unit tests of pmem and trees for AArch64 and runs them under qemu-user.
+    Arm {
+        /// Passed to the test binaries, for example a test's name.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Boots a virtual machine with emulated persistent memory and runs the `dax` medium there.
+    Dax {
+        /// Kernel image to boot instead of Debian's cloud kernel; needs --modules.
+        #[arg(long, requires = "modules")]
+        kernel: Option<PathBuf>,
+        /// Folder of that kernel's modules (lib/modules/VERSION).
+        #[arg(long, requires = "kernel")]
+        modules: Option<PathBuf>,
+        /// Seconds after which the machine is given up.
+        #[arg(long, default_value_t = 240)]
+        timeout: u64,
+        /// Shows all that the machine prints.
+        #[arg(long)]
+        verbose: bool,
+        /// A statically linked program to run in the machine as well, with a folder on the DAX
+        /// mount as its argument; it must exit with 0.
+        #[arg(long)]
+        program: Option<PathBuf>,
+        /// Leaves out the `bristlecone` command and runs the medium's own probe only.
+        #[arg(long)]
+        probe_only: bool,
+    },
+    /// Runs the tests that open hostile files under AddressSanitizer.
+    Asan {
+        /// Passed to `cargo test` instead of the default selection.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().chore {
+        Chore::Readme { list } => readme::run(list),
+        Chore::Arm { args } => arm::run(&args),
+        Chore::Dax {
+            kernel,
+            modules,
+            timeout,
+            verbose,
+            program,
+            probe_only,
+        } => dax::run(&dax::Options {
+            kernel: kernel.zip(modules),
+            timeout: std::time::Duration::from_secs(timeout),
+            verbose,
+            program,
+            probe_only,
+        }),
+        Chore::Asan { args } => asan::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

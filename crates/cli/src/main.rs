@@ -1,2 +1,43 @@
-//! The command.
-fn main() {}
+//! The `bristlecone` command: argument parsing, progress bars and printing over the libraries.
+
+mod args;
+mod commands;
+mod failure;
+mod progress;
+mod rows;
+mod store;
+mod text;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Demo(a) => commands::demo::run(&a),
+        Command::Create(a) => commands::records::create(&a),
+        Command::Put(a) => commands::records::put(&a),
+        Command::Get(a) => commands::records::get(&a),
+        Command::Del(a) => commands::records::del(&a),
+        Command::Scan(a) => commands::scan::run(&a),
+        Command::Import(a) => commands::import::run(&a),
+        Command::Export(a) => commands::export::run(&a),
+        Command::Info(a) => commands::inspect::info(&a),
+        Command::Check(a) => commands::inspect::check(&a),
+        Command::Compact(a) => commands::upkeep::compact(&a),
+        Command::Backup(a) => commands::upkeep::backup(&a),
+        Command::Bench(a) => commands::bench::run(&a),
+        Command::Torture(a) => commands::torture::run(&a),
+        Command::TortureWriter(a) => commands::torture::writer::run(&a),
+        Command::DemoWriter(a) => commands::demo::writer(&a),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(message) = failure.message() {
+                eprintln!("bristlecone: {message}");
+            }
+            ExitCode::from(failure.status())
+        }
+    }
+}

@@ -6,7 +6,7 @@
 //!
 //! | peer | feature | compiled from |
 //! | --- | --- | --- |
-//! | [`Lmdb`](lmdb::Lmdb) | `lmdb` | C, through `heed` |
+//! | `lmdb::Lmdb` | `lmdb` | C, through `heed` |
 //!
 //! The features are off by default, so that an ordinary build compiles no C.
 

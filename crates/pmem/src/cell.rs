@@ -165,7 +165,9 @@ pub struct NoAtomic16;
 
 impl std::fmt::Display for NoAtomic16 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("this processor has no 16-byte atomic store; choose a design that needs 8 bytes")
+        f.write_str(
+            "this processor has no 16-byte atomic store; choose a design that needs 8 bytes",
+        )
     }
 }
 
@@ -187,7 +189,6 @@ pub unsafe fn write_bytes<M: Media>(pm: &M, dst: *mut u8, bytes: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst, bytes.len()) }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,11 +197,21 @@ mod tests {
 
     #[test]
     fn words_are_read_back_and_a_naw_is_one_line_and_one_fence() {
-        let options = MediaOptions { reserve: 64 << 20, ..MediaOptions::default() };
+        let options = MediaOptions {
+            reserve: 64 << 20,
+            ..MediaOptions::default()
+        };
         let pm = Counting::<Dram>::open(Path::new("dram"), 1 << 20, &options).unwrap();
         let word = PWord::new(1);
         word.publish(&pm, 2);
-        assert_eq!(pm.counts(), PersistCounts { lines: 1, fences: 1, commits: 0 });
+        assert_eq!(
+            pm.counts(),
+            PersistCounts {
+                lines: 1,
+                fences: 1,
+                commits: 0
+            }
+        );
         assert_eq!(word.load(&pm, Ordering::Acquire), 2);
         let (done, seen) = (Ordering::AcqRel, Ordering::Acquire);
         assert_eq!(word.compare_exchange(&pm, 2, 3, done, seen), Ok(2));

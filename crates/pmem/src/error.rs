@@ -94,7 +94,11 @@ impl OpenError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Self::NoSpace(SpaceError::Io { doing, source })
             }
-            _ => Self::Io { path, doing, source },
+            _ => Self::Io {
+                path,
+                doing,
+                source,
+            },
         }
     }
 }
@@ -102,7 +106,11 @@ impl OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io { path, doing, source } => {
+            Self::Io {
+                path,
+                doing,
+                source,
+            } => {
                 write!(f, "{}: {doing} failed: {source}", path.display())
             }
             Self::NotFound(path) => write!(
@@ -122,7 +130,11 @@ impl fmt::Display for OpenError {
             Self::NotAPool { path, found } => {
                 write!(f, "{}: not a Bristlecone pool: {found}", path.display())
             }
-            Self::NewerVersion { path, found, supported } => write!(
+            Self::NewerVersion {
+                path,
+                found,
+                supported,
+            } => write!(
                 f,
                 "{}: format version {found} is newer than this build reads (up to {supported}); use a newer bristlecone",
                 path.display()
@@ -132,13 +144,21 @@ impl fmt::Display for OpenError {
                 "{}: written on a machine of the other byte order; export it there and import here",
                 path.display()
             ),
-            Self::Truncated { path, expected, found } => write!(
+            Self::Truncated {
+                path,
+                expected,
+                found,
+            } => write!(
                 f,
                 "{}: truncated: the superblock says {expected} bytes, the file has {found}",
                 path.display()
             ),
             Self::Corrupt { path, what } => write!(f, "{}: corrupt: {what}", path.display()),
-            Self::WrongMedium { path, written, asked } => write!(
+            Self::WrongMedium {
+                path,
+                written,
+                asked,
+            } => write!(
                 f,
                 "{}: last written through the {written} medium and not closed cleanly; open it with --medium {written} first, not {asked}",
                 path.display()
@@ -205,19 +225,29 @@ pub enum SpaceError {
 impl SpaceError {
     /// A [`SpaceError`] for what the operating system answered while `doing` something.
     pub fn io(doing: &'static str, source: impl Into<io::Error>) -> Self {
-        Self::Io { doing, source: source.into() }
+        Self::Io {
+            doing,
+            source: source.into(),
+        }
     }
 
     /// A copy of this error, for reporting it twice (an `io::Error` cannot be cloned).
     #[must_use]
     pub fn duplicate(&self) -> Self {
         match self {
-            Self::Capacity { wanted, capacity } => {
-                Self::Capacity { wanted: *wanted, capacity: *capacity }
-            }
-            Self::Io { doing, source } => Self::Io { doing, source: copy_io(source) },
+            Self::Capacity { wanted, capacity } => Self::Capacity {
+                wanted: *wanted,
+                capacity: *capacity,
+            },
+            Self::Io { doing, source } => Self::Io {
+                doing,
+                source: copy_io(source),
+            },
             Self::ReadOnly => Self::ReadOnly,
-            Self::TooLarge { wanted, most } => Self::TooLarge { wanted: *wanted, most: *most },
+            Self::TooLarge { wanted, most } => Self::TooLarge {
+                wanted: *wanted,
+                most: *most,
+            },
         }
     }
 }
@@ -239,7 +269,10 @@ impl fmt::Display for SpaceError {
             Self::Io { doing, source } => write!(f, "out of space: {doing}: {source}"),
             Self::ReadOnly => write!(f, "the pool is open for reading only"),
             Self::TooLarge { wanted, most } => {
-                write!(f, "a block of {wanted} bytes was asked for; the most is {most}")
+                write!(
+                    f,
+                    "a block of {wanted} bytes was asked for; the most is {most}"
+                )
             }
         }
     }
@@ -281,8 +314,14 @@ impl CommitError {
     #[must_use]
     pub fn duplicate(&self) -> Self {
         match self {
-            Self::Failed { doing, source } => Self::Failed { doing, source: copy_io(source) },
-            Self::NoSpace { doing, source } => Self::NoSpace { doing, source: copy_io(source) },
+            Self::Failed { doing, source } => Self::Failed {
+                doing,
+                source: copy_io(source),
+            },
+            Self::NoSpace { doing, source } => Self::NoSpace {
+                doing,
+                source: copy_io(source),
+            },
         }
     }
 }

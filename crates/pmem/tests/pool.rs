@@ -21,26 +21,52 @@ fn with(access: Access, medium: Option<MediumKind>) -> PoolOptions {
 }
 
 fn kind() -> RootKind {
-    RootKind { design: "t".into(), keys: DataKind::U64, values: DataKind::U64, node_bytes: 256 }
+    RootKind {
+        design: "t".into(),
+        keys: DataKind::U64,
+        values: DataKind::U64,
+        node_bytes: 256,
+    }
 }
 
 fn grow_and_reopen<M: Media>(dir: &Path) {
     let path = dir.join("pool");
     let pool = Pool::<M>::create(&path, &options()).unwrap();
-    assert!(matches!(Pool::<M>::create(&path, &options()), Err(OpenError::Exists(_))));
-    assert!(matches!(Pool::<M>::open(&path, &options()), Err(OpenError::Locked(_))));
+    assert!(matches!(
+        Pool::<M>::create(&path, &options()),
+        Err(OpenError::Exists(_))
+    ));
+    assert!(matches!(
+        Pool::<M>::open(&path, &options()),
+        Err(OpenError::Locked(_))
+    ));
     let uuid = pool.uuid();
     let root = pool.create_root("numbers", &kind()).unwrap();
-    assert!(matches!(pool.create_root("", &kind()), Err(RootError::BadName(_))));
+    assert!(matches!(
+        pool.create_root("", &kind()),
+        Err(RootError::BadName(_))
+    ));
     let heap = root.heap();
-    let blocks: Vec<u64> = (0..2_000).map(|_| heap.alloc(32_768).unwrap().get()).collect();
-    assert!(pool.size() > 2_000 * 32_768, "the pool grew: {}", pool.size());
+    let blocks: Vec<u64> = (0..2_000)
+        .map(|_| heap.alloc(32_768).unwrap().get())
+        .collect();
+    assert!(
+        pool.size() > 2_000 * 32_768,
+        "the pool grew: {}",
+        pool.size()
+    );
     for (i, block) in blocks.iter().enumerate().take(100) {
         root.word(i).publish(pool.pm(), *block);
     }
     root.publish();
-    assert!(matches!(pool.open_root("numbers", None), Err(RootError::Busy(_))));
-    assert!(matches!(pool.open_root("other", None), Err(RootError::NotFound(_))));
+    assert!(matches!(
+        pool.open_root("numbers", None),
+        Err(RootError::Busy(_))
+    ));
+    assert!(matches!(
+        pool.open_root("other", None),
+        Err(RootError::NotFound(_))
+    ));
     drop((heap, root));
     drop(pool);
     for access in [Access::ReadWrite, Access::ReadOnly, Access::ReadWrite] {
@@ -48,8 +74,14 @@ fn grow_and_reopen<M: Media>(dir: &Path) {
         assert_eq!(pool.uuid(), uuid);
         assert!(pool.info().was_clean);
         assert_eq!(pool.roots().len(), 1);
-        let other = RootKind { node_bytes: 512, ..kind() };
-        assert!(matches!(pool.open_root("numbers", Some(&other)), Err(RootError::WrongKind { .. })));
+        let other = RootKind {
+            node_bytes: 512,
+            ..kind()
+        };
+        assert!(matches!(
+            pool.open_root("numbers", Some(&other)),
+            Err(RootError::WrongKind { .. })
+        ));
         let root = pool.open_root("numbers", Some(&kind())).unwrap();
         let guard = crossbeam_epoch::pin();
         let heap = root.heap();
@@ -70,7 +102,10 @@ fn grow_and_reopen<M: Media>(dir: &Path) {
         }
     }
     let compacted = std::fs::metadata(&path).unwrap().len();
-    assert!(compacted <= 8 << 20, "{compacted} bytes are left after compacting");
+    assert!(
+        compacted <= 8 << 20,
+        "{compacted} bytes are left after compacting"
+    );
 }
 
 #[test]
@@ -100,13 +135,24 @@ fn a_pool_stays_on_its_medium() {
         assert_eq!(pool.info().medium, kind);
     }
     assert!(matches!(
-        Pool::<Auto>::create(&dir.path().join("d"), &with(Access::Create, Some(MediumKind::Dram))),
+        Pool::<Auto>::create(
+            &dir.path().join("d"),
+            &with(Access::Create, Some(MediumKind::Dram))
+        ),
         Err(OpenError::Unsupported { .. })
     ));
-    let on_dax =
-        Pool::<Auto>::create(&dir.path().join("x"), &with(Access::Create, Some(MediumKind::Dax)));
-    assert!(matches!(on_dax, Err(OpenError::Unsupported { .. })), "a test folder is not on DAX");
-    assert!(!dir.path().join("x").exists(), "nothing is left of a failed create");
+    let on_dax = Pool::<Auto>::create(
+        &dir.path().join("x"),
+        &with(Access::Create, Some(MediumKind::Dax)),
+    );
+    assert!(
+        matches!(on_dax, Err(OpenError::Unsupported { .. })),
+        "a test folder is not on DAX"
+    );
+    assert!(
+        !dir.path().join("x").exists(),
+        "nothing is left of a failed create"
+    );
 }
 
 #[test]
@@ -117,13 +163,24 @@ fn an_unclean_journal_pool_needs_its_journal_and_its_medium() {
     // The pool file without its journal, while it is in use.
     std::fs::copy(&path, &copy).unwrap();
     drop(pool);
-    assert!(matches!(Pool::<Mapped>::open(&copy, &options()), Err(OpenError::WrongMedium { .. })));
+    assert!(matches!(
+        Pool::<Mapped>::open(&copy, &options()),
+        Err(OpenError::WrongMedium { .. })
+    ));
     let error = Pool::<Journal>::open(&copy, &options()).unwrap_err();
-    assert!(error.to_string().contains("journal file is missing"), "{error}");
+    assert!(
+        error.to_string().contains("journal file is missing"),
+        "{error}"
+    );
     // Closed cleanly, the pool file is complete in itself.
     let moved = dir.path().join("moved");
     std::fs::copy(&path, &moved).unwrap();
-    assert!(Pool::<Mapped>::open(&moved, &options()).unwrap().info().was_clean);
+    assert!(
+        Pool::<Mapped>::open(&moved, &options())
+            .unwrap()
+            .info()
+            .was_clean
+    );
 }
 
 #[test]
@@ -132,7 +189,10 @@ fn a_volatile_pool_keeps_nothing_and_cannot_be_backed_up() {
     let path = dir.path().join("dram");
     let pool = Pool::<Dram>::create(&path, &options()).unwrap();
     assert!(!path.exists());
-    assert!(matches!(pool.backup(&dir.path().join("b")), Err(BackupError::Volatile)));
+    assert!(matches!(
+        pool.backup(&dir.path().join("b")),
+        Err(BackupError::Volatile)
+    ));
 }
 
 /// Two words far apart, stored in order with a fence between: in every crash image, and so in every
@@ -174,7 +234,10 @@ fn backups_are_crash_images<M: Media>(dir: &Path) {
             let word = |i| root.word(i).load(backup.pm(), Ordering::Relaxed);
             let (first, second) = (word(100), word(0));
             assert!(first >= second && first - second <= 1, "{first} {second}");
-            assert!(second >= before, "{before} updates were complete, {second} are there");
+            assert!(
+                second >= before,
+                "{before} updates were complete, {second} are there"
+            );
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -206,7 +269,11 @@ fn what_is_no_pool_says_what_it_is() {
     ));
     std::fs::remove_file(&path).unwrap();
     drop(Pool::<Auto>::create(&path, &with(Access::Create, Some(MediumKind::Mapped))).unwrap());
-    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
     let len = file.metadata().unwrap().len();
     file.set_len(len - 65_536).unwrap();
     assert!(matches!(open(), OpenError::Truncated { .. }));
@@ -217,7 +284,10 @@ fn what_is_no_pool_says_what_it_is() {
         let mut sector = [0; 512];
         file.read_exact_at(&mut sector, copy).unwrap();
         file.write_all_at(&[0xFF; 512], copy).unwrap();
-        assert!(Pool::<Auto>::open(&path, &options()).is_ok(), "copy at {other} serves");
+        assert!(
+            Pool::<Auto>::open(&path, &options()).is_ok(),
+            "copy at {other} serves"
+        );
         file.write_all_at(&sector, copy).unwrap();
     }
     file.write_all_at(b"corrupt!", 100).unwrap();

@@ -17,9 +17,7 @@ pub const SLOTS: usize = 14;
 pub fn matches(words: [u64; 2], fingerprint: u8) -> u32 {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{
-            _mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8,
-        };
+        use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
         // SAFETY: SSE2 is part of x86-64's baseline.
         let mask = unsafe {
             let header = _mm_set_epi64x(words[1] as i64, words[0] as i64);
@@ -38,7 +36,9 @@ pub fn matches(words: [u64; 2], fingerprint: u8) -> u32 {
             let header = vcombine_u8(vcreate_u8(words[0]), vcreate_u8(words[1]));
             let equal = vceqq_u8(header, vdupq_n_u8(fingerprint));
             // Four bits for every byte: the narrowing shift that stands in for movemask.
-            vget_lane_u64::<0>(vreinterpret_u64_u8(vshrn_n_u16::<4>(vreinterpretq_u16_u8(equal))))
+            vget_lane_u64::<0>(vreinterpret_u64_u8(vshrn_n_u16::<4>(vreinterpretq_u16_u8(
+                equal,
+            ))))
         };
         let mut mask = 0;
         let mut rest = nibbles & 0x1111_1111_1111_1111;
@@ -55,8 +55,14 @@ pub fn matches(words: [u64; 2], fingerprint: u8) -> u32 {
 /// The same, a byte at a time.
 #[cfg_attr(any(target_arch = "x86_64", target_arch = "aarch64"), allow(dead_code))]
 fn scalar(words: [u64; 2], fingerprint: u8) -> u32 {
-    let bytes = words[0].to_le_bytes().into_iter().chain(words[1].to_le_bytes());
-    bytes.skip(2).enumerate().fold(0, |mask, (i, b)| mask | u32::from(b == fingerprint) << i)
+    let bytes = words[0]
+        .to_le_bytes()
+        .into_iter()
+        .chain(words[1].to_le_bytes());
+    bytes
+        .skip(2)
+        .enumerate()
+        .fold(0, |mask, (i, b)| mask | u32::from(b == fingerprint) << i)
 }
 
 #[cfg(test)]

@@ -263,7 +263,7 @@ fn located<M: Media>(heap: &Heap<M>, word: u64) -> Result<(u32, &[u8]), String> 
 fn record<M: Media>(pm: &M, word: u64) -> Option<(u32, &[u8])> {
     let off = word & OFFSET_MASK;
     let len = pm.len();
-    if off < CHUNK || off % 8 != 0 || off + HEADER as u64 > len {
+    if off < CHUNK || !off.is_multiple_of(8) || off + HEADER as u64 > len {
         return None;
     }
     let at = pm.base().wrapping_add(off as usize).cast_const();
@@ -288,5 +288,7 @@ fn record<M: Media>(pm: &M, word: u64) -> Option<(u32, &[u8])> {
     }
     // SAFETY: 1. `off + 8 + length <= len`: inside the pool, which outlives the borrow of `pm`;
     // 2. as above, no one writes there while a pinned reader can reach it.
-    Some((crc, unsafe { std::slice::from_raw_parts(at, length as usize) }))
+    Some((crc, unsafe {
+        std::slice::from_raw_parts(at, length as usize)
+    }))
 }

@@ -10,7 +10,7 @@
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 #[cfg(test)]
-pub(crate) use model::{AtomicPtr, AtomicU32, AtomicU64, explore};
+pub(crate) use model::{AtomicPtr, AtomicU32, AtomicU64, explore, unexplored};
 
 use crossbeam_utils::Backoff;
 
@@ -26,7 +26,9 @@ pub(crate) fn wait(backoff: &Backoff) {
 
 #[cfg(test)]
 mod model {
+    use shuttle::scheduler::{PctScheduler, RandomScheduler};
     use std::cell::Cell;
+    use std::sync::Arc;
     use std::sync::atomic::{self, Ordering};
     use std::time::Duration;
 
@@ -53,8 +55,9 @@ mod model {
         exploring
     }
 
-    /// Runs `scenario` under `schedules` random schedules. Threads inside it come from
-    /// `shuttle::thread`.
+    /// Runs `scenario` under `schedules` random schedules, and as many in which one thread at a time
+    /// runs far ahead of the others (what it takes to get a whole split between two loads of a
+    /// reader). Threads inside it come from `shuttle::thread`.
     pub(crate) fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
         struct Reset;
         impl Drop for Reset {
@@ -66,8 +69,21 @@ mod model {
         EXPLORING.set(true);
         let mut config = shuttle::Config::new();
         config.stack_size = 256 << 10;
-        let scheduler = shuttle::scheduler::RandomScheduler::new(schedules);
-        shuttle::Runner::new(scheduler, config).run(scenario);
+        let scenario = Arc::new(scenario);
+        let shared = Arc::clone(&scenario);
+        let scheduler = RandomScheduler::new(schedules);
+        shuttle::Runner::new(scheduler, config.clone()).run(move || shared());
+        let scheduler = PctScheduler::new(3, schedules);
+        shuttle::Runner::new(scheduler, config).run(move || scenario());
+    }
+
+    /// Runs `part` of a scenario without scheduling points: setting up, before threads start, so
+    /// that schedules are not spent on it.
+    pub(crate) fn unexplored<R>(part: impl FnOnce() -> R) -> R {
+        let exploring = EXPLORING.replace(false);
+        let result = part();
+        EXPLORING.set(exploring);
+        result
     }
 
     macro_rules! traced {

@@ -335,6 +335,7 @@ fn flips(bytes: &[u8], access: Access, cases: u32, seed: u64) -> Tally {
 }
 
 fn check(tally: &Tally, trees: u32) {
+    println!("{tally:?}");
     let Tally {
         tree_refused,
         verify_reported,

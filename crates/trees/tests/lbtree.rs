@@ -3,7 +3,7 @@
 mod common;
 
 use bristlecone_pmem::Media;
-use bristlecone_pmem::media::{Dram, Mapped};
+use bristlecone_pmem::media::{Dram, Journal, Mapped};
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use bristlecone_trees::{KeyRepr, RecoveryReport, Repr};
 use common::{Failure, Fresh, Harness, PoolHome, Pooled, TestKey, TestValue, scenario_suite};
@@ -92,3 +92,6 @@ scenario_suite!(numbers_to_strings_1024, Lb<u64, [u8], Mapped, 4, true, 2>:
 scenario_suite!(numbers_traditional, Lb<u64, u64, Mapped, 1, false, 1>: [base, reverse, durable]);
 scenario_suite!(numbers_traditional_512, Lb<u64, u64, Mapped, 2, false, 1>: [base, durable]);
 scenario_suite!(numbers_dram, Numbers<Dram, 1, 1>: [base, reverse, bulk, pooled, pooled_bulk]);
+scenario_suite!(numbers_journal, Numbers<Journal, 1, 1>:
+    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk]);
+scenario_suite!(strings_journal, Strings<Journal, 2, 2>: [base, pooled, durable, durable_bulk]);

@@ -144,6 +144,8 @@ const REPLACE: (u64, u64) = (1, 1);
 const REMOVE: (u64, u64) = (1, 1);
 /// The removal that empties a leaf also unlinks it: sibling line, fence, header line, fence.
 const REMOVE_LAST_OF_LEAF: (u64, u64) = (3, 3);
+/// And where the leaf is one of the few that recovery may start from, that is taken back first.
+const REMOVE_LAST_OF_RECORDED_LEAF: (u64, u64) = (4, 4);
 /// Two records of one line each are flushed with the entry or, in the header's line, fenced alone.
 const INSERT_STRINGS: [(u64, u64); 4] = [(3, 2), (3, 2), (3, 2), (4, 2)];
 /// The new value's record, a fence, the value word.
@@ -204,13 +206,16 @@ fn replacing_and_removing() {
         assert_eq!(paid, NOTHING, "calls that change nothing");
     }
     let leaves = tree.stats().leaves;
-    let mut emptied = 0;
+    let (mut emptied, mut recorded) = (0, 0);
     for n in 0..1_000 {
         let paid = cost(&pool, || {
             assert!(tree.remove(&scattered(n)).expect("removal"))
         });
         if paid == REMOVE_LAST_OF_LEAF {
             emptied += 1;
+        } else if paid == REMOVE_LAST_OF_RECORDED_LEAF {
+            emptied += 1;
+            recorded += 1;
         } else {
             assert_eq!(paid, REMOVE, "removal {n}");
         }
@@ -221,6 +226,10 @@ fn replacing_and_removing() {
         "each unlinked leaf was paid for once"
     );
     assert_eq!(tree.stats().leaves, 1);
+    assert!(
+        recorded <= leaves / 64 + 1,
+        "{recorded} of {leaves} leaves were recorded"
+    );
 }
 
 #[test]

@@ -33,7 +33,10 @@ fn make(path: &Path, crashed: Option<&Path>) {
 
 fn open(path: &Path, threads: usize) -> Tree {
     let pool = Pool::<Mapped>::open(path, &options()).unwrap();
-    let options = LbOptions { recovery_threads: threads, ..LbOptions::default() };
+    let options = LbOptions {
+        recovery_threads: threads,
+        ..LbOptions::default()
+    };
     Tree::open(&pool, "t", &options).unwrap()
 }
 
@@ -60,7 +63,11 @@ fn a_snapshot_cannot_lead_outside_the_pool() {
     for (number, handle) in [(0, u32::MAX), (5, u32::MAX), (0, 0), (7, 255)] {
         let path = dir.path().join(format!("pool {number} {handle}"));
         make(&path, None);
-        let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
         let word = |at: u64| {
             let mut eight = [0; 8];
             file.read_exact_at(&mut eight, at).unwrap();

@@ -10,7 +10,7 @@
 //! contenders take turns, in an order that rotates, so that a machine whose speed drifts slows all
 //! of them alike; speeds are medians over slices and ratios are taken within a slice. Space and
 //! reopening are looked at right after the load. Flushes and fences are counted in a pass of their
-//! own ([`count`]).
+//! own (`count.rs`).
 //!
 //! # Concurrency
 //! With several threads each slice's keys are split among them, they start together behind a

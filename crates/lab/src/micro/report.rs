@@ -115,6 +115,33 @@ pub struct Ratio {
     pub max: f64,
 }
 
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} ({}-{})",
+            digits(self.median),
+            digits(self.min),
+            digits(self.max)
+        )
+    }
+}
+
+/// Three digits that count, whatever the size: commits on a disk are thousands of times slower than
+/// loads from memory.
+fn digits(figure: f64) -> String {
+    let decimals = match figure.abs() {
+        f if f >= 100.0 || f == 0.0 => 0,
+        f if f >= 10.0 => 1,
+        f if f >= 1.0 => 2,
+        f if f >= 0.1 => 3,
+        f if f >= 0.01 => 4,
+        f if f >= 0.001 => 5,
+        _ => 6,
+    };
+    format!("{figure:.decimals$}")
+}
+
 impl Ratio {
     /// Of `these` to `those`, pair by pair; pairs with a speed of nothing are left out, and `None`
     /// if no pair is left.
@@ -210,7 +237,7 @@ impl fmt::Display for MicroReport {
         )?;
         write!(
             f,
-            "{:<13}{:>9}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "{:<12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
             "operation", "Mops/s", "ns/op", "p50 ns", "p99 ns", "lines/op", "fences/op"
         )?;
         for peer in &self.against.0 {
@@ -221,9 +248,9 @@ impl fmt::Display for MicroReport {
             let speed = &report.speed;
             write!(
                 f,
-                "{:<13}{:>9.3}{:>10.0}{:>10}{:>10}{:>10.2}{:>10.2}",
+                "{:<12} {:>9} {:>9.0} {:>9} {:>9} {:>9.2} {:>9.2}",
                 op.name(),
-                speed.mops,
+                digits(speed.mops),
                 speed.ns_per_op,
                 speed.p50_ns,
                 speed.p99_ns,
@@ -232,11 +259,7 @@ impl fmt::Display for MicroReport {
             )?;
             for peer in &self.against.0 {
                 match peer.ratios.get(*op) {
-                    Some(r) => write!(
-                        f,
-                        "  {:>24}",
-                        format!("{:.2} ({:.2}-{:.2})", r.median, r.min, r.max)
-                    )?,
+                    Some(r) => write!(f, "  {:>24}", r.to_string())?,
                     None => write!(f, "  {:>24}", "-")?,
                 }
             }
@@ -297,7 +320,7 @@ impl fmt::Display for ScalingReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} on {}, {} random 8/8-byte keys, one thread against {}, seed {}\n\n{:<13}{:>9}{:>9}{:>26}",
+            "{} on {}, {} random 8/8-byte keys, one thread against {}, seed {}\n\n{:<12} {:>9} {:>9}  {:>24}",
             self.index,
             self.medium,
             self.keys,
@@ -312,11 +335,11 @@ impl fmt::Display for ScalingReport {
             let r = scaled.ratio;
             write!(
                 f,
-                "\n{:<13}{:>9.3}{:>9.3}{:>26}",
+                "\n{:<12} {:>9} {:>9}  {:>24}",
                 op.name(),
-                scaled.one_mops,
-                scaled.many_mops,
-                format!("{:.2} ({:.2}-{:.2})", r.median, r.min, r.max)
+                digits(scaled.one_mops),
+                digits(scaled.many_mops),
+                r.to_string()
             )?;
         }
         Ok(())
@@ -335,6 +358,15 @@ mod tests {
         assert_eq!(Ratio::of(&[0.0], &[1.0]), None);
         assert_eq!(Ratio::of(&[], &[]), None);
         assert_eq!(Ratio::of(&[1.0, 3.0], &[0.0, 2.0]).unwrap().median, 1.5);
+    }
+
+    #[test]
+    fn figures_of_every_size_show_three_digits() {
+        let shown = [0.0, 212.4, 21.24, 2.124, 0.2124, 0.02124, 0.000_212_4].map(digits);
+        assert_eq!(
+            shown,
+            ["0", "212", "21.2", "2.12", "0.212", "0.0212", "0.000212"]
+        );
     }
 
     #[test]

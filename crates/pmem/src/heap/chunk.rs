@@ -70,7 +70,10 @@ impl ChunkState {
     }
 
     pub(crate) fn live_blocks(&self) -> u32 {
-        self.live.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum()
+        self.live
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed).count_ones())
+            .sum()
     }
 
     /// Takes up to `most` blocks, lowest address first. Under the class lock.
@@ -105,7 +108,8 @@ impl ChunkState {
         for (taken, live) in self.taken.iter().zip(&self.live) {
             taken.store(live.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        self.untaken.store(self.blocks - self.live_blocks(), Ordering::Relaxed);
+        self.untaken
+            .store(self.blocks - self.live_blocks(), Ordering::Relaxed);
     }
 
     /// The live bits, for a snapshot.
@@ -144,7 +148,10 @@ impl ChunkStates {
     pub(crate) fn new(chunks: usize) -> Self {
         // SAFETY: all zeros is a valid AtomicPtr (null).
         let states = unsafe { Box::new_zeroed_slice(chunks).assume_init() };
-        Self { states, end: AtomicUsize::new(0) }
+        Self {
+            states,
+            end: AtomicUsize::new(0),
+        }
     }
 
     /// The state of `chunk`, if it has one. The guard keeps it alive.

@@ -113,8 +113,11 @@ impl Core {
         let state = self.chunks.get(chunk, guard)?;
         let within = off % CHUNK;
         let block = within / state.block_bytes;
-        (within % state.block_bytes == 0 && block < u64::from(state.blocks))
-            .then_some((chunk, state, block as u32))
+        (within.is_multiple_of(state.block_bytes) && block < u64::from(state.blocks)).then_some((
+            chunk,
+            state,
+            block as u32,
+        ))
     }
 
     /// A block that no one can reach any more goes back to this thread's cache.
@@ -135,7 +138,11 @@ impl Core {
             let cache = &mut caches[usize::from(class)];
             cache.push(off);
             let most = 2 * batch(class);
-            if cache.len() <= most { Vec::new() } else { cache.drain(..most / 2).collect() }
+            if cache.len() <= most {
+                Vec::new()
+            } else {
+                cache.drain(..most / 2).collect()
+            }
         };
         self.return_blocks(class, &spill, &guard);
     }
@@ -146,7 +153,9 @@ impl Core {
         }
         let mut partial = locked(&self.partial[usize::from(class)]);
         for &off in offs {
-            let Some((chunk, state, block)) = self.block(off, guard) else { continue };
+            let Some((chunk, state, block)) = self.block(off, guard) else {
+                continue;
+            };
             let untaken = state.give_back(block);
             if untaken == 1 && state.blocks > 1 || state.blocks == untaken && state.blocks == 1 {
                 partial.push(chunk);
@@ -193,7 +202,9 @@ impl Core {
     /// Takes the queue of empty chunks, as runs (first chunk, length); the caller releases them.
     pub(crate) fn take_empty(&self) -> Vec<(u32, u32)> {
         let guard = epoch::pin();
-        let queued: HashSet<u32> = std::mem::take(&mut *locked(&self.empty)).into_iter().collect();
+        let queued: HashSet<u32> = std::mem::take(&mut *locked(&self.empty))
+            .into_iter()
+            .collect();
         // ORDERING: Relaxed; a hint.
         self.empty_count.fetch_sub(queued.len(), Ordering::Relaxed);
         locked(&self.owned).retain(|chunk| !queued.contains(chunk));
@@ -216,7 +227,11 @@ impl Core {
 
     fn sum(&self, f: impl Fn(&ChunkState) -> u64) -> u64 {
         let guard = epoch::pin();
-        locked(&self.owned).iter().filter_map(|c| self.chunks.get(*c, &guard)).map(f).sum()
+        locked(&self.owned)
+            .iter()
+            .filter_map(|c| self.chunks.get(*c, &guard))
+            .map(f)
+            .sum()
     }
 }
 
@@ -239,19 +254,27 @@ pub struct Heap<M: Media> {
 
 impl<M: Media> Clone for Heap<M> {
     fn clone(&self) -> Self {
-        Self { pool: Arc::clone(&self.pool), core: Arc::clone(&self.core) }
+        Self {
+            pool: Arc::clone(&self.pool),
+            core: Arc::clone(&self.core),
+        }
     }
 }
 
 impl<M: Media> std::fmt::Debug for Heap<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Heap").field("owner", &self.core.owner).finish_non_exhaustive()
+        f.debug_struct("Heap")
+            .field("owner", &self.core.owner)
+            .finish_non_exhaustive()
     }
 }
 
 impl<M: Media> Heap<M> {
     pub(crate) fn of(pool: &Arc<Pool<M>>, owner: u8) -> Self {
-        Self { pool: Arc::clone(pool), core: pool.heap_core(owner) }
+        Self {
+            pool: Arc::clone(pool),
+            core: pool.heap_core(owner),
+        }
     }
 
     /// The pool.
@@ -292,7 +315,10 @@ impl<M: Media> Heap<M> {
         let chunk = match partial.last() {
             Some(chunk) => *chunk,
             None => {
-                let used = ChunkUse::Blocks { owner: self.core.owner, class };
+                let used = ChunkUse::Blocks {
+                    owner: self.core.owner,
+                    class,
+                };
                 let chunk = match self.pool.assign_chunks(1, used) {
                     Ok(chunk) => chunk,
                     Err(e) => {
@@ -314,7 +340,9 @@ impl<M: Media> Heap<M> {
         };
         let mut got = Vec::with_capacity(batch(class));
         let start = u64::from(chunk) * CHUNK;
-        state.take(batch(class), |block| got.push(start + u64::from(block) * state.block_bytes));
+        state.take(batch(class), |block| {
+            got.push(start + u64::from(block) * state.block_bytes)
+        });
         // ORDERING: Relaxed; under the class lock.
         if state.untaken.load(Ordering::Relaxed) == 0 {
             partial.pop();
@@ -325,22 +353,36 @@ impl<M: Media> Heap<M> {
         let first = got.pop();
         locked(&self.core.caches[shard()])[usize::from(class)].extend(got);
         first.ok_or_else(|| {
-            SpaceError::io("allocating", std::io::Error::other("a partial chunk without a block"))
+            SpaceError::io(
+                "allocating",
+                std::io::Error::other("a partial chunk without a block"),
+            )
         })
     }
 
     fn steal(&self, class: u8) -> Option<u64> {
-        self.core.caches.iter().find_map(|cache| locked(cache)[usize::from(class)].pop())
+        self.core
+            .caches
+            .iter()
+            .find_map(|cache| locked(cache)[usize::from(class)].pop())
     }
 
     fn alloc_run(&self, bytes: u64) -> Result<POff<u8>, SpaceError> {
         if bytes > MAX_BLOCK {
-            return Err(SpaceError::TooLarge { wanted: bytes, most: MAX_BLOCK });
+            return Err(SpaceError::TooLarge {
+                wanted: bytes,
+                most: MAX_BLOCK,
+            });
         }
         self.release_empty();
         let chunks = bytes.div_ceil(CHUNK) as u32;
-        let first =
-            self.pool.assign_chunks(chunks, ChunkUse::Run { owner: self.core.owner, chunks })?;
+        let first = self.pool.assign_chunks(
+            chunks,
+            ChunkUse::Run {
+                owner: self.core.owner,
+                chunks,
+            },
+        )?;
         let guard = epoch::pin();
         let state = ChunkState::run(chunks);
         state.take(1, |block| {
@@ -381,7 +423,10 @@ impl<M: Media> Heap<M> {
 
     fn unlive(&self, off: POff<u8>) -> bool {
         let guard = epoch::pin();
-        let was = self.core.block(off.get(), &guard).is_some_and(|(_, state, b)| state.clear_live(b));
+        let was = self
+            .core
+            .block(off.get(), &guard)
+            .is_some_and(|(_, state, b)| state.clear_live(b));
         debug_assert!(was, "freeing {off:?}, which is not live");
         was
     }
@@ -398,7 +443,9 @@ impl<M: Media> Heap<M> {
     /// Bytes of the block at `off`, if it is one.
     pub fn block_bytes(&self, off: u64) -> Option<u64> {
         let guard = epoch::pin();
-        self.core.block(off, &guard).map(|(_, state, _)| state.block_bytes)
+        self.core
+            .block(off, &guard)
+            .map(|(_, state, _)| state.block_bytes)
     }
 
     fn locate<'g>(
@@ -410,8 +457,13 @@ impl<M: Media> Heap<M> {
         let Some((_, state, block)) = self.core.block(off, guard) else {
             return Err(format!("{off:#x} is not the start of a block of this root"));
         };
-        if off.checked_add(bytes).is_none_or(|end| end > self.pool.pm().len()) {
-            return Err(format!("{off:#x} + {bytes} bytes lie past the end of the pool"));
+        if off
+            .checked_add(bytes)
+            .is_none_or(|end| end > self.pool.pm().len())
+        {
+            return Err(format!(
+                "{off:#x} + {bytes} bytes lie past the end of the pool"
+            ));
         }
         if bytes > state.block_bytes {
             return Err(format!(
@@ -428,8 +480,14 @@ impl<M: Media> Heap<M> {
         for chunk in std::mem::take(&mut *locked(&self.core.owned)) {
             self.core.chunks.set(chunk, None, &guard);
         }
-        self.core.caches.iter().for_each(|cache| locked(cache).iter_mut().for_each(Vec::clear));
-        self.core.partial.iter().for_each(|partial| locked(partial).clear());
+        self.core
+            .caches
+            .iter()
+            .for_each(|cache| locked(cache).iter_mut().for_each(Vec::clear));
+        self.core
+            .partial
+            .iter()
+            .for_each(|partial| locked(partial).clear());
         for (chunk, used) in self.pool.chunks_of(self.core.owner) {
             let state = match used {
                 ChunkUse::Blocks { class, .. } => ChunkState::blocks_of(class),
@@ -457,7 +515,9 @@ impl<M: Media> Heap<M> {
     /// True if the block at `off` is live.
     pub fn is_live(&self, off: u64) -> bool {
         let guard = epoch::pin();
-        self.core.block(off, &guard).is_some_and(|(_, state, block)| state.is_live(block))
+        self.core
+            .block(off, &guard)
+            .is_some_and(|(_, state, block)| state.is_live(block))
     }
 
     /// How many blocks are live.
@@ -470,7 +530,9 @@ impl<M: Media> Heap<M> {
         let guard = epoch::pin();
         let owned = locked(&self.core.owned).clone();
         for chunk in owned {
-            let Some(state) = self.core.chunks.get(chunk, &guard) else { continue };
+            let Some(state) = self.core.chunks.get(chunk, &guard) else {
+                continue;
+            };
             state.settle();
             // ORDERING: Relaxed; recovery is alone.
             let untaken = state.untaken.load(Ordering::Relaxed);
@@ -497,7 +559,9 @@ impl<M: Media> Heap<M> {
         out.extend([0; 4]);
         let mut count = 0u32;
         for &chunk in owned.iter() {
-            let Some(state) = self.core.chunks.get(chunk, &guard) else { continue };
+            let Some(state) = self.core.chunks.get(chunk, &guard) else {
+                continue;
+            };
             if state.live_blocks() == 0 {
                 continue;
             }

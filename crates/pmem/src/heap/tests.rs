@@ -16,7 +16,10 @@ fn kind() -> RootKind {
 }
 
 fn root(reserve: u64) -> Root<Dram> {
-    let media = MediaOptions { reserve, ..MediaOptions::default() };
+    let media = MediaOptions {
+        reserve,
+        ..MediaOptions::default()
+    };
     let pool = Pool::<Dram>::create(Path::new("dram"), &PoolOptions { media }).unwrap();
     let root = pool.create_root("r", &kind()).unwrap();
     root.publish();
@@ -64,9 +67,17 @@ fn freed_blocks_are_reused_and_empty_chunks_go_back() {
     }
     heap.trim();
     let info = root.pool().info();
-    assert_eq!(info.free_bytes, info.pool_bytes - CHUNK, "all but the header chunk is free");
+    assert_eq!(
+        info.free_bytes,
+        info.pool_bytes - CHUNK,
+        "all but the header chunk is free"
+    );
     assert!(info.free_bytes >= before);
-    assert!(info.pool_bytes <= 8 << 20, "ten rounds fit where one does: {}", info.pool_bytes);
+    assert!(
+        info.pool_bytes <= 8 << 20,
+        "ten rounds fit where one does: {}",
+        info.pool_bytes
+    );
     let report = root.pool().compact().unwrap();
     assert_eq!(report.after_bytes, 2 << 20);
 }
@@ -83,7 +94,11 @@ fn a_full_pool_says_so_and_serves_again_after_frees() {
         }
     };
     assert!(matches!(error, SpaceError::Capacity { .. }), "{error}");
-    assert!(blocks.len() as u64 >= ((64 << 20) - CHUNK) / 4096 - 64, "{}", blocks.len());
+    assert!(
+        blocks.len() as u64 >= ((64 << 20) - CHUNK) / 4096 - 64,
+        "{}",
+        blocks.len()
+    );
     for off in blocks.drain(..100) {
         heap.free(off);
     }
@@ -97,18 +112,33 @@ fn a_full_pool_says_so_and_serves_again_after_frees() {
 fn recovery_keeps_exactly_what_is_marked() {
     let root = root(1 << 30);
     let heap = root.heap();
-    let blocks: Vec<_> = (0..3_000).map(|i| heap.alloc(if i % 3 == 0 { 40 } else { 256 }).unwrap()).collect();
+    let blocks: Vec<_> = (0..3_000)
+        .map(|i| heap.alloc(if i % 3 == 0 { 40 } else { 256 }).unwrap())
+        .collect();
     let run = heap.alloc(100_000).unwrap();
     heap.begin_recovery();
     let guard = epoch::pin();
     let kept: Vec<_> = blocks.iter().step_by(7).collect();
     for off in &kept {
         heap.mark(off.get(), 40, &guard).unwrap();
-        assert!(heap.mark(off.get(), 40, &guard).unwrap_err().contains("twice"));
+        assert!(
+            heap.mark(off.get(), 40, &guard)
+                .unwrap_err()
+                .contains("twice")
+        );
     }
-    assert!(heap.mark(blocks[0].get() + 1, 8, &guard).is_err(), "inside a block");
-    assert!(heap.mark(blocks[0].get(), 10_000, &guard).is_err(), "too small");
-    assert!(heap.mark(64, 8, &guard).is_err(), "the superblock is no block");
+    assert!(
+        heap.mark(blocks[0].get() + 1, 8, &guard).is_err(),
+        "inside a block"
+    );
+    assert!(
+        heap.mark(blocks[0].get(), 10_000, &guard).is_err(),
+        "too small"
+    );
+    assert!(
+        heap.mark(64, 8, &guard).is_err(),
+        "the superblock is no block"
+    );
     assert!(heap.mark(u64::MAX - 5, 8, &guard).is_err());
     heap.finish_recovery();
     assert!(!heap.is_live(run.get()));

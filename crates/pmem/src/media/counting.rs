@@ -3,7 +3,7 @@
 //! Used for persist-cost goldens and for the counted pass of `bench micro`; timed runs use the
 //! medium itself and pay nothing.
 
-use super::{Durability, Media, MediaOptions, MediaRecovery, MediumKind, Recorder, LINE};
+use super::{Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder};
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

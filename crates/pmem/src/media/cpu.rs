@@ -75,7 +75,11 @@ fn detect_now() -> Option<FlushKind> {
     // HWCAP_DCPOP: the kernel vouches for `dc cvap` from user space.
     const HWCAP_DCPOP: usize = 1 << 16;
     let (hwcap, _) = rustix::param::linux_hwcap();
-    Some(if hwcap & HWCAP_DCPOP != 0 { FlushKind::DcCvap } else { FlushKind::DcCvac })
+    Some(if hwcap & HWCAP_DCPOP != 0 {
+        FlushKind::DcCvap
+    } else {
+        FlushKind::DcCvac
+    })
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -88,7 +92,9 @@ fn detect_now() -> Option<FlushKind> {
 pub fn caches_are_persistent() -> bool {
     static PERSISTENT: OnceLock<bool> = OnceLock::new();
     *PERSISTENT.get_or_init(|| {
-        let Ok(buses) = std::fs::read_dir("/sys/bus/nd/devices") else { return false };
+        let Ok(buses) = std::fs::read_dir("/sys/bus/nd/devices") else {
+            return false;
+        };
         let mut regions = 0;
         for device in buses.flatten() {
             let Ok(domain) = std::fs::read_to_string(device.path().join("persistence_domain"))

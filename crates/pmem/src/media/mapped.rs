@@ -34,17 +34,34 @@ impl Mapped {
             path: path.to_path_buf(),
             what: "this processor has no cache flush that we know; use the journal medium".into(),
         })?;
-        let flush = if cpu::caches_are_persistent() { FlushKind::None } else { flush };
+        let flush = if cpu::caches_are_persistent() {
+            FlushKind::None
+        } else {
+            flush
+        };
         let read_only = options.access == Access::ReadOnly;
         let file = Mapping::open_file(path, options.access, initial)?;
+        let regular = std::fs::metadata(path).is_ok_and(|m| m.is_file());
+        if read_only && !regular {
+            return Err(OpenError::Unsupported {
+                path: path.to_path_buf(),
+                what: "a device cannot be opened for reading only (it grants no private mapping); open it for writing".into(),
+            });
+        }
         let sharing = if read_only { Sharing::Private } else { sharing };
-        let mapping = Mapping::map(path, Some(file), sharing, options.reserve).inspect_err(|_| {
-            if options.access == Access::Create {
-                // The empty file that was just made is of no use; the first error is reported.
-                let _ = std::fs::remove_file(path);
-            }
-        })?;
-        Ok(Self { mapping, flush, read_only, recorder: Recorder::default() })
+        let mapping =
+            Mapping::map(path, Some(file), sharing, options.reserve).inspect_err(|_| {
+                if options.access == Access::Create && regular {
+                    // The empty file that was just made is of no use; the first error is reported.
+                    let _ = std::fs::remove_file(path);
+                }
+            })?;
+        Ok(Self {
+            mapping,
+            flush,
+            read_only,
+            recorder: Recorder::default(),
+        })
     }
 }
 
@@ -113,9 +130,13 @@ impl Media for Mapped {
             return Ok(());
         }
         match self.mapping.file() {
+            // A device has no page cache: the fence was enough.
+            Some(_) if self.mapping.fixed() => Ok(()),
             // PERSIST: the page cache's copy, for a mapping whose memory is not itself persistent.
-            Some(fd) => rustix::fs::fdatasync(fd)
-                .map_err(|e| CommitError::Failed { doing: "sync", source: e.into() }),
+            Some(fd) => rustix::fs::fdatasync(fd).map_err(|e| CommitError::Failed {
+                doing: "sync",
+                source: e.into(),
+            }),
             None => Ok(()),
         }
     }

@@ -77,14 +77,17 @@ impl Mapping {
         initial: u64,
     ) -> Result<(OwnedFd, u64), OpenError> {
         use super::Access;
+        // A device is there already; creating a pool on one means taking it over.
+        let takes_device = access == Access::Create && is_device_node(path);
         let flags = match access {
+            Access::Create if takes_device => OFlags::RDWR,
             Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
             Access::ReadWrite => OFlags::RDWR,
             Access::ReadOnly => OFlags::RDONLY,
         } | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
             .map_err(|e| OpenError::io(path, "open", e))?;
-        let made = access == Access::Create;
+        let made = access == Access::Create && !takes_device;
         let result = (|| {
             let stat = rustix::fs::fstat(&fd).map_err(|e| OpenError::io(path, "stat", e))?;
             let file_type = rustix::fs::FileType::from_raw_mode(stat.st_mode);
@@ -104,13 +107,19 @@ impl Mapping {
                 }
             })?;
             if file_type.is_char_device() {
-                return Ok(device_size(path, stat.st_rdev)?);
+                return device_size(path, stat.st_rdev);
             }
             if made {
                 rustix::fs::ftruncate(&fd, initial)
                     .map_err(|e| OpenError::io(path, "extend", e))?;
                 rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, initial)
-                    .or_else(|e| if e == Errno::OPNOTSUPP { Ok(()) } else { Err(e) })
+                    .or_else(|e| {
+                        if e == Errno::OPNOTSUPP {
+                            Ok(())
+                        } else {
+                            Err(e)
+                        }
+                    })
                     .map_err(|e| OpenError::io(path, "reserve space", e))?;
                 rustix::fs::fsync(&fd).map_err(|e| OpenError::io(path, "sync", e))?;
                 sync_parent(path)?;
@@ -149,10 +158,15 @@ impl Mapping {
         let fixed = file.as_ref().is_some_and(is_device);
         let on_tmpfs = file.as_ref().is_some_and(is_tmpfs);
         // A file longer than any address range is refused by the system below, not wrapped here.
-        let need = len.checked_next_multiple_of(HUGE).unwrap_or(u64::MAX - HUGE);
+        let need = len
+            .checked_next_multiple_of(HUGE)
+            .unwrap_or(u64::MAX - HUGE);
         let most = u64::MAX - 2 * HUGE;
-        let mut capacity =
-            if fixed { len } else { reserve.min(most).next_multiple_of(HUGE).max(need) };
+        let mut capacity = if fixed {
+            len
+        } else {
+            reserve.min(most).next_multiple_of(HUGE).max(need)
+        };
         let reserved = loop {
             // One huge page more than is used, so that the base can be aligned to one.
             let range = capacity.saturating_add(HUGE);
@@ -164,7 +178,9 @@ impl Mapping {
                 Err(e) => return Err(OpenError::io(path, "reserve address space", e)),
             }
         };
-        let base = reserved.0.wrapping_add(reserved.0.align_offset(HUGE as usize));
+        let base = reserved
+            .0
+            .wrapping_add(reserved.0.align_offset(HUGE as usize));
         let mapping = Self {
             base,
             capacity,
@@ -213,7 +229,14 @@ impl Mapping {
                     rustix::mm::mmap(at, bytes, prot, flags, fd, from)?;
                 }
                 (Some(fd), Sharing::Shared) => {
-                    rustix::mm::mmap(at, bytes, prot, MapFlags::SHARED | MapFlags::FIXED, fd, from)?;
+                    rustix::mm::mmap(
+                        at,
+                        bytes,
+                        prot,
+                        MapFlags::SHARED | MapFlags::FIXED,
+                        fd,
+                        from,
+                    )?;
                 }
                 (Some(fd), _) => {
                     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -280,11 +303,17 @@ impl Mapping {
             return Ok(());
         }
         if to > self.capacity {
-            return Err(SpaceError::Capacity { wanted: to, capacity: self.capacity });
+            return Err(SpaceError::Capacity {
+                wanted: to,
+                capacity: self.capacity,
+            });
         }
         let mapped = to.next_multiple_of(MAP_STEP).min(self.capacity);
         if self.fixed {
-            return Err(SpaceError::Capacity { wanted: to, capacity: self.capacity });
+            return Err(SpaceError::Capacity {
+                wanted: to,
+                capacity: self.capacity,
+            });
         }
         if let Some(fd) = &self.file {
             rustix::fs::ftruncate(fd, to).map_err(|e| SpaceError::io("extending the file", e))?;
@@ -297,10 +326,12 @@ impl Mapping {
                 })?;
             if self.sharing != Sharing::Private {
                 // PERSIST: the file's new length, before any durable word leads beyond the old one.
-                rustix::fs::fsync(fd).map_err(|e| SpaceError::io("syncing the file's length", e))?;
+                rustix::fs::fsync(fd)
+                    .map_err(|e| SpaceError::io("syncing the file's length", e))?;
             }
         } else {
-            self.map_to(mapped).map_err(|e| SpaceError::io("mapping memory", e))?;
+            self.map_to(mapped)
+                .map_err(|e| SpaceError::io("mapping memory", e))?;
         }
         // ORDERING: Release; pairs with the Acquire in `len`.
         self.len.store(to, Ordering::Release);
@@ -316,7 +347,10 @@ impl Mapping {
             return Ok(());
         }
         if to > self.capacity {
-            return Err(SpaceError::Capacity { wanted: to, capacity: self.capacity });
+            return Err(SpaceError::Capacity {
+                wanted: to,
+                capacity: self.capacity,
+            });
         }
         self.map_to(to.next_multiple_of(MAP_STEP).min(self.capacity))
             .map_err(|e| SpaceError::io("mapping memory", e))?;
@@ -333,7 +367,10 @@ impl Mapping {
     pub(crate) fn extend_anonymous(&self, to: u64) -> Result<(), SpaceError> {
         let from = self.len().next_multiple_of(PAGE);
         if to > self.capacity {
-            return Err(SpaceError::Capacity { wanted: to, capacity: self.capacity });
+            return Err(SpaceError::Capacity {
+                wanted: to,
+                capacity: self.capacity,
+            });
         }
         let end = to.next_multiple_of(PAGE);
         if end > from {
@@ -438,16 +475,27 @@ impl Mapping {
     /// # Errors
     /// [`SpaceError`] if the file system refuses.
     pub fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
-        debug_assert!(offset % PAGE == 0 && len % PAGE == 0, "page-aligned by contract");
+        debug_assert!(
+            offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE),
+            "page-aligned by contract"
+        );
         match (&self.file, self.sharing) {
             (_, Sharing::Private) => Ok(()),
+            // A device's space is not the file system's to take back.
+            (Some(_), _) if self.fixed => Ok(()),
             (Some(fd), _) => rustix::fs::fallocate(
                 fd,
                 FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
                 offset,
                 len,
             )
-            .or_else(|e| if e == Errno::OPNOTSUPP { Ok(()) } else { Err(e) })
+            .or_else(|e| {
+                if e == Errno::OPNOTSUPP {
+                    Ok(())
+                } else {
+                    Err(e)
+                }
+            })
             .map_err(|e| SpaceError::io("punching a hole", e)),
             (None, _) => {
                 let at = self.base.wrapping_add(offset as usize).cast();
@@ -485,6 +533,12 @@ fn reserve_range(bytes: u64) -> Result<*mut u8, Errno> {
     Ok(at.cast())
 }
 
+/// True when `path` names a character device.
+fn is_device_node(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device())
+}
+
 /// Makes the name of a new file durable.
 pub(crate) fn sync_parent(path: &Path) -> Result<(), OpenError> {
     let parent = match path.parent() {
@@ -497,9 +551,8 @@ pub(crate) fn sync_parent(path: &Path) -> Result<(), OpenError> {
 }
 
 fn is_device(fd: &OwnedFd) -> bool {
-    rustix::fs::fstat(fd).is_ok_and(|stat| {
-        rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
-    })
+    rustix::fs::fstat(fd)
+        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device())
 }
 
 /// True when `fd` is on tmpfs.
@@ -517,6 +570,8 @@ fn device_size(path: &Path, device: u64) -> Result<u64, OpenError> {
         .and_then(|text| text.trim().parse().ok())
         .ok_or_else(|| OpenError::Unsupported {
             path: path.to_path_buf(),
-            what: format!("a character device whose size {file} does not tell; only devdax devices hold pools"),
+            what: format!(
+                "a character device whose size {file} does not tell; only devdax devices hold pools"
+            ),
         })
 }

@@ -42,7 +42,11 @@ pub enum BackupError {
 impl fmt::Display for BackupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io { path, doing, source } => {
+            Self::Io {
+                path,
+                doing,
+                source,
+            } => {
                 write!(f, "{}: {doing} failed: {source}", path.display())
             }
             Self::Exists(path) => write!(f, "{}: there already; it was left alone", path.display()),
@@ -80,7 +84,11 @@ impl<M: Media> Pool<M> {
         let partial = PathBuf::from(name);
         let io = |doing| {
             let path = partial.clone();
-            move |source| BackupError::Io { path, doing, source }
+            move |source| BackupError::Io {
+                path,
+                doing,
+                source,
+            }
         };
         if !recorder.start() {
             return Err(BackupError::Busy);
@@ -93,7 +101,10 @@ impl<M: Media> Pool<M> {
             .and_then(|file| self.copy_pages(&file).map_err(io("write")).map(|_| file));
         let (superblock, lines) = {
             // Under the lock the pool cannot grow: what is recorded fits this superblock.
-            let superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            let superblock = self
+                .superblock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             (superblock.clone(), recorder.stop())
         };
         let made = copied.and_then(|file| {
@@ -102,13 +113,18 @@ impl<M: Media> Pool<M> {
                 for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
                     to.copy_from_slice(&word.to_le_bytes());
                 }
-                file.write_all_at(&bytes, line * LINE as u64).map_err(io("write"))?;
+                file.write_all_at(&bytes, line * LINE as u64)
+                    .map_err(io("write"))?;
             }
             let size = stamp(superblock, &file).map_err(io("write"))?;
             file.sync_all().map_err(io("sync"))?;
             std::fs::hard_link(&partial, to).map_err(|source| match source.kind() {
                 io::ErrorKind::AlreadyExists => BackupError::Exists(to.to_path_buf()),
-                _ => BackupError::Io { path: to.to_path_buf(), doing: "name the backup", source },
+                _ => BackupError::Io {
+                    path: to.to_path_buf(),
+                    doing: "name the backup",
+                    source,
+                },
             })?;
             Ok(size)
         });

@@ -35,7 +35,7 @@ pub const INITIAL: u64 = 2 << 20;
 
 const _: () = assert!(CHUNK_TABLE + REGION_CHUNKS * 8 == ROOT_TABLE);
 const _: () = assert!(ROOT_TABLE + ROOT_SLOT * ROOTS as u64 == CHUNK);
-const _: () = assert!(INITIAL % CHUNK == 0 && INITIAL >= 2 * CHUNK);
+const _: () = assert!(INITIAL.is_multiple_of(CHUNK) && INITIAL >= 2 * CHUNK);
 
 /// What a chunk is used for: one 8-byte word in the chunk table, changed by NAW only.
 ///
@@ -71,7 +71,10 @@ pub enum ChunkUse {
 impl ChunkUse {
     fn fold(word: u64) -> u64 {
         let bytes = (word & !(0xFF << 24)).to_le_bytes();
-        bytes.iter().fold(0xA5u8, |acc, b| acc.rotate_left(3) ^ b).into()
+        bytes
+            .iter()
+            .fold(0xA5u8, |acc, b| acc.rotate_left(3) ^ b)
+            .into()
     }
 
     /// The word that stands for this use.
@@ -119,8 +122,14 @@ mod tests {
         let uses = [
             ChunkUse::Free,
             ChunkUse::Header,
-            ChunkUse::Blocks { owner: 47, class: 20 },
-            ChunkUse::Run { owner: 3, chunks: 70_000 },
+            ChunkUse::Blocks {
+                owner: 47,
+                class: 20,
+            },
+            ChunkUse::Run {
+                owner: 3,
+                chunks: 70_000,
+            },
         ];
         for used in uses {
             let word = used.encode();

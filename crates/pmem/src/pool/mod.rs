@@ -104,7 +104,9 @@ pub struct Pool<M: Media> {
 
 impl<M: Media> std::fmt::Debug for Pool<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -134,8 +136,11 @@ impl<M: Media> Pool<M> {
             };
             let mut pool = Self::assemble(pm, path, superblock, true);
             for chunk in 0..(size / CHUNK) as u32 {
-                let used =
-                    if u64::from(chunk) % REGION_CHUNKS == 0 { ChunkUse::Header } else { ChunkUse::Free };
+                let used = if u64::from(chunk) % REGION_CHUNKS == 0 {
+                    ChunkUse::Header
+                } else {
+                    ChunkUse::Free
+                };
                 // A device may hold anything; a file holds zeros already.
                 if pool.chunk_word(chunk).load(&pool.pm, Ordering::Relaxed) != used.encode() {
                     // PERSIST: the chunk tables, before the superblock makes this a pool.
@@ -146,7 +151,10 @@ impl<M: Media> Pool<M> {
                 pool.clear_root(index);
             }
             // PERSIST: (in `write`) from here on this is a pool.
-            pool.superblock.get_mut().unwrap_or_else(PoisonError::into_inner).write(&pool.pm);
+            pool.superblock
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner)
+                .write(&pool.pm);
             pool.load_chunks()?;
             let uuid = pool.uuid();
             pool.pm.attach(*uuid.as_bytes())?;
@@ -165,7 +173,10 @@ impl<M: Media> Pool<M> {
     /// # Errors
     /// An [`OpenError`] that says what the file is instead of a healthy pool. Nothing has changed.
     pub fn open(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, OpenError> {
-        let corrupt = |what: String| OpenError::Corrupt { path: path.to_path_buf(), what };
+        let corrupt = |what: String| OpenError::Corrupt {
+            path: path.to_path_buf(),
+            what,
+        };
         let pm = M::open(path, INITIAL, &options.media)?;
         if pm.len() < 2 * CHUNK {
             return Err(short_file(path, pm.len()));
@@ -179,7 +190,10 @@ impl<M: Media> Pool<M> {
             });
         }
         if superblock.size % CHUNK != 0 || superblock.size < 2 * CHUNK {
-            return Err(corrupt(format!("superblock: a size of {} bytes", superblock.size)));
+            return Err(corrupt(format!(
+                "superblock: a size of {} bytes",
+                superblock.size
+            )));
         }
         if let Some(written) = superblock.medium
             && !superblock.clean
@@ -210,7 +224,10 @@ impl<M: Media> Pool<M> {
             pool.root_at(index).map_err(corrupt)?;
         }
         {
-            let mut superblock = pool.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut superblock = pool
+                .superblock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             superblock.generation += 1;
             superblock.clean = false;
             superblock.medium = Some(pool.pm.kind());
@@ -241,7 +258,10 @@ impl<M: Media> Pool<M> {
     fn load_chunks(&self) -> Result<Vec<(u32, u32)>, OpenError> {
         let corrupt = |chunk: u32, what: &str| OpenError::Corrupt {
             path: self.path.clone(),
-            what: format!("chunk {chunk} (offset {:#x}): {what}", u64::from(chunk) * CHUNK),
+            what: format!(
+                "chunk {chunk} (offset {:#x}): {what}",
+                u64::from(chunk) * CHUNK
+            ),
         };
         let end = (self.size() / CHUNK) as u32;
         let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
@@ -323,7 +343,10 @@ impl<M: Media> Pool<M> {
 
     /// The 8-byte word at `at`, which is inside the pool and 8-aligned.
     pub(crate) fn word_at(&self, at: u64) -> &PWord {
-        debug_assert!(at % 8 == 0 && at + 8 <= self.pm.len(), "word at {at:#x}");
+        debug_assert!(
+            at.is_multiple_of(8) && at + 8 <= self.pm.len(),
+            "word at {at:#x}"
+        );
         // SAFETY: 1. callers pass places inside the pool; 2. 8-aligned; 3. every bit pattern is a
         // valid PWord; 4. the mapping outlives the borrow of `self`.
         unsafe { &*self.pm.base().wrapping_add(at as usize).cast::<PWord>() }
@@ -360,12 +383,18 @@ impl<M: Media> Pool<M> {
 
     /// Bytes of the pool.
     pub fn size(&self) -> u64 {
-        self.superblock.lock().unwrap_or_else(PoisonError::into_inner).size
+        self.superblock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .size
     }
 
     /// Identity of the pool.
     pub fn uuid(&self) -> Uuid {
-        self.superblock.lock().unwrap_or_else(PoisonError::into_inner).uuid
+        self.superblock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .uuid
     }
 
     /// What the pool says about itself.
@@ -373,8 +402,15 @@ impl<M: Media> Pool<M> {
         let (size, uuid, unassigned) = {
             // Both at once, or the pool may grow in between.
             let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
-            let superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
-            (superblock.size, superblock.uuid, space.free.len() as u64 * CHUNK)
+            let superblock = self
+                .superblock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            (
+                superblock.size,
+                superblock.uuid,
+                space.free.len() as u64 * CHUNK,
+            )
         };
         let assigned = size - unassigned;
         let free_blocks: u64 = self.open_heaps().iter().map(|heap| heap.free_bytes()).sum();
@@ -387,7 +423,11 @@ impl<M: Media> Pool<M> {
             pool_bytes: size,
             used_bytes: assigned - free_blocks,
             free_bytes: unassigned + free_blocks,
-            fragmentation: if assigned == 0 { 0.0 } else { free_blocks as f64 / assigned as f64 },
+            fragmentation: if assigned == 0 {
+                0.0
+            } else {
+                free_blocks as f64 / assigned as f64
+            },
             was_clean: self.was_clean,
             media_recovery: self.pm.recovery(),
         }
@@ -412,7 +452,10 @@ impl<M: Media> Drop for Pool<M> {
         if self.pm.sync().is_err() {
             return; // stays marked in use; the next opening recovers
         }
-        let superblock = self.superblock.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let superblock = self
+            .superblock
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         superblock.generation += 1;
         superblock.clean = true;
         // PERSIST: (in `write`) the pool is clean; nothing follows.
@@ -425,14 +468,24 @@ impl<M: Media> Drop for Pool<M> {
 fn short_file(path: &Path, len: u64) -> OpenError {
     use std::io::Read;
     let mut start = [0; 8];
-    let magic = std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut start)).is_ok()
+    let magic = std::fs::File::open(path)
+        .and_then(|mut f| f.read_exact(&mut start))
+        .is_ok()
         && start == superblock::MAGIC;
     if magic {
-        OpenError::Truncated { path: path.to_path_buf(), expected: 2 * CHUNK, found: len }
+        OpenError::Truncated {
+            path: path.to_path_buf(),
+            expected: 2 * CHUNK,
+            found: len,
+        }
     } else {
         OpenError::NotAPool {
             path: path.to_path_buf(),
-            found: if len == 0 { "the file is empty".into() } else { format!("only {len} bytes") },
+            found: if len == 0 {
+                "the file is empty".into()
+            } else {
+                format!("only {len} bytes")
+            },
         }
     }
 }

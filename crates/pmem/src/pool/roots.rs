@@ -169,14 +169,19 @@ pub struct Root<M: Media> {
 
 impl<M: Media> fmt::Debug for Root<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Root").field("index", &self.index).finish_non_exhaustive()
+        f.debug_struct("Root")
+            .field("index", &self.index)
+            .finish_non_exhaustive()
     }
 }
 
 impl<M: Media> Drop for Root<M> {
     fn drop(&mut self) {
-        let mut open =
-            self.pool.open_roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = self
+            .pool
+            .open_roots
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         self.pool.drop_heap(self.index);
         *open &= !(1 << self.index);
     }
@@ -204,7 +209,10 @@ impl<M: Media> Root<M> {
     /// Makes the root findable. What it leads to is durable before.
     pub fn publish(&self) {
         // PERSIST: the root exists from here on; its descriptor and structure are durable already.
-        self.pool.slot(self.index).state.publish(&self.pool.pm, PUBLISHED);
+        self.pool
+            .slot(self.index)
+            .state
+            .publish(&self.pool.pm, PUBLISHED);
     }
 
     /// Takes an unpublished (or no longer wanted) root back and frees its slot. Its chunks are
@@ -255,21 +263,30 @@ impl<M: Media> Pool<M> {
 
     /// The roots in this pool.
     pub fn roots(&self) -> Vec<RootInfo> {
-        (0..ROOTS).filter_map(|i| self.root_at(i).ok().flatten()).collect()
+        (0..ROOTS)
+            .filter_map(|i| self.root_at(i).ok().flatten())
+            .collect()
     }
 
     /// Starts a new root. It is not there after a crash until [`Root::publish`].
     ///
     /// # Errors
     /// [`RootError`]; nothing has changed then.
-    pub fn create_root(self: &Arc<Self>, name: &str, kind: &RootKind) -> Result<Root<M>, RootError> {
+    pub fn create_root(
+        self: &Arc<Self>,
+        name: &str,
+        kind: &RootKind,
+    ) -> Result<Root<M>, RootError> {
         if self.pm.read_only() {
             return Err(RootError::ReadOnly);
         }
         if name.is_empty() || name.len() > ROOT_NAME || kind.design.len() > 16 {
             return Err(RootError::BadName(name.to_owned()));
         }
-        let mut open = self.open_roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = self
+            .open_roots
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if self.roots().iter().any(|root| root.name == name) {
             return Err(RootError::Exists(name.to_owned()));
         }
@@ -296,14 +313,18 @@ impl<M: Media> Pool<M> {
             // ORDERING: Relaxed; `publish` orders it.
             word.store(&self.pm, u64::from_le_bytes(eight), Ordering::Relaxed);
         }
-        slot.crc.store(&self.pm, crc32c::crc32c(&bytes).into(), Ordering::Relaxed);
+        slot.crc
+            .store(&self.pm, crc32c::crc32c(&bytes).into(), Ordering::Relaxed);
         for word in &slot.words {
             word.store(&self.pm, 0, Ordering::Relaxed);
         }
         // PERSIST: the slot's content, before the state word that makes it count.
         self.pm.persist(slot);
         *open |= 1 << index;
-        Ok(Root { pool: Arc::clone(self), index })
+        Ok(Root {
+            pool: Arc::clone(self),
+            index,
+        })
     }
 
     /// Opens a published root.
@@ -316,9 +337,14 @@ impl<M: Media> Pool<M> {
         name: &str,
         kind: Option<&RootKind>,
     ) -> Result<Root<M>, RootError> {
-        let mut open = self.open_roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = self
+            .open_roots
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         for index in 0..ROOTS {
-            let Ok(Some(info)) = self.root_at(index) else { continue };
+            let Ok(Some(info)) = self.root_at(index) else {
+                continue;
+            };
             if info.name != name {
                 continue;
             }
@@ -335,7 +361,10 @@ impl<M: Media> Pool<M> {
                 return Err(RootError::Busy(name.to_owned()));
             }
             *open |= 1 << index;
-            return Ok(Root { pool: Arc::clone(self), index });
+            return Ok(Root {
+                pool: Arc::clone(self),
+                index,
+            });
         }
         Err(RootError::NotFound(name.to_owned()))
     }
@@ -364,7 +393,9 @@ fn decode(bytes: &[u8; DESCRIPTOR]) -> Option<RootInfo> {
         _ => None,
     };
     let name = std::str::from_utf8(bytes.get(1..1 + usize::from(bytes[0]))?).ok()?;
-    let design = std::str::from_utf8(&bytes[48..64]).ok()?.trim_end_matches('\0');
+    let design = std::str::from_utf8(&bytes[48..64])
+        .ok()?
+        .trim_end_matches('\0');
     let mut four = [0; 4];
     four.copy_from_slice(&bytes[68..72]);
     Some(RootInfo {

@@ -74,7 +74,10 @@ impl<M: Media> Pool<M> {
                 most: u64::from(MAX_RUN) * CHUNK,
             });
         }
-        let mut space = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut space = self
+            .space
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let first = loop {
             if let Some(first) = find_run(&space.free, chunks) {
                 break first;
@@ -92,17 +95,26 @@ impl<M: Media> Pool<M> {
 
     /// Gives back the chunks that begin at `first`. Nothing durable may lead there.
     pub(crate) fn release_chunks(&self, first: u32, chunks: u32) {
-        let mut space = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut space = self
+            .space
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         // PERSIST: the chunk is free, before it (or a run over it) is assigned again.
-        self.chunk_word(first).publish(&self.pm, ChunkUse::Free.encode());
+        self.chunk_word(first)
+            .publish(&self.pm, ChunkUse::Free.encode());
         space.free.extend(first..first + chunks);
     }
 
     fn grow(&self, space: &mut Space, chunks: u32) -> Result<(), SpaceError> {
-        let mut superblock =
-            self.superblock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut superblock = self
+            .superblock
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let old = superblock.size;
-        let step = (old / 128).clamp(u64::from(chunks) * CHUNK, MAX_STEP.max(u64::from(chunks) * CHUNK));
+        let step = (old / 128).clamp(
+            u64::from(chunks) * CHUNK,
+            MAX_STEP.max(u64::from(chunks) * CHUNK),
+        );
         let capacity = self.pm.capacity() / CHUNK * CHUNK;
         let wanted = (old + step).next_multiple_of(STEP);
         // Near the end of what can be addressed, take what is left.
@@ -115,7 +127,8 @@ impl<M: Media> Pool<M> {
         for chunk in (old / CHUNK) as u32..(new / CHUNK) as u32 {
             if u64::from(chunk) % REGION_CHUNKS == 0 {
                 // PERSIST: the new region's header, before the superblock says that it exists.
-                self.chunk_word(chunk).publish(&self.pm, ChunkUse::Header.encode());
+                self.chunk_word(chunk)
+                    .publish(&self.pm, ChunkUse::Header.encode());
             } else {
                 space.free.insert(chunk);
             }
@@ -137,11 +150,17 @@ impl<M: Media> Pool<M> {
             return Err(SpaceError::ReadOnly);
         }
         // A copy that is being made reads up to the length that it saw.
-        let _tail = self.tail.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _tail = self
+            .tail
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         {
             // Locked until the chunks are given back: a root that is closed and opened again in
             // between would hold them through another allocator.
-            let heaps = self.heaps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let heaps = self
+                .heaps
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             for heap in heaps.iter().flatten() {
                 heap.empty_caches();
                 for (first, chunks) in heap.take_empty() {
@@ -149,9 +168,14 @@ impl<M: Media> Pool<M> {
                 }
             }
         }
-        let mut space = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut superblock =
-            self.superblock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut space = self
+            .space
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut superblock = self
+            .superblock
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let before = superblock.size;
         let mut end = (before / CHUNK) as u32;
         let floor = (INITIAL / CHUNK) as u32;
@@ -172,15 +196,25 @@ impl<M: Media> Pool<M> {
             // PERSIST: (in `write`) the smaller size, before the file is cut: a crash in between
             // leaves a file that is too long, which the next writer cuts.
             superblock.write(&self.pm);
-            self.pm.commit().map_err(|e| SpaceError::io("committing the new size", std::io::Error::other(e.to_string())))?;
+            self.pm.commit().map_err(|e| {
+                SpaceError::io(
+                    "committing the new size",
+                    std::io::Error::other(e.to_string()),
+                )
+            })?;
             self.pm.shrink(after)?;
         }
         let mut punched = 0;
         for (first, chunks) in runs(&space.free) {
-            self.pm.punch(u64::from(first) * CHUNK, u64::from(chunks) * CHUNK)?;
+            self.pm
+                .punch(u64::from(first) * CHUNK, u64::from(chunks) * CHUNK)?;
             punched += u64::from(chunks) * CHUNK;
         }
-        Ok(CompactReport { before_bytes: before, after_bytes: after, punched_bytes: punched })
+        Ok(CompactReport {
+            before_bytes: before,
+            after_bytes: after,
+            punched_bytes: punched,
+        })
     }
 }
 

@@ -98,7 +98,9 @@ impl Superblock {
             size: u64_at(bytes, 24),
             uuid: Uuid::from_bytes(uuid),
             clean: u32_at(bytes, 48) == 1,
-            medium: u8::try_from(u32_at(bytes, 52)).ok().and_then(MediumKind::from_code),
+            medium: u8::try_from(u32_at(bytes, 52))
+                .ok()
+                .and_then(MediumKind::from_code),
         })
     }
 
@@ -137,7 +139,9 @@ impl Superblock {
 
     fn choose(path: &Path, a: &[u8; BYTES], b: &[u8; BYTES]) -> Result<Self, OpenError> {
         match (Self::decode(a), Self::decode(b)) {
-            (Copy::Whole(a), Copy::Whole(b)) => Ok(if a.generation >= b.generation { a } else { b }),
+            (Copy::Whole(a), Copy::Whole(b)) => {
+                Ok(if a.generation >= b.generation { a } else { b })
+            }
             (Copy::Whole(whole), _) | (_, Copy::Whole(whole)) => Ok(whole),
             (Copy::NoMagic, Copy::NoMagic) => Err(OpenError::NotAPool {
                 path: path.to_path_buf(),
@@ -180,7 +184,10 @@ impl Superblock {
 
 /// The words of the copy at `at`. The pool is at least two chunks long by then.
 fn words<M: Media>(pm: &M, at: u64) -> &[PWord; BYTES / 8] {
-    debug_assert!(at + BYTES as u64 <= pm.len(), "the caller checked the length");
+    debug_assert!(
+        at + BYTES as u64 <= pm.len(),
+        "the caller checked the length"
+    );
     // SAFETY: 1. `at + 512 <= len`, so the range is mapped; 2. both places are 8-aligned; 3. every
     // bit pattern is a valid PWord; 4. the mapping lives as long as `pm`.
     unsafe { &*pm.base().wrapping_add(at as usize).cast() }
@@ -204,13 +211,21 @@ mod tests {
     fn round_trip_and_choice_of_copy() {
         let path = Path::new("p");
         let old = sample().encode();
-        let new = Superblock { generation: 8, ..sample() }.encode();
+        let new = Superblock {
+            generation: 8,
+            ..sample()
+        }
+        .encode();
         assert_eq!(Superblock::choose(path, &old, &new).unwrap().generation, 8);
         assert_eq!(Superblock::choose(path, &new, &old).unwrap().generation, 8);
         for bit in 0..BYTES * 8 {
             let mut torn = new;
             torn[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Superblock::choose(path, &torn, &old).unwrap(), sample(), "bit {bit}");
+            assert_eq!(
+                Superblock::choose(path, &torn, &old).unwrap(),
+                sample(),
+                "bit {bit}"
+            );
         }
     }
 
@@ -224,8 +239,14 @@ mod tests {
             Superblock::choose(path, &copy, &copy).unwrap_err()
         };
         assert!(matches!(with(0, b"x"), OpenError::NotAPool { .. }));
-        assert!(matches!(with(8, &[1, 2, 3, 4]), OpenError::OtherEndianness(_)));
-        assert!(matches!(with(12, &[9, 0, 0, 0]), OpenError::NewerVersion { found: 9, .. }));
+        assert!(matches!(
+            with(8, &[1, 2, 3, 4]),
+            OpenError::OtherEndianness(_)
+        ));
+        assert!(matches!(
+            with(12, &[9, 0, 0, 0]),
+            OpenError::NewerVersion { found: 9, .. }
+        ));
         assert!(matches!(with(100, b"x"), OpenError::Corrupt { .. }));
         let zeros = [0; BYTES];
         assert!(

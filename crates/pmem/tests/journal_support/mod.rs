@@ -28,7 +28,10 @@ pub fn options(access: Access, durability: Durability) -> MediaOptions {
 /// The word `word` of line `line` after the superblocks.
 pub fn word(pm: &Journal, line: u64, word: usize) -> &PWord {
     let offset = (FIRST_LINE + line) as usize * LINE + word * 8;
-    assert!(word < 8 && (offset as u64) < pm.len(), "line {line} is in the pool");
+    assert!(
+        word < 8 && (offset as u64) < pm.len(),
+        "line {line} is in the pool"
+    );
     // SAFETY: 1. in bounds (just checked) and 8-byte aligned; 2. a `PWord` is an atomic, so shared
     // references are all that is ever made; 3. the mapping outlives the borrow of `pm`.
     unsafe { &*pm.base().add(offset).cast::<PWord>() }
@@ -49,7 +52,10 @@ pub fn format(pm: &Journal, uuid: [u8; 16]) {
 }
 
 pub fn create(disk: &FaultDisk, o: &MediaOptions) -> Result<Journal, OpenError> {
-    let o = MediaOptions { access: Access::Create, ..o.clone() };
+    let o = MediaOptions {
+        access: Access::Create,
+        ..o.clone()
+    };
     let pm = Journal::open_on(
         disk.file(Which::Pool),
         disk.file(Which::Journal),
@@ -186,7 +192,9 @@ pub fn verify(pm: &Journal, threads: u64, acknowledged: &Acknowledged) -> Result
     let mut sum = 0;
     let shared = get(pm, SHARED);
     if shared < acknowledged.shared.load(Ordering::SeqCst) {
-        return Err(format!("shared counter {shared}, acknowledged {acknowledged:?}"));
+        return Err(format!(
+            "shared counter {shared}, acknowledged {acknowledged:?}"
+        ));
     }
     for thread in 0..threads {
         lines.extend((0..RING + 2).map(|slot| ring_line(thread, slot)));
@@ -194,7 +202,9 @@ pub fn verify(pm: &Journal, threads: u64, acknowledged: &Acknowledged) -> Result
         sum += done;
         let promised = acknowledged.steps[thread as usize].load(Ordering::SeqCst);
         if done < promised {
-            return Err(format!("thread {thread}: {done} steps, {promised} acknowledged"));
+            return Err(format!(
+                "thread {thread}: {done} steps, {promised} acknowledged"
+            ));
         }
         for slot in 0..RING {
             let found = get(pm, ring_line(thread, slot));
@@ -208,13 +218,17 @@ pub fn verify(pm: &Journal, threads: u64, acknowledged: &Acknowledged) -> Result
         }
         let echo = get(pm, echo_line(thread));
         if echo > shared {
-            return Err(format!("thread {thread} echoes {echo}, the shared counter is {shared}"));
+            return Err(format!(
+                "thread {thread} echoes {echo}, the shared counter is {shared}"
+            ));
         }
     }
     for line in lines {
         let (first, last) = (get(pm, line), word(pm, line, 7).load(pm, Ordering::Acquire));
         if last > first {
-            return Err(format!("line {line} is torn: first word {first}, last {last}"));
+            return Err(format!(
+                "line {line} is torn: first word {first}, last {last}"
+            ));
         }
     }
     Ok(sum)

@@ -4,7 +4,7 @@
 //! line 0      | version lock | count:16 level:8 skip:16 | key word 0..5 |
 //! line 1..3   | key word 6 .. 29                                        |
 //! line 4..5   | child 0 .. 30 (u32)                             | spare |
-//! line 6..9   | pointer 0 .. 29 to whole separators  (byte strings only) |
+//! line 6..9   | prefix:16 bytes | pointer 0 .. 29 to whole separators    |  byte strings only
 //! ```
 //!
 //! # Invariants (whenever the node is not locked)
@@ -13,7 +13,8 @@
 //!    node's own range goes.
 //! 3. Key words from `count` on are `u64::MAX` and pointers from `count` on are null.
 //! 4. All separators of the node start with the same `skip` bytes; a key word is the 8 bytes after
-//!    them. `skip` is the longest that fits when the node was last rebuilt (0 for `u64`).
+//!    them. `skip` is the longest that fitted when the node was last rebuilt (0 for `u64`), and the
+//!    first 16 of these bytes are kept in the node.
 //! 5. `level` is 1 above the leaves and one less in each child. It never changes while the node is
 //!    reachable, except in the root.
 //!
@@ -40,14 +41,15 @@ pub(super) struct Node<S: Separator + ?Sized> {
     keys: [AtomicU64; SLOTS],
     children: [AtomicU32; SLOTS + 1],
     spare: AtomicU32,
+    prefix: S::Prefix,
     full: [S::Slot; SLOTS],
 }
 
 const _: () = assert!(size_of::<Node<u64>>() == 384 && align_of::<Node<u64>>() == 64);
-const _: () = assert!(size_of::<Node<[u8]>>() == 640);
+const _: () = assert!(size_of::<Node<[u8]>>() == 640 && align_of::<Node<[u8]>>() == 64);
 const _: () = assert!(std::mem::offset_of!(Node<u64>, keys) == 16);
 const _: () = assert!(std::mem::offset_of!(Node<u64>, children) == 256);
-const _: () = assert!(Node::<[u8]>::FULL_AT == 384);
+const _: () = assert!(Node::<[u8]>::FULL_AT == 400);
 
 // SAFETY: 1. every field is an atomic or zero-sized; 2. zero is a valid value of each (an unlocked
 // version, no separators, null pointers); 3. none has a destructor.
@@ -174,14 +176,17 @@ impl<S: Separator + ?Sized> Node<S> {
         };
         let count = meta.count.min(SLOTS);
         if meta.skip > 0 {
-            let Some(first) = self.separator(0) else {
-                return 0;
-            };
-            // SAFETY: as above.
-            match key.cmp_prefix(unsafe { S::view(&first) }, meta.skip) {
-                Order::Less => return 0,
-                Order::Greater => return count,
-                Order::Equal => {}
+            let order = key.cmp_kept_prefix(&self.prefix, meta.skip).or_else(|| {
+                let first = self.separator(0)?;
+                // SAFETY: as above.
+                Some(key.cmp_prefix(unsafe { S::view(&first) }, meta.skip))
+            });
+            match order {
+                Some(Order::Equal) => {}
+                Some(Order::Greater) => return count,
+                // Nothing in the first slot: a node without separators, or seen in the middle of a
+                // change.
+                Some(Order::Less) | None => return 0,
             }
         }
         let word = key.word(meta.skip);
@@ -261,7 +266,10 @@ impl<S: Separator + ?Sized> Node<S> {
             };
             // They are sorted: what the outermost two share, all do.
             // SAFETY: the caller's obligation.
-            meta.skip = unsafe { S::view(&first).common_prefix(S::view(&last), 0xFFFF) };
+            unsafe {
+                meta.skip = S::view(&first).common_prefix(S::view(&last), 0xFFFF);
+                S::view(&first).store_prefix(&self.prefix, meta.skip);
+            }
         }
         for i in 0..meta.count {
             let Some(full) = self.separator(i) else {
@@ -383,6 +391,7 @@ impl<S: Separator + ?Sized> Node<S> {
             self.set_child(i, other.child(i));
         }
         self.clear(meta.count, self.meta().count.max(meta.count));
+        S::copy_prefix(&self.prefix, &other.prefix);
         self.set_meta(meta);
     }
 
@@ -426,7 +435,10 @@ impl<S: Separator + ?Sized> Node<S> {
             };
             // SAFETY: both are in the index, and no one writes.
             let (separator, first) = unsafe { (S::view(&full), S::view(&first)) };
-            if separator.cmp_prefix(first, meta.skip) != Order::Equal {
+            let kept = separator.cmp_kept_prefix(&self.prefix, meta.skip);
+            if separator.cmp_prefix(first, meta.skip) != Order::Equal
+                || meta.skip > 0 && kept.is_some_and(|order| order != Order::Equal)
+            {
                 return Err(format!(
                     "separator {i} lacks the prefix of {} bytes",
                     meta.skip

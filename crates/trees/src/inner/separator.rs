@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Words compare like the strings' tails do, except that equal words decide nothing; then the
-//! strings themselves are compared.
+//! strings themselves are compared. That the key has the node's prefix at all is checked against its
+//! first 16 bytes, kept in the node, and past those against the first separator.
 //!
 //! # Lifetime of byte-string separators
 //! 1. One is allocated when it enters the index, never changes, and moves between nodes as a
@@ -17,7 +18,7 @@
 //!    first; only then is it handed to the epoch collector. A reader that is pinned later than that
 //!    finds no slot with it, one pinned earlier keeps it alive.
 
-use crate::sync::AtomicPtr;
+use crate::sync::{AtomicPtr, AtomicU64};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cmp::Ordering as Order;
 use std::fmt::Debug;
@@ -45,6 +46,9 @@ pub trait Separator:
     /// What a node keeps beside the word. All zero is an empty one.
     #[doc(hidden)]
     type Slot: Send + Sync;
+    /// The start of the prefix that a node's separators share. All zero is an empty one.
+    #[doc(hidden)]
+    type Prefix: Send + Sync;
 
     /// The word of this key in a node whose separators share `skip` bytes, this key included.
     #[doc(hidden)]
@@ -55,6 +59,15 @@ pub trait Separator:
     /// Length of the longest common prefix, at most `most`.
     #[doc(hidden)]
     fn common_prefix(&self, other: &Self, most: usize) -> usize;
+    /// Keeps the first `skip` bytes of this key, as many as there is room for.
+    #[doc(hidden)]
+    fn store_prefix(&self, prefix: &Self::Prefix, skip: usize);
+    /// Copies a kept prefix.
+    #[doc(hidden)]
+    fn copy_prefix(to: &Self::Prefix, from: &Self::Prefix);
+    /// Like `cmp_prefix`, against a kept prefix; `None` if what is kept does not decide.
+    #[doc(hidden)]
+    fn cmp_kept_prefix(&self, prefix: &Self::Prefix, skip: usize) -> Option<Order>;
     /// A copy that the index owns, and the bytes it takes.
     #[doc(hidden)]
     fn allocate(&self) -> (Self::Full, usize);
@@ -87,6 +100,7 @@ impl Separator for u64 {
     const EXACT: bool = true;
     type Full = u64;
     type Slot = NoSlot;
+    type Prefix = NoSlot;
 
     #[inline(always)]
     fn word(&self, _skip: usize) -> u64 {
@@ -101,6 +115,17 @@ impl Separator for u64 {
     #[inline(always)]
     fn common_prefix(&self, _other: &Self, _most: usize) -> usize {
         0
+    }
+
+    #[inline(always)]
+    fn store_prefix(&self, _prefix: &Self::Prefix, _skip: usize) {}
+
+    #[inline(always)]
+    fn copy_prefix(_to: &Self::Prefix, _from: &Self::Prefix) {}
+
+    #[inline(always)]
+    fn cmp_kept_prefix(&self, _prefix: &Self::Prefix, _skip: usize) -> Option<Order> {
+        Some(Order::Equal)
     }
 
     #[inline(always)]
@@ -138,6 +163,27 @@ pub struct ByteSeparator(NonNull<u32>);
 #[derive(Debug)]
 pub struct FullSlot(AtomicPtr<u32>);
 
+/// The first 16 bytes of a node's common prefix, big-endian, zero padded: so that most searches
+/// need not follow a pointer to check it.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct KeptPrefix([AtomicU64; 2]);
+
+/// Bytes of a prefix that are kept in the node.
+const KEPT: usize = 16;
+
+/// The bits of a kept prefix that its first `skip` bytes take.
+fn prefix_mask(skip: usize) -> u128 {
+    u128::MAX
+        .checked_shl(8 * (KEPT - skip.min(KEPT)) as u32)
+        .unwrap_or(0)
+}
+
+/// The first 16 bytes of a key, zero padded.
+fn start(key: &[u8]) -> u128 {
+    u128::from(key.word(0)) << 64 | u128::from(key.word(8))
+}
+
 /// Size of the length field.
 const LEN: usize = size_of::<u32>();
 
@@ -169,6 +215,7 @@ impl Separator for [u8] {
     const EXACT: bool = false;
     type Full = ByteSeparator;
     type Slot = FullSlot;
+    type Prefix = KeptPrefix;
 
     #[inline]
     fn word(&self, skip: usize) -> u64 {
@@ -194,6 +241,31 @@ impl Separator for [u8] {
             .take(most)
             .take_while(|(a, b)| a == b)
             .count()
+    }
+
+    fn store_prefix(&self, prefix: &Self::Prefix, skip: usize) {
+        let bits = start(self) & prefix_mask(skip);
+        // ORDERING: Relaxed, here and below; as for the node's other words.
+        prefix.0[0].store((bits >> 64) as u64, Ordering::Relaxed);
+        prefix.0[1].store(bits as u64, Ordering::Relaxed);
+    }
+
+    fn copy_prefix(to: &Self::Prefix, from: &Self::Prefix) {
+        for (to, from) in to.0.iter().zip(&from.0) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn cmp_kept_prefix(&self, prefix: &Self::Prefix, skip: usize) -> Option<Order> {
+        let [high, low] = [0, 1].map(|i| u128::from(prefix.0[i].load(Ordering::Relaxed)));
+        let mine = start(self) & prefix_mask(skip);
+        match mine.cmp(&(high << 64 | low)) {
+            // Its padding took the place of zero bytes of the prefix: it is shorter, so it is less.
+            Order::Equal if self.len() < skip.min(KEPT) => Some(Order::Less),
+            Order::Equal if skip > KEPT => None,
+            order => Some(order),
+        }
     }
 
     fn allocate(&self) -> (Self::Full, usize) {
@@ -265,6 +337,35 @@ mod tests {
         assert_eq!(b"abc".cmp_prefix(b"abcd", 4), Order::Less);
         assert_eq!(b"abcde".cmp_prefix(b"abcd", 4), Order::Equal);
         assert_eq!(b"abd".cmp_prefix(b"abcd", 4), Order::Greater);
+        let prefix = KeptPrefix([const { AtomicU64::new(0) }; 2]);
+        for kept in [
+            &b"tenant\0\0"[..],
+            b"tenant:000000\0\0\0",
+            b"tenant:000000\0\0\0more",
+        ] {
+            let skip = kept.len();
+            kept.store_prefix(&prefix, skip);
+            for key in [
+                &b""[..],
+                b"tenant",
+                b"tenant\0",
+                b"tenant\0\0x",
+                b"tenant:",
+                b"tenant\x01",
+                b"tenanu",
+                b"tenant:000000",
+                b"tenant:000000\0\0",
+                b"tenant:000000\0\0\0",
+                b"tenant:000000\0\0\0more",
+                b"u",
+            ] {
+                let exact = key.cmp_prefix(kept, skip);
+                match key.cmp_kept_prefix(&prefix, skip) {
+                    Some(order) => assert_eq!(order, exact, "{key:?} against {kept:?}"),
+                    None => assert!(skip > KEPT && key.starts_with(&kept[..KEPT]), "{key:?}"),
+                }
+            }
+        }
         assert_eq!(b"abcd".common_prefix(b"abxd", 9), 2);
         assert_eq!(b"abcd".common_prefix(b"abcd", 3), 3);
     }

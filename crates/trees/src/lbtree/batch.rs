@@ -79,6 +79,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         for pairs in pairs.chunks(TOGETHER) {
             self.insert_together(pairs, out);
         }
+        if out.iter().any(Result::is_ok)
+            && let Err(e) = self.commit()
+        {
+            for result in out.iter_mut().filter(|result| result.is_ok()) {
+                *result = Err(e.duplicate().into());
+            }
+        }
     }
 
     fn insert_together<Q: Borrow<K>, W: Borrow<V>>(
@@ -88,7 +95,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     ) {
         let guard = epoch::pin();
         let start = out.len();
-        out.extend(pairs.iter().map(|(k, v)| self.check_pair(k.borrow(), v.borrow())));
+        out.extend(
+            pairs
+                .iter()
+                .map(|(k, v)| self.check_pair(k.borrow(), v.borrow())),
+        );
         let mut located = [Located::default(); TOGETHER];
         let located = &mut located[..pairs.len()];
         let keys: Vec<&K> = pairs.iter().map(|(key, _)| key.borrow()).collect();
@@ -111,19 +122,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 Err(e) => out[start + i] = Err(e),
             }
         }
-        let placed: Vec<usize> = self.publish_together(held);
-        if !placed.is_empty()
-            && let Err(e) = self.commit()
-        {
-            for i in placed {
-                out[start + i] = Err(e.duplicate().into());
-            }
-        }
+        self.publish_together(held);
         drop(guard);
         for i in later {
             let (key, value) = &pairs[i];
-            out[start + i] =
-                self.put(key.borrow(), value.borrow(), IfPresent::Refuse).map(|_| ());
+            out[start + i] = self
+                .put_uncommitted(key.borrow(), value.borrow(), IfPresent::Refuse)
+                .map(|_| ());
         }
     }
 
@@ -145,10 +150,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             Some(_) => return Ok(false),
             None => {
                 // Never wait while holding locks; never take a lock that covers a held leaf.
-                if held.iter().any(|h| VersionLocks::same_slot(h.leaf, at.leaf)) {
+                if held
+                    .iter()
+                    .any(|h| VersionLocks::same_slot(h.leaf, at.leaf))
+                {
                     return Ok(false);
                 }
-                let Some(version) = self.locks.try_read(at.leaf) else { return Ok(false) };
+                let Some(version) = self.locks.try_read(at.leaf) else {
+                    return Ok(false);
+                };
                 if !self.inner.validate(at) {
                     return Ok(false);
                 }
@@ -157,7 +167,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 };
                 let durable = self.leaf(at.leaf).headers(pm);
                 let (leaf, wanted) = (at.leaf, durable);
-                held.push(Held { leaf, locked, durable, wanted, lines: [0; B], pairs: Vec::new() });
+                held.push(Held {
+                    leaf,
+                    locked,
+                    durable,
+                    wanted,
+                    lines: [0; B],
+                    pairs: Vec::new(),
+                });
                 held.len() - 1
             }
         };
@@ -168,7 +185,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         }
         // Only slots that the durable header does not count either (invariant 5).
         let usable = |b: usize| held.durable[b].empty() & held.wanted[b].empty();
-        let Some(b) = (0..B).find(|&b| usable(b) != 0) else { return Ok(false) };
+        let Some(b) = (0..B).find(|&b| usable(b) != 0) else {
+            return Ok(false);
+        };
         let usable = usable(b);
         let pair: Pair = self.make_pair(key, value, hash)?;
         let place = held.durable[0].place(b);
@@ -180,8 +199,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         Ok(true)
     }
 
-    /// Makes everything that was placed count. Returns the numbers of the pairs.
-    fn publish_together(&self, held: Vec<Held<'_, B>>) -> Vec<usize> {
+    /// Makes everything that was placed count, and unlocks.
+    fn publish_together(&self, held: Vec<Held<'_, B>>) {
         let pm = self.pm();
         let mut other_lines = false;
         for held in &held {
@@ -212,15 +231,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         if any {
             pm.fence();
         }
-        let mut placed = Vec::new();
         for held in held {
             if held.pairs.is_empty() {
                 held.locked.unlock_unchanged();
             } else {
                 held.locked.unlock();
             }
-            placed.extend(held.pairs);
         }
-        placed
     }
 }

@@ -35,17 +35,33 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let guard = crossbeam_epoch::pin();
         let only = self.inner.find_first(&guard);
         let old = only.located.leaf;
-        if only.high.is_some() || self.leaf(old).headers(self.pm()).iter().any(|h| h.count() > 0) {
+        if only.high.is_some()
+            || self
+                .leaf(old)
+                .headers(self.pm())
+                .iter()
+                .any(|h| h.count() > 0)
+        {
             return Err(InsertError::KeyExists);
         }
-        let mut chain: Chain<K> =
-            Chain { leaves: Vec::new(), lows: Vec::new(), pairs: Vec::new(), entries: 0 };
+        let mut chain: Chain<K> = Chain {
+            leaves: Vec::new(),
+            lows: Vec::new(),
+            pairs: Vec::new(),
+            entries: 0,
+        };
         if let Err(e) = self.build(sorted, fill.of(Self::CAPACITY), &mut chain) {
             self.discard(chain);
             return Err(e);
         }
-        let Some(&first) = chain.leaves.first() else { return Ok(0) };
-        let lows = chain.lows.drain(..).skip(1).zip(chain.leaves.iter().copied().skip(1));
+        let Some(&first) = chain.leaves.first() else {
+            return Ok(0);
+        };
+        let lows = chain
+            .lows
+            .drain(..)
+            .skip(1)
+            .zip(chain.leaves.iter().copied().skip(1));
         let inner = match InnerIndex::from_sorted(first, lows, INNER_FILL) {
             Ok(inner) => inner,
             Err(e) => {
@@ -80,7 +96,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         // Pairs of the leaf that is being filled are in `chain.pairs`.
         for (key, value) in sorted {
             self.check_pair(key.borrow(), value.borrow())?;
-            if last.as_ref().is_some_and(|last| last.borrow() >= key.borrow()) {
+            if last
+                .as_ref()
+                .is_some_and(|last| last.borrow() >= key.borrow())
+            {
                 return Err(InsertError::KeyExists);
             }
             if chain.pairs.len() == per_leaf {

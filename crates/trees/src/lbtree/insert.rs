@@ -36,8 +36,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     /// Makes the words for a pair, records and all; nothing is allocated if it fails.
     pub(super) fn make_pair(&self, key: &K, value: &V, hash: u32) -> Result<Pair, SpaceError> {
         let word = key.make(&self.heap)?;
-        let value = value.make(&self.heap).inspect_err(|_| K::discard(&self.heap, word))?;
-        Ok(Pair { key: word, value, fingerprint: hash as u8 })
+        let value = value
+            .make(&self.heap)
+            .inspect_err(|_| K::discard(&self.heap, word))?;
+        Ok(Pair {
+            key: word,
+            value,
+            fingerprint: hash as u8,
+        })
     }
 
     pub(super) fn free_pair(&self, pair: Pair) {
@@ -45,8 +51,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         V::discard(&self.heap, pair.value);
     }
 
-    /// Inserts, or does as `present` says. True if the key was there.
-    pub(super) fn put(
+    /// Inserts, or does as `present` says, and commits. True if the key was there.
+    pub(super) fn put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
+        let was_there = self.put_uncommitted(key, value, present)?;
+        self.commit()?;
+        Ok(was_there)
+    }
+
+    /// Inserts, or does as `present` says; what it fenced is still to be committed.
+    pub(super) fn put_uncommitted(
         &self,
         key: &K,
         value: &V,
@@ -59,16 +72,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             if self.find_word(key, &guard).is_some() {
                 match present {
                     IfPresent::Refuse => return Err(InsertError::KeyExists),
-                    IfPresent::Replace => match self.replace(key, value) {
-                        Ok(()) => return Ok(true),
-                        Err(UpdateError::NotFound) => {}
-                        Err(UpdateError::Space(e)) => return Err(e.into()),
-                        Err(UpdateError::Commit(e)) => return Err(e.into()),
-                        Err(UpdateError::ValueTooLong { len, most }) => {
-                            return Err(InsertError::ValueTooLong { len, most });
+                    IfPresent::Replace => {
+                        if self.replace_uncommitted(key, value)? {
+                            return Ok(true);
                         }
-                        Err(UpdateError::ReadOnly) => return Err(InsertError::ReadOnly),
-                    },
+                    }
                 }
             }
         }
@@ -86,7 +94,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                     locked.unlock();
                     K::discard(&self.heap, pair.key);
                     V::retire(&self.heap, found.value, &guard);
-                    self.commit()?;
                     return Ok(true);
                 }
             }
@@ -101,7 +108,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         }
         // After the fence: what others see now, a crash keeps.
         locked.unlock();
-        self.commit()?;
         Ok(false)
     }
 
@@ -139,7 +145,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     ) -> usize {
         let pm = self.pm();
         let home = slots_in(place.line());
-        let candidates = if usable & home != 0 { usable & home } else { usable };
+        let candidates = if usable & home != 0 {
+            usable & home
+        } else {
+            usable
+        };
         let slot = candidates.trailing_zeros() as usize;
         block.store_entry(pm, slot, pair.key, pair.value);
         header.set(slot, pair.fingerprint);
@@ -166,27 +176,38 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             pm.fence();
         }
         // PERSIST: (in `publish`) the new value counts.
-        leaf.blocks[found.block].entries[found.slot].value.publish(pm, value);
+        leaf.blocks[found.block].entries[found.slot]
+            .value
+            .publish(pm, value);
     }
 
     /// Replaces the value of a key that is there.
     pub(super) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        if !self.replace_uncommitted(key, value)? {
+            return Err(UpdateError::NotFound);
+        }
+        self.commit()?;
+        Ok(())
+    }
+
+    /// Replaces the value of `key`, if it is there: false if not. What it fenced is still to be
+    /// committed.
+    fn replace_uncommitted(&self, key: &K, value: &V) -> Result<bool, SpaceError> {
         let guard = epoch::pin();
         let hash = key.hash();
         if V::RECORDS && self.find_word(key, &guard).is_none() {
-            return Err(UpdateError::NotFound);
+            return Ok(false);
         }
         let word = value.make(&self.heap)?;
         let (_, leaf, locked) = self.lock_leaf(key, &guard);
         let Some(found) = self.search(leaf, key, hash) else {
             locked.unlock_unchanged();
             V::discard(&self.heap, word);
-            return Err(UpdateError::NotFound);
+            return Ok(false);
         };
         self.swap_value(leaf, found, word);
         locked.unlock();
         V::retire(&self.heap, found.value, &guard);
-        self.commit()?;
-        Ok(())
+        Ok(true)
     }
 }

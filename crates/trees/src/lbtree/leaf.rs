@@ -126,7 +126,11 @@ impl Header {
     /// Where the header of block `b` is, if this is block 0's header.
     #[inline(always)]
     pub(super) fn place(self, b: usize) -> Place {
-        if b > 0 && self.alt() == 1 { Place::Back } else { Place::Front }
+        if b > 0 && self.alt() == 1 {
+            Place::Back
+        } else {
+            Place::Front
+        }
     }
 
     #[inline(always)]
@@ -146,9 +150,12 @@ impl Header {
     /// Takes `slot` for a key with this fingerprint.
     #[inline(always)]
     pub(super) fn set(&mut self, slot: usize, fingerprint: u8) {
-        let (word, shift) = if slot < 6 { (0, slot * 8 + 16) } else { (1, (slot - 6) * 8) };
-        self.words[word] =
-            self.words[word] & !(0xFF << shift) | u64::from(fingerprint) << shift;
+        let (word, shift) = if slot < 6 {
+            (0, slot * 8 + 16)
+        } else {
+            (1, (slot - 6) * 8)
+        };
+        self.words[word] = self.words[word] & !(0xFF << shift) | u64::from(fingerprint) << shift;
         self.words[0] |= 1 << slot;
     }
 
@@ -238,13 +245,18 @@ impl Block {
     pub(super) fn entry<M: Media>(&self, pm: &M, slot: usize) -> (u64, u64) {
         let entry = &self.entries[slot];
         // ORDERING: Relaxed; ordered by the header's Acquire and the version's validation.
-        (entry.key.load(pm, Ordering::Relaxed), entry.value.load(pm, Ordering::Relaxed))
+        (
+            entry.key.load(pm, Ordering::Relaxed),
+            entry.value.load(pm, Ordering::Relaxed),
+        )
     }
 
     /// Address of the first byte of `line`.
     #[inline(always)]
     pub(super) fn line(&self, line: usize) -> *const u8 {
-        std::ptr::from_ref(self).cast::<u8>().wrapping_add(line * 64)
+        std::ptr::from_ref(self)
+            .cast::<u8>()
+            .wrapping_add(line * 64)
     }
 }
 
@@ -276,7 +288,8 @@ impl<const B: usize> Leaf<B> {
     #[inline(always)]
     pub(super) fn next<M: Media>(&self, pm: &M) -> u64 {
         // ORDERING: Acquire; pairs with the Release of the header or pointer store.
-        self.sibling(self.first_header(pm).alt()).load(pm, Ordering::Acquire)
+        self.sibling(self.first_header(pm).alt())
+            .load(pm, Ordering::Acquire)
     }
 }
 
@@ -297,7 +310,10 @@ mod tests {
         assert!(!header.lock_bit() && header.alt() == 0);
         header.flip_alt();
         assert_eq!(header.alt(), 1);
-        assert_eq!((header.place(0), header.place(1)), (Place::Front, Place::Back));
+        assert_eq!(
+            (header.place(0), header.place(1)),
+            (Place::Front, Place::Back)
+        );
         header.clear(3);
         assert_eq!(header.empty(), 1 << 3);
         assert_eq!(header.candidates(103), 0, "a cleared slot is no candidate");
@@ -312,6 +328,9 @@ mod tests {
         for slot in 0..SLOTS {
             assert!(slots_in(line_of(slot)) & 1 << slot != 0, "slot {slot}");
         }
-        assert_eq!((0..4).map(slots_in).fold(0, |all, s| all ^ s), (1 << SLOTS) - 1);
+        assert_eq!(
+            (0..4).map(slots_in).fold(0, |all, s| all ^ s),
+            (1 << SLOTS) - 1
+        );
     }
 }

@@ -97,7 +97,10 @@ pub struct LbOptions {
 
 impl Default for LbOptions {
     fn default() -> Self {
-        Self { entry_moving: true, recovery_threads: 1 }
+        Self {
+            entry_moving: true,
+            recovery_threads: 1,
+        }
     }
 }
 
@@ -192,7 +195,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> fmt::Debug
     for LbTree<K, V, M, B>
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LbTree").field("pool", &self.pool).field("blocks", &B).finish_non_exhaustive()
+        f.debug_struct("LbTree")
+            .field("pool", &self.pool)
+            .field("blocks", &B)
+            .finish_non_exhaustive()
     }
 }
 
@@ -226,7 +232,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let made = (|| {
             let first = Self::new_leaf_in(&heap)?;
             let inner = InnerIndex::new(handle(first)).map_err(TreeError::Memory)?;
-            let tree = Self::assemble(inner, heap.clone(), root, options, RecoveryReport::default());
+            let tree = Self::assemble(
+                inner,
+                heap.clone(),
+                root,
+                options,
+                RecoveryReport::default(),
+            );
             let pm = tree.pm();
             let leaf = tree.leaf(handle(first));
             let header = Header::default();
@@ -304,7 +316,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     }
 
     fn close_now(&mut self) -> Result<(), CommitError> {
-        let Some(root) = self.root.take() else { return Ok(()) };
+        let Some(root) = self.root.take() else {
+            return Ok(());
+        };
         if self.read_only {
             return Ok(());
         }
@@ -319,7 +333,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
 
     fn root(&self) -> &Root<M> {
         // `root` is taken by `close_now` only, after which the tree is gone.
-        self.root.as_ref().unwrap_or_else(|| unreachable!("the tree is open"))
+        self.root
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("the tree is open"))
     }
 
     /// The leaf of a handle that came from the inner index or the allocator.
@@ -329,7 +345,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         // vouched for, so `B * 256` bytes there are inside the mapping; 2. they are 256-aligned;
         // 3. a Leaf is all atomic words, valid for any bits; 4. the mapping lives as long as `pool`;
         // a leaf that was reclaimed meanwhile is still mapped memory.
-        unsafe { &*self.base.wrapping_add(handle as usize * BLOCK).cast::<Leaf<B>>() }
+        unsafe {
+            &*self
+                .base
+                .wrapping_add(handle as usize * BLOCK)
+                .cast::<Leaf<B>>()
+        }
     }
 
     /// Asks for all lines of a leaf at once.
@@ -358,7 +379,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     }
 
     fn value_fits(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE { Ok(()) } else { Err((value.bytes(), MAX_VALUE)) }
+        if value.bytes() <= MAX_VALUE {
+            Ok(())
+        } else {
+            Err((value.bytes(), MAX_VALUE))
+        }
     }
 }
 
@@ -372,7 +397,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> Drop for L
 /// The handle of the leaf at `off`, which `new_leaf_in` or recovery has checked to fit.
 #[inline(always)]
 fn handle(off: POff<u8>) -> u32 {
-    debug_assert!(off.get() % BLOCK as u64 == 0 && off.get() >= CHUNK, "a leaf at {off:?}");
+    debug_assert!(
+        off.get().is_multiple_of(BLOCK as u64) && off.get() >= CHUNK,
+        "a leaf at {off:?}"
+    );
     (off.get() / BLOCK as u64) as u32
 }
 
@@ -481,7 +509,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             return Err(InsertError::ReadOnly);
         }
         if !key.fits() {
-            return Err(InsertError::KeyTooLong { len: key.bytes(), most: MAX_KEY });
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
         }
         Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
     }

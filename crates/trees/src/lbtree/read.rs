@@ -42,7 +42,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let pm = self.pm();
         slots(header.candidates(hash as u8)).find_map(|slot| {
             let (word, value) = leaf.blocks[block].entry(pm, slot);
-            key.is_at(hash, pm, word).then_some(Found { block, slot, key: word, value })
+            key.is_at(hash, pm, word).then_some(Found {
+                block,
+                slot,
+                key: word,
+                value,
+            })
         })
     }
 
@@ -83,7 +88,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 continue;
             }
             if let Some(locked) = self.locks.try_lock_at(at.leaf, version) {
-                debug_assert!(offset(at.leaf) < self.pm().len(), "leaf {} is in the pool", at.leaf);
+                debug_assert!(
+                    offset(at.leaf) < self.pm().len(),
+                    "leaf {} is in the pool",
+                    at.leaf
+                );
                 return (at.leaf, self.leaf(at.leaf), locked);
             }
         }

@@ -10,9 +10,7 @@
 //! Repairs (each can be repeated): lock bits are cleared, empty leaves unlinked.
 
 use super::leaf::slots;
-use super::{
-    HEAD, LbOptions, LbTree, POSITION_COUNT, POSITIONS, TreeError, offset, snapshot,
-};
+use super::{HEAD, LbOptions, LbTree, POSITION_COUNT, POSITIONS, TreeError, offset, snapshot};
 use crate::index::{Fill, RecoveryReport};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
@@ -72,7 +70,11 @@ impl Positions {
             self.interval *= 2;
             let mut kept = Vec::with_capacity(POSITION_COUNT);
             for (i, slot) in self.by_time.drain(..).enumerate() {
-                if i % 2 == 0 { kept.push(slot) } else { self.spare.push(slot) }
+                if i % 2 == 0 {
+                    kept.push(slot)
+                } else {
+                    self.spare.push(slot)
+                }
             }
             self.by_time = kept;
         }
@@ -100,7 +102,9 @@ impl Positions {
         positions.interval = (n / POSITION_COUNT as u64 * 2).max(FIRST_INTERVAL);
         let every = n.div_ceil(POSITION_COUNT as u64).max(FIRST_INTERVAL) as usize;
         for leaf in leaves.skip(every).step_by(every) {
-            let Some(slot) = positions.spare.pop() else { break };
+            let Some(slot) = positions.spare.pop() else {
+                break;
+            };
             positions.at[slot] = leaf;
             positions.by_time.push(slot);
         }
@@ -144,17 +148,25 @@ impl Positions {
 
 fn recorded<M: Media>(root: &Root<M>) -> [u64; POSITION_COUNT] {
     // ORDERING: Relaxed; the tree is being opened.
-    std::array::from_fn(|i| root.word(POSITIONS + i).load(root.pool().pm(), Ordering::Relaxed))
+    std::array::from_fn(|i| {
+        root.word(POSITIONS + i)
+            .load(root.pool().pm(), Ordering::Relaxed)
+    })
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
     /// Notes that a split made `leaf`, which is in the chain durably; records it if it is time.
     pub(super) fn record_position(&self, leaf: u32) {
-        let mut positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut positions = self
+            .positions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = positions.count(leaf) {
             // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs
             // this lock).
-            self.root().word(POSITIONS + slot).publish(self.pm(), offset(leaf));
+            self.root()
+                .word(POSITIONS + slot)
+                .publish(self.pm(), offset(leaf));
         }
     }
 }
@@ -172,11 +184,15 @@ where
     let started = Instant::now();
     let heap = root.heap();
     heap.begin_recovery();
-    if let Some((inner, leaves)) = snapshot::load::<K, M>(&root, &heap, (B * super::BLOCK) as u64)? {
+    if let Some((inner, leaves)) = snapshot::load::<K, M>(&root, &heap, (B * super::BLOCK) as u64)?
+    {
         let positions = Positions::load(&root, leaves);
         heap.finish_recovery();
-        let report =
-            RecoveryReport { clean: true, elapsed: started.elapsed(), ..RecoveryReport::default() };
+        let report = RecoveryReport {
+            clean: true,
+            elapsed: started.elapsed(),
+            ..RecoveryReport::default()
+        };
         let mut tree = LbTree::assemble(inner, heap, root, options, report);
         tree.positions = Mutex::new(positions);
         tree.commit()?;
@@ -252,7 +268,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     fn checked_handle(&self, off: u64) -> Result<u32, TreeError> {
         let unit = super::BLOCK as u64;
         match u32::try_from(off / unit) {
-            Ok(leaf) if off % unit == 0 && leaf != 0 => Ok(leaf),
+            Ok(leaf) if off.is_multiple_of(unit) && leaf != 0 => Ok(leaf),
             _ => Err(TreeError::Corrupt(format!("no leaf can be at {off:#x}"))),
         }
     }
@@ -267,7 +283,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             loop {
                 while lanes.len() < LANES {
                     // ORDERING: Relaxed; only the number matters.
-                    let Some(start) = starts.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                    let Some(start) = starts.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                        break;
+                    };
                     self.prefetch_checked(offset(*start));
                     let segment = Segment {
                         start: *start,
@@ -281,7 +299,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 }
                 // ORDERING: Relaxed; a hint to stop early.
                 if lanes.is_empty() || failed.load(Ordering::Relaxed) {
-                    if done.iter().any(|segment: &Segment<K>| segment.lock_bits > 0) {
+                    if done
+                        .iter()
+                        .any(|segment: &Segment<K>| segment.lock_bits > 0)
+                    {
                         // PERSIST: the lock bits that this thread cleared (a fence is for the
                         // flushes of its own thread); each can be cleared again if it is lost.
                         self.pm().fence();
@@ -342,7 +363,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let guard = epoch::pin();
         let corrupt = |what: String| TreeError::Corrupt(format!("leaf {off:#x}: {what}"));
         let leaf_handle = self.checked_handle(off)?;
-        self.heap.mark(off, Self::LEAF_BYTES, &guard).map_err(corrupt)?;
+        self.heap
+            .mark(off, Self::LEAF_BYTES, &guard)
+            .map_err(corrupt)?;
         let pm = self.pm();
         let leaf = self.leaf(leaf_handle);
         let headers = leaf.headers(pm);
@@ -379,27 +402,39 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         if let (Some(low), Some(before)) = (low, segment.high)
             && self.compare_words(low, before).is_le()
         {
-            return Err(corrupt("its keys do not follow those of the leaf before it".into()));
+            return Err(corrupt(
+                "its keys do not follow those of the leaf before it".into(),
+            ));
         }
         let low = low.and_then(|word| K::read(pm, word, ToOwned::to_owned));
         segment.high = high.or(segment.high);
-        segment.leaves.push(Walked { low, leaf: leaf_handle });
+        segment.leaves.push(Walked {
+            low,
+            leaf: leaf_handle,
+        });
         Ok(next)
     }
 
     /// Puts the segments into chain order.
     fn join(&self, head: u32, segments: Vec<Segment<K>>) -> Result<Vec<Walked<K>>, TreeError> {
-        let mut by_start: HashMap<u32, Segment<K>> =
-            segments.into_iter().map(|segment| (segment.start, segment)).collect();
+        let mut by_start: HashMap<u32, Segment<K>> = segments
+            .into_iter()
+            .map(|segment| (segment.start, segment))
+            .collect();
         let mut leaves = Vec::new();
         let (mut start, mut high): (u32, Option<u64>) = (head, None);
         loop {
             let segment = by_start.remove(&start).ok_or_else(|| {
-                TreeError::Corrupt(format!("the chain comes to leaf {:#x} twice", offset(start)))
+                TreeError::Corrupt(format!(
+                    "the chain comes to leaf {:#x} twice",
+                    offset(start)
+                ))
             })?;
             let low = segment.leaves.iter().find_map(|walked| walked.low.as_ref());
             if let (Some(low), Some(before)) = (low, high)
-                && self.compare_to_word(std::borrow::Borrow::borrow(low), before).is_le()
+                && self
+                    .compare_to_word(std::borrow::Borrow::borrow(low), before)
+                    .is_le()
             {
                 return Err(TreeError::Corrupt(format!(
                     "leaf {:#x}: its keys do not follow those of the leaf before it",
@@ -433,10 +468,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         mut report: RecoveryReport,
     ) -> Result<RecoveryReport, TreeError> {
         let first = leaves[0].leaf;
-        let empty: Vec<u32> =
-            leaves.iter().skip(1).filter(|w| w.low.is_none()).map(|w| w.leaf).collect();
-        let kept =
-            |walked: &Walked<K>| walked.leaf == first || walked.low.is_some();
+        let empty: Vec<u32> = leaves
+            .iter()
+            .skip(1)
+            .filter(|w| w.low.is_none())
+            .map(|w| w.leaf)
+            .collect();
+        let kept = |walked: &Walked<K>| walked.leaf == first || walked.low.is_some();
         let positions = {
             let kept: Vec<u32> = leaves.iter().filter(|w| kept(w)).map(|w| w.leaf).collect();
             Positions::spread(kept.into_iter())
@@ -458,7 +496,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             report.repaired += empty.len() as u64;
             leaves.retain(|walked| walked.leaf == first || walked.low.is_some());
         }
-        let rest = leaves.into_iter().skip(1).filter_map(|walked| Some((walked.low?, walked.leaf)));
+        let rest = leaves
+            .into_iter()
+            .skip(1)
+            .filter_map(|walked| Some((walked.low?, walked.leaf)));
         self.inner = InnerIndex::from_sorted(first, rest, INNER_FILL)
             .map_err(|e| TreeError::Corrupt(e.to_string()))?;
         self.positions = Mutex::new(positions);

@@ -49,7 +49,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     fn reclaim(&self, handle: u32, key: &K, guard: &Guard) {
         loop {
             let near = self.inner.find_with_left(key, guard);
-            let (at, Some(left)) = (near.located, near.left) else { return };
+            let (at, Some(left)) = (near.located, near.left) else {
+                return;
+            };
             if at.leaf != handle {
                 return; // another thread was faster
             }
@@ -60,8 +62,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 continue;
             }
             let pm = self.pm();
-            if leaf.headers(pm).iter().any(|h| h.count() > 0)
-                || before.next(pm) != offset(at.leaf)
+            if leaf.headers(pm).iter().any(|h| h.count() > 0) || before.next(pm) != offset(at.leaf)
             {
                 locks.unlock_unchanged();
                 return; // someone inserted meanwhile
@@ -88,7 +89,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
 
     /// Takes a leaf that is about to be unlinked out of the recorded positions.
     fn forget_position(&self, handle: u32) {
-        let mut positions = self.positions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut positions = self
+            .positions
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(i) = positions.remove(handle) {
             let word = self.root().word(super::POSITIONS + i);
             // ORDERING: Relaxed; read by recovery only.

@@ -102,7 +102,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                     && from.as_ref().is_none_or(|from| key >= from.borrow())
                     && ranged.high.as_ref().is_none_or(|high| key < high.borrow())
             };
-            if self.visit_leaf(&mut words, false, taken, &mut visit).is_break() {
+            if self
+                .visit_leaf(&mut words, false, taken, &mut visit)
+                .is_break()
+            {
                 return;
             }
             let Some(high) = ranged.high else { return };
@@ -144,7 +147,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                     && below.as_ref().is_none_or(|below| key < below.borrow())
                     && ranged.low.as_ref().is_none_or(|low| key >= low.borrow())
             };
-            if self.visit_leaf(&mut words, true, taken, &mut visit).is_break() {
+            if self
+                .visit_leaf(&mut words, true, taken, &mut visit)
+                .is_break()
+            {
                 return;
             }
             let Some(low) = ranged.low else { return };

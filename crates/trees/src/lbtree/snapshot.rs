@@ -16,8 +16,8 @@ use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::heap::MAX_BLOCK;
-use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media};
 use std::sync::atomic::Ordering;
 
@@ -101,7 +101,7 @@ pub(super) fn load<K: KeyRepr + ?Sized, M: Media>(
 fn gather<M: Media>(pm: &M, first: u64) -> Option<std::borrow::Cow<'_, [u8]>> {
     let part = |off: u64| -> Option<(u64, &[u8])> {
         let len = pm.len();
-        if off < CHUNK || off % 8 != 0 || off.checked_add(PART_HEADER as u64)? > len {
+        if off < CHUNK || !off.is_multiple_of(8) || off.checked_add(PART_HEADER as u64)? > len {
             return None;
         }
         let at = pm.base().wrapping_add(off as usize).cast_const();
@@ -113,9 +113,8 @@ fn gather<M: Media>(pm: &M, first: u64) -> Option<std::borrow::Cow<'_, [u8]>> {
             return None;
         }
         // SAFETY: 1. the range was just checked; 2. as above.
-        let payload = unsafe {
-            std::slice::from_raw_parts(at.wrapping_add(PART_HEADER), bytes as usize)
-        };
+        let payload =
+            unsafe { std::slice::from_raw_parts(at.wrapping_add(PART_HEADER), bytes as usize) };
         Some((next, payload))
     };
     let (mut next, payload) = part(first)?;

@@ -59,14 +59,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let goes_right = self.compare_to_word(key, separator) != Order::Less;
         if goes_right {
             // The first block of the new leaf has room on either side of its seven.
-            let to = if self.entry_moving { first_slot - 1 } else { HALF };
+            let to = if self.entry_moving {
+                first_slot - 1
+            } else {
+                HALF
+            };
             new_leaf.blocks[0].store_entry(pm, to, pair.key, pair.value);
             new_headers[0].set(to, pair.fingerprint);
         }
         let next = leaf.sibling(headers[0].alt());
         // ORDERING: Relaxed; nothing leads to the new leaf yet, and the inactive pointer counts only
         // after the header that is stored below with Release.
-        new_leaf.sibling(0).store(pm, next.load(pm, Ordering::Relaxed), Ordering::Relaxed);
+        new_leaf
+            .sibling(0)
+            .store(pm, next.load(pm, Ordering::Relaxed), Ordering::Relaxed);
         new_leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
         for (block, header) in new_leaf.blocks.iter().zip(new_headers) {
             block.store_header(pm, Place::Front, header);
@@ -105,9 +111,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         leaf.sibling(1 - alt).store(pm, next, Ordering::Release);
         // PERSIST: the inactive sibling pointer, before the NAW that activates it.
         pm.flush(leaf.blocks[0].line(3), 64);
-        for b in 1..B {
+        for (b, header) in headers.iter().enumerate().skip(1) {
             let place = active[0].place(b).other();
-            leaf.blocks[b].store_header(pm, place, headers[b]);
+            leaf.blocks[b].store_header(pm, place, *header);
             // PERSIST: the inactive header, before the NAW that activates it.
             pm.flush(leaf.blocks[b].line(place.line()), 64);
         }
@@ -131,7 +137,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             all.extend(slots(header.bitmap()).map(|s| (leaf.blocks[b].entry(pm, s).0, b, s)));
         }
         all.sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
-        all[all.len() / 2..].iter().map(|&(_, b, s)| (b, s)).collect()
+        all[all.len() / 2..]
+            .iter()
+            .map(|&(_, b, s)| (b, s))
+            .collect()
     }
 
     /// Order of two key words.

@@ -7,7 +7,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 fn options(reserve: u64) -> PoolOptions {
-    PoolOptions { media: MediaOptions { reserve, ..MediaOptions::default() } }
+    PoolOptions {
+        media: MediaOptions {
+            reserve,
+            ..MediaOptions::default()
+        },
+    }
 }
 
 fn dram<const B: usize>() -> LbTree<u64, u64, Counting<Dram>, B> {
@@ -28,7 +33,10 @@ fn grows_and_shrinks<const B: usize>() {
     for i in 0..20_000 {
         tree.insert(&mix(i), &i).unwrap();
         model.insert(mix(i), i);
-        assert!(matches!(tree.insert(&mix(i / 2), &0), Err(InsertError::KeyExists)));
+        assert!(matches!(
+            tree.insert(&mix(i / 2), &0),
+            Err(InsertError::KeyExists)
+        ));
     }
     let report = tree.verify().unwrap();
     assert_eq!(report.entries, 20_000);
@@ -46,12 +54,23 @@ fn grows_and_shrinks<const B: usize>() {
         seen.push((*k, *v));
         ControlFlow::Continue(())
     });
-    assert!(seen.iter().copied().eq(model.range(1 << 60..1 << 62).rev().map(|(k, v)| (*k, *v))));
+    assert!(
+        seen.iter()
+            .copied()
+            .eq(model.range(1 << 60..1 << 62).rev().map(|(k, v)| (*k, *v)))
+    );
     for key in model.keys() {
         assert!(tree.remove(key).unwrap());
         assert!(!tree.remove(key).unwrap());
     }
-    assert_eq!(tree.verify().unwrap(), VerifyReport { entries: 0, leaves: 1, records: 0 });
+    assert_eq!(
+        tree.verify().unwrap(),
+        VerifyReport {
+            entries: 0,
+            leaves: 1,
+            records: 0
+        }
+    );
     assert_eq!(tree.stats().leaves, 1);
 }
 
@@ -84,7 +103,8 @@ fn reopens_cleanly_and_from_a_crash_image() {
     let tree = LbTree::<[u8], [u8], _, 2>::create(&pool, "t", &LbOptions::default()).unwrap();
     let key = |i: u64| format!("key/{:016x}", mix(i)).into_bytes();
     for i in 0..30_000 {
-        tree.upsert(&key(i % 20_000), format!("value {i}").as_bytes()).unwrap();
+        tree.upsert(&key(i % 20_000), format!("value {i}").as_bytes())
+            .unwrap();
     }
     for i in 0..1_000 {
         assert!(tree.remove(&key(i)).unwrap());
@@ -93,11 +113,19 @@ fn reopens_cleanly_and_from_a_crash_image() {
     tree.verify().unwrap();
     tree.close().unwrap();
     drop(pool);
-    for (path, clean) in [(&path, true), (&image, false), (&path, true), (&image, true)] {
+    for (path, clean) in [
+        (&path, true),
+        (&image, false),
+        (&path, true),
+        (&image, true),
+    ] {
         let pool = Pool::<Mapped>::open(path, &options(1 << 30)).unwrap();
         assert_eq!(pool.info().was_clean, clean);
         for threads in [1, 3] {
-            let options = LbOptions { recovery_threads: threads, ..LbOptions::default() };
+            let options = LbOptions {
+                recovery_threads: threads,
+                ..LbOptions::default()
+            };
             let tree = LbTree::<[u8], [u8], _, 2>::open(&pool, "t", &options).unwrap();
             assert_eq!(tree.recovery().clean, clean || threads == 3);
             assert_eq!(tree.verify().unwrap().entries, 19_000);
@@ -107,7 +135,11 @@ fn reopens_cleanly_and_from_a_crash_image() {
                     1_000..10_000 => Some(format!("value {}", i + 20_000)),
                     _ => Some(format!("value {i}")),
                 };
-                assert_eq!(tree.get(&key(i)), expected.map(String::into_bytes), "key {i}");
+                assert_eq!(
+                    tree.get(&key(i)),
+                    expected.map(String::into_bytes),
+                    "key {i}"
+                );
             }
         }
     }
@@ -138,7 +170,11 @@ fn bulk_load_fills_as_told() {
     for percent in [1, 50, 70, 100] {
         let mut tree = dram::<2>();
         let fill = Fill::percent(percent).unwrap();
-        assert_eq!(tree.bulk_load((0..5_000u64).map(|i| (i * 3, i)), fill).unwrap(), 5_000);
+        assert_eq!(
+            tree.bulk_load((0..5_000u64).map(|i| (i * 3, i)), fill)
+                .unwrap(),
+            5_000
+        );
         assert_eq!(tree.verify().unwrap().entries, 5_000);
         let stats = tree.stats();
         assert_eq!(stats.leaves, 5_000u64.div_ceil(fill.of(28) as u64));
@@ -147,9 +183,22 @@ fn bulk_load_fills_as_told() {
             tree.insert(&(i * 3 + 1), &i).unwrap();
         }
         assert_eq!(tree.verify().unwrap().entries, 10_000);
-        assert!(tree.bulk_load([(1u64, 1u64)].into_iter(), fill).is_err(), "not empty");
+        assert!(
+            tree.bulk_load([(1u64, 1u64)].into_iter(), fill).is_err(),
+            "not empty"
+        );
     }
     let mut tree = dram::<1>();
-    assert!(tree.bulk_load([(2u64, 1u64), (2, 2)].into_iter(), Fill::FULL).is_err());
-    assert_eq!(tree.verify().unwrap(), VerifyReport { entries: 0, leaves: 1, records: 0 });
+    assert!(
+        tree.bulk_load([(2u64, 1u64), (2, 2)].into_iter(), Fill::FULL)
+            .is_err()
+    );
+    assert_eq!(
+        tree.verify().unwrap(),
+        VerifyReport {
+            entries: 0,
+            leaves: 1,
+            records: 0
+        }
+    );
 }

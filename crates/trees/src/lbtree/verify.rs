@@ -18,7 +18,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let pm = self.pm();
         let mut report = VerifyReport::default();
         let mut routed: Vec<(Option<K::Owned>, u32)> = Vec::new();
-        self.inner.for_each_leaf(|low, leaf| routed.push((low.map(ToOwned::to_owned), leaf)));
+        self.inner
+            .for_each_leaf(|low, leaf| routed.push((low.map(ToOwned::to_owned), leaf)));
         let mut blocks: HashSet<u64> = HashSet::new();
         // ORDERING: Relaxed; no one writes meanwhile.
         let mut expected = self.root().word(HEAD).load(pm, Ordering::Relaxed);
@@ -29,7 +30,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                     "the chain has leaf {expected:#x} where the inner index has this one"
                 )));
             }
-            self.heap.check(offset(*at), Self::LEAF_BYTES).map_err(broken)?;
+            self.heap
+                .check(offset(*at), Self::LEAF_BYTES)
+                .map_err(broken)?;
             if !self.heap.is_live(offset(*at)) || !blocks.insert(offset(*at)) {
                 return Err(broken("free, or in the chain twice".into()));
             }
@@ -76,7 +79,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             }
             report.entries += keys.len() as u64;
             keys.sort_unstable_by(|a, b| self.compare_words(*a, *b));
-            if keys.windows(2).any(|pair| self.compare_words(pair[0], pair[1]).is_eq()) {
+            if keys
+                .windows(2)
+                .any(|pair| self.compare_words(pair[0], pair[1]).is_eq())
+            {
                 return Err(broken("the same key twice".into()));
             }
             expected = leaf.next(pm);
@@ -106,7 +112,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         loop {
             leaves += 1;
             let leaf = self.leaf(ranged.located.leaf);
-            entries += leaf.headers(pm).iter().map(|h| h.count() as u64).sum::<u64>();
+            entries += leaf
+                .headers(pm)
+                .iter()
+                .map(|h| h.count() as u64)
+                .sum::<u64>();
             let Some(high) = ranged.high else { break };
             guard.repin();
             ranged = self.inner.find_range(high.borrow(), &guard);

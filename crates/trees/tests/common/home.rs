@@ -138,12 +138,21 @@ impl<M: Media> PoolHome<M> {
 }
 
 fn read_files(folder: &Path) -> Files {
-    fs::read_dir(folder)
+    let mut names: Vec<String> = fs::read_dir(folder)
         .expect("the pool's folder")
         .map(|entry| {
             let entry = entry.expect("a folder entry");
-            let name = entry.file_name().into_string().expect("a plain name");
-            (name, fs::read(entry.path()).expect("a readable file"))
+            entry.file_name().into_string().expect("a plain name")
+        })
+        .collect();
+    // A journal before its pool file: a checkpoint that comes between has written pages that the
+    // copied journal still holds, which is what a crash can leave; the other way round it is not.
+    names.sort_by(|a, b| b.cmp(a));
+    names
+        .into_iter()
+        .map(|name| {
+            let bytes = fs::read(folder.join(&name)).expect("a readable file");
+            (name, bytes)
         })
         .collect()
 }

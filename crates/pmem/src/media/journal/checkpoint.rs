@@ -23,7 +23,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Pages copied before they are written.
-const BATCH: usize = 1024;
+const BATCH: usize = 2048;
 /// A journal that needed a checkpoint sooner than this after the last one is made longer.
 const TOO_OFTEN: Duration = Duration::from_secs(1);
 /// Most that the journal grows by at a time.
@@ -49,7 +49,7 @@ impl Core {
                 progress = wait(&self.work, progress);
             }
             if progress.stop || progress.failed.is_some() {
-                self.no_longer_full(&mut progress);
+                self.no_longer_full(progress);
                 return;
             }
             let full = progress.full;
@@ -72,13 +72,14 @@ impl Core {
             if let Err(e) = result {
                 self.record(&mut progress, Stop::Error(e));
             }
-            self.no_longer_full(&mut progress);
+            self.no_longer_full(progress);
         }
     }
 
-    fn no_longer_full(&self, progress: &mut Progress) {
+    fn no_longer_full(&self, mut progress: MutexGuard<'_, Progress>) {
         progress.full = false;
-        self.done.notify_all();
+        self.note_trouble(&progress);
+        self.wake(progress);
     }
 
     /// Makes everything fenced so far part of the pool file.
@@ -86,12 +87,11 @@ impl Core {
         self.health()?;
         self.write_out(Some(keeper))?;
         let result = self.checkpoint(keeper);
+        let mut progress = lock(&self.progress);
         if let Err(e) = &result {
-            let mut progress = lock(&self.progress);
             self.record(&mut progress, Stop::Error(e.duplicate()));
         }
-        let mut progress = lock(&self.progress);
-        self.no_longer_full(&mut progress);
+        self.no_longer_full(progress);
         result
     }
 
@@ -130,7 +130,10 @@ impl Core {
             // PERSIST: the journal through E, before any page that may depend on it.
             let required = self.durable_through(keeper, copied)?;
             if required > keeper.header.required {
-                let header = Header { required, ..keeper.header };
+                let header = Header {
+                    required,
+                    ..keeper.header
+                };
                 self.write_header(keeper, header)?;
             }
             self.write_batch(batch, &copy)?;
@@ -138,9 +141,10 @@ impl Core {
         }
         // PERSIST: the pages, before the head that lets go of the frames they came from.
         count(&self.stats.syncs, 1);
-        self.pool
-            .sync()
-            .map_err(|source| CommitError::Failed { doing: "syncing the pool file", source })
+        self.pool.sync().map_err(|source| CommitError::Failed {
+            doing: "syncing the pool file",
+            source,
+        })
     }
 
     /// Writes copied pages, neighbours with one call.
@@ -170,7 +174,11 @@ impl Core {
     }
 
     fn move_head(&self, keeper: &mut Keeper, head: Position) -> Result<(), CommitError> {
-        let header = Header { head, ..keeper.header };
+        let header = Header {
+            head,
+            floor: keeper.header.epoch,
+            ..keeper.header
+        };
         // PERSIST: the new head in both slots, before a segment in front of it is used again: no
         // slot is left that leads into overwritten frames.
         self.write_header(keeper, header)?;
@@ -181,7 +189,10 @@ impl Core {
 
     /// Writes `header` to the slot that does not hold the last one.
     pub fn write_header(&self, keeper: &mut Keeper, header: Header) -> Result<(), CommitError> {
-        let header = Header { generation: keeper.header.generation + 1, ..header };
+        let header = Header {
+            generation: keeper.header.generation + 1,
+            ..header
+        };
         let slot = 1 - keeper.slot;
         count(&self.stats.syncs, 1);
         self.aside()
@@ -197,7 +208,9 @@ impl Core {
         let segment = u64::from(keeper.header.segment_bytes);
         let have = u64::from(keeper.header.segments);
         let most = self.journal_max / segment;
-        let add = have.min(GROW_BYTES / segment).min(most.saturating_sub(have));
+        let add = have
+            .min(GROW_BYTES / segment)
+            .min(most.saturating_sub(have));
         if add == 0 {
             return Ok(());
         }
@@ -222,11 +235,17 @@ impl Core {
 
     /// Zeroes and syncs `add` more segments and records them in the header.
     fn extend_journal(&self, keeper: &mut Keeper, add: u32) -> Result<(), CommitError> {
-        let Some(segments) =
-            keeper.header.segments.checked_add(add).filter(|n| *n <= MAX_SEGMENTS)
+        let Some(segments) = keeper
+            .header
+            .segments
+            .checked_add(add)
+            .filter(|n| *n <= MAX_SEGMENTS)
         else {
             let source = std::io::ErrorKind::StorageFull.into();
-            return Err(CommitError::NoSpace { doing: "extending the journal", source });
+            return Err(CommitError::NoSpace {
+                doing: "extending the journal",
+                source,
+            });
         };
         let error = |e| write_error("extending the journal", e);
         let from = keeper.header.file_offset(keeper.header.segments, 0);
@@ -234,10 +253,14 @@ impl Core {
         self.aside().allocate(from, to).map_err(error)?;
         zero(self.aside(), from, to).map_err(error)?;
         // PERSIST: the zeros and the file's length, before a frame is put there.
-        self.aside()
-            .sync()
-            .map_err(|source| CommitError::Failed { doing: "syncing the journal", source })?;
-        let header = Header { segments, ..keeper.header };
+        self.aside().sync().map_err(|source| CommitError::Failed {
+            doing: "syncing the journal",
+            source,
+        })?;
+        let header = Header {
+            segments,
+            ..keeper.header
+        };
         // PERSIST: the count, before a frame is put in the new segments: recovery looks no further.
         self.write_header(keeper, header)?;
         self.write_header(keeper, header)
@@ -250,27 +273,42 @@ impl Core {
 
     /// The last checkpoint, for closing: the pool file is whole by itself and the journal is cut
     /// back to `least` segments.
-    pub fn close(&self, keeper: &mut MutexGuard<'_, Keeper>, least: u32) -> Result<(), CommitError> {
+    pub fn close(
+        &self,
+        keeper: &mut MutexGuard<'_, Keeper>,
+        least: u32,
+    ) -> Result<(), CommitError> {
         self.checkpoint_all(keeper)?;
         let segments = keeper.header.segments.min(least);
         let next = lock(&self.log).next_seq;
         // Nothing is live, so the head may go anywhere: to the front, with a number never used.
-        let head = Position { seq: next, segment: 0, offset: 0 };
-        let header = Header { head, segments, required: next, ..keeper.header };
+        let head = Position {
+            seq: next,
+            segment: 0,
+            offset: 0,
+        };
+        let header = Header {
+            head,
+            segments,
+            required: next,
+            floor: keeper.header.epoch,
+            ..keeper.header
+        };
         self.write_header(keeper, header)?;
         self.write_header(keeper, header)?;
         let end = keeper.header.file_offset(segments, 0);
-        self.aside().truncate(end).map_err(|e| write_error("shortening the journal", e))
+        self.aside()
+            .truncate(end)
+            .map_err(|e| write_error("shortening the journal", e))
     }
 }
 
 /// Writes zeros over `from..to`.
-pub(super) fn zero(
-    storage: &dyn super::Storage,
-    from: u64,
-    to: u64,
-) -> std::io::Result<()> {
-    debug_assert!(from >= DATA_AT || from == 0, "headers are not zeroed in passing");
+pub(super) fn zero(storage: &dyn super::Storage, from: u64, to: u64) -> std::io::Result<()> {
+    debug_assert!(
+        from >= DATA_AT || from == 0,
+        "headers are not zeroed in passing"
+    );
     let zeros = vec![0; 1 << 20];
     let mut at = from;
     while at < to {

@@ -6,13 +6,16 @@
 //!          else               -> wait to be told, look again
 //! ```
 //!
-//! Whoever leads holds [`Progress::leading`]; the `log` lock is held across writing. A leader that
+//! Whoever leads holds [`Progress::leading`]; the `log` lock is held across writing. When done, the
+//! leader first wakes one thread whose lines came too late, which leads next, then those
+//! whose lines are durable: their waking overlaps with the next write. A leader that
 //! finds no free segment steps down and waits like the rest ([`Progress::full`]): the checkpointer,
-//! which may use the reserved segments, leads in its place and frees some.
+//! which may use the reserved segments, leads in its place and frees some. Meanwhile commits wait, so
+//! that what is captured in the meantime is bounded by the operations in flight.
 
 use super::checkpoint::Keeper;
 use super::image::Image;
-use super::log::Log;
+use super::log::{Full, Log};
 use super::stage::Stage;
 use super::storage::{Storage, write_error};
 use super::{JournalStats, lock};
@@ -20,14 +23,18 @@ use crate::error::CommitError;
 use crate::media::Durability;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Lines captured and not yet written at which the background writer is woken.
-const WRITE_AT: u64 = (1 << 20) / 72;
-/// The same at which commits wait for it.
-const BACKLOG: u64 = (8 << 20) / 72;
+/// Chunks' worth of captured lines at which the background writer is woken, and at which commits
+/// wait for it.
+const WRITE_AT: u64 = 4;
+const WAIT_AT: u64 = 32;
 /// How often the background writer writes what there is.
 const WRITE_EVERY: Duration = Duration::from_millis(100);
+/// Bounds of [`Durability::Interval`]; a day is added to an `Instant` without overflow.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// What commits, the background writer and the checkpointer tell each other.
 #[derive(Debug, Default)]
@@ -43,6 +50,17 @@ pub(super) struct Progress {
     /// The latest lack of space, and how many there were.
     pub stalled: Option<CommitError>,
     pub stalls: u64,
+    /// Checkpoints that wait for leadership; they come first.
+    pub urgent: u32,
+    /// Commits that are parked.
+    pub waiting: Vec<Waiting>,
+}
+
+/// A commit that is parked until the first `target` lines are durable.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    target: u64,
+    thread: Thread,
 }
 
 /// Why a round of writing ended early.
@@ -69,13 +87,15 @@ pub(super) struct Core {
     pub durability: Durability,
     pub journal_max: u64,
     pub stage: Stage,
+    /// Lines in a chunk, about.
+    pub chunk_lines: u64,
     /// False: fences are not captured (read-only, or after a fatal error).
     pub recording: AtomicBool,
     /// Lock order: `keeper`, then leadership, then `log`, then `progress` or the stage's.
     pub keeper: Mutex<Keeper>,
     pub log: Mutex<Log>,
     pub progress: Mutex<Progress>,
-    /// Commits and would-be leaders wait here.
+    /// Those who wait for leadership, or for the background writer, wait here.
     pub done: Condvar,
     /// The checkpointer waits here.
     pub work: Condvar,
@@ -116,10 +136,10 @@ impl Core {
 
     #[cold]
     fn chunk_filled(&self) {
-        // ORDERING: Relaxed; a flag that is never raised again, read for memory's sake only.
-        if !self.recording.load(Ordering::Relaxed) {
+        // ORDERING: Acquire; as in `Journal::flush`.
+        if !self.recording.load(Ordering::Acquire) {
             self.stage.discard();
-        } else if self.backlog() > WRITE_AT {
+        } else if self.backlog() > WRITE_AT * self.chunk_lines {
             // A wake-up lost to the missing lock is made up for by the next chunk or the timeout.
             self.write.notify_one();
         }
@@ -133,17 +153,23 @@ impl Core {
     /// Lines captured and not yet written.
     fn backlog(&self) -> u64 {
         // ORDERING: Relaxed; a bound, not a promise.
-        self.stage.appended().saturating_sub(self.written.load(Ordering::Relaxed))
+        self.stage
+            .appended()
+            .saturating_sub(self.written.load(Ordering::Relaxed))
     }
 
     /// See [`Media::commit`](crate::media::Media::commit).
     pub fn commit(&self) -> Result<(), CommitError> {
         if self.durability == Durability::Immediate {
             let target = self.stage.fenced_by_this_thread();
-            return if self.is_synced(target) { self.health() } else { self.commit_to(target) };
+            return if self.is_synced(target) {
+                self.health()
+            } else {
+                self.commit_to(target)
+            };
         }
-        // ORDERING: Acquire; pairs with the Release in `record`.
-        if !self.trouble.load(Ordering::Acquire) && self.backlog() <= BACKLOG {
+        // ORDERING: Acquire; pairs with the Release in `note_trouble`.
+        if !self.trouble.load(Ordering::Acquire) && self.backlog() <= WAIT_AT * self.chunk_lines {
             return Ok(());
         }
         let mut progress = lock(&self.progress);
@@ -151,7 +177,7 @@ impl Core {
             if let Some(e) = progress.failed.as_ref().or(progress.stalled.as_ref()) {
                 return Err(e.duplicate());
             }
-            if self.backlog() <= BACKLOG {
+            if !progress.full && self.backlog() <= WAIT_AT * self.chunk_lines {
                 return Ok(());
             }
             self.write.notify_one();
@@ -161,7 +187,7 @@ impl Core {
 
     /// The first fatal error, if there was one.
     pub fn health(&self) -> Result<(), CommitError> {
-        // ORDERING: Acquire; pairs with the Release in `record`.
+        // ORDERING: Acquire; pairs with the Release in `note_trouble`.
         if !self.trouble.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -190,8 +216,19 @@ impl Core {
             if let (true, Some(e)) = (progress.stalls != stalls, &progress.stalled) {
                 return Err(e.duplicate());
             }
-            if progress.leading || progress.full {
-                progress = wait(&self.done, progress);
+            if progress.leading || progress.full || progress.urgent > 0 {
+                // Woken by `wake`, which takes this off the list; waking for another reason (anyone
+                // may unpark a thread) leaves an entry that wakes no one who minds.
+                progress.waiting.push(Waiting {
+                    target,
+                    thread: std::thread::current(),
+                });
+                drop(progress);
+                std::thread::park();
+                if self.is_synced(target) {
+                    return Ok(());
+                }
+                progress = lock(&self.progress);
                 continue;
             }
             progress.leading = true;
@@ -203,7 +240,32 @@ impl Core {
                 Ok(()) => self.clear_stall(&mut progress),
                 Err(stop) => self.record(&mut progress, stop),
             }
-            self.done.notify_all();
+            self.wake(progress);
+            if self.is_synced(target) {
+                return Ok(());
+            }
+            progress = lock(&self.progress);
+        }
+    }
+
+    /// Wakes those whose lines are durable, and the one that leads next; everyone after an error.
+    pub fn wake(&self, mut progress: MutexGuard<'_, Progress>) {
+        let everyone = progress.failed.is_some() || progress.stalled.is_some();
+        // ORDERING: Acquire; pairs with the Release in `publish`.
+        let synced = self.synced.load(Ordering::Acquire);
+        let mut leader = None;
+        if !everyone && !progress.leading && !progress.full && progress.urgent == 0 {
+            let late = progress.waiting.iter().position(|w| w.target > synced);
+            leader = late.map(|at| progress.waiting.swap_remove(at));
+        }
+        let mut woken: Vec<Waiting> = progress
+            .waiting
+            .extract_if(.., |w| everyone || w.target <= synced)
+            .collect();
+        self.done.notify_all();
+        drop(progress);
+        for waiting in leader.into_iter().chain(woken.drain(..)) {
+            waiting.thread.unpark();
         }
     }
 
@@ -223,7 +285,10 @@ impl Core {
                 if progress.stop && keeper.is_none() {
                     return Ok(());
                 }
+                let urgent = u32::from(keeper.is_some());
+                progress.urgent += urgent;
                 progress = wait(&self.done, progress);
+                progress.urgent -= urgent;
                 continue;
             }
             progress.leading = true;
@@ -231,7 +296,7 @@ impl Core {
             let result = self.round(false, keeper.as_deref_mut());
             progress = lock(&self.progress);
             progress.leading = false;
-            let again = match result {
+            let ended = match result {
                 Ok(()) => {
                     self.clear_stall(&mut progress);
                     Some(Ok(()))
@@ -246,10 +311,11 @@ impl Core {
                     None
                 }
             };
-            self.done.notify_all();
-            if let Some(result) = again {
+            self.wake(progress);
+            if let Some(result) = ended {
                 return result;
             }
+            progress = lock(&self.progress);
         }
     }
 
@@ -272,16 +338,18 @@ impl Core {
                 self.publish(&log);
                 drop(log);
                 progress = lock(&self.progress);
-                // Waiters look at `synced` under this lock.
                 self.clear_stall(&mut progress);
-                self.done.notify_all();
+                self.wake(progress);
                 Ok(())
             }
             Err(source) => {
-                let e = CommitError::Failed { doing: "syncing the journal", source };
+                let e = CommitError::Failed {
+                    doing: "syncing the journal",
+                    source,
+                };
                 progress = lock(&self.progress);
                 self.record(&mut progress, Stop::Error(e.duplicate()));
-                self.done.notify_all();
+                self.wake(progress);
                 Err(e)
             }
         }
@@ -301,23 +369,17 @@ impl Core {
         let mut result = Ok(());
         while let Some(frame) = log.pending.front() {
             let (seq, end, bytes) = (frame.seq, frame.chunk.end, frame.chunk.bytes.len());
-            let reserve = if keeper.is_some() { 0 } else { log.reserve() };
-            let (segment, offset) = match (log.place(bytes, reserve), keeper.as_deref_mut()) {
-                (Ok(place), _) => place,
-                (Err(_), Some(keeper)) => {
-                    result = self.add_segments(keeper, log, 1).map_err(Stop::Error);
-                    if result.is_err() {
-                        break;
-                    }
-                    continue;
-                }
-                (Err(_), None) => {
-                    result = Err(Stop::Full);
+            let (segment, offset) = match self.place(log, bytes, keeper.as_deref_mut()) {
+                Ok(place) => place,
+                Err(stop) => {
+                    result = Err(stop);
                     break;
                 }
             };
             // Marked before writing: a page is never in the journal and in no one's list.
-            let Some(frame) = log.pending.pop_front() else { break };
+            let Some(frame) = log.pending.pop_front() else {
+                break;
+            };
             log.mark_dirty(&frame.chunk.bytes);
             let at = super::format::DATA_AT
                 + u64::from(segment) * u64::from(log.segment_bytes)
@@ -344,7 +406,10 @@ impl Core {
                 count(&self.stats.syncs, 1);
                 // PERSIST: every frame written so far, before any of its commits is acknowledged.
                 self.journal.sync().map_err(|source| {
-                    Stop::Error(CommitError::Failed { doing: "syncing the journal", source })
+                    Stop::Error(CommitError::Failed {
+                        doing: "syncing the journal",
+                        source,
+                    })
                 })?;
             }
             log.synced(log.at.seq, log.written_lines);
@@ -359,6 +424,31 @@ impl Core {
             }
         }
         result
+    }
+
+    /// A place for a frame. The checkpointer may use the reserved segments (then commits wait
+    /// for its end) and adds one if even those are used up.
+    fn place(
+        &self,
+        log: &mut Log,
+        bytes: usize,
+        keeper: Option<&mut Keeper>,
+    ) -> Result<(u32, u32), Stop> {
+        if let Ok(place) = log.place(bytes, log.reserve()) {
+            return Ok(place);
+        }
+        let Some(keeper) = keeper else {
+            return Err(Stop::Full);
+        };
+        {
+            let mut progress = lock(&self.progress);
+            progress.full = true;
+            self.note_trouble(&progress);
+        }
+        if log.free.is_empty() {
+            self.add_segments(keeper, log, 1)?;
+        }
+        log.place(bytes, 0).map_err(|Full| Stop::Full)
     }
 
     fn publish(&self, log: &Log) {
@@ -379,8 +469,9 @@ impl Core {
                 if progress.failed.is_none() {
                     progress.failed = Some(e);
                 }
-                // ORDERING: Release; pairs with the Acquire in `commit` and `health`.
-                self.trouble.store(true, Ordering::Release);
+                self.note_trouble(progress);
+                // ORDERING: Release, after `trouble`; pairs with the Acquire in `Journal::flush`: whoever
+                // no longer captures is told so by the commit.
                 self.recording.store(false, Ordering::Release);
                 self.work.notify_one();
                 self.write.notify_one();
@@ -388,31 +479,39 @@ impl Core {
             Stop::Error(e) => {
                 progress.stalled = Some(e);
                 progress.stalls += 1;
-                // ORDERING: as above.
-                self.trouble.store(true, Ordering::Release);
             }
         }
+        self.note_trouble(progress);
     }
 
     fn clear_stall(&self, progress: &mut Progress) {
-        if progress.stalled.take().is_some() && progress.failed.is_none() {
-            // ORDERING: Release; under the lock that guards what it stands for.
-            self.trouble.store(false, Ordering::Release);
+        if progress.stalled.take().is_some() {
+            self.note_trouble(progress);
         }
+    }
+
+    /// Sets or clears `trouble`, under the lock that guards what it stands for.
+    pub fn note_trouble(&self, progress: &Progress) {
+        let trouble = progress.failed.is_some() || progress.stalled.is_some() || progress.full;
+        // ORDERING: Release; pairs with the Acquire in `commit` and `health`.
+        self.trouble.store(trouble, Ordering::Release);
     }
 
     /// The background writer's life: writes on time or when woken, and syncs where asked to.
     pub fn write_in_background(&self) {
         let (every, sync) = match self.durability {
             // Commits do the work; only long runs of fences without a commit need this thread.
-            Durability::Immediate => (Duration::from_secs(3600), false),
-            Durability::Interval(every) => (every.max(Duration::from_millis(1)), true),
+            Durability::Immediate => (LONGEST, false),
+            Durability::Interval(every) => (every.clamp(SHORTEST, LONGEST), true),
             Durability::None => (WRITE_EVERY, false),
         };
         let mut due = Instant::now() + every;
         loop {
             let mut progress = lock(&self.progress);
-            while !progress.stop && progress.failed.is_none() && self.backlog() <= WRITE_AT {
+            while !progress.stop
+                && progress.failed.is_none()
+                && self.backlog() <= WRITE_AT * self.chunk_lines
+            {
                 let now = Instant::now();
                 if now >= due {
                     break;

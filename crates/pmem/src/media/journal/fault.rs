@@ -24,6 +24,7 @@ use super::lock;
 use super::storage::Storage;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const SECTOR: usize = 512;
 
@@ -69,6 +70,7 @@ struct Disk {
     /// Every write answers that there is no space.
     full: bool,
     short_writes: bool,
+    sync_time: Duration,
 }
 
 /// A disk with a pool file and a journal file. Clones are the same disk.
@@ -151,13 +153,17 @@ impl FaultDisk {
             capacity: None,
             full: false,
             short_writes: false,
+            sync_time: Duration::ZERO,
         })))
     }
 
     /// A handle on one file. A file without bytes is one that does not exist.
     #[must_use]
     pub fn file(&self, which: Which) -> Arc<dyn Storage> {
-        Arc::new(FaultFile { disk: self.clone(), which })
+        Arc::new(FaultFile {
+            disk: self.clone(),
+            which,
+        })
     }
 
     /// Cuts the power during the `events`-th event from now (1 is the next).
@@ -210,6 +216,11 @@ impl FaultDisk {
         lock(&self.0).short_writes = short;
     }
 
+    /// Makes every sync take this long.
+    pub fn set_sync_time(&self, time: Duration) {
+        lock(&self.0).sync_time = time;
+    }
+
     /// The bytes of a file as a reader sees them now.
     #[must_use]
     pub fn bytes(&self, which: Which) -> Vec<u8> {
@@ -219,8 +230,11 @@ impl FaultDisk {
     /// Replaces a file's bytes, durably.
     pub fn set_bytes(&self, which: Which, bytes: Vec<u8>) {
         let mut disk = lock(&self.0);
-        disk.files[which as usize] =
-            File { durable: bytes.clone(), seen: bytes, pending: Vec::new() };
+        disk.files[which as usize] = File {
+            durable: bytes.clone(),
+            seen: bytes,
+            pending: Vec::new(),
+        };
     }
 
     /// The disk after a power failure: of what was not synced, each change is kept, dropped or
@@ -243,7 +257,31 @@ impl FaultDisk {
                     _ => apply(&mut bytes, change, || next(random) & 1 == 0),
                 }
             }
-            *to = File { durable: bytes.clone(), seen: bytes, pending: Vec::new() };
+            *to = File {
+                durable: bytes.clone(),
+                seen: bytes,
+                pending: Vec::new(),
+            };
+        }
+        after
+    }
+
+    /// The disk after a power failure that kept, of what was not synced, the writes that `keep`
+    /// says (by file and offset), and every change of length.
+    #[must_use]
+    pub fn restart_keeping(&self, keep: impl Fn(Which, u64) -> bool) -> Self {
+        let after = Self::new(1);
+        let disk = &mut *lock(&self.0);
+        disk.dead = true;
+        for which in [Which::Pool, Which::Journal] {
+            let file = &disk.files[which as usize];
+            let mut bytes = file.durable.clone();
+            for change in &file.pending {
+                if !matches!(change, Pending::Write(offset, _) if !keep(which, *offset)) {
+                    apply(&mut bytes, change, || true);
+                }
+            }
+            after.set_bytes(which, bytes);
         }
         after
     }
@@ -273,6 +311,15 @@ impl Disk {
             self.dead = true;
         }
         Ok(self.dead)
+    }
+
+    fn count_sync(&mut self) -> io::Result<()> {
+        self.syncs += 1;
+        if self.failing || self.fail_sync_at.is_some_and(|at| self.syncs >= at) {
+            self.failing = true;
+            return Err(input_output());
+        }
+        Ok(())
     }
 
     fn change(&mut self, which: Which, change: Pending) -> io::Result<()> {
@@ -319,18 +366,38 @@ impl Storage for FaultFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let time = lock(&self.disk.0).sync_time;
+        if !time.is_zero() {
+            std::thread::sleep(time);
+        }
         let mut disk = lock(&self.disk.0);
         if disk.event()? {
             return Err(power_is_off());
         }
-        disk.syncs += 1;
-        if disk.failing || disk.fail_sync_at.is_some_and(|at| disk.syncs >= at) {
-            disk.failing = true;
-            return Err(input_output());
-        }
+        disk.count_sync()?;
         let file = &mut disk.files[self.which as usize];
         // Cheaper than copying the whole file: the same changes, all of them, in order.
         for change in file.pending.drain(..) {
+            apply(&mut file.durable, &change, || true);
+        }
+        Ok(())
+    }
+
+    /// Durable by itself: what else is pending stays so.
+    fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let time = lock(&self.disk.0).sync_time;
+        if !time.is_zero() {
+            std::thread::sleep(time);
+        }
+        let mut disk = lock(&self.disk.0);
+        if disk.full && !disk.dead {
+            return Err(no_space());
+        }
+        let written = disk.change(self.which, Pending::Write(offset, bytes.to_vec()));
+        written?;
+        disk.count_sync()?;
+        let file = &mut disk.files[self.which as usize];
+        if let Some(change) = file.pending.pop() {
             apply(&mut file.durable, &change, || true);
         }
         Ok(())
@@ -341,7 +408,11 @@ impl Storage for FaultFile {
         let total: usize = disk.files.iter().map(|f| f.seen.len()).sum();
         let here = disk.files[self.which as usize].seen.len() as u64;
         debug_assert!(from <= to, "extends");
-        if disk.capacity.is_some_and(|most| total as u64 - here + to > most) && !disk.dead {
+        if disk
+            .capacity
+            .is_some_and(|most| total as u64 - here + to > most)
+            && !disk.dead
+        {
             return Err(no_space());
         }
         disk.change(self.which, Pending::Extend(to))

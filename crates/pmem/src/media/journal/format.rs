@@ -83,6 +83,8 @@ pub(super) struct Header {
     /// Frames below this one were durable when this header was written, and the pool file may
     /// depend on them: a chain that ends before it is damaged, not torn.
     pub required: u64,
+    /// The epoch of the session that moved the head there: no frame behind it has a lower one.
+    pub floor: u64,
 }
 
 /// What a header slot's bytes are.
@@ -112,6 +114,7 @@ impl Header {
         put_half(&mut b, 64, self.segment_bytes);
         put_half(&mut b, 68, self.segments);
         put(&mut b, 72, self.required);
+        put(&mut b, 80, self.floor);
         // The sum is over the sector with a zero in the sum's own place.
         let sum = crc32c::crc32c(&b);
         put_half(&mut b, 12, sum);
@@ -149,6 +152,7 @@ impl Header {
             segment_bytes: half(bytes, 64),
             segments: half(bytes, 68),
             required: word(bytes, 72),
+            floor: word(bytes, 80),
         };
         let sound = header.segment_bytes.is_power_of_two()
             && SEGMENT_BYTES.contains(&header.segment_bytes)
@@ -156,8 +160,13 @@ impl Header {
             && header.head.segment < header.segments
             && header.head.offset <= header.segment_bytes
             && header.head.offset.is_multiple_of(SECTOR as u32)
-            && header.head.seq >= 1;
-        if sound { Slot::Sound(header) } else { Slot::Bad }
+            && header.head.seq >= 1
+            && header.floor <= header.epoch;
+        if sound {
+            Slot::Sound(header)
+        } else {
+            Slot::Bad
+        }
     }
 
     /// Where a place in the log is in the file.
@@ -184,7 +193,11 @@ impl Frame {
     /// next sector behind it. Sums are salted with the pool's UUID, so that no other pool's frames
     /// are ever taken for this one's.
     pub fn seal(&self, salt: u32, bytes: &mut Vec<u8>) {
-        debug_assert_eq!(bytes.len(), FRAME_HEAD + self.payload as usize, "head and payload");
+        debug_assert_eq!(
+            bytes.len(),
+            FRAME_HEAD + self.payload as usize,
+            "head and payload"
+        );
         put(bytes, 8, self.seq);
         put(bytes, 16, self.epoch);
         put(bytes, 24, self.durable);
@@ -233,7 +246,10 @@ pub(super) fn salt(uuid: &[u8; 16]) -> u32 {
 
 /// A run's leading word.
 pub(super) fn run_word(line: u64, count: u64) -> u64 {
-    debug_assert!(line >> LINE_BITS == 0 && (1..=MAX_RUN).contains(&count), "fits its bits");
+    debug_assert!(
+        line >> LINE_BITS == 0 && (1..=MAX_RUN).contains(&count),
+        "fits its bits"
+    );
     line << (u64::BITS - LINE_BITS) | count
 }
 
@@ -279,7 +295,11 @@ pub(super) fn runs(payload: &[u8], pool_len: u64) -> impl Iterator<Item = Result
             }
             _ => {
                 rest = &[];
-                Some(Err(BadRun { line, count, pool_len }))
+                Some(Err(BadRun {
+                    line,
+                    count,
+                    pool_len,
+                }))
             }
         }
     })
@@ -294,10 +314,15 @@ mod tests {
             uuid: *b"0123456789abcdef",
             generation: 7,
             epoch: 3,
-            head: Position { seq: 42, segment: 2, offset: 1024 },
+            head: Position {
+                seq: 42,
+                segment: 2,
+                offset: 1024,
+            },
             segment_bytes: 1 << 20,
             segments: 4,
             required: 40,
+            floor: 2,
         }
     }
 
@@ -311,8 +336,19 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Header::decode(&bad), Slot::Bad, "bit {bit}");
         }
-        let insane = Header { head: Position { seq: 1, segment: 4, offset: 0 }, ..header() };
-        assert_eq!(Header::decode(&insane.encode()), Slot::Bad, "head past the last segment");
+        let insane = Header {
+            head: Position {
+                seq: 1,
+                segment: 4,
+                offset: 0,
+            },
+            ..header()
+        };
+        assert_eq!(
+            Header::decode(&insane.encode()),
+            Slot::Bad,
+            "head past the last segment"
+        );
     }
 
     #[test]
@@ -331,7 +367,13 @@ mod tests {
         bytes.extend(run_word(5, 2).to_le_bytes());
         bytes.extend([0xab; 2 * LINE]);
         let payload = (bytes.len() - FRAME_HEAD) as u32;
-        let frame = Frame { seq: 9, epoch: 1, durable: 8, pool_len: 4096, payload };
+        let frame = Frame {
+            seq: 9,
+            epoch: 1,
+            durable: 8,
+            pool_len: 4096,
+            payload,
+        };
         frame.seal(77, &mut bytes);
         assert_eq!(bytes.len(), frame.disk_bytes());
         let (found, runs_of) = Frame::open(77, &bytes).expect("whole");
@@ -358,6 +400,9 @@ mod tests {
         assert!(runs(&missing, 4096).next().expect("one").is_err());
         let empty = 0u64.to_le_bytes();
         assert!(runs(&empty, 4096).next().expect("one").is_err());
-        assert!(runs(&[1, 2, 3], 4096).next().expect("one").is_err(), "half a word");
+        assert!(
+            runs(&[1, 2, 3], 4096).next().expect("one").is_err(),
+            "half a word"
+        );
     }
 }

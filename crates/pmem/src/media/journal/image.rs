@@ -156,7 +156,10 @@ pub(super) struct DirtyPages {
 impl DirtyPages {
     /// For a pool of up to `capacity` bytes; untouched words cost address space only.
     pub fn new(capacity: u64) -> Self {
-        Self { words: vec![0; capacity.div_ceil(PAGE * 64) as usize], count: 0 }
+        Self {
+            words: vec![0; capacity.div_ceil(PAGE * 64) as usize],
+            count: 0,
+        }
     }
 
     /// Marks the pages of `count` lines from `line` on.

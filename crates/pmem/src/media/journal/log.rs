@@ -55,7 +55,13 @@ impl Log {
         let payload = (chunk.bytes.len() - FRAME_HEAD) as u32;
         // Never less than the chunk's own lines need, whatever was shrunk since.
         let pool_len = pool_len.max((chunk.top * LINE as u64).next_multiple_of(PAGE));
-        let frame = Frame { seq, epoch: self.epoch, durable: self.durable, pool_len, payload };
+        let frame = Frame {
+            seq,
+            epoch: self.epoch,
+            durable: self.durable,
+            pool_len,
+            payload,
+        };
         frame.seal(self.salt, &mut chunk.bytes);
         self.pending.push_back(Sealed { chunk, seq });
     }
@@ -67,19 +73,28 @@ impl Log {
             if self.free.len() <= reserve {
                 return Err(Full);
             }
-            let Some(next) = self.free.pop_front() else { return Err(Full) };
+            let Some(next) = self.free.pop_front() else {
+                return Err(Full);
+            };
             self.live.push_back(next);
-            self.at = Position { segment: next, offset: 0, ..self.at };
+            self.at = Position {
+                segment: next,
+                offset: 0,
+                ..self.at
+            };
         }
         Ok((self.at.segment, self.at.offset))
     }
 
     /// Marks the pages of a frame that is about to be written.
     pub fn mark_dirty(&mut self, frame: &[u8]) {
-        let Some(head) = Frame::peek(frame) else { return };
+        let Some(head) = Frame::peek(frame) else {
+            return;
+        };
         let payload = &frame[FRAME_HEAD..FRAME_HEAD + head.payload as usize];
         for run in runs(payload, u64::MAX).flatten() {
-            self.dirty.mark_lines(run.line, (run.bytes.len() / LINE) as u64);
+            self.dirty
+                .mark_lines(run.line, (run.bytes.len() / LINE) as u64);
         }
     }
 

@@ -20,7 +20,7 @@
 //! ```text
 //! 0      header slot 0, one sector     | magic "BRSTLJNL" | version:4 sum:4 | uuid:16
 //! 4096   header slot 1, the same       | generation:8 epoch:8 | head: seq:8 segment:4 offset:4
-//!                                      | segment_bytes:4 segments:4 | required:8 | zeros
+//!                                      | segment_bytes:4 segments:4 | required:8 | floor:8 | zeros
 //! 8192   segment 0 | segment 1 | ...   zeroed and synced before use, then only overwritten
 //!
 //! segment | frame | frame | ...        each starts at a 512-byte sector
@@ -92,9 +92,7 @@ pub(crate) use image::capture;
 pub use storage::{FileStorage, Storage};
 
 use super::mapping::{Mapping, PAGE, Sharing};
-use super::{
-    Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder,
-};
+use super::{Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder};
 use crate::error::{CommitError, OpenError, SpaceError};
 use checkpoint::{Keeper, zero};
 use commit::{Core, Stats, Stop};
@@ -165,15 +163,21 @@ fn new_header(uuid: [u8; 16], journal_max: u64) -> Header {
     let ideal = (journal_max / SEGMENTS).max(1);
     // Both bounds are powers of two that fit 32 bits.
     let segment_bytes = (1u64 << ideal.ilog2())
-        .clamp(u64::from(*format::SEGMENT_BYTES.start()), LARGEST_SEGMENT) as u32;
+        .clamp(u64::from(*format::SEGMENT_BYTES.start()), LARGEST_SEGMENT)
+        as u32;
     Header {
         uuid,
         generation: 0,
         epoch: 0,
-        head: Position { seq: 1, segment: 0, offset: 0 },
+        head: Position {
+            seq: 1,
+            segment: 0,
+            offset: 0,
+        },
         segment_bytes,
         segments: FIRST_SEGMENTS,
         required: 0,
+        floor: 0,
     }
 }
 
@@ -204,7 +208,8 @@ impl Journal {
     ) -> Result<Self, OpenError> {
         let io = |e| OpenError::io(path, "read", e);
         if options.access == Access::Create {
-            pool.allocate(0, initial).map_err(|e| OpenError::io(path, "reserve space", e))?;
+            pool.allocate(0, initial)
+                .map_err(|e| OpenError::io(path, "reserve space", e))?;
         }
         let len = pool.size().map_err(io)?;
         let mapping = Mapping::map(path, None, Sharing::Anonymous, options.reserve)?;
@@ -234,7 +239,10 @@ impl Journal {
     ) -> Result<Self, OpenError> {
         let read_only = options.access == Access::ReadOnly;
         let journal_name = journal_path(path);
-        let source = Source { storage: &*journal, path: &journal_name };
+        let source = Source {
+            storage: &*journal,
+            path: &journal_name,
+        };
         let mut dirty = DirtyPages::new(image.capacity());
         let mut header = source.header()?;
         let mut chain = None;
@@ -252,7 +260,12 @@ impl Journal {
                 header = None;
             } else {
                 let pool = if read_only { None } else { Some(&*pool) };
-                let mut to = ToImage { image: &image, pool, path, dirty: &mut dirty };
+                let mut to = ToImage {
+                    image: &image,
+                    pool,
+                    path,
+                    dirty: &mut dirty,
+                };
                 chain = Some(source.replay(found, &mut to)?);
             }
         }
@@ -275,8 +288,13 @@ impl Journal {
             journal_max: options.journal_max,
             // Four to a segment, so that little of one stays unused.
             stage: Stage::new(header.segment_bytes as usize / 4),
+            chunk_lines: u64::from(header.segment_bytes) / 4 / (LINE as u64 + 8),
             recording: AtomicBool::new(!read_only),
-            keeper: Mutex::new(Keeper { header, slot, last: None }),
+            keeper: Mutex::new(Keeper {
+                header,
+                slot,
+                last: None,
+            }),
             log: Mutex::new(log),
             progress: Mutex::default(),
             done: Condvar::new(),
@@ -289,12 +307,15 @@ impl Journal {
         };
         {
             let log = lock(&core.log);
-            let tight = !read_only && recovery.batches_replayed > 0 && log.free.len() <= log.reserve();
+            let tight =
+                !read_only && recovery.batches_replayed > 0 && log.free.len() <= log.reserve();
             drop(log);
             if tight {
                 // The image is exactly what the journal says, so it may go to the pool file now;
                 // later, the first frame might find no segment on a full disk.
-                core.journal.sync().map_err(|e| OpenError::io(&journal_name, "sync", e))?;
+                core.journal
+                    .sync()
+                    .map_err(|e| OpenError::io(&journal_name, "sync", e))?;
                 core.checkpoint(&mut lock(&core.keeper))?;
             }
         }
@@ -315,18 +336,26 @@ impl Journal {
         let path = journal_path(&self.path);
         let error = |doing| move |e| OpenError::io(&path, doing, e);
         let storage = &*self.core.journal;
-        let header = Header { uuid, ..new_header(uuid, self.core.journal_max) };
+        let header = Header {
+            uuid,
+            ..new_header(uuid, self.core.journal_max)
+        };
         let end = header.file_offset(header.segments, 0);
         storage.truncate(0).map_err(error.clone()("empty"))?;
-        storage.allocate(0, end).map_err(error.clone()("reserve space"))?;
+        storage
+            .allocate(0, end)
+            .map_err(error.clone()("reserve space"))?;
         zero(storage, 0, end).map_err(error.clone()("zero"))?;
         // PERSIST: a journal of zeros, before a header says that it is one.
         storage.sync().map_err(error("sync"))?;
         keeper.header = header;
         let mut log = lock(&self.core.log);
         let dirty = std::mem::replace(&mut log.dirty, DirtyPages::new(0));
-        let chain =
-            Chain { end: header.head, live: vec![0], report: MediaRecovery::default() };
+        let chain = Chain {
+            end: header.head,
+            live: vec![0],
+            report: MediaRecovery::default(),
+        };
         *log = log_after(&header, chain, dirty);
         Ok(())
     }
@@ -378,7 +407,10 @@ impl Journal {
     fn sync_shape(&self) -> Result<(), SpaceError> {
         self.core.pool.sync().map_err(|source| {
             let doing = "syncing the pool file";
-            let copy = SpaceError::Io { doing, source: crate::error::copy_io(&source) };
+            let copy = SpaceError::Io {
+                doing,
+                source: crate::error::copy_io(&source),
+            };
             let failed = Stop::Error(CommitError::Failed { doing, source });
             self.core.record(&mut lock(&self.core.progress), failed);
             copy
@@ -415,7 +447,11 @@ impl Media for Journal {
         let journal = FileStorage::at(&journal_name, read_only)?;
         if create {
             // Refused here, before the pool's file is made, if it is no journal at all.
-            Source { storage: &journal, path: &journal_name }.header()?;
+            Source {
+                storage: &journal,
+                path: &journal_name,
+            }
+            .header()?;
         }
         let (fd, len) = Mapping::open_file(path, options.access, initial)?;
         let undo = |e| {
@@ -429,7 +465,8 @@ impl Media for Journal {
             .try_clone()
             .map_err(|e| OpenError::io(path, "duplicate the descriptor", e))
             .and_then(|copy| {
-                let mapping = Mapping::map(path, Some((fd, len)), Sharing::Private, options.reserve)?;
+                let mapping =
+                    Mapping::map(path, Some((fd, len)), Sharing::Private, options.reserve)?;
                 if mapping.fixed() {
                     return Err(OpenError::Unsupported {
                         path: path.to_path_buf(),
@@ -439,8 +476,14 @@ impl Media for Journal {
                 Ok((mapping, FileStorage::of(path, copy)))
             });
         let (mapping, pool) = file.map_err(undo)?;
-        Self::start(Image::new(mapping), Arc::new(pool), Arc::new(journal), path, options)
-            .map_err(undo)
+        Self::start(
+            Image::new(mapping),
+            Arc::new(pool),
+            Arc::new(journal),
+            path,
+            options,
+        )
+        .map_err(undo)
     }
 
     fn kind(&self) -> MediumKind {
@@ -450,8 +493,9 @@ impl Media for Journal {
     #[inline]
     fn flush(&self, addr: *const u8, len: usize) {
         let core = &*self.core;
-        // ORDERING: Relaxed; set before the medium is shared, or cleared for good by an error.
-        if len == 0 || !core.recording.load(Ordering::Relaxed) {
+        // ORDERING: Acquire; pairs with the Release in `Core::record`: what is not noted any more is
+        // not acknowledged any more.
+        if len == 0 || !core.recording.load(Ordering::Acquire) {
             return;
         }
         let start = addr.addr().wrapping_sub(core.image.base().addr());
@@ -461,7 +505,8 @@ impl Media for Journal {
             return;
         }
         self.recorder.note(core.image.base(), addr, len);
-        core.stage.note(start as u64 / LINE as u64, end.div_ceil(LINE as u64));
+        core.stage
+            .note(start as u64 / LINE as u64, end.div_ceil(LINE as u64));
     }
 
     #[inline]
@@ -528,7 +573,11 @@ impl Media for Journal {
             // PERSIST: the shorter file, so that what grows there again is zero after a crash too.
             .and_then(|()| self.sync_shape())
             // Cutting a file drops its private pages; anonymous memory is cleared here.
-            .and_then(|()| self.core.image.discard(len.next_multiple_of(PAGE), from - len));
+            .and_then(|()| {
+                self.core
+                    .image
+                    .discard(len.next_multiple_of(PAGE), from - len)
+            });
         if result.is_err() {
             // As long as before, if the file still is.
             let there = self.core.pool.size().unwrap_or(len).clamp(len, from);
@@ -564,7 +613,8 @@ impl Media for Journal {
                 if self.had_journal && self.recovery.batches_replayed > 0 {
                     return Err(OpenError::Corrupt {
                         path: journal_path(&self.path),
-                        what: "the pool's UUID is not the one that its journal was replayed for".into(),
+                        what: "the pool's UUID is not the one that its journal was replayed for"
+                            .into(),
                     });
                 }
                 self.create_journal(&mut keeper, uuid)?;
@@ -577,10 +627,14 @@ impl Media for Journal {
             let _ = self.core.aside.set(aside);
             // PERSIST: every frame that was replayed, before frames are written behind it (a killed
             // writer's were perhaps never synced).
-            self.core.aside().sync().map_err(|e| {
-                OpenError::io(&journal_path(&self.path), "sync", e)
-            })?;
-            let header = Header { epoch: keeper.header.epoch + 1, ..keeper.header };
+            self.core
+                .aside()
+                .sync()
+                .map_err(|e| OpenError::io(&journal_path(&self.path), "sync", e))?;
+            let header = Header {
+                epoch: keeper.header.epoch + 1,
+                ..keeper.header
+            };
             // PERSIST: the new epoch, before a frame carries it.
             self.core.write_header(&mut keeper, header)?;
             lock(&self.core.log).epoch = header.epoch;

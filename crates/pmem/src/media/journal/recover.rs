@@ -4,14 +4,17 @@
 //! A frame continues the chain if its sum is right, its sequence number is the next one, and its
 //! epoch is neither below the frame before it nor above the header's. Frames that an earlier session wrote
 //! behind a tear, and that a later session's frames replaced, fail the epoch rule: the later
-//! session's frame of the same number carries a higher epoch, and nothing of a lower one follows it.
+//! session's frame of the same number carries a higher epoch, and nothing of a lower one follows it. The
+//! first frame has no predecessor to compare with; the header's `floor` stands in for it.
 //!
 //! # What is damage
 //! A chain that ends is the normal trace of a power failure. It is damage when something says that the
 //! missing frame had been durable: the header (`required`), or a whole frame further on that
 //! was sealed when it was (`durable`). Then nothing is opened, rather than an older state served.
 
-use super::format::{DATA_AT, FRAME_HEAD, Frame, Header, Position, SECTOR, SLOT_AT, Slot, runs, salt};
+use super::format::{
+    DATA_AT, FRAME_HEAD, Frame, Header, Position, SECTOR, SLOT_AT, Slot, runs, salt,
+};
 use super::image::{DirtyPages, Image};
 use super::storage::Storage;
 use crate::error::OpenError;
@@ -102,7 +105,10 @@ impl Source<'_> {
     }
 
     fn corrupt(&self, what: String) -> OpenError {
-        OpenError::Corrupt { path: self.path.to_path_buf(), what }
+        OpenError::Corrupt {
+            path: self.path.to_path_buf(),
+            what,
+        }
     }
 
     /// The header in force and its slot; `None` where no journal was ever finished.
@@ -111,7 +117,9 @@ impl Source<'_> {
         let mut bad = 0;
         for (slot, at) in SLOT_AT.into_iter().enumerate() {
             let mut bytes = [0; SECTOR];
-            self.storage.read_full(at, &mut bytes).map_err(|e| self.io(e))?;
+            self.storage
+                .read_full(at, &mut bytes)
+                .map_err(|e| self.io(e))?;
             match Header::decode(&bytes) {
                 Slot::Blank => {}
                 Slot::Bad => bad += 1,
@@ -147,13 +155,16 @@ impl Source<'_> {
             live: vec![header.head.segment],
             report: MediaRecovery::default(),
         };
-        let mut epoch = 0;
+        let mut epoch = header.floor;
         let mut bytes = self.segment(header, header.head.segment, &mut chain.report)?;
         loop {
-            let Position { seq, segment, offset } = chain.end;
-            let next = |frame: &Frame| {
-                frame.seq == seq && (epoch..=header.epoch).contains(&frame.epoch)
-            };
+            let Position {
+                seq,
+                segment,
+                offset,
+            } = chain.end;
+            let next =
+                |frame: &Frame| frame.seq == seq && (epoch..=header.epoch).contains(&frame.epoch);
             let here = Frame::open(salt, bytes.get(offset as usize..).unwrap_or(&[]))
                 .filter(|(frame, _)| next(frame));
             if let Some((frame, payload)) = here {
@@ -161,7 +172,11 @@ impl Source<'_> {
                 epoch = frame.epoch;
                 // Inside a segment, whose length fits 32 bits.
                 let end = offset + frame.disk_bytes() as u32;
-                chain.end = Position { seq: seq + 1, segment, offset: end };
+                chain.end = Position {
+                    seq: seq + 1,
+                    segment,
+                    offset: end,
+                };
                 continue;
             }
             // Not here: in the segment that starts with it, if there is one.
@@ -176,9 +191,15 @@ impl Source<'_> {
                     }
                 }
             }
-            let Some((other, found)) = elsewhere else { break };
+            let Some((other, found)) = elsewhere else {
+                break;
+            };
             chain.live.push(other);
-            chain.end = Position { seq, segment: other, offset: 0 };
+            chain.end = Position {
+                seq,
+                segment: other,
+                offset: 0,
+            };
             bytes = found;
         }
         self.check_end(header, &chain, epoch, &bytes, &heads)?;
@@ -202,7 +223,10 @@ impl Source<'_> {
         let mut lines = 0;
         for run in runs(payload, frame.pool_len) {
             let run = run.map_err(|bad| {
-                self.corrupt(format!("frame {} (segment {segment}, byte {offset}): {bad}", frame.seq))
+                self.corrupt(format!(
+                    "frame {} (segment {segment}, byte {offset}): {bad}",
+                    frame.seq
+                ))
             })?;
             lines += (run.bytes.len() / LINE) as u64;
         }
@@ -253,7 +277,9 @@ impl Source<'_> {
         for (segment, head) in heads.iter().enumerate() {
             if proof.is_none() && head.as_ref().is_some_and(&proves) {
                 let bytes = self.segment(header, segment as u32, &mut MediaRecovery::default())?;
-                proof = Frame::open(salt, &bytes).map(|(frame, _)| frame).filter(|f| proves(f));
+                proof = Frame::open(salt, &bytes)
+                    .map(|(frame, _)| frame)
+                    .filter(|f| proves(f));
             }
         }
         match proof {
@@ -324,7 +350,11 @@ pub(super) fn owner(pool: &dyn Storage, header: &Header) -> io::Result<Owner> {
         }
         blank &= start.iter().all(|b| *b == 0);
     }
-    Ok(if blank && header.head.seq == 1 { Owner::Unborn } else { Owner::Other })
+    Ok(if blank && header.head.seq == 1 {
+        Owner::Unborn
+    } else {
+        Owner::Other
+    })
 }
 
 /// The error for a journal that belongs to another pool.

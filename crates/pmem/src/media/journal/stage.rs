@@ -81,10 +81,16 @@ pub(super) struct Stage {
 impl Stage {
     pub fn new(chunk_bytes: usize) -> Self {
         Self {
-            slots: (0..SLOTS).map(|_| CachePadded::new(Mutex::default())).collect(),
+            slots: (0..SLOTS)
+                .map(|_| CachePadded::new(Mutex::default()))
+                .collect(),
             active: CachePadded::new(Mutex::new(Active {
                 full: Vec::new(),
-                open: Chunk { bytes: fresh(chunk_bytes), end: 0, top: 0 },
+                open: Chunk {
+                    bytes: fresh(chunk_bytes),
+                    end: 0,
+                    top: 0,
+                },
                 spare: Vec::new(),
                 chunk_bytes,
                 end: 0,
@@ -190,9 +196,13 @@ impl Active {
                 continue;
             }
             let count = (end - line).min(room as u64).min(MAX_RUN);
-            self.open.bytes.extend_from_slice(&run_word(line, count).to_le_bytes());
+            self.open
+                .bytes
+                .extend_from_slice(&run_word(line, count).to_le_bytes());
             for line in line..line + count {
-                self.open.bytes.extend_from_slice(&bytes_of(image.capture(line)));
+                self.open
+                    .bytes
+                    .extend_from_slice(&bytes_of(image.capture(line)));
             }
             line += count;
             self.end += count;
@@ -206,7 +216,14 @@ impl Active {
     fn roll(&mut self) -> Chunk {
         let bytes = self.spare.pop().unwrap_or_else(|| fresh(self.chunk_bytes));
         self.open.end = self.end;
-        std::mem::replace(&mut self.open, Chunk { bytes, end: self.end, top: 0 })
+        std::mem::replace(
+            &mut self.open,
+            Chunk {
+                bytes,
+                end: self.end,
+                top: 0,
+            },
+        )
     }
 }
 
@@ -235,7 +252,14 @@ mod tests {
     #[test]
     fn runs_merge_where_they_touch() {
         let run = |first, end| Lines { first, end };
-        let mut runs = vec![run(9, 10), run(1, 3), run(2, 4), run(4, 5), run(7, 8), run(1, 2)];
+        let mut runs = vec![
+            run(9, 10),
+            run(1, 3),
+            run(2, 4),
+            run(4, 5),
+            run(7, 8),
+            run(1, 2),
+        ];
         merge(&mut runs);
         assert_eq!(runs, [run(1, 5), run(7, 8), run(9, 10)]);
     }

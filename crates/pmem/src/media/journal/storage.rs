@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A file of bytes whose writes become durable when [`sync`](Self::sync) returns, and not before.
 ///
@@ -132,7 +132,11 @@ pub struct FileStorage {
 impl FileStorage {
     /// The open file `fd` (a duplicate, so that a lock on it stays with the caller's).
     pub fn of(path: &Path, fd: OwnedFd) -> Self {
-        Self { path: path.to_path_buf(), fd: OnceLock::from(fd), plain_sync: AtomicBool::new(false) }
+        Self {
+            path: path.to_path_buf(),
+            fd: OnceLock::from(fd),
+            plain_sync: AtomicBool::new(false),
+        }
     }
 
     /// The file at `path` if there is one; else it is made by the first [`Storage::allocate`].
@@ -140,7 +144,11 @@ impl FileStorage {
     /// # Errors
     /// [`OpenError`] for anything but its absence.
     pub fn at(path: &Path, read_only: bool) -> Result<Self, OpenError> {
-        let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let access = if read_only {
+            OFlags::RDONLY
+        } else {
+            OFlags::RDWR
+        };
         match rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()) {
             Ok(fd) => {
                 let stat = rustix::fs::fstat(&fd).map_err(|e| OpenError::io(path, "stat", e))?;
@@ -179,13 +187,17 @@ impl FileStorage {
 
 impl Storage for FileStorage {
     fn size(&self) -> io::Result<u64> {
-        let Some(fd) = self.fd.get() else { return Ok(0) };
+        let Some(fd) = self.fd.get() else {
+            return Ok(0);
+        };
         // A file's size is never negative.
         Ok(u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0))
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let Some(fd) = self.fd.get() else { return Ok(0) };
+        let Some(fd) = self.fd.get() else {
+            return Ok(0);
+        };
         Ok(rustix::io::pread(fd, into, offset)?)
     }
 

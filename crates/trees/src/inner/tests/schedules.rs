@@ -3,16 +3,18 @@
 //! splits the root, empties inner nodes and collapses the root again.
 
 use super::stress::{MiniTree, Numbered};
-use crate::sync::explore;
+use crate::sync::{explore, unexplored};
 use std::sync::Arc;
 
 type Tree<S> = MiniTree<S, 3>;
 
 /// A tree with the keys `n`.
 fn tree_of<S: Numbered + ?Sized>(keys: impl IntoIterator<Item = usize>) -> Arc<Tree<S>> {
-    let tree = Tree::<S>::new(24, 1);
-    keys.into_iter().for_each(|n| tree.insert(n));
-    Arc::new(tree)
+    unexplored(|| {
+        let tree = Tree::<S>::new(24, 1);
+        keys.into_iter().for_each(|n| tree.insert(n));
+        Arc::new(tree)
+    })
 }
 
 fn spawn<S: Numbered + ?Sized + 'static>(
@@ -45,8 +47,30 @@ fn splits_against_lookups<S: Numbered + ?Sized + 'static>(schedules: usize) {
         for n in [100, 150, 200, 250, 300, 350, 400, 450] {
             assert!(tree.contains(n), "key {n}");
         }
-        tree.check();
+        unexplored(|| tree.check());
     });
+}
+
+/// One node split between any two loads of one search. After 470 and 460 the node of 400 is full,
+/// so 450 splits it; 470, and 500 if it is in that node too, move to the new one.
+fn one_split_against_one_lookup<S: Numbered + ?Sized + 'static>(
+    schedules: usize,
+    look_up: impl Fn(&Tree<S>, usize) -> bool + Copy + Send + Sync + 'static,
+) {
+    for key in [470, 500] {
+        explore(schedules, move || {
+            let tree = tree_of::<S>((100..=900).step_by(100).chain([470, 460]));
+            let nodes = tree.index.stats().nodes;
+            let writer = spawn(&tree, move |tree| tree.insert(450));
+            assert!(look_up(&tree, key), "{key} was there all the time");
+            writer.join().expect("no panic");
+            assert!(
+                tree.index.stats().nodes > nodes,
+                "the insert was to split a node"
+            );
+            unexplored(|| tree.check());
+        });
+    }
 }
 
 /// Removals that empty inner nodes and collapse the root, against lookups, an insert next door, and a
@@ -87,7 +111,7 @@ fn removals_against_all<S: Numbered + ?Sized + 'static>(schedules: usize) {
         for n in [450, 550, 700] {
             assert!(tree.contains(n), "key {n}");
         }
-        tree.check();
+        unexplored(|| tree.check());
     });
 }
 
@@ -99,6 +123,16 @@ fn splits_against_lookups_of_integers() {
 #[test]
 fn splits_against_lookups_of_strings() {
     splits_against_lookups::<[u8]>(200);
+}
+
+#[test]
+fn one_split_against_one_lookup_of_integers() {
+    one_split_against_one_lookup::<u64>(500, |tree, n| tree.contains(n));
+}
+
+#[test]
+fn one_split_against_one_batch_of_integers() {
+    one_split_against_one_lookup::<u64>(500, |tree, n| tree.contains_batch(&[n]) == [true]);
 }
 
 #[test]

@@ -1,0 +1,588 @@
+//! The command line: what may be asked, with help and examples.
+
+use bristlecone_lab::micro;
+use bristlecone_pmem::{Durability, MediumKind};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The bytes per entry that `--node-size` may name.
+pub const NODE_SIZES: [u32; 4] = [256, 512, 768, 1024];
+
+/// A durable ordered index on persistent memory or any disk.
+///
+/// A pool is one file. It holds keys and values (byte strings) in key order, and keeps every write
+/// that was acknowledged, whatever happens to the process.
+#[derive(Debug, Parser)]
+#[command(name = "bristlecone", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  bristlecone demo                              see it work, in under a minute
+  bristlecone create cities.pool                a pool, on the best medium that the path offers
+  bristlecone import cities.pool cities.csv     one key per row, from the first column
+  bristlecone scan cities.pool --prefix FR/L --limit 5
+  bristlecone check cities.pool                 verify every invariant
+
+Exit status: 0 done, 1 failed (or `check` found errors, or no such key), 2 wrong usage.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the main job on real data: import, look up, scan, kill -9, recover
+    Demo(Demo),
+    /// Make an empty pool
+    Create(Create),
+    /// Store VALUE under KEY, replacing what was there
+    Put(Put),
+    /// Print the value of KEY
+    Get(Get),
+    /// Remove KEY
+    Del(Del),
+    /// Print keys and values in key order
+    Scan(Scan),
+    /// Load a .csv or .jsonl file, one key per row
+    Import(Import),
+    /// Write the whole pool to a .csv or .jsonl file that `import` reads back
+    Export(Export),
+    /// Show what a pool is, how full it is and what it survives
+    Info(Inspect),
+    /// Verify every invariant and checksum of a pool
+    Check(Inspect),
+    /// Give unused space back to the file system
+    Compact(Compact),
+    /// Copy a pool to a new file, consistently
+    Backup(Backup),
+    /// Measure
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Kill a writer at random moments and check every acknowledged write
+    Torture(Torture),
+    /// The writer that `torture` kills.
+    #[command(hide = true)]
+    TortureWriter(TortureWriter),
+    /// The writer that `demo` kills.
+    #[command(hide = true)]
+    DemoWriter(DemoWriter),
+}
+
+/// The medium asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MediumChoice {
+    /// Whatever the path offers: dax, else mapped on tmpfs, else journal
+    #[default]
+    Auto,
+    /// Persistent memory mapped with MAP_SYNC (an fsdax mount or a devdax device)
+    Dax,
+    /// Any shared mapping: survives a process crash, not a power failure
+    Mapped,
+    /// A write-ahead journal on an ordinary disk
+    Journal,
+}
+
+impl MediumChoice {
+    /// The medium, or `None` to let the path decide.
+    pub fn kind(self) -> Option<MediumKind> {
+        match self {
+            Self::Auto => None,
+            Self::Dax => Some(MediumKind::Dax),
+            Self::Mapped => Some(MediumKind::Mapped),
+            Self::Journal => Some(MediumKind::Journal),
+        }
+    }
+}
+
+/// The design of the index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum IndexChoice {
+    /// LB+-Tree
+    #[default]
+    Lbtree,
+}
+
+impl IndexChoice {
+    /// The name that pools record.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lbtree => "lbtree",
+        }
+    }
+}
+
+fn durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "immediate" => return Ok(Durability::Immediate),
+        "none" => return Ok(Durability::None),
+        _ => {}
+    }
+    let millis = text
+        .strip_prefix("interval=")
+        .map(|ms| ms.strip_suffix("ms").unwrap_or(ms))
+        .and_then(|ms| ms.parse::<u32>().ok())
+        .filter(|ms| *ms > 0);
+    match millis {
+        Some(ms) => Ok(Durability::Interval(Duration::from_millis(ms.into()))),
+        None => Err(
+            "expected immediate, none, or interval=MS with MS in milliseconds, at least 1"
+                .to_owned(),
+        ),
+    }
+}
+
+fn node_size(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|n| NODE_SIZES.contains(n))
+        .ok_or_else(|| "expected 256, 512, 768 or 1024".to_owned())
+}
+
+/// A count with an optional decimal suffix: `500`, `20K`, `10M`, `1G`.
+pub fn count(text: &str) -> Result<u64, String> {
+    let (digits, scale) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1_000),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1_000_000),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 1_000_000_000),
+        _ => (text, 1),
+    };
+    digits
+        .replace('_', "")
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(scale))
+        .filter(|n| *n > 0)
+        .ok_or_else(|| "expected a whole number of at least 1, like 500, 20K or 10M".to_owned())
+}
+
+/// How to open the pool's file.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct MediumArgs {
+    /// Medium to open the pool through
+    #[arg(long, value_enum, default_value_t, hide_possible_values = false)]
+    pub medium: MediumChoice,
+}
+
+/// How to open the pool's file for writing.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct WriteArgs {
+    /// Medium to open the pool through
+    #[arg(long, value_enum, default_value_t)]
+    pub medium: MediumChoice,
+    /// When a write counts as done, on the journal medium: synced (immediate), synced every so
+    /// often (interval=MS), or left to checkpoints (none). Chosen at each opening, not stored
+    #[arg(long, value_name = "immediate|interval=MS|none", value_parser = durability, default_value = "immediate")]
+    pub durability: Durability,
+}
+
+/// `demo`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  bristlecone demo --dir /mnt/pmem")]
+pub struct Demo {
+    /// Where to put the demo's pools; they stay there [default: a new directory for temporary files]
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+/// `create`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bristlecone create /mnt/pmem/orders.pool
+  bristlecone create orders.pool --medium journal --node-size 512")]
+pub struct Create {
+    /// The file to make; one that exists is left alone
+    pub pool: PathBuf,
+    /// How to open it.
+    #[command(flatten)]
+    pub write: WriteArgs,
+    /// Design of the index
+    #[arg(long, value_enum, default_value_t)]
+    pub index: IndexChoice,
+    /// Bytes in a leaf: 256, 512, 768 or 1024
+    #[arg(long, value_name = "BYTES", value_parser = node_size, default_value = "256")]
+    pub node_size: u32,
+}
+
+/// `put`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bristlecone put orders.pool 2026-03-01/17 shipped
+  bristlecone put orders.pool scan.pdf - < scan.pdf
+  bristlecone put orders.pool -- -5 negative        # after --, nothing is taken for an option")]
+pub struct Put {
+    /// The pool
+    pub pool: PathBuf,
+    /// The key, byte for byte
+    pub key: OsString,
+    /// The value, byte for byte; - reads it from standard input
+    pub value: OsString,
+    /// How to open it.
+    #[command(flatten)]
+    pub write: WriteArgs,
+}
+
+/// `get`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The value is printed as it is, followed by a line break only on a terminal.
+A key that is not there ends with status 1.
+
+Example:
+  bristlecone get orders.pool scan.pdf > scan.pdf")]
+pub struct Get {
+    /// The pool
+    pub pool: PathBuf,
+    /// The key, byte for byte
+    pub key: OsString,
+    /// How to open it.
+    #[command(flatten)]
+    pub medium: MediumArgs,
+}
+
+/// `del`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A key that is not there ends with status 1.
+
+Example:
+  bristlecone del orders.pool 2026-03-01/17")]
+pub struct Del {
+    /// The pool
+    pub pool: PathBuf,
+    /// The key, byte for byte
+    pub key: OsString,
+    /// How to open it.
+    #[command(flatten)]
+    pub write: WriteArgs,
+}
+
+/// How `scan` prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ScanFormat {
+    /// KEY, tab, VALUE; control characters, \ and bytes that are not UTF-8 as \xNN
+    #[default]
+    Text,
+    /// One object per line: {"key":…,"value":…}; key_base64, value_base64 for bytes that are not UTF-8
+    Json,
+    /// key,value with a header line; fields quoted where needed, bytes as they are
+    Csv,
+}
+
+/// `scan`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bristlecone scan cities.pool --prefix FR/ --limit 10
+  bristlecone scan cities.pool --from DE --to FR --format json
+  bristlecone scan cities.pool --reverse --limit 1          # the last key")]
+pub struct Scan {
+    /// The pool
+    pub pool: PathBuf,
+    /// First key of the range
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<OsString>,
+    /// End of the range; this key itself is left out
+    #[arg(long, value_name = "KEY")]
+    pub to: Option<OsString>,
+    /// Only keys that begin so
+    #[arg(long)]
+    pub prefix: Option<OsString>,
+    /// From the last key down to the first
+    #[arg(long)]
+    pub reverse: bool,
+    /// Stop after this many keys
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t)]
+    pub format: ScanFormat,
+    /// How to open it.
+    #[command(flatten)]
+    pub medium: MediumArgs,
+}
+
+/// `import`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A .csv file needs a header line. A row becomes a JSON object of its columns, stored under the key
+column. A .jsonl line is stored as it is, under its field \"key\". Files that hold just pairs (columns
+or fields key and value, or key_base64 and value_base64) store the value alone: `export` writes those.
+A key that is there already gets the new value.
+
+A malformed line stops the import: everything before it is durable, and the message gives the command
+that goes on from that line.
+
+Examples:
+  bristlecone import cities.pool cities.csv
+  bristlecone import users.pool users.jsonl --key id
+  bristlecone import users.pool users.jsonl --key id --from-line 1042")]
+pub struct Import {
+    /// The pool
+    pub pool: PathBuf,
+    /// The file: .csv or .jsonl
+    pub file: PathBuf,
+    /// Column or field that holds the key [default: the first column; the field "key"]
+    #[arg(long, value_name = "COLUMN")]
+    pub key: Option<String>,
+    /// Skip the lines before this one (the first is 1; a CSV header is read all the same)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 1, hide_default_value = true)]
+    pub from_line: u64,
+    /// How to open it.
+    #[command(flatten)]
+    pub write: WriteArgs,
+}
+
+/// `export`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file appears whole or not at all. Rows that came from one CSV file get its columns back; anything
+else is written as pairs of key and value. `import` of the file gives the same pool.
+
+Example:
+  bristlecone export cities.pool cities.jsonl")]
+pub struct Export {
+    /// The pool
+    pub pool: PathBuf,
+    /// The file to write, replaced if it exists: .csv or .jsonl
+    pub file: PathBuf,
+    /// How to open it.
+    #[command(flatten)]
+    pub medium: MediumArgs,
+}
+
+/// `info` and `check`
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// The pool
+    pub pool: PathBuf,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// How to open it.
+    #[command(flatten)]
+    pub medium: MediumArgs,
+}
+
+/// `compact`
+#[derive(Debug, Args)]
+pub struct Compact {
+    /// The pool
+    pub pool: PathBuf,
+    /// How to open it.
+    #[command(flatten)]
+    pub write: WriteArgs,
+}
+
+/// `backup`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The copy is a pool of its own: open it, check it, or put it in the original's place.
+
+Example:
+  bristlecone backup cities.pool cities-2026-03-01.pool")]
+pub struct Backup {
+    /// The pool
+    pub pool: PathBuf,
+    /// The file to make; one that exists is left alone
+    pub file: PathBuf,
+    /// How to open it.
+    #[command(flatten)]
+    pub medium: MediumArgs,
+}
+
+/// The media that `torture` runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TortureMedium {
+    /// A write-ahead journal on an ordinary disk
+    Journal,
+    /// A shared mapping
+    Mapped,
+}
+
+impl TortureMedium {
+    /// The same as a choice that opens a pool.
+    pub fn choice(self) -> MediumChoice {
+        match self {
+            Self::Journal => MediumChoice::Journal,
+            Self::Mapped => MediumChoice::Mapped,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Journal => "journal",
+            Self::Mapped => "mapped",
+        }
+    }
+}
+
+/// `torture`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A writer process puts, replaces and removes keys from several threads and reports each call that
+returned. It is killed with SIGKILL at random moments; then the pool is reopened, and every key must
+have the value that was last reported, or that of the one call that its thread had under way.
+
+Example:
+  bristlecone torture --medium journal --kills 300 --dir /var/tmp")]
+pub struct Torture {
+    /// Medium to torture
+    #[arg(long, value_enum)]
+    pub medium: TortureMedium,
+    /// How many times to kill the writer
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 20)]
+    pub kills: u64,
+    /// Where to put the pool [default: /dev/shm for mapped, else the directory for temporary files]
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Threads that write
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), default_value_t = 4)]
+    pub threads: u16,
+    /// Bytes in a leaf: 256, 512, 768 or 1024
+    #[arg(long, value_name = "BYTES", value_parser = node_size, default_value = "256")]
+    pub node_size: u32,
+    /// Repeat the operations of an earlier run (the moments of the kills differ)
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `torture-writer`
+#[derive(Debug, Args)]
+pub struct TortureWriter {
+    /// The pool
+    pub pool: PathBuf,
+    /// Its medium
+    #[arg(long, value_enum)]
+    pub medium: TortureMedium,
+    /// Threads that write
+    #[arg(long)]
+    pub threads: u16,
+    /// Seed of the run's operations
+    #[arg(long)]
+    pub seed: u64,
+    /// Which round this is
+    #[arg(long)]
+    pub round: u32,
+}
+
+/// `demo-writer`
+#[derive(Debug, Args)]
+pub struct DemoWriter {
+    /// The pool
+    pub pool: PathBuf,
+}
+
+/// `bench`
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Throughput, latency, persist cost, space and recovery of an index
+    Micro(Micro),
+    /// What the hardware allows: flush and fence, DRAM miss, memcpy, fdatasync
+    Limits(Limits),
+}
+
+/// The media that `bench micro` runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BenchMedium {
+    /// Persistent memory mapped with MAP_SYNC
+    Dax,
+    /// A shared mapping
+    #[default]
+    Mapped,
+    /// A write-ahead journal on an ordinary disk
+    Journal,
+    /// Anonymous memory, nothing durable
+    Dram,
+}
+
+impl BenchMedium {
+    /// The medium.
+    pub fn kind(self) -> MediumKind {
+        match self {
+            Self::Dax => MediumKind::Dax,
+            Self::Mapped => MediumKind::Mapped,
+            Self::Journal => MediumKind::Journal,
+            Self::Dram => MediumKind::Dram,
+        }
+    }
+}
+
+fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    text.parse().map_err(|e: T::Err| e.to_string())
+}
+
+/// `bench micro`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bristlecone bench micro --keys 10M --ops insert,lookup,scan --path /dev/shm
+  bristlecone bench micro --keys 1M --medium journal --path /var/tmp --json
+  bristlecone bench micro --keys 10M --against btreemap,lmdb     # lmdb needs --features peers at build time
+  bristlecone bench micro --keys 10M --scaling 2                 # one thread against two")]
+pub struct Micro {
+    /// Design of the index
+    #[arg(long, value_parser = parsed::<micro::Design>, default_value = "lbtree")]
+    pub index: micro::Design,
+    /// Keys to load: a number with K, M or G
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
+    pub keys: u64,
+    /// Threads that work at the same time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), default_value_t = 1)]
+    pub threads: u16,
+    /// Operations, with commas between them: load, insert, lookup, multi_get, scan, update,
+    /// multi_insert, delete [default: all]
+    #[arg(long, value_name = "OPS", value_delimiter = ',', value_parser = parsed::<micro::Op>)]
+    pub ops: Vec<micro::Op>,
+    /// Medium
+    #[arg(long, value_enum, default_value_t)]
+    pub medium: BenchMedium,
+    /// When a write counts as done, on the journal medium
+    #[arg(long, value_name = "immediate|interval=MS|none", value_parser = durability, default_value = "immediate")]
+    pub durability: Durability,
+    /// Directory for the benchmark's files [default: /dev/shm, else the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub path: Option<PathBuf>,
+    /// Bytes in a leaf: 256, 512, 768 or 1024
+    #[arg(long, value_name = "BYTES", value_parser = node_size, default_value = "256")]
+    pub node_size: u32,
+    /// Seed of the keys and their order
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Others to measure in the same run, with commas between them: btreemap, lmdb, lmdb-nowritemap
+    #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = parsed::<micro::Against>)]
+    pub against: Vec<micro::Against>,
+    /// At most this many operations per phase [default: by keys and medium]
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub ops_limit: Option<u64>,
+    /// Measure one thread against this many, interleaved
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub scaling: Option<u16>,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bench limits`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  bristlecone bench limits --path /var/tmp --json")]
+pub struct Limits {
+    /// Directory to measure fdatasync in
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub path: PathBuf,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}

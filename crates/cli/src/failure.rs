@@ -1,0 +1,57 @@
+//! How a command fails: the message for a person and the exit status for a script.
+
+use std::io;
+use std::path::Path;
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub enum Failure {
+    /// It failed: exit status 1, with this message.
+    Message(String),
+    /// It was asked for something that makes no sense: exit status 2, with this message.
+    Usage(String),
+    /// What it found is the bad news, and is printed already: exit status 1.
+    Reported,
+    /// The reader of its output went away: nothing left to do, nothing to say.
+    OutputClosed,
+}
+
+impl Failure {
+    /// A failure with this message.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self::Message(message.into())
+    }
+
+    /// What the operating system answered while `doing` something to `path`.
+    pub fn io(path: &Path, doing: &str, error: &io::Error) -> Self {
+        Self::Message(format!("{}: {doing} failed: {error}", path.display()))
+    }
+
+    /// A failed write to standard output.
+    pub fn output(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::Message(format!("standard output: writing failed: {error}")),
+        }
+    }
+
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Message(_) | Self::Reported => 1,
+            Self::Usage(_) => 2,
+            Self::OutputClosed => 0,
+        }
+    }
+
+    /// What to print, if anything.
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            Self::Message(text) | Self::Usage(text) => Some(text),
+            Self::Reported | Self::OutputClosed => None,
+        }
+    }
+}
+
+/// What a command returns.
+pub type Outcome<T = ()> = Result<T, Failure>;

@@ -1,0 +1,289 @@
+//! Commits: shared syncs, failing syncs, lack of space, and what each durability level promises.
+
+mod journal_support;
+
+use bristlecone_pmem::CommitError;
+use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
+use bristlecone_pmem::media::{Access, Durability, Media};
+use journal_support::{Acknowledged, create, get, open, options, run, verify, word};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const IMMEDIATE: Durability = Durability::Immediate;
+
+#[test]
+fn writers_share_syncs() {
+    let disk = FaultDisk::new(3);
+    let pm = create(&disk, &options(Access::ReadWrite, IMMEDIATE)).expect("creates");
+    disk.set_sync_time(Duration::from_micros(200));
+    let before = disk.syncs();
+    let (threads, commits) = (8, 200);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let pm = &pm;
+            scope.spawn(move || {
+                for i in 1..=commits {
+                    word(pm, thread * 64, 0).publish(pm, i);
+                    pm.commit().expect("commits");
+                }
+            });
+        }
+    });
+    let syncs = disk.syncs() - before;
+    assert!(
+        syncs * 2 < threads * commits,
+        "{syncs} syncs for {} commits of {threads} threads",
+        threads * commits
+    );
+    disk.cut_now();
+    drop(pm);
+    let pm = open(&disk.restart(1), &options(Access::ReadWrite, IMMEDIATE)).expect("opens");
+    for thread in 0..threads {
+        assert_eq!(
+            get(&pm, thread * 64),
+            commits,
+            "thread {thread}'s last commit"
+        );
+    }
+}
+
+#[test]
+fn a_commit_without_fences_needs_no_sync() {
+    let disk = FaultDisk::new(4);
+    let pm = create(&disk, &options(Access::ReadWrite, IMMEDIATE)).expect("creates");
+    word(&pm, 0, 0).publish(&pm, 1);
+    pm.commit().expect("commits");
+    let before = disk.events();
+    for _ in 0..10 {
+        pm.commit().expect("commits");
+    }
+    pm.fence();
+    pm.commit().expect("commits");
+    assert_eq!(disk.events(), before, "nothing new, nothing written");
+}
+
+#[test]
+fn a_failed_sync_stops_acknowledgements_for_good() {
+    let o = options(Access::ReadWrite, IMMEDIATE);
+    for (seed, threads) in [(5, 1), (6, 3), (7, 3)] {
+        let disk = FaultDisk::new(seed);
+        let acknowledged = Acknowledged::new(threads);
+        let pm = create(&disk, &o).expect("creates");
+        assert!(
+            run(&pm, threads, 50, 1, &acknowledged).is_none(),
+            "works at first"
+        );
+        disk.fail_sync(20);
+        let error =
+            run(&pm, threads, 1_000, 1, &acknowledged).expect("the sync's failure surfaces");
+        assert!(matches!(error, CommitError::Failed { .. }), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("not durable") && text.contains("os error 5"),
+            "{text}"
+        );
+        let acknowledged_then = format!("{acknowledged:?}");
+        for _ in 0..3 {
+            // Also for a thread that fenced nothing new, and for a whole sync.
+            assert!(matches!(pm.commit(), Err(CommitError::Failed { .. })));
+            assert!(matches!(pm.sync(), Err(CommitError::Failed { .. })));
+            let again = run(&pm, threads, 5, 1, &acknowledged).expect("still failed");
+            assert!(matches!(again, CommitError::Failed { .. }), "{again}");
+        }
+        assert_eq!(
+            acknowledged_then,
+            format!("{acknowledged:?}"),
+            "no one was told otherwise"
+        );
+        drop(pm);
+        disk.cut_now();
+        let pm = open(&disk.restart(seed), &o).expect("reopening recovers");
+        verify(&pm, threads, &acknowledged).expect("what was acknowledged is there");
+        assert!(
+            run(&pm, threads, 50, 1, &acknowledged).is_none(),
+            "and it works again"
+        );
+    }
+}
+
+#[test]
+fn a_failed_sync_of_the_pool_file_stops_acknowledgements_too() {
+    let o = options(Access::ReadWrite, Durability::None);
+    let disk = FaultDisk::new(8);
+    let pm = create(&disk, &o).expect("creates");
+    word(&pm, 1, 0).publish(&pm, 7);
+    disk.fail_sync(1);
+    assert!(matches!(pm.sync(), Err(CommitError::Failed { .. })));
+    assert!(
+        matches!(pm.commit(), Err(CommitError::Failed { .. })),
+        "at every level"
+    );
+    // Fences go on without filling memory, and reading goes on.
+    for i in 0..100_000 {
+        word(&pm, 1, 0).publish(&pm, i);
+    }
+    assert_eq!(get(&pm, 1), 99_999);
+}
+
+#[test]
+fn lack_of_space_is_an_error_until_there_is_space() {
+    for (seed, durability) in [(9, IMMEDIATE), (10, Durability::None)] {
+        let o = options(Access::ReadWrite, durability);
+        let disk = FaultDisk::new(seed);
+        let acknowledged = Acknowledged::new(2);
+        let pm = create(&disk, &o).expect("creates");
+        assert!(
+            run(&pm, 2, 100, 1, &acknowledged).is_none(),
+            "works at first"
+        );
+        disk.set_full(true);
+        let began = Instant::now();
+        let error = loop {
+            match run(&pm, 2, 100, 1, &acknowledged) {
+                Some(e) => break e,
+                None => assert!(began.elapsed() < Duration::from_secs(20), "must surface"),
+            }
+        };
+        assert!(matches!(error, CommitError::NoSpace { .. }), "{error}");
+        assert!(error.to_string().contains("free some space"), "{error}");
+        verify(&pm, 2, &acknowledged).expect("readable and consistent meanwhile");
+        assert!(matches!(pm.sync(), Err(CommitError::NoSpace { .. })));
+
+        // A copy of the disk as it is now, losing power: what was acknowledged is there.
+        disk.set_full(false);
+        let began = Instant::now();
+        while run(&pm, 2, 20, 1, &acknowledged).is_some() {
+            assert!(began.elapsed() < Duration::from_secs(20), "must work again");
+        }
+        pm.sync().expect("a whole sync works again");
+        disk.cut_now();
+        let steps = verify(&pm, 2, &acknowledged).expect("the live image");
+        drop(pm);
+        let pm = open(&disk.restart(seed), &o).expect("opens");
+        assert_eq!(
+            verify(&pm, 2, &acknowledged),
+            Ok(steps),
+            "all of it was synced"
+        );
+    }
+}
+
+#[test]
+fn losing_power_while_out_of_space_keeps_what_was_acknowledged() {
+    let o = options(Access::ReadWrite, IMMEDIATE);
+    for seed in 20..40 {
+        let mut disk = FaultDisk::new(seed);
+        let acknowledged = Acknowledged::new(2);
+        let mut pm = create(&disk, &o).expect("creates");
+        for round in 0..4 {
+            assert!(run(&pm, 2, 40, 1, &acknowledged).is_none());
+            disk.set_full(true);
+            assert!(run(&pm, 2, 40, 1, &acknowledged).is_some());
+            if round % 2 == 0 {
+                disk.set_full(false);
+                assert!(run(&pm, 2, 3, 1, &acknowledged).is_none());
+            }
+            disk.cut_now();
+            drop(pm);
+            disk = disk.restart(seed + round);
+            pm = open(&disk, &o).expect("opens");
+            verify(&pm, 2, &acknowledged).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn a_journal_that_may_not_grow_does_with_what_it_has() {
+    let o = options(Access::ReadWrite, IMMEDIATE);
+    let disk = FaultDisk::new(11);
+    let acknowledged = Acknowledged::new(3);
+    let pm = create(&disk, &o).expect("creates");
+    let used = disk.bytes(Which::Pool).len() + disk.bytes(Which::Journal).len();
+    disk.set_capacity(Some(used as u64));
+    for _ in 0..5 {
+        // Without room for more segments, checkpoints must free the ones that there are.
+        if let Some(e) = run(&pm, 3, 600, 1, &acknowledged) {
+            assert!(matches!(e, CommitError::NoSpace { .. }), "{e}");
+        }
+    }
+    assert!(pm.stats().checkpoints > 3, "{:?}", pm.stats());
+    assert!(
+        verify(&pm, 3, &acknowledged).expect("consistent") > 3 * 2_000,
+        "work went on"
+    );
+}
+
+#[test]
+fn interval_syncs_by_itself_and_none_when_asked() {
+    let disk = FaultDisk::new(12);
+    let every = Durability::Interval(Duration::from_millis(5));
+    let pm = create(&disk, &options(Access::ReadWrite, every)).expect("creates");
+    word(&pm, 3, 0).publish(&pm, 42);
+    pm.commit().expect("returns at once");
+    let began = Instant::now();
+    let syncs = disk.syncs();
+    while disk.syncs() == syncs {
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "no sync in the background"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    disk.cut_now();
+    drop(pm);
+    let pm = open(
+        &disk.restart(1),
+        &options(Access::ReadWrite, Durability::None),
+    )
+    .expect("opens");
+    assert_eq!(get(&pm, 3), 42, "synced without being waited for");
+
+    let disk = FaultDisk::new(13);
+    let pm = create(&disk, &options(Access::ReadWrite, Durability::None)).expect("creates");
+    let syncs = disk.syncs();
+    for i in 0..50 {
+        word(&pm, 3, 0).publish(&pm, i);
+        pm.commit().expect("returns at once");
+    }
+    std::thread::sleep(Duration::from_millis(250));
+    assert_eq!(disk.syncs(), syncs, "written, never synced");
+    pm.sync().expect("syncs");
+    disk.cut_now();
+    drop(pm);
+    let pm = open(
+        &disk.restart(1),
+        &options(Access::ReadWrite, Durability::None),
+    )
+    .expect("opens");
+    assert_eq!(get(&pm, 3), 49);
+}
+
+#[test]
+fn commits_return_while_checkpoints_and_growth_go_on() {
+    let disk = FaultDisk::new(14);
+    let pm = create(&disk, &options(Access::ReadWrite, IMMEDIATE)).expect("creates");
+    disk.set_sync_time(Duration::from_micros(20));
+    let acknowledged = Acknowledged::new(3);
+    let stop = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while stop.load(Ordering::SeqCst) == 0 {
+                pm.sync().expect("syncs");
+                pm.grow(pm.len() + 4096).expect("grows");
+            }
+        });
+        assert!(run(&pm, 3, 2_000, 2, &acknowledged).is_none());
+        stop.store(1, Ordering::SeqCst);
+    });
+    assert!(pm.stats().checkpoints > 10, "{:?}", pm.stats());
+    let steps = verify(&pm, 3, &acknowledged).expect("the live image");
+    drop(pm);
+    let pm = open(&disk, &options(Access::ReadWrite, IMMEDIATE)).expect("opens");
+    assert_eq!(
+        pm.recovery().batches_replayed,
+        0,
+        "closing left nothing to replay"
+    );
+    assert_eq!(verify(&pm, 3, &acknowledged), Ok(steps));
+}
