@@ -85,7 +85,7 @@ fn a_bad_jsonl_line_stops_the_import_there_and_it_can_go_on() {
     rows[2_499] = "{\"key\":\"k02500\",\"n\":}\n".to_owned();
     b.file("rows of mine.jsonl", rows.concat());
     let ran = b.run(&["import", "p", "rows of mine.jsonl"]).fails(&[
-        "rows of mine.jsonl:2500: malformed JSON at column 22",
+        "rows of mine.jsonl:2500: malformed JSON at column 21",
         "2,499 rows",
         "--from-line 2500",
     ]);

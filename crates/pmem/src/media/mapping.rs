@@ -84,7 +84,9 @@ impl Mapping {
             Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
             Access::ReadWrite => OFlags::RDWR,
             Access::ReadOnly => OFlags::RDONLY,
-        } | OFlags::CLOEXEC;
+        };
+        // Of no effect on a file; a FIFO is opened, to be refused, instead of waited for.
+        let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
             .map_err(|e| OpenError::io(path, "open", e))?;
         let made = access == Access::Create && !takes_device;

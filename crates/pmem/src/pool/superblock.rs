@@ -120,8 +120,11 @@ impl Superblock {
 
     /// Reads the superblock of a file that is not open, if it has a whole one.
     pub(crate) fn peek(path: &Path) -> Option<Self> {
-        use std::os::unix::fs::FileExt;
-        let file = std::fs::File::open(path).ok()?;
+        use std::os::unix::fs::{FileExt, OpenOptionsExt};
+        // A FIFO must not be waited for.
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let file =
+            std::fs::File::options().read(true).custom_flags(nonblocking).open(path).ok()?;
         let (mut a, mut b) = ([0; BYTES], [0; BYTES]);
         file.read_exact_at(&mut a, 0).ok()?;
         // A file cut short before copy B still has copy A.
