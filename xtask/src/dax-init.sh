@@ -14,14 +14,20 @@ fail() {
     sleep 60
 }
 
+# Prints what the last command printed, with a line break at its end.
+show() {
+    sed 's/^/vm:   /' /tmp/out
+    [ -z "$(tail -c 1 /tmp/out)" ] || echo
+}
+
 # Runs a command, shows what it prints, fails the machine if the command fails.
 must() {
     say "\$ $*"
     if "$@" >/tmp/out 2>&1; then
-        sed 's/^/vm:   /' /tmp/out
+        show
     else
         code=$?
-        sed 's/^/vm:   /' /tmp/out
+        show
         fail "exit status $code: $*"
     fi
 }

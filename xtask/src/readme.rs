@@ -143,7 +143,6 @@ fn shell(block: &Block, folder: &Path, path: &std::ffi::OsStr) -> Outcome {
     let status = Command::new("bash")
         .args(["-euo", "pipefail", "-x", "-c", &block.text])
         .env("PATH", path)
-        .env("PS4", "$ ")
         .current_dir(folder)
         .stdin(std::process::Stdio::null())
         .status()
@@ -152,7 +151,7 @@ fn shell(block: &Block, folder: &Path, path: &std::ffi::OsStr) -> Outcome {
         Ok(())
     } else {
         Err(format!(
-            "README.md:{}: the block that begins there ended with {status}; the last `$` line above is the command",
+            "README.md:{}: the block that begins there ended with {status}; the last line above that begins with + is the command",
             block.line
         ))
     }

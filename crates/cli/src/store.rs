@@ -18,7 +18,9 @@ use bristlecone_trees::{
     Violation,
 };
 use std::fmt::Display;
+use std::fs;
 use std::ops::{Bound, ControlFlow};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -152,7 +154,9 @@ impl Store {
 
     /// Opens a pool and its index.
     pub fn open(path: &Path, how: How) -> Outcome<Self> {
-        let access = if how.read_only {
+        // A devdax device grants no private mapping, so even reading opens it for writing.
+        let device = fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device());
+        let access = if how.read_only && !device {
             Access::ReadOnly
         } else {
             Access::ReadWrite
