@@ -65,7 +65,10 @@ pub fn run(args: &[String]) -> Outcome {
                 "--package",
                 "bristlecone-trees",
                 "--",
+                "--test-threads",
+                "2",
             ])
+            .args(SKIPPED.iter().flat_map(|name| ["--skip", name]))
             .args(args),
     )
 }

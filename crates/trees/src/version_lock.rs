@@ -6,7 +6,7 @@
 //! bit 0         locked
 //! ```
 //!
-//! Two users: inner nodes carry a word each ([`VersionWord`]), and leaves, which lie in persistent
+//! Two users: inner nodes carry a word each, and leaves, which lie in persistent
 //! memory and must not be dirtied by readers, share a volatile table ([`VersionLocks`]).
 //!
 //! # Protocol

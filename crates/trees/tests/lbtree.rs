@@ -22,10 +22,10 @@ where
     V: ?Sized,
 {
     fn options() -> LbOptions {
-        let mut options = LbOptions::default();
-        options.entry_moving = MOVING;
-        options.recovery_threads = THREADS;
-        options
+        LbOptions {
+            entry_moving: MOVING,
+            recovery_threads: THREADS,
+        }
     }
 }
 

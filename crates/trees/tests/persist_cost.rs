@@ -48,8 +48,10 @@ struct Insertions {
 /// Random insertions into a stable tree: 200,000 keys first, then 100,000 that are counted.
 fn random_insertions(entry_moving: bool) -> Insertions {
     let pool = pool();
-    let mut options = LbOptions::default();
-    options.entry_moving = entry_moving;
+    let options = LbOptions {
+        entry_moving,
+        ..LbOptions::default()
+    };
     let tree = Numbers::create(&pool, "index", &options).expect("a new root");
     for n in 0..200_000 {
         tree.insert(&scattered(n), &n).expect("a new key");
@@ -158,8 +160,10 @@ fn insertions_into_one_leaf() {
     for (entry_moving, golden) in [(true, FIRST_LEAF), (false, FIRST_LEAF_TRADITIONAL)] {
         for ascending in [true, false] {
             let pool = pool();
-            let mut options = LbOptions::default();
-            options.entry_moving = entry_moving;
+            let options = LbOptions {
+                entry_moving,
+                ..LbOptions::default()
+            };
             let tree = Numbers::create(&pool, "index", &options).expect("a new root");
             let key = |n: u64| if ascending { 100 + n } else { 100 - n };
             for (n, golden) in (0..).zip(golden) {

@@ -78,8 +78,9 @@ impl<M: Media> Pool<M> {
             return Err(BackupError::Exists(to.to_path_buf()));
         }
         let recorder = self.pm.recorder().ok_or(BackupError::Volatile)?;
+        // A name that no other backup uses, whoever makes it.
         let mut name = to.as_os_str().to_owned();
-        name.push(".partial");
+        name.push(format!(".{}.partial", Uuid::new_v4().simple()));
         let partial = PathBuf::from(name);
         let io = |doing| {
             let path = partial.clone();
@@ -89,16 +90,15 @@ impl<M: Media> Pool<M> {
                 source,
             }
         };
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&partial)
-            .map_err(io("create"))?;
         if !recorder.start() {
             return Err(BackupError::Busy);
         }
-        let copied = self.copy_pages(&file).map_err(io("write"));
+        let copied = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&partial)
+            .map_err(io("create"))
+            .and_then(|file| self.copy_pages(&file).map_err(io("write")).map(|_| file));
         let (superblock, lines) = {
             // Under the lock the pool cannot grow: what is recorded fits this superblock.
             let superblock = self
@@ -107,7 +107,7 @@ impl<M: Media> Pool<M> {
                 .unwrap_or_else(PoisonError::into_inner);
             (superblock.clone(), recorder.stop())
         };
-        let made = copied.and_then(|_| {
+        let made = copied.and_then(|file| {
             for (line, words) in &lines {
                 let mut bytes = [0; LINE];
                 for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -141,6 +141,8 @@ impl<M: Media> Pool<M> {
 
     /// Copies everything there is, whatever changes meanwhile.
     fn copy_pages(&self, file: &File) -> io::Result<u64> {
+        // The pool must not be cut off where it is being read.
+        let _tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         let base = self.pm.base().cast_const();
         let mut buffer = Vec::with_capacity(AT_A_TIME as usize);
         let mut at = 0;

@@ -19,7 +19,8 @@
 //!
 //! # Concurrency
 //! All methods may be called from any thread. Space is managed under one lock, taken once per
-//! chunk, not per block.
+//! chunk, not per block. Order of the locks: `open_roots` or `tail`, `heaps`, an allocator's own,
+//! `space`, `superblock`.
 
 mod backup;
 pub mod layout;
@@ -93,6 +94,8 @@ pub struct Pool<M: Media> {
     space: Mutex<Space>,
     superblock: Mutex<Superblock>,
     open_roots: Mutex<u64>,
+    /// Held while the end of the file is being cut off, and while the file is being copied.
+    tail: Mutex<()>,
     path: PathBuf,
     was_clean: bool,
     // Last, so that the mapping outlives everything that leads into it.
@@ -244,6 +247,7 @@ impl<M: Media> Pool<M> {
             space: Mutex::new(Space::default()),
             superblock: Mutex::new(superblock),
             open_roots: Mutex::new(0),
+            tail: Mutex::new(()),
             path: path.to_path_buf(),
             was_clean,
             pm,
@@ -325,6 +329,8 @@ impl<M: Media> Pool<M> {
 
     /// The chunks of root slot `owner`: first chunk and use of each.
     pub(crate) fn chunks_of(&self, owner: u8) -> Vec<(u32, ChunkUse)> {
+        // Locked, so that the tables are not cut off meanwhile.
+        let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
         let end = (self.size() / CHUNK) as u32;
         (0..end)
             .filter_map(|chunk| Some((chunk, self.chunk_use(chunk)?)))
@@ -393,22 +399,23 @@ impl<M: Media> Pool<M> {
 
     /// What the pool says about itself.
     pub fn info(&self) -> PoolInfo {
-        let (size, uuid) = {
+        let (size, uuid, unassigned) = {
+            // Both at once, or the pool may grow in between.
+            let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
             let superblock = self
                 .superblock
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            (superblock.size, superblock.uuid)
+            (
+                superblock.size,
+                superblock.uuid,
+                space.free.len() as u64 * CHUNK,
+            )
         };
-        let free_chunks = self
-            .space
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .free
-            .len();
-        let unassigned = free_chunks as u64 * CHUNK;
-        let free_blocks: u64 = self.open_heaps().iter().map(|heap| heap.free_bytes()).sum();
         let assigned = size - unassigned;
+        let free_blocks: u64 = self.open_heaps().iter().map(|heap| heap.free_bytes()).sum();
+        // Chunks assigned meanwhile may bring more free blocks than there was room for.
+        let free_blocks = free_blocks.min(assigned);
         PoolInfo {
             format: FORMAT,
             uuid,

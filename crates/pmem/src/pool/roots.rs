@@ -290,6 +290,13 @@ impl<M: Media> Pool<M> {
         if self.roots().iter().any(|root| root.name == name) {
             return Err(RootError::Exists(name.to_owned()));
         }
+        // Or one that is being made under this name and is not published yet.
+        let being_made = (0..ROOTS)
+            .filter(|i| *open & (1 << i) != 0)
+            .filter_map(|i| decode(&self.descriptor(self.slot(i))));
+        if being_made.into_iter().any(|root| root.name == name) {
+            return Err(RootError::Busy(name.to_owned()));
+        }
         let index = (0..ROOTS)
             .find(|&i| {
                 // ORDERING: Relaxed; under the lock.

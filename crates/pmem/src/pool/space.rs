@@ -149,10 +149,23 @@ impl<M: Media> Pool<M> {
         if self.pm.read_only() {
             return Err(SpaceError::ReadOnly);
         }
-        for heap in self.open_heaps() {
-            heap.empty_caches();
-            for (first, chunks) in heap.take_empty() {
-                self.release_chunks(first, chunks);
+        // A copy that is being made reads up to the length that it saw.
+        let _tail = self
+            .tail
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        {
+            // Locked until the chunks are given back: a root that is closed and opened again in
+            // between would hold them through another allocator.
+            let heaps = self
+                .heaps
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            for heap in heaps.iter().flatten() {
+                heap.empty_caches();
+                for (first, chunks) in heap.take_empty() {
+                    self.release_chunks(first, chunks);
+                }
             }
         }
         let mut space = self

@@ -2,7 +2,7 @@
 
 use super::node::Node;
 use super::separator::Separator;
-use super::{InnerIndex, ROOT};
+use super::{InnerIndex, NODE_SEPARATORS, ROOT};
 use crate::index::{Fill, Violation};
 use std::borrow::Borrow;
 use std::fmt;
@@ -144,25 +144,37 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
     }
 
     /// Calls `f` for each leaf in order, with the smallest key routed to it (`None` for the first).
-    /// Nobody writes meanwhile (the caller sees to that; a walk among writers is safe, but may
-    /// miss leaves or name stale ones).
+    /// For use while no one writes: among writers it is safe, but may miss leaves and name wrong ones.
     pub fn for_each_leaf(&self, mut f: impl FnMut(Option<&S>, u32)) {
         let _guard = crossbeam_epoch::pin();
-        self.walk(ROOT, None, &mut f);
+        self.walk(ROOT, u32::MAX, None, &mut f);
     }
 
-    fn walk(&self, handle: u32, low: Option<S::Full>, f: &mut impl FnMut(Option<&S>, u32)) {
-        // SAFETY: the root, or read from a node above level 1 that no one changes.
+    fn walk(
+        &self,
+        handle: u32,
+        above: u32,
+        low: Option<S::Full>,
+        f: &mut impl FnMut(Option<&S>, u32),
+    ) {
+        if handle >= self.capacity {
+            return;
+        }
+        // SAFETY: below the capacity, so inside the mapping, where memory always holds a node.
         let node = unsafe { self.node(handle) };
         let meta = node.meta();
-        for i in 0..=meta.count {
+        // Among writers it may be another node by now; going down ends all the same.
+        if meta.level >= above {
+            return;
+        }
+        for i in 0..=meta.count.min(NODE_SEPARATORS) {
             let low = if i == 0 { low } else { node.separator(i - 1) };
             let child = node.child(i);
             if meta.level == 1 {
                 // SAFETY: the walk is pinned.
                 f(low.as_ref().map(|full| unsafe { S::view(full) }), child);
             } else {
-                self.walk(child, low, f);
+                self.walk(child, meta.level, low, f);
             }
         }
     }

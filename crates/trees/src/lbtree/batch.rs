@@ -111,6 +111,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             if out[start + i].is_err() {
                 continue;
             }
+            // Of equal keys the first one is inserted, so the others must not overtake it.
+            if later.iter().any(|earlier| keys[*earlier] == keys[i]) {
+                later.push(i);
+                continue;
+            }
             match self.place_together(&keys, i, value.borrow(), &located[i], &mut held) {
                 Ok(true) => {}
                 Ok(false) => later.push(i),

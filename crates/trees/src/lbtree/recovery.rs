@@ -184,7 +184,8 @@ where
     let started = Instant::now();
     let heap = root.heap();
     heap.begin_recovery();
-    if let Some((inner, leaves)) = snapshot::load::<K, M>(&root, &heap)? {
+    if let Some((inner, leaves)) = snapshot::load::<K, M>(&root, &heap, (B * super::BLOCK) as u64)?
+    {
         let positions = Positions::load(&root, leaves);
         heap.finish_recovery();
         let report = RecoveryReport {
@@ -248,6 +249,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let head = starts[0];
         starts.sort_unstable();
         starts.dedup();
+        // More would have nothing to walk.
+        let threads = threads.min(starts.len());
         let segments = self.walk(&starts, threads)?;
         let report = RecoveryReport {
             clean: false,
@@ -257,10 +260,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             threads,
             elapsed: std::time::Duration::ZERO,
         };
-        if report.repaired > 0 {
-            // PERSIST: cleared lock bits; each can be cleared again if it is lost.
-            self.pm().fence();
-        }
         let leaves = self.join(head, segments)?;
         self.heap.finish_recovery();
         self.adopt(leaves, report)
@@ -300,6 +299,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 }
                 // ORDERING: Relaxed; a hint to stop early.
                 if lanes.is_empty() || failed.load(Ordering::Relaxed) {
+                    if done
+                        .iter()
+                        .any(|segment: &Segment<K>| segment.lock_bits > 0)
+                    {
+                        // PERSIST: the lock bits that this thread cleared (a fence is for the
+                        // flushes of its own thread); each can be cleared again if it is lost.
+                        self.pm().fence();
+                    }
                     return Ok(done);
                 }
                 let mut i = 0;
@@ -371,7 +378,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 cleared.clear_lock_bit();
                 let place = headers[0].place(b);
                 leaf.blocks[b].store_header(pm, place, cleared);
-                // PERSIST: the cleared lock bit, fenced by `rebuild`.
+                // PERSIST: the cleared lock bit, fenced by `walk`.
                 pm.flush(leaf.blocks[b].line(place.line()), 64);
                 segment.lock_bits += 1;
             }

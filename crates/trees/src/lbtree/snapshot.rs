@@ -11,7 +11,7 @@
 //! else changes, so a snapshot is used at most once; its blocks are in no marks, so they are free by
 //! then. A snapshot that fails its checksum costs a rebuild, nothing else.
 
-use super::{LbTree, SNAPSHOT, TreeError};
+use super::{LbTree, SNAPSHOT, TreeError, offset};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
@@ -79,6 +79,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
 pub(super) fn load<K: KeyRepr + ?Sized, M: Media>(
     root: &Root<M>,
     heap: &Heap<M>,
+    leaf_bytes: u64,
 ) -> Result<Option<(InnerIndex<K>, u64)>, TreeError> {
     let pm = root.pool().pm();
     // ORDERING: Relaxed; the tree is being opened.
@@ -86,7 +87,7 @@ pub(super) fn load<K: KeyRepr + ?Sized, M: Media>(
     if first == 0 {
         return Ok(None);
     }
-    let loaded = gather(pm, first).and_then(|payload| parse(&payload, heap));
+    let loaded = gather(pm, first).and_then(|payload| parse(&payload, heap, leaf_bytes));
     // PERSIST: (in `publish`) the snapshot no longer counts, before the tree changes or its blocks
     // are used again.
     root.word(SNAPSHOT).publish(pm, 0);
@@ -144,6 +145,7 @@ fn gather<M: Media>(pm: &M, first: u64) -> Option<std::borrow::Cow<'_, [u8]>> {
 fn parse<K: KeyRepr + ?Sized, M: Media>(
     payload: &[u8],
     heap: &Heap<M>,
+    leaf_bytes: u64,
 ) -> Option<(InnerIndex<K>, u64)> {
     let rest = payload.strip_prefix(&MAGIC)?;
     let (leaves, rest) = rest.split_first_chunk::<8>()?;
@@ -152,13 +154,16 @@ fn parse<K: KeyRepr + ?Sized, M: Media>(
     let mut handles = handles
         .chunks_exact(4)
         .map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
-    let first = handles.next()?;
+    // A checksum is no proof of who made it: every leaf must at least be inside the pool.
+    let end = heap.pool().pm().len();
+    let inside = |leaf: u32| offset(leaf) >= CHUNK && offset(leaf) + leaf_bytes <= end;
+    let first = handles.next().filter(|leaf| inside(*leaf))?;
     let mut whole = true;
     let separators = std::iter::from_fn(|| {
         let leaf = handles.next()?;
         match K::restore(&mut rest) {
-            Some(separator) => Some((separator, leaf)),
-            None => {
+            Some(separator) if inside(leaf) => Some((separator, leaf)),
+            _ => {
                 whole = false;
                 None
             }
@@ -168,6 +173,6 @@ fn parse<K: KeyRepr + ?Sized, M: Media>(
     if !whole || heap.load_marks(rest)? != rest.len() {
         return None;
     }
-    // The checksum vouches for the handles, the chunk tables for what they lead to.
+    // The checksum vouches for the rest.
     Some((inner, leaves as u64))
 }

@@ -176,6 +176,7 @@ impl Core {
     fn move_head(&self, keeper: &mut Keeper, head: Position) -> Result<(), CommitError> {
         let header = Header {
             head,
+            floor: keeper.header.epoch,
             ..keeper.header
         };
         // PERSIST: the new head in both slots, before a segment in front of it is used again: no
@@ -290,6 +291,7 @@ impl Core {
             head,
             segments,
             required: next,
+            floor: keeper.header.epoch,
             ..keeper.header
         };
         self.write_header(keeper, header)?;

@@ -83,6 +83,8 @@ pub(super) struct Header {
     /// Frames below this one were durable when this header was written, and the pool file may
     /// depend on them: a chain that ends before it is damaged, not torn.
     pub required: u64,
+    /// The epoch of the session that moved the head there: no frame behind it has a lower one.
+    pub floor: u64,
 }
 
 /// What a header slot's bytes are.
@@ -112,6 +114,7 @@ impl Header {
         put_half(&mut b, 64, self.segment_bytes);
         put_half(&mut b, 68, self.segments);
         put(&mut b, 72, self.required);
+        put(&mut b, 80, self.floor);
         // The sum is over the sector with a zero in the sum's own place.
         let sum = crc32c::crc32c(&b);
         put_half(&mut b, 12, sum);
@@ -149,6 +152,7 @@ impl Header {
             segment_bytes: half(bytes, 64),
             segments: half(bytes, 68),
             required: word(bytes, 72),
+            floor: word(bytes, 80),
         };
         let sound = header.segment_bytes.is_power_of_two()
             && SEGMENT_BYTES.contains(&header.segment_bytes)
@@ -156,7 +160,8 @@ impl Header {
             && header.head.segment < header.segments
             && header.head.offset <= header.segment_bytes
             && header.head.offset.is_multiple_of(SECTOR as u32)
-            && header.head.seq >= 1;
+            && header.head.seq >= 1
+            && header.floor <= header.epoch;
         if sound {
             Slot::Sound(header)
         } else {
@@ -317,6 +322,7 @@ mod tests {
             segment_bytes: 1 << 20,
             segments: 4,
             required: 40,
+            floor: 2,
         }
     }
 

@@ -20,7 +20,7 @@
 //! ```text
 //! 0      header slot 0, one sector     | magic "BRSTLJNL" | version:4 sum:4 | uuid:16
 //! 4096   header slot 1, the same       | generation:8 epoch:8 | head: seq:8 segment:4 offset:4
-//!                                      | segment_bytes:4 segments:4 | required:8 | zeros
+//!                                      | segment_bytes:4 segments:4 | required:8 | floor:8 | zeros
 //! 8192   segment 0 | segment 1 | ...   zeroed and synced before use, then only overwritten
 //!
 //! segment | frame | frame | ...        each starts at a 512-byte sector
@@ -140,6 +140,8 @@ pub struct Journal {
     read_only: bool,
     had_journal: bool,
     recovery: MediaRecovery,
+    /// The session's epoch is in the journal's header: frames may be written.
+    begun: AtomicBool,
     attached: AtomicBool,
     recorder: Recorder,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -177,6 +179,7 @@ fn new_header(uuid: [u8; 16], journal_max: u64) -> Header {
         segment_bytes,
         segments: FIRST_SEGMENTS,
         required: 0,
+        floor: 0,
     }
 }
 
@@ -324,6 +327,7 @@ impl Journal {
             read_only,
             had_journal,
             recovery,
+            begun: AtomicBool::new(false),
             attached: AtomicBool::new(false),
             recorder: Recorder::default(),
             threads: Mutex::default(),
@@ -348,6 +352,7 @@ impl Journal {
         // PERSIST: a journal of zeros, before a header says that it is one.
         storage.sync().map_err(error("sync"))?;
         keeper.header = header;
+        self.begun.store(false, Ordering::Relaxed);
         let mut log = lock(&self.core.log);
         let dirty = std::mem::replace(&mut log.dirty, DirtyPages::new(0));
         let chain = Chain {
@@ -356,6 +361,30 @@ impl Journal {
             report: MediaRecovery::default(),
         };
         *log = log_after(&header, chain, dirty);
+        Ok(())
+    }
+
+    /// Begins a session on the journal that there is: until then no frame may be written, and no
+    /// page that was replayed from frames that are perhaps in the page cache only.
+    fn begin(&self, keeper: &mut Keeper) -> Result<(), OpenError> {
+        // ORDERING: Relaxed; only looked at under the keeper's lock.
+        if self.begun.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let path = journal_path(&self.path);
+        let aside = (self.core.journal.another()).map_err(|e| OpenError::io(&path, "open", e))?;
+        let aside = self.core.aside.get_or_init(|| aside);
+        // PERSIST: every frame that was replayed, before frames are written behind it (a killed
+        // writer's were perhaps never synced).
+        aside.sync().map_err(|e| OpenError::io(&path, "sync", e))?;
+        let header = Header {
+            epoch: keeper.header.epoch + 1,
+            ..keeper.header
+        };
+        // PERSIST: the new epoch, before a frame carries it.
+        self.core.write_header(keeper, header)?;
+        lock(&self.core.log).epoch = header.epoch;
+        self.begun.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -394,6 +423,21 @@ impl Journal {
             return Err(SpaceError::ReadOnly);
         }
         let mut keeper = lock(&self.core.keeper);
+        // ORDERING: Acquire; pairs with the Release at the end of `attach`.
+        if !self.attached.load(Ordering::Acquire) {
+            if !self.had_journal {
+                // No frames at all: what was fenced until now waits for `attach`.
+                return Ok(keeper);
+            }
+            self.begin(&mut keeper).map_err(|e| match e {
+                OpenError::Io { doing, source, .. } => SpaceError::Io { doing, source },
+                OpenError::NoSpace(e) => e,
+                other => SpaceError::io(
+                    "preparing the journal",
+                    std::io::Error::other(other.to_string()),
+                ),
+            })?;
+        }
         self.core.checkpoint_all(&mut keeper).map_err(|e| match e {
             CommitError::Failed { doing, source } | CommitError::NoSpace { doing, source } => {
                 SpaceError::Io { doing, source }
@@ -618,25 +662,7 @@ impl Media for Journal {
                 }
                 self.create_journal(&mut keeper, uuid)?;
             }
-            let aside = self
-                .core
-                .journal
-                .another()
-                .map_err(|e| OpenError::io(&journal_path(&self.path), "open", e))?;
-            let _ = self.core.aside.set(aside);
-            // PERSIST: every frame that was replayed, before frames are written behind it (a killed
-            // writer's were perhaps never synced).
-            self.core
-                .aside()
-                .sync()
-                .map_err(|e| OpenError::io(&journal_path(&self.path), "sync", e))?;
-            let header = Header {
-                epoch: keeper.header.epoch + 1,
-                ..keeper.header
-            };
-            // PERSIST: the new epoch, before a frame carries it.
-            self.core.write_header(&mut keeper, header)?;
-            lock(&self.core.log).epoch = header.epoch;
+            self.begin(&mut keeper)?;
             // PERSIST: the pool file itself now says which medium it is in use by.
             self.core.checkpoint_all(&mut keeper)?;
         }

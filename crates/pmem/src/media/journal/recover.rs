@@ -4,7 +4,8 @@
 //! A frame continues the chain if its sum is right, its sequence number is the next one, and its
 //! epoch is neither below the frame before it nor above the header's. Frames that an earlier session wrote
 //! behind a tear, and that a later session's frames replaced, fail the epoch rule: the later
-//! session's frame of the same number carries a higher epoch, and nothing of a lower one follows it.
+//! session's frame of the same number carries a higher epoch, and nothing of a lower one follows it. The
+//! first frame has no predecessor to compare with; the header's `floor` stands in for it.
 //!
 //! # What is damage
 //! A chain that ends is the normal trace of a power failure. It is damage when something says that the
@@ -154,7 +155,7 @@ impl Source<'_> {
             live: vec![header.head.segment],
             report: MediaRecovery::default(),
         };
-        let mut epoch = 0;
+        let mut epoch = header.floor;
         let mut bytes = self.segment(header, header.head.segment, &mut chain.report)?;
         loop {
             let Position {

@@ -14,7 +14,7 @@ fn work<H: Pooled>(index: &H::Index, model: &mut Model<H>, rng: &mut Rng, round:
     let keys = 1 + rng.below(3_000);
     for _ in 0..1_500 {
         let n = rng.below(keys);
-        if rng.below(10) < if round % 2 == 0 { 8 } else { 3 } {
+        if rng.below(10) < if round.is_multiple_of(2) { 8 } else { 3 } {
             put::<H>(index, model, n, rng.below(1 << 40));
         } else {
             take::<H>(index, model, n);

@@ -23,7 +23,7 @@ const THREADS: usize = 4;
 const OPS: usize = 3_000;
 
 fn stands_still(n: u64) -> bool {
-    n < KEYS / 2 && n % 8 == 0
+    n < KEYS / 2 && n.is_multiple_of(8)
 }
 
 /// What one thread did, by key.
