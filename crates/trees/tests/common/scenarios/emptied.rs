@@ -6,7 +6,7 @@ use super::{Model, assert_holds, key, put, reclaim, take};
 use bristlecone_trees::OrderedIndex;
 use std::borrow::Borrow;
 
-const KEYS: u64 = 20_000;
+const KEYS: u64 = 30_000;
 
 /// Leaves that an empty index may keep.
 const FEW: u64 = 2;
@@ -92,8 +92,10 @@ pub fn space_is_reused<H: Pooled>() {
                 empty <= empty_most + taken / 20,
                 "cycle {cycle}: {empty} after {empty_most}"
             );
+            // Readers elsewhere in the process hold back what is freed, so that now and then more is
+            // in use at once; pools grow by 2 MiB at least.
             assert!(
-                info.pool_bytes <= pool_most + pool_most / 10,
+                info.pool_bytes <= pool_most + (4 << 20),
                 "cycle {cycle}: the pool grew to {} from {pool_most}",
                 info.pool_bytes
             );
