@@ -75,7 +75,8 @@ pub enum Command {
 /// The medium asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MediumChoice {
-    /// Whatever the path offers: dax, else mapped on tmpfs, else journal
+    /// The one that the pool was made on; for a new pool dax if the path allows it, mapped on tmpfs,
+    /// else journal
     #[default]
     Auto,
     /// Persistent memory mapped with MAP_SYNC (an fsdax mount or a devdax device)
@@ -310,13 +311,13 @@ pub struct Scan {
 /// `import`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A .csv file needs a header line. A row becomes a JSON object of its columns, stored under the key
-column. A .jsonl line is stored as it is, under its field \"key\". Files that hold just pairs (columns
-or fields key and value, or key_base64 and value_base64) store the value alone: `export` writes those.
-A key that is there already gets the new value.
+A .csv file needs a header line. A row becomes a JSON object of its columns, stored under the \
+key column. A .jsonl line is stored as it is, under its field \"key\". Files that hold just pairs \
+(columns or fields key and value, or key_base64 and value_base64) store the value alone: `export` \
+writes those. A key that is there already gets the new value.
 
-A malformed line stops the import: everything before it is durable, and the message gives the command
-that goes on from that line.
+A malformed line stops the import: everything before it is durable, and the message gives the \
+command that goes on from that line.
 
 Examples:
   bristlecone import cities.pool cities.csv
@@ -341,8 +342,8 @@ pub struct Import {
 /// `export`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The file appears whole or not at all. Rows that came from one CSV file get its columns back; anything
-else is written as pairs of key and value. `import` of the file gives the same pool.
+The file appears whole or not at all. Rows that came from one CSV file get its columns back; \
+anything else is written as pairs of key and value. `import` of the file gives the same pool.
 
 Example:
   bristlecone export cities.pool cities.jsonl")]
@@ -426,9 +427,9 @@ impl TortureMedium {
 /// `torture`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A writer process puts, replaces and removes keys from several threads and reports each call that
-returned. It is killed with SIGKILL at random moments; then the pool is reopened, and every key must
-have the value that was last reported, or that of the one call that its thread had under way.
+A writer process puts, replaces and removes keys from several threads and reports each call that \
+returned. It is killed with SIGKILL at random moments; then the pool is reopened, and every key \
+must have the value that was last reported, or that of the one call that its thread had under way.
 
 Example:
   bristlecone torture --medium journal --kills 300 --dir /var/tmp")]
@@ -530,8 +531,8 @@ where
 Examples:
   bristlecone bench micro --keys 10M --ops insert,lookup,scan --path /dev/shm
   bristlecone bench micro --keys 1M --medium journal --path /var/tmp --json
-  bristlecone bench micro --keys 10M --against btreemap,lmdb     # lmdb needs --features peers at build time
-  bristlecone bench micro --keys 10M --scaling 2                 # one thread against two")]
+  bristlecone bench micro --keys 10M --against btreemap,lmdb   # built with --features peers
+  bristlecone bench micro --keys 10M --scaling 2               # one thread against two")]
 pub struct Micro {
     /// Design of the index
     #[arg(long, value_parser = parsed::<micro::Design>, default_value = "lbtree")]

@@ -127,7 +127,13 @@ impl Store {
     pub fn create(path: &Path, how: How, node_bytes: u32) -> Outcome<Self> {
         let pool = Pool::create(path, &how.options(Access::Create)).map_err(plain)?;
         let options = LbOptions::default();
-        let named = |e: &dyn Display| Failure::new(format!("{}: {e}", path.display()));
+        let named = |e: &dyn Display| {
+            // A pool without its index is of no use to anyone. (A device stays.)
+            if path.is_file() {
+                let _ = std::fs::remove_file(path);
+            }
+            Failure::new(format!("{}: {e}", path.display()))
+        };
         macro_rules! tree {
             ($variant:ident) => {
                 AnyTree::$variant(LbTree::create(&pool, ROOT, &options).map_err(|e| named(&e))?)

@@ -74,7 +74,7 @@ pub fn base64(bytes: &[u8]) -> String {
 /// The bytes that `text` encodes, or what is wrong with it.
 pub fn from_base64(text: &str) -> Result<Vec<u8>, String> {
     let body = text.trim_end_matches('=');
-    if text.len() % 4 != 0 || text.len() - body.len() > 2 {
+    if !text.len().is_multiple_of(4) || text.len() - body.len() > 2 {
         return Err(format!(
             "base64 of {} characters: not a whole number of groups of 4",
             text.len()
@@ -108,7 +108,7 @@ pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             out.push(',');
         }
         out.push(c);

@@ -243,3 +243,32 @@ fn an_export_appears_whole_or_not_at_all() {
         .collect();
     assert_eq!(left, [""; 0]);
 }
+
+#[test]
+fn a_full_disk_stops_the_import_and_it_can_go_on() {
+    for medium in ["mapped", "journal"] {
+        let b = Bench::new();
+        b.run(&["create", "p", "--medium", medium]).ok();
+        let rows: String = (0..30_000)
+            .map(|i| format!("{{\"key\":\"{i:06}\",\"t\":\"{i:0100}\"}}\n"))
+            .collect();
+        b.file("rows.jsonl", rows);
+        // A limit on the size of files stands in for a full disk (8192 blocks of 512 bytes).
+        let program = env!("CARGO_BIN_EXE_bristlecone");
+        let limited = format!("trap '' XFSZ; ulimit -f 8192; {program} import p rows.jsonl");
+        let ran = b
+            .shell(&limited)
+            .fails(&["rows.jsonl:", "out of space", "go on with: "]);
+        let stored = b.content("p").lines().count();
+        assert!((1_000..30_000).contains(&stored), "{stored} rows");
+        b.run(&["check", "p"]).ok();
+        let told = resume(&b, &ran.stderr).ok().text();
+        assert!(told.starts_with("imported "), "{told}");
+        assert_eq!(b.content("p").lines().count(), 30_000);
+        b.run(&["check", "p"]).ok();
+        // A pool that cannot be made leaves no file behind.
+        let limited = format!("trap '' XFSZ; ulimit -f 100; {program} create q --medium {medium}");
+        b.shell(&limited).fails(&["q: "]);
+        assert!(!b.path("q").exists());
+    }
+}

@@ -82,16 +82,13 @@ scenario_suite!(numbers_256, Numbers<Mapped, 1, 1>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk]);
 scenario_suite!(strings_256, Strings<Mapped, 1, 1>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk]);
-scenario_suite!(numbers_512, Numbers<Mapped, 2, 2>: [base, reverse, bulk, durable, durable_bulk]);
-scenario_suite!(numbers_768, Numbers<Mapped, 3, 3>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(numbers_512, Numbers<Mapped, 2, 2>: [base, reverse, bulk, durable]);
+scenario_suite!(numbers_768, Numbers<Mapped, 3, 3>: [base, reverse, durable]);
 scenario_suite!(numbers_1024, Numbers<Mapped, 4, 1>: [base, reverse, bulk, durable]);
-scenario_suite!(strings_512, Strings<Mapped, 2, 4>: [base, reverse, bulk, durable]);
-scenario_suite!(strings_to_numbers_768, Lb<[u8], u64, Mapped, 3, true, 1>: [base, reverse, durable]);
-scenario_suite!(numbers_to_strings_1024, Lb<u64, [u8], Mapped, 4, true, 2>:
-    [base, reverse, pooled, durable]);
+scenario_suite!(strings_512, Strings<Mapped, 2, 4>: [base, reverse, durable]);
+scenario_suite!(strings_to_numbers_768, Lb<[u8], u64, Mapped, 3, true, 1>: [base, reverse]);
+scenario_suite!(numbers_to_strings_1024, Lb<u64, [u8], Mapped, 4, true, 2>: [pooled, durable]);
 scenario_suite!(numbers_traditional, Lb<u64, u64, Mapped, 1, false, 1>: [base, reverse, durable]);
-scenario_suite!(numbers_traditional_512, Lb<u64, u64, Mapped, 2, false, 1>: [base, durable]);
-scenario_suite!(numbers_dram, Numbers<Dram, 1, 1>: [base, reverse, bulk, pooled, pooled_bulk]);
-scenario_suite!(numbers_journal, Numbers<Journal, 1, 1>:
-    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk]);
-scenario_suite!(strings_journal, Strings<Journal, 2, 2>: [base, pooled, durable, durable_bulk]);
+scenario_suite!(numbers_dram, Numbers<Dram, 1, 1>: [base, reverse, pooled]);
+scenario_suite!(numbers_journal, Numbers<Journal, 1, 1>: [base, reverse, pooled, durable, durable_bulk]);
+scenario_suite!(strings_journal, Strings<Journal, 2, 2>: [pooled, durable]);

@@ -14,7 +14,7 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::panic::catch_unwind;
 
-scenario_suite!(numbers, ReferenceHarness<u64, u64>: [base, reverse, bulk]);
+scenario_suite!(numbers, ReferenceHarness<u64, u64>: [base, forward_only, reverse, bulk]);
 scenario_suite!(strings, ReferenceHarness<[u8], [u8]>: [base, reverse, bulk]);
 
 const UPSERT_IN_TWO_STEPS: u8 = 0;

@@ -136,7 +136,7 @@ fn bundled(error: &RowError) -> Failure {
 
 fn stopped(stop: Stop) -> Failure {
     match stop {
-        Stop::Row(error) => bundled(&error),
+        Stop::Row(error) | Stop::Store(error) => bundled(&error),
         Stop::Output(failure) => failure,
     }
 }

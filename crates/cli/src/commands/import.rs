@@ -58,7 +58,20 @@ pub fn run(args: &Import) -> Outcome {
                 .map_err(|e| Failure::output(&e))
         }
         Err(Stop::Output(failure)) => Err(failure),
-        Err(Stop::Row(error)) => Err(Failure::new(stopped(args, &error, &tally, &closed))),
+        Err(Stop::Row(error)) => Err(Failure::new(stopped(
+            args,
+            &error,
+            "put the line right",
+            &tally,
+            &closed,
+        ))),
+        Err(Stop::Store(error)) => Err(Failure::new(stopped(
+            args,
+            &error,
+            "see to that",
+            &tally,
+            &closed,
+        ))),
     }
 }
 
@@ -72,7 +85,13 @@ pub fn kind_of(file: &Path, verb: &str) -> Outcome<Kind> {
     })
 }
 
-fn stopped(args: &Import, error: &RowError, tally: &Tally, closed: &Outcome) -> String {
+fn stopped(
+    args: &Import,
+    error: &RowError,
+    remedy: &str,
+    tally: &Tally,
+    closed: &Outcome,
+) -> String {
     let mut message = format!("{}:{}: {}", args.file.display(), error.line, error.what);
     if let Err(Failure::Message(e)) = closed {
         let _ = write!(message, "\n  and then: {e}");
@@ -85,7 +104,7 @@ fn stopped(args: &Import, error: &RowError, tally: &Tally, closed: &Outcome) -> 
     };
     let _ = write!(
         message,
-        "\n  everything before that line{from} is in the pool and durable ({} rows)\n  put the line right, then go on with: {} import {} {}",
+        "\n  everything before that line{from} is in the pool and durable ({} rows)\n  {remedy}, then go on with: {} import {} {}",
         grouped(tally.rows),
         program(),
         shell_path(&args.pool),
@@ -129,8 +148,10 @@ impl Tally {
 
 /// Why an import stopped.
 pub enum Stop {
-    /// A row was wrong or could not be stored.
+    /// A row was wrong.
     Row(RowError),
+    /// The pool did not take a row.
+    Store(RowError),
     /// Telling about it failed.
     Output(Failure),
 }
@@ -208,17 +229,17 @@ pub fn load(
         let row = match row.and_then(fitting) {
             Ok(row) => row,
             Err(error) => {
-                batch.write(store, tally)?;
+                batch.write(store, tally).map_err(Stop::Store)?;
                 return Err(error.into());
             }
         };
         batch.add(row);
         if batch.pairs.len() >= batch_rows || batch.bytes >= BATCH_BYTES {
-            batch.write(store, tally)?;
+            batch.write(store, tally).map_err(Stop::Store)?;
             after(tally).map_err(Stop::Output)?;
         }
     }
-    batch.write(store, tally)?;
+    batch.write(store, tally).map_err(Stop::Store)?;
     after(tally).map_err(Stop::Output)
 }
 

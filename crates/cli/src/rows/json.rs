@@ -34,6 +34,9 @@ impl<'de> Deserialize<'de> for Fields<'de> {
     }
 }
 
+/// A key and its value.
+type KeyValue = (Vec<u8>, Vec<u8>);
+
 /// What serde says, without the "line 1" that would be taken for a line of the file.
 fn malformed(error: &serde_json::Error) -> String {
     let text = error.to_string();
@@ -42,7 +45,7 @@ fn malformed(error: &serde_json::Error) -> String {
 }
 
 /// Key and value of a line without its line break.
-pub fn parse(line: &[u8], key_field: Option<&str>) -> Result<(Vec<u8>, Vec<u8>), String> {
+pub fn parse(line: &[u8], key_field: Option<&str>) -> Result<KeyValue, String> {
     let text = std::str::from_utf8(line)
         .map_err(|e| format!("not UTF-8 from byte {} of the line on", e.valid_up_to() + 1))?;
     let Fields(fields) = serde_json::from_str(text).map_err(|e| malformed(&e))?;
@@ -80,7 +83,7 @@ pub fn parse(line: &[u8], key_field: Option<&str>) -> Result<(Vec<u8>, Vec<u8>),
 }
 
 /// Key and value, if the object has just these two.
-fn pair(fields: &[(String, &RawValue)]) -> Result<Option<(Vec<u8>, Vec<u8>)>, String> {
+fn pair(fields: &[(String, &RawValue)]) -> Result<Option<KeyValue>, String> {
     let [a, b] = fields else { return Ok(None) };
     let is = |f: &(String, &RawValue), plain, coded| f.0 == plain || f.0 == coded;
     let (key, value) = if is(a, "key", "key_base64") && is(b, "value", "value_base64") {

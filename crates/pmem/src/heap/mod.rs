@@ -488,6 +488,9 @@ impl<M: Media> Heap<M> {
             .partial
             .iter()
             .for_each(|partial| locked(partial).clear());
+        locked(&self.core.empty).clear();
+        // ORDERING: Relaxed; recovery is alone.
+        self.core.empty_count.store(0, Ordering::Relaxed);
         for (chunk, used) in self.pool.chunks_of(self.core.owner) {
             let state = match used {
                 ChunkUse::Blocks { class, .. } => ChunkState::blocks_of(class),

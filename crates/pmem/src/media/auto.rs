@@ -141,6 +141,14 @@ impl Media for Auto {
         each!(self, pm => pm.punch(offset, len))
     }
 
+    fn back(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        each!(self, pm => pm.back(offset, len))
+    }
+
+    fn sparse(&self) -> bool {
+        each!(self, pm => pm.sparse())
+    }
+
     fn read_only(&self) -> bool {
         each!(self, pm => pm.read_only())
     }

@@ -125,6 +125,14 @@ impl<M: Media> Media for Counting<M> {
         self.inner.punch(offset, len)
     }
 
+    fn back(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        self.inner.back(offset, len)
+    }
+
+    fn sparse(&self) -> bool {
+        self.inner.sparse()
+    }
+
     fn read_only(&self) -> bool {
         self.inner.read_only()
     }

@@ -121,6 +121,14 @@ impl Media for Mapped {
         self.mapping.punch(offset, len)
     }
 
+    fn back(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        self.mapping.refill(offset, len)
+    }
+
+    fn sparse(&self) -> bool {
+        self.mapping.sparse()
+    }
+
     fn read_only(&self) -> bool {
         self.read_only
     }
@@ -189,6 +197,14 @@ impl Media for Dax {
 
     fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         self.0.punch(offset, len)
+    }
+
+    fn back(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        self.0.back(offset, len)
+    }
+
+    fn sparse(&self) -> bool {
+        self.0.sparse()
     }
 
     fn read_only(&self) -> bool {

@@ -450,6 +450,28 @@ impl Mapping {
         }
     }
 
+    /// Puts real space behind a part that was punched.
+    ///
+    /// # Errors
+    /// [`SpaceError`] when there is none.
+    pub(crate) fn refill(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        match &self.file {
+            Some(fd) if !self.fixed && self.sharing != Sharing::Private => self
+                .back(fd, offset, offset + len)
+                .map_err(|e| SpaceError::io("reserving space for a punched part", e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// True if the file has holes.
+    pub(crate) fn sparse(&self) -> bool {
+        let Some(fd) = &self.file else { return false };
+        !self.fixed
+            && self.sharing != Sharing::Private
+            && rustix::fs::fstat(fd)
+                .is_ok_and(|stat| (stat.st_blocks as u64).saturating_mul(512) < self.len())
+    }
+
     /// Cuts the file to `to` bytes.
     ///
     /// # Errors

@@ -252,6 +252,22 @@ pub trait Media: Send + Sync + Sized + 'static {
     /// [`SpaceError`] if the file system refuses; nothing has changed then.
     fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError>;
 
+    /// Puts real space behind `offset..offset + len` (page-aligned) again, which was punched, so that
+    /// a store there cannot fail for want of it.
+    ///
+    /// # Errors
+    /// [`SpaceError`] when there is none; nothing has changed then.
+    fn back(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
+        let _ = (offset, len);
+        Ok(())
+    }
+
+    /// True if some part of the pool may have no space behind it, so that free chunks have to be
+    /// [backed](Self::back) before they are used.
+    fn sparse(&self) -> bool {
+        false
+    }
+
     /// True when stores must not reach the file.
     fn read_only(&self) -> bool;
 

@@ -310,6 +310,9 @@ impl<M: Media> Pool<M> {
             }
             chunk += chunks;
         }
+        if self.pm.sparse() {
+            space.holes = space.free.clone();
+        }
         Ok(unowned)
     }
 

@@ -30,6 +30,8 @@ pub const MAX_RUN: u32 = REGION_CHUNKS as u32 - 1;
 #[derive(Debug, Default)]
 pub(super) struct Space {
     pub(super) free: BTreeSet<u32>,
+    /// Free chunks that may have no space behind them.
+    pub(super) holes: BTreeSet<u32>,
 }
 
 /// What [`Pool::compact`] gave back.
@@ -84,8 +86,14 @@ impl<M: Media> Pool<M> {
             }
             self.grow(&mut space, chunks)?;
         };
+        // A hole gets its space back before a store can need it.
+        if (first..first + chunks).any(|chunk| space.holes.contains(&chunk)) {
+            self.pm
+                .back(u64::from(first) * CHUNK, u64::from(chunks) * CHUNK)?;
+        }
         for chunk in first..first + chunks {
             space.free.remove(&chunk);
+            space.holes.remove(&chunk);
         }
         // PERSIST: the chunk's owner and class, before anything in it becomes reachable. The words
         // of a run's other chunks are 0 already.
@@ -191,6 +199,7 @@ impl<M: Media> Pool<M> {
         let end = (after / CHUNK) as u32;
         if after < before {
             space.free.split_off(&end);
+            space.holes.split_off(&end);
             superblock.generation += 1;
             superblock.size = after;
             // PERSIST: (in `write`) the smaller size, before the file is cut: a crash in between
@@ -208,6 +217,7 @@ impl<M: Media> Pool<M> {
         for (first, chunks) in runs(&space.free) {
             self.pm
                 .punch(u64::from(first) * CHUNK, u64::from(chunks) * CHUNK)?;
+            space.holes.extend(first..first + chunks);
             punched += u64::from(chunks) * CHUNK;
         }
         Ok(CompactReport {

@@ -123,8 +123,11 @@ impl Superblock {
         use std::os::unix::fs::{FileExt, OpenOptionsExt};
         // A FIFO must not be waited for.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-        let file =
-            std::fs::File::options().read(true).custom_flags(nonblocking).open(path).ok()?;
+        let file = std::fs::File::options()
+            .read(true)
+            .custom_flags(nonblocking)
+            .open(path)
+            .ok()?;
         let (mut a, mut b) = ([0; BYTES], [0; BYTES]);
         file.read_exact_at(&mut a, 0).ok()?;
         // A file cut short before copy B still has copy A.

@@ -31,6 +31,8 @@ pub struct Ranged<S: Separator + ?Sized> {
     pub low: Option<S::Owned>,
     /// Smallest key routed past it; `None` if it is the last leaf.
     pub high: Option<S::Owned>,
+    /// Which child of its level-1 node it is.
+    at: usize,
 }
 
 impl<S: Separator + ?Sized> std::fmt::Debug for Ranged<S> {
@@ -244,8 +246,66 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
                 located,
                 low: low.map(own),
                 high: high.map(own),
+                at: step.at,
             })
         })
+    }
+
+    /// The leaf after `from` without going down from the root: `None` if it is not in the same level-1
+    /// node, is the last one there, or the node has changed; then [`find_range`](Self::find_range)
+    /// (of `from.high`) tells.
+    #[inline]
+    #[must_use]
+    pub fn next_in_node(&self, from: &Ranged<S>, guard: &Guard) -> Option<Ranged<S>> {
+        self.step_in_node(from, from.at + 1, guard)
+    }
+
+    /// The leaf before `from` likewise; else [`find_below`](Self::find_below) (of `from.low`) tells.
+    #[inline]
+    #[must_use]
+    pub fn previous_in_node(&self, from: &Ranged<S>, guard: &Guard) -> Option<Ranged<S>> {
+        self.step_in_node(from, from.at.checked_sub(1)?, guard)
+    }
+
+    #[inline]
+    fn step_in_node(&self, from: &Ranged<S>, at: usize, guard: &Guard) -> Option<Ranged<S>> {
+        Self::check_guard(guard);
+        // SAFETY: inside the mapping, and node memory always holds a node; a recycled one never has
+        // the version of `from`.
+        let node = unsafe { self.node(from.located.node) };
+        let meta = node.meta();
+        // The ends of a node's first and last ranges are in the nodes above.
+        if meta.level != 1 || at == 0 || at >= meta.count {
+            return None;
+        }
+        let located = Located {
+            leaf: node.child(at),
+            ..from.located
+        };
+        let (low, high) = (node.separator(at - 1)?, node.separator(at)?);
+        if !node.version.validate(from.located.version) {
+            return None;
+        }
+        // SAFETY: the node has not changed, so these separators are in the index while this thread is
+        // pinned; they are not freed before it is unpinned.
+        let own = |full: S::Full| unsafe { S::view(&full) }.to_owned();
+        Some(Ranged {
+            located,
+            low: Some(own(low)),
+            high: Some(own(high)),
+            at,
+        })
+    }
+
+    /// Handle of the leaf `distance` after (or before) `from` in the same level-1 node, if there is
+    /// one. For prefetching: it may be stale by the time it is used.
+    #[inline]
+    #[must_use]
+    pub fn ahead(&self, from: &Ranged<S>, distance: isize) -> Option<u32> {
+        // SAFETY: as in `step_in_node`.
+        let node = unsafe { self.node(from.located.node) };
+        let at = from.at.checked_add_signed(distance)?;
+        (at <= node.meta().count.min(NODE_SEPARATORS)).then(|| node.child(at))
     }
 
     /// The leaf that `key` is routed to and the leaf just before it, for taking an emptied leaf out
@@ -271,22 +331,6 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
                 left: Some(left),
             })
         })
-    }
-
-    /// Handles of the leaf of `key` and those after it in the same level-1 node, as many as `out` has
-    /// room for; returns how many. For prefetching: they may be stale by the time they are used.
-    pub fn upcoming(&self, key: &S, out: &mut [u32], guard: &Guard) -> usize {
-        Self::check_guard(guard);
-        // SAFETY: pinned by `guard`.
-        let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {});
-        let Some(step) = step else { return 0 };
-        let leaves = step.at..=step.meta.count.min(NODE_SEPARATORS);
-        let mut n = 0;
-        for (slot, i) in out.iter_mut().zip(leaves) {
-            *slot = step.node.child(i);
-            n += 1;
-        }
-        n
     }
 
     /// [`find`](Self::find) for many keys: `out[i]` is for `keys[i]` (as many as both have). The keys

@@ -12,7 +12,6 @@ use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, POff};
 use std::borrow::Borrow;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 /// Leaves that nothing leads to yet, for giving back if the load fails.
@@ -81,7 +80,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         self.heap.retire(POff::new(offset(old)), &guard);
         let positions = Positions::spread(chain.leaves.into_iter());
         positions.save(self.root());
-        self.positions = Mutex::new(positions);
+        self.set_positions(positions);
         self.commit()?;
         Ok(chain.entries)
     }

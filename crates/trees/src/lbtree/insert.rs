@@ -100,7 +100,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         }
         let headers = leaf.headers(self.pm());
         if let Some(b) = (0..B).find(|&b| headers[b].empty() != 0) {
-            self.insert_in_block(&leaf.blocks[b], headers[0].place(b), headers[b], pair);
+            let place = headers[0].place(b);
+            self.insert_in_block(&leaf.blocks[b], place, headers[b], pair, Self::RECORDS);
         } else if let Err(e) = self.split(leaf, headers, key, pair, &guard) {
             locked.unlock_unchanged();
             self.free_pair(pair);
@@ -112,8 +113,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     }
 
     /// Puts a pair into a block that has an empty slot (`LBTreeLeafInsert`). `header` is what the
-    /// block's durable header says.
-    pub(super) fn insert_in_block(&self, block: &Block, place: Place, header: Header, pair: Pair) {
+    /// block's durable header says. `unfenced_records`: the pair leads to records that no
+    /// fence has made durable yet.
+    pub(super) fn insert_in_block(
+        &self,
+        block: &Block,
+        place: Place,
+        header: Header,
+        pair: Pair,
+        unfenced_records: bool,
+    ) {
         let pm = self.pm();
         let usable = header.empty();
         let mut header = header;
@@ -122,7 +131,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             // PERSIST: the new and the moved entries, before the header that makes them count.
             pm.flush(block.line(line), 64);
             pm.fence();
-        } else if Self::RECORDS {
+        } else if unfenced_records {
             // PERSIST: the records, before the header that leads to them.
             pm.fence();
         }
@@ -183,7 +192,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
 
     /// Replaces the value of a key that is there.
     pub(super) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if !self.replace_uncommitted(key, value)? {
+        // A record is made before the lock is taken, but not for nothing.
+        let there = !V::RECORDS || self.find_word(key, &epoch::pin()).is_some();
+        if !there || !self.replace_uncommitted(key, value)? {
             return Err(UpdateError::NotFound);
         }
         self.commit()?;
@@ -195,9 +206,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     fn replace_uncommitted(&self, key: &K, value: &V) -> Result<bool, SpaceError> {
         let guard = epoch::pin();
         let hash = key.hash();
-        if V::RECORDS && self.find_word(key, &guard).is_none() {
-            return Ok(false);
-        }
         let word = value.make(&self.heap)?;
         let (_, leaf, locked) = self.lock_leaf(key, &guard);
         let Some(found) = self.search(leaf, key, hash) else {

@@ -73,7 +73,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{ControlFlow, RangeBounds};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Root word: offset of the first leaf.
@@ -171,6 +171,8 @@ pub struct LbTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usiz
     entry_moving: bool,
     read_only: bool,
     positions: Mutex<Positions>,
+    /// Splits until the next position is recorded.
+    until_position: AtomicI64,
     report: RecoveryReport,
     heap: Heap<M>,
     /// `None` once closed.
@@ -229,38 +231,38 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
-        let made = (|| {
-            let first = Self::new_leaf_in(&heap)?;
-            let inner = InnerIndex::new(handle(first)).map_err(TreeError::Memory)?;
-            let tree = Self::assemble(
-                inner,
-                heap.clone(),
-                root,
-                options,
-                RecoveryReport::default(),
-            );
-            let pm = tree.pm();
-            let leaf = tree.leaf(handle(first));
-            let header = Header::default();
-            for block in &leaf.blocks {
-                block.store_header(pm, leaf::Place::Front, header);
-            }
-            // ORDERING: Relaxed; the root is not published.
-            leaf.sibling(0).store(pm, 0, Ordering::Relaxed);
-            leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
-            // PERSIST: the empty leaf, before the root leads to it.
-            pm.persist(leaf);
-            let root = tree.root();
-            // PERSIST: the head pointer, before the root is published.
-            root.word(HEAD).publish(pm, first.get());
-            root.publish();
-            pm.commit()?;
-            Ok(tree)
-        })();
-        if made.is_err() {
+        let first = Self::new_leaf_in(&heap)?;
+        let give_back = || {
+            heap.free(first);
             heap.trim();
+        };
+        let inner = InnerIndex::new(handle(first)).map_err(|e| {
+            give_back();
+            TreeError::Memory(e)
+        })?;
+        let report = RecoveryReport::default();
+        let mut tree = Self::assemble(inner, heap.clone(), root, options, report);
+        let pm = pool.pm();
+        let leaf = tree.leaf(handle(first));
+        for block in &leaf.blocks {
+            block.store_header(pm, leaf::Place::Front, Header::default());
         }
-        made
+        // ORDERING: Relaxed; the root is not published.
+        leaf.sibling(0).store(pm, 0, Ordering::Relaxed);
+        leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
+        // PERSIST: the empty leaf, before the root leads to it.
+        pm.persist(leaf);
+        // PERSIST: the head pointer, before the root is published.
+        tree.root().word(HEAD).publish(pm, first.get());
+        tree.root().publish();
+        if let Err(e) = pm.commit() {
+            tree.root().unpublish();
+            give_back();
+            // Nothing to save: there is no such tree.
+            tree.root = None;
+            return Err(e.into());
+        }
+        Ok(tree)
     }
 
     /// Opens the tree at root `name`: reads its volatile part back if it was closed cleanly, else
@@ -288,6 +290,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             entry_moving: options.entry_moving,
             read_only: pool.pm().read_only(),
             positions: Mutex::new(Positions::default()),
+            until_position: AtomicI64::new(recovery::FIRST_INTERVAL as i64),
             report,
             heap,
             root: Some(root),

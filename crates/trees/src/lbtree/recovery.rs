@@ -18,14 +18,14 @@ use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Media, POff};
 use crossbeam_epoch as epoch;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Segments that a thread walks in turns.
 const LANES: usize = 12;
 /// Splits before the first position is recorded.
-const FIRST_INTERVAL: u64 = 64;
+pub(super) const FIRST_INTERVAL: u64 = 64;
 /// How full recovery leaves inner nodes.
 pub(super) const INNER_FILL: Fill = match Fill::percent(85) {
     Some(fill) => fill,
@@ -40,8 +40,7 @@ pub(super) struct Positions {
     by_time: Vec<usize>,
     /// Slots to record into.
     spare: Vec<usize>,
-    /// Splits seen since the tree was opened, and how many make one position.
-    splits: u64,
+    /// Splits that make one position.
     interval: u64,
 }
 
@@ -51,19 +50,14 @@ impl Default for Positions {
             at: [0; POSITION_COUNT],
             by_time: Vec::new(),
             spare: (0..POSITION_COUNT).rev().collect(),
-            splits: 0,
             interval: FIRST_INTERVAL,
         }
     }
 }
 
 impl Positions {
-    /// Counts a split; the slot to record the new leaf in, if it is time.
-    fn count(&mut self, leaf: u32) -> Option<usize> {
-        self.splits += 1;
-        if !self.splits.is_multiple_of(self.interval) {
-            return None;
-        }
+    /// Records a leaf that a split made; its slot, if one was free.
+    fn add(&mut self, leaf: u32) -> Option<usize> {
         if self.spare.is_empty() {
             // Twice the distance from here on: every other position may be overwritten. It stays
             // valid until it is.
@@ -157,17 +151,29 @@ fn recorded<M: Media>(root: &Root<M>) -> [u64; POSITION_COUNT] {
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
     /// Notes that a split made `leaf`, which is in the chain durably; records it if it is time.
     pub(super) fn record_position(&self, leaf: u32) {
+        // ORDERING: Relaxed (both); a count that only spaces the positions.
+        if self.until_position.fetch_sub(1, Ordering::Relaxed) != 1 {
+            return;
+        }
         let mut positions = self
             .positions
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = positions.count(leaf) {
+        if let Some(slot) = positions.add(leaf) {
             // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs
             // this lock).
             self.root()
                 .word(POSITIONS + slot)
                 .publish(self.pm(), offset(leaf));
         }
+        self.until_position
+            .fetch_add(positions.interval as i64, Ordering::Relaxed);
+    }
+
+    /// Takes over `positions`, which the root words hold.
+    pub(super) fn set_positions(&mut self, positions: Positions) {
+        self.until_position = AtomicI64::new(positions.interval as i64);
+        self.positions = Mutex::new(positions);
     }
 }
 
@@ -194,7 +200,7 @@ where
             ..RecoveryReport::default()
         };
         let mut tree = LbTree::assemble(inner, heap, root, options, report);
-        tree.positions = Mutex::new(positions);
+        tree.set_positions(positions);
         tree.commit()?;
         return Ok(tree);
     }
@@ -502,7 +508,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             .filter_map(|walked| Some((walked.low?, walked.leaf)));
         self.inner = InnerIndex::from_sorted(first, rest, INNER_FILL)
             .map_err(|e| TreeError::Corrupt(e.to_string()))?;
-        self.positions = Mutex::new(positions);
+        self.set_positions(positions);
         Ok(report)
     }
 }

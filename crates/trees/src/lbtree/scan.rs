@@ -7,6 +7,7 @@
 
 use super::LbTree;
 use super::leaf::slots;
+use crate::fingerprint::SLOTS;
 use crate::inner::{Located, Ranged};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
@@ -15,52 +16,93 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
 /// Leaves prefetched ahead of a scan.
-const AHEAD: usize = 8;
+const AHEAD: isize = 6;
+/// Leaves that a scan visits before it lets memory be reclaimed.
+const LEAVES_PER_PIN: u32 = 64;
 
 /// Key and value words of a leaf's entries.
-type Words = Vec<(u64, u64)>;
+struct Words {
+    at: [(u64, u64); 4 * SLOTS],
+    len: usize,
+}
+
+impl Words {
+    fn new() -> Self {
+        Self {
+            at: [(0, 0); 4 * SLOTS],
+            len: 0,
+        }
+    }
+}
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
     /// Copies a leaf's words into `out`; false if the leaf changed or was not the one to read.
+    #[inline]
     fn snapshot_leaf(&self, at: &Located, out: &mut Words) -> bool {
         let version = self.locks.read(at.leaf);
         if !self.inner.validate(at) {
             return false;
         }
         let (pm, leaf) = (self.pm(), self.leaf(at.leaf));
-        out.clear();
+        out.len = 0;
         let first = leaf.first_header(pm);
         for (b, block) in leaf.blocks.iter().enumerate() {
             let header = block.header(pm, first.place(b));
-            out.extend(slots(header.bitmap()).map(|slot| block.entry(pm, slot)));
+            for slot in slots(header.bitmap()) {
+                out.at[out.len] = block.entry(pm, slot);
+                out.len += 1;
+            }
         }
         self.locks.validate(at.leaf, version)
     }
 
-    /// A snapshot of the leaf that `find` leads to.
-    fn ranged_snapshot(&self, find: impl Fn() -> Ranged<K>, out: &mut Words) -> Ranged<K> {
-        loop {
-            let ranged = find();
-            self.prefetch(ranged.located.leaf);
-            if self.snapshot_leaf(&ranged.located, out) {
-                return ranged;
+    /// Sorts a leaf's words by key.
+    #[inline]
+    fn sort(&self, words: &mut Words) {
+        let n = words.len;
+        if K::RECORDS || n > SLOTS {
+            words.at[..n].sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
+            return;
+        }
+        // So few numbers: count for each how many are smaller, without a branch, and put it there.
+        let unsorted = words.at;
+        let mut rank = [0u8; SLOTS];
+        for i in 1..n {
+            for j in 0..i {
+                let after = u8::from(unsorted[i].0 > unsorted[j].0);
+                rank[i] += after;
+                rank[j] += 1 - after;
             }
+        }
+        for (word, rank) in unsorted.iter().zip(rank).take(n) {
+            words.at[usize::from(rank)] = *word;
         }
     }
 
-    /// Visits the words of one leaf whose keys are in all of the ranges, in order.
+    /// Visits the words of one leaf whose keys are `taken`, in order.
+    #[inline]
     fn visit_leaf(
         &self,
         words: &mut Words,
-        reverse: bool,
+        direction: Direction,
         taken: impl Fn(&K) -> bool,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let pm = self.pm();
-        words.sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
-        let n = words.len();
+        self.sort(words);
+        let n = words.len;
         for i in 0..n {
-            let (key, value) = words[if reverse { n - 1 - i } else { i }];
+            let (key, value) = words.at[match direction {
+                Direction::Up => i,
+                Direction::Down => n - 1 - i,
+            }];
             let step = K::read(pm, key, |key| {
                 if !taken(key) {
                     return ControlFlow::Continue(());
@@ -77,130 +119,137 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     pub(super) fn scan_up(
         &self,
         range: &impl RangeBounds<K>,
-        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        let mut guard = epoch::pin();
-        let mut words = Words::with_capacity(Self::CAPACITY);
-        let mut from: Option<K::Owned> = match range.start_bound() {
-            Bound::Included(key) | Bound::Excluded(key) => Some(key.to_owned()),
-            Bound::Unbounded => None,
-        };
-        let mut ahead = Ahead::default();
-        loop {
-            let ranged = self.ranged_snapshot(
-                || match &from {
-                    Some(key) => self.inner.find_range(key.borrow(), &guard),
-                    None => self.inner.find_first(&guard),
-                },
-                &mut words,
-            );
-            if let Some(key) = &from {
-                ahead.prefetch(self, key.borrow(), &guard);
-            }
-            let taken = |key: &K| {
-                range.contains(key)
-                    && from.as_ref().is_none_or(|from| key >= from.borrow())
-                    && ranged.high.as_ref().is_none_or(|high| key < high.borrow())
-            };
-            if self
-                .visit_leaf(&mut words, false, taken, &mut visit)
-                .is_break()
-            {
-                return;
-            }
-            let Some(high) = ranged.high else { return };
-            let beyond = match range.end_bound() {
-                Bound::Included(end) => high.borrow() > end,
-                Bound::Excluded(end) => high.borrow() >= end,
+        self.walk_leaves(
+            Direction::Up,
+            |guard| match range.start_bound() {
+                Bound::Included(key) | Bound::Excluded(key) => self.inner.find_range(key, guard),
+                Bound::Unbounded => self.inner.find_first(guard),
+            },
+            |high| match range.end_bound() {
+                Bound::Included(end) => high > end,
+                Bound::Excluded(end) => high >= end,
                 Bound::Unbounded => false,
-            };
-            if beyond {
-                return;
-            }
-            from = Some(high);
-            ahead.step(&mut guard);
-        }
+            },
+            |key| range.contains(key),
+            visit,
+        );
     }
 
     pub(super) fn scan_down(
         &self,
         range: &impl RangeBounds<K>,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.walk_leaves(
+            Direction::Down,
+            |guard| match range.end_bound() {
+                Bound::Included(end) => self.inner.find_range(end, guard),
+                Bound::Excluded(end) => self.inner.find_below(end, guard),
+                Bound::Unbounded => self.inner.find_last(guard),
+            },
+            |low| match range.start_bound() {
+                Bound::Included(start) | Bound::Excluded(start) => low <= start,
+                Bound::Unbounded => false,
+            },
+            |key| range.contains(key),
+            visit,
+        );
+    }
+
+    /// Goes from leaf to leaf, beginning where `start` says, until the end of a leaf's range is
+    /// `beyond` what is wanted.
+    #[inline]
+    fn walk_leaves(
+        &self,
+        direction: Direction,
+        start: impl Fn(&Guard) -> Ranged<K>,
+        beyond: impl Fn(&K) -> bool,
+        wanted: impl Fn(&K) -> bool,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let mut guard = epoch::pin();
-        let mut words = Words::with_capacity(Self::CAPACITY);
-        let mut first = true;
-        // Everything from here on (exclusive) has been visited.
-        let mut below: Option<K::Owned> = None;
+        let mut words = Words::new();
+        let mut ranged = start(&guard);
+        self.prefetch(ranged.located.leaf);
+        let step = if direction == Direction::Up { 1 } else { -1 };
+        for distance in 1..AHEAD {
+            self.prefetch_ahead(&ranged, distance * step);
+        }
+        // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
+        let mut done: Option<K::Owned> = None;
+        let mut leaves = 0;
         loop {
-            let ranged = self.ranged_snapshot(
-                || match (&below, range.end_bound()) {
-                    (Some(key), _) => self.inner.find_below(key.borrow(), &guard),
-                    (None, Bound::Included(end)) => self.inner.find_range(end, &guard),
-                    (None, Bound::Excluded(end)) => self.inner.find_below(end, &guard),
-                    (None, Bound::Unbounded) => self.inner.find_last(&guard),
-                },
-                &mut words,
-            );
+            leaves += 1;
+            self.prefetch_ahead(&ranged, AHEAD * step);
+            while !self.snapshot_leaf(&ranged.located, &mut words) {
+                ranged = match &done {
+                    None => start(&guard),
+                    Some(done) => self.find_from(direction, done.borrow(), &guard),
+                };
+            }
+            let (low, high) = (ranged.low.as_ref(), ranged.high.as_ref());
+            // The leaf's range may have become wider: only what was routed here counts.
+            let (low, high) = match direction {
+                Direction::Up => (done.as_ref(), high),
+                Direction::Down => (low, done.as_ref()),
+            };
             let taken = |key: &K| {
-                range.contains(key)
-                    && below.as_ref().is_none_or(|below| key < below.borrow())
-                    && ranged.low.as_ref().is_none_or(|low| key >= low.borrow())
+                low.is_none_or(|low| key >= low.borrow())
+                    && high.is_none_or(|high| key < high.borrow())
+                    && wanted(key)
             };
             if self
-                .visit_leaf(&mut words, true, taken, &mut visit)
+                .visit_leaf(&mut words, direction, taken, &mut visit)
                 .is_break()
             {
                 return;
             }
-            let Some(low) = ranged.low else { return };
-            let beyond = match range.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
-                Bound::Unbounded => false,
+            let end = match direction {
+                Direction::Up => ranged.high.clone(),
+                Direction::Down => ranged.low.clone(),
             };
-            if beyond {
+            let Some(end) = end else { return };
+            if beyond(end.borrow()) {
                 return;
             }
-            below = Some(low);
-            if !std::mem::take(&mut first) {
-                guard.repin();
-            }
+            let next = match direction {
+                Direction::Up => self.inner.next_in_node(&ranged, &guard),
+                Direction::Down => self.inner.previous_in_node(&ranged, &guard),
+            };
+            ranged = match next {
+                Some(next) => next,
+                None => {
+                    if leaves >= LEAVES_PER_PIN {
+                        guard.repin();
+                        leaves = 0;
+                    }
+                    let next = self.find_from(direction, end.borrow(), &guard);
+                    self.prefetch(next.located.leaf);
+                    for distance in 1..AHEAD {
+                        self.prefetch_ahead(&next, distance * step);
+                    }
+                    next
+                }
+            };
+            done = Some(end);
         }
     }
-}
 
-/// Which leaves have been asked for ahead of an upward scan.
-#[derive(Default)]
-struct Ahead {
-    leaves_left: usize,
-    leaves: u64,
-}
-
-impl Ahead {
-    /// Asks for the next leaves when those asked for last are used up.
-    fn prefetch<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>(
-        &mut self,
-        tree: &LbTree<K, V, M, B>,
-        key: &K,
-        guard: &Guard,
-    ) {
-        if self.leaves_left > 0 {
-            return;
+    /// The leaf that a scan goes on with once everything up to `end` has been visited.
+    #[inline]
+    fn find_from(&self, direction: Direction, end: &K, guard: &Guard) -> Ranged<K> {
+        match direction {
+            Direction::Up => self.inner.find_range(end, guard),
+            Direction::Down => self.inner.find_below(end, guard),
         }
-        let mut next = [0; AHEAD];
-        let n = tree.inner.upcoming(key, &mut next, guard);
-        for leaf in next.iter().take(n).skip(1) {
-            tree.prefetch(*leaf);
-        }
-        self.leaves_left = n.max(1);
     }
 
-    /// One leaf on; lets memory be reclaimed now and then.
-    fn step(&mut self, guard: &mut Guard) {
-        self.leaves_left = self.leaves_left.saturating_sub(1);
-        self.leaves += 1;
-        if self.leaves.is_multiple_of(64) {
-            guard.repin();
+    #[inline]
+    fn prefetch_ahead(&self, from: &Ranged<K>, distance: isize) {
+        if let Some(leaf) = self.inner.ahead(from, distance) {
+            self.prefetch(leaf);
         }
     }
 }

@@ -42,20 +42,21 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let new_off = Self::new_leaf_in(&self.heap)?;
         let new = handle(new_off);
         let new_leaf = self.leaf(new);
-        let upper = self.upper_half(leaf, &headers);
+        let mut slots = [(0, 0, 0); 4 * SLOTS];
+        let upper = self.upper_half(leaf, &headers, &mut slots);
 
         let first_slot = if self.entry_moving { SLOTS - HALF } else { 0 };
         let mut new_headers = [Header::default(); B];
         let mut left = headers;
-        for (i, &(block, slot)) in upper.iter().enumerate() {
+        for (i, &(_, block, slot)) in upper.iter().enumerate() {
+            let (block, slot) = (usize::from(block), usize::from(slot));
             let (to_block, to) = (i / HALF, first_slot + i % HALF);
             let (key, value) = leaf.blocks[block].entry(pm, slot);
             new_leaf.blocks[to_block].store_entry(pm, to, key, value);
             new_headers[to_block].set(to, headers[block].fingerprint(slot));
             left[block].clear(slot);
         }
-        let (block, slot) = upper[0];
-        let separator = leaf.blocks[block].entry(pm, slot).0;
+        let separator = upper[0].0;
         let goes_right = self.compare_to_word(key, separator) != Order::Less;
         if goes_right {
             // The first block of the new leaf has room on either side of its seven.
@@ -90,7 +91,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         }
         if !goes_right {
             let b = (0..B).find(|&b| left[b].empty() != 0).unwrap_or(0);
-            self.insert_in_block(&leaf.blocks[b], left[0].place(b), left[b], pair);
+            // The fence above has made the pair's records durable.
+            self.insert_in_block(&leaf.blocks[b], left[0].place(b), left[b], pair, false);
         }
         self.record_position(new);
         Ok(())
@@ -129,18 +131,24 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         pm.fence();
     }
 
-    /// The slots of a full leaf that hold the larger half of its keys, the smallest of them first.
-    fn upper_half(&self, leaf: &Leaf<B>, headers: &[Header; B]) -> Vec<(usize, usize)> {
+    /// The larger half of a full leaf's keys in order: key word, block, slot.
+    fn upper_half<'a>(
+        &self,
+        leaf: &Leaf<B>,
+        headers: &[Header; B],
+        all: &'a mut [(u64, u8, u8); 4 * SLOTS],
+    ) -> &'a [(u64, u8, u8)] {
         let pm = self.pm();
-        let mut all: Vec<(u64, usize, usize)> = Vec::with_capacity(Self::CAPACITY);
+        let mut n = 0;
         for (b, header) in headers.iter().enumerate() {
-            all.extend(slots(header.bitmap()).map(|s| (leaf.blocks[b].entry(pm, s).0, b, s)));
+            for slot in slots(header.bitmap()) {
+                all[n] = (leaf.blocks[b].entry(pm, slot).0, b as u8, slot as u8);
+                n += 1;
+            }
         }
+        let all = &mut all[..n];
         all.sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
-        all[all.len() / 2..]
-            .iter()
-            .map(|&(_, b, s)| (b, s))
-            .collect()
+        &all[n / 2..]
     }
 
     /// Order of two key words.

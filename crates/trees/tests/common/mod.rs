@@ -10,7 +10,8 @@
 //!
 //! | capability | what it asks of the harness | scenarios |
 //! | --- | --- | --- |
-//! | `base` | [`Harness`] | model, stress, boundary keys, scans during splits, emptied leaves |
+//! | `base` | [`Harness`] | stress, boundary keys, scans during splits, emptied leaves, batches |
+//! | `forward_only` | no `ReverseScan` | the model |
 //! | `reverse` | `Index: ReverseScan` | the model and scans during splits, downwards too |
 //! | `bulk` | `Index: BulkLoad` | bulk load |
 //! | `pooled` | [`Pooled`] | full pool, space given back, several roots, large values |
@@ -121,7 +122,6 @@ macro_rules! scenario_suite {
 macro_rules! scenario_tests {
     (base, $h:ty) => {
         $crate::common::scenario_tests!(@ $h:
-            model_forward => model::forward,
             stress_histories_are_linearizable => stress::histories_are_linearizable,
             boundary_keys => boundary::every_boundary_key,
             boundary_shared_prefixes => boundary::neighbours_and_long_prefixes,
@@ -130,6 +130,9 @@ macro_rules! scenario_tests {
             emptied_leaves_go => emptied::leaves_are_given_back,
             batches => batches::answers_in_order
         );
+    };
+    (forward_only, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h: model_forward => model::forward);
     };
     (reverse, $h:ty) => {
         $crate::common::scenario_tests!(@ $h:

@@ -93,13 +93,35 @@ fn check_key<S: Separator + ?Sized, const CAP: usize>(
         place.checked_sub(1).map(leaf)
     );
 
-    let mut next = [0; 5];
-    let n = index.upcoming(key, &mut next, guard);
-    assert!(n >= 1 && place + n <= leaves.len());
-    assert!(
-        (0..n).all(|i| next[i] == leaf(place + i)),
-        "upcoming {key:?}"
-    );
+    // Steps inside a node agree with searches from the root, wherever they are possible.
+    let ranged = index.find_range(key, guard);
+    for distance in -3isize..4 {
+        if let Some(ahead) = index.ahead(&ranged, distance) {
+            assert_eq!(
+                ahead,
+                leaf(place.strict_add_signed(distance)),
+                "ahead of {key:?}"
+            );
+        }
+    }
+    if let Some(next) = index.next_in_node(&ranged, guard) {
+        let searched =
+            index.find_range(ranged.high.as_ref().expect("not the last").borrow(), guard);
+        assert_eq!(
+            (next.located, next.low, next.high),
+            (searched.located, searched.low, searched.high),
+            "after {key:?}"
+        );
+    }
+    if let Some(previous) = index.previous_in_node(&ranged, guard) {
+        let searched =
+            index.find_below(ranged.low.as_ref().expect("not the first").borrow(), guard);
+        assert_eq!(
+            (previous.located, previous.low, previous.high),
+            (searched.located, searched.low, searched.high),
+            "before {key:?}"
+        );
+    }
 }
 
 fn check_whole<S: Separator + ?Sized, const CAP: usize>(
