@@ -23,3 +23,8 @@ pub use index::{
 };
 pub use lbtree::{LbOptions, LbTree, TreeError};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+
+/// The README's example, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
