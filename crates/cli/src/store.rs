@@ -2,7 +2,7 @@
 //! library.
 //!
 //! The library's tree is generic over the node size; a pool records which one it has. [`Store`] is
-//! an enum over the four, and [`each!`] runs the same code on any of them.
+//! an enum over the four, and `each!` runs the same code on any of them.
 
 use crate::args::MediumArgs;
 use crate::args::WriteArgs;

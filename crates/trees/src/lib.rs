@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`index`] | the [`OrderedIndex`](index::OrderedIndex) contract that every design keeps |
+//! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`] | LB+-Tree |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
