@@ -146,7 +146,7 @@ impl Mapping {
     ///
     /// # Errors
     /// [`OpenError::Io`] when the range or the mapping is refused, [`OpenError::Unsupported`] when
-    /// [`Sharing::Sync`] is.
+    /// `Sharing::Sync` is.
     pub fn map(
         path: &Path,
         file: Option<(OwnedFd, u64)>,
