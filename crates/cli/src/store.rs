@@ -2,7 +2,7 @@
 //! library.
 //!
 //! The library's tree is generic over the node size; a pool records which one it has. [`Store`] is
-//! an enum over the four, and [`each!`] runs the same code on any of them.
+//! an enum over the four, and `each!` runs the same code on any of them.
 
 use crate::args::MediumArgs;
 use crate::args::WriteArgs;
@@ -305,7 +305,7 @@ impl Store {
     /// Upserts the pairs that `which` names, from several threads, so that on a journal their
     /// commits share a sync. Answers those that failed.
     fn replace(&self, pairs: &[(Vec<u8>, Vec<u8>)], which: &[usize]) -> Vec<(usize, Failure)> {
-        const THREADS: usize = 16;
+        const THREADS: usize = 64;
         let upsert = |part: &[usize]| -> Vec<(usize, Failure)> {
             part.iter()
                 .filter_map(|&i| {

@@ -173,20 +173,41 @@ impl std::fmt::Display for NoAtomic16 {
 
 impl std::error::Error for NoAtomic16 {}
 
-/// Copies `bytes` to `dst`, which no one else reads yet, and reports them to a traced medium.
+/// Copies `bytes` to `dst`, in 8-byte stores, and reports them to a traced medium. Up to 7 bytes
+/// after them, to the end of the last word, become zero.
+///
+/// Nothing leads there yet, but a search that came too late may still be reading what was there
+/// before: hence words, as everywhere in a pool.
 ///
 /// # Safety
-/// 1. `dst..dst + bytes.len()` lies inside the pool.
-/// 2. No other thread reads or writes that range until it is published.
+/// 1. `dst` is 8-aligned, and `dst..dst + bytes.len()`, rounded up to whole words, lies inside the
+///    pool.
+/// 2. No other thread writes that range, and none relies on what it reads there, until it is
+///    published.
 #[inline]
 #[track_caller]
 pub unsafe fn write_bytes<M: Media>(pm: &M, dst: *mut u8, bytes: &[u8]) {
     if M::TRACED {
         pm.trace_store_bytes(dst, bytes);
     }
-    // SAFETY: 1. the caller's first obligation makes the range valid for writes; 2. the second
-    // makes the access exclusive; 3. `bytes` is a live shared slice, so the ranges are disjoint.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst, bytes.len()) }
+    let (words, rest) = bytes.as_chunks::<8>();
+    let dst = dst.cast::<u64>();
+    debug_assert!(dst.is_aligned(), "blocks and headers are whole words");
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: 1. the caller's first obligation: aligned and inside the pool; 2. all access to a
+        // pool is by atomic words, but for records, which no one reads here before publication.
+        let cell = unsafe { AtomicU64::from_ptr(dst.add(i)) };
+        // ORDERING: Relaxed; whoever publishes the bytes orders them.
+        cell.store(u64::from_le_bytes(*word), Ordering::Relaxed);
+    }
+    if !rest.is_empty() {
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        // SAFETY: as above; the last word is whole, by the caller's first obligation.
+        let cell = unsafe { AtomicU64::from_ptr(dst.add(words.len())) };
+        // ORDERING: Relaxed; as above.
+        cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`index`] | the [`OrderedIndex`](index::OrderedIndex) contract that every design keeps |
+//! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`] | LB+-Tree |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
@@ -23,3 +23,8 @@ pub use index::{
 };
 pub use lbtree::{LbOptions, LbTree, TreeError};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+
+/// The README's example, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

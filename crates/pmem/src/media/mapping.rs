@@ -146,7 +146,7 @@ impl Mapping {
     ///
     /// # Errors
     /// [`OpenError::Io`] when the range or the mapping is refused, [`OpenError::Unsupported`] when
-    /// [`Sharing::Sync`] is.
+    /// `Sharing::Sync` is.
     pub fn map(
         path: &Path,
         file: Option<(OwnedFd, u64)>,
@@ -396,11 +396,32 @@ impl Mapping {
         Ok(())
     }
 
-    /// Makes the bytes from `to` on inaccessible; the caller cuts the file, if there is one.
-    /// Returns the length before.
+    /// Takes the bytes from `to` on off the file, which the caller cuts, if there is one; they read as
+    /// zeros from here on. Returns the length before.
     pub(crate) fn retract(&self, to: u64) -> u64 {
-        // ORDERING: AcqRel; readers see the shorter length before the file is cut.
-        self.len.fetch_min(to, Ordering::AcqRel)
+        // ORDERING: AcqRel; who checks the length sees the shorter one before the file is cut.
+        let from = self.len.fetch_min(to, Ordering::AcqRel);
+        let keep = to.next_multiple_of(PAGE);
+        // ORDERING: Relaxed (both); only changed under the growth lock, which the caller holds.
+        let mapped = self.mapped.load(Ordering::Relaxed);
+        if self.file.is_some() && keep < mapped {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: 1. the range is inside the one that this value reserved; 2. no one relies on
+            // what is there (the caller's word), and whoever still reads it finds readable memory
+            // before, at and after the exchange.
+            let exchanged = unsafe {
+                rustix::mm::mmap_anonymous(
+                    self.base.wrapping_add(keep as usize).cast(),
+                    (mapped - keep) as usize,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    flags,
+                )
+            };
+            if exchanged.is_ok() {
+                self.mapped.store(keep, Ordering::Relaxed);
+            }
+        }
+        from
     }
 
     /// Drops this process's copies of a page-aligned range of private memory, so that it reads as
@@ -472,7 +493,8 @@ impl Mapping {
                 .is_ok_and(|stat| (stat.st_blocks as u64).saturating_mul(512) < self.len())
     }
 
-    /// Cuts the file to `to` bytes.
+    /// Cuts the file to `to` bytes. What was mapped beyond stays readable, as zeros: a search that was
+    /// on its way there finds out by a version that it was too late, not by a signal.
     ///
     /// # Errors
     /// [`SpaceError`] if the file system refuses.
@@ -480,16 +502,13 @@ impl Mapping {
         if to >= self.len() || self.fixed {
             return Ok(());
         }
-        // ORDERING: Release; readers see the shorter length before the file is cut.
-        let from = self.len.swap(to, Ordering::AcqRel);
+        let from = self.retract(to);
         if let Some(fd) = &self.file {
-            rustix::fs::ftruncate(fd, to)
-                .and_then(|()| rustix::fs::fsync(fd))
-                .map_err(|e| {
-                    // ORDERING: Release; pairs with the Acquire in `len`.
-                    self.len.store(from, Ordering::Release);
-                    SpaceError::io("shortening the file", e)
-                })?;
+            let cut = rustix::fs::ftruncate(fd, to).and_then(|()| rustix::fs::fsync(fd));
+            if let Err(e) = cut {
+                self.extend(from)?;
+                return Err(SpaceError::io("shortening the file", e));
+            }
         }
         Ok(())
     }

@@ -65,11 +65,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         value: &V,
         present: IfPresent,
     ) -> Result<bool, InsertError> {
-        let guard = epoch::pin();
+        let pin = Self::pin();
+        let guard = pin.guard();
         let hash = key.hash();
         if Self::RECORDS {
             // Records are made before the lock is taken, but not for nothing.
-            if self.find_word(key, &guard).is_some() {
+            if self.find_word(key, guard).is_some() {
                 match present {
                     IfPresent::Refuse => return Err(InsertError::KeyExists),
                     IfPresent::Replace => {
@@ -81,7 +82,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             }
         }
         let pair = self.make_pair(key, value, hash)?;
-        let (_, leaf, locked) = self.lock_leaf(key, &guard);
+        let (_, leaf, locked) = self.lock_leaf(key, guard);
         if let Some(found) = self.search(leaf, key, hash) {
             match present {
                 IfPresent::Refuse => {
@@ -93,7 +94,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                     self.swap_value(leaf, found, pair.value);
                     locked.unlock();
                     K::discard(&self.heap, pair.key);
-                    V::retire(&self.heap, found.value, &guard);
+                    V::retire(&self.heap, found.value, guard);
                     return Ok(true);
                 }
             }
@@ -102,7 +103,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         if let Some(b) = (0..B).find(|&b| headers[b].empty() != 0) {
             let place = headers[0].place(b);
             self.insert_in_block(&leaf.blocks[b], place, headers[b], pair, Self::RECORDS);
-        } else if let Err(e) = self.split(leaf, headers, key, pair, &guard) {
+        } else if let Err(e) = self.split(leaf, headers, key, pair) {
             locked.unlock_unchanged();
             self.free_pair(pair);
             return Err(e.into());
@@ -204,10 +205,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     /// Replaces the value of `key`, if it is there: false if not. What it fenced is still to be
     /// committed.
     fn replace_uncommitted(&self, key: &K, value: &V) -> Result<bool, SpaceError> {
-        let guard = epoch::pin();
+        let pin = Self::pin();
+        let guard = pin.guard();
         let hash = key.hash();
         let word = value.make(&self.heap)?;
-        let (_, leaf, locked) = self.lock_leaf(key, &guard);
+        let (_, leaf, locked) = self.lock_leaf(key, guard);
         let Some(found) = self.search(leaf, key, hash) else {
             locked.unlock_unchanged();
             V::discard(&self.heap, word);
@@ -215,7 +217,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         };
         self.swap_value(leaf, found, word);
         locked.unlock();
-        V::retire(&self.heap, found.value, &guard);
+        V::retire(&self.heap, found.value, guard);
         Ok(true)
     }
 }

@@ -7,6 +7,29 @@ use crate::version_lock::Locked;
 use bristlecone_pmem::Media;
 use crossbeam_epoch::{self as epoch, Guard};
 
+/// Keeps what words lead to from being reused, where words lead to anything.
+///
+/// A search of numbers needs no pin, whose full barrier would keep the cache misses of one search from
+/// overlapping with the next one's. What it reads is *type-stable*: memory of inner nodes always holds
+/// inner nodes, whose versions never go back; leaf memory stays mapped (see `Mapping::shrink`) and is
+/// only ever stored to in 8-byte words; and nothing read is used before the leaf's version, read while
+/// the leaf was in the index, has been validated. A record may be freed before that, so following a
+/// word to a record takes a pin.
+pub(super) struct Pin(Option<Guard>);
+
+impl Pin {
+    /// A guard for searching. Not for retiring: without a pin there is nothing to defer to.
+    #[inline(always)]
+    pub(super) fn guard(&self) -> &Guard {
+        match &self.0 {
+            Some(guard) => guard,
+            // SAFETY: the guard is only handed to searches, which neither defer nor follow pointers
+            // where keys are numbers; what they read is type-stable, as this type's head says.
+            None => unsafe { epoch::unprotected() },
+        }
+    }
+}
+
 /// Where a key was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
@@ -51,11 +74,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         })
     }
 
+    /// Pins the thread if the tree has records.
+    #[inline(always)]
+    pub(super) fn pin() -> Pin {
+        Pin(Self::RECORDS.then(epoch::pin))
+    }
+
     /// Finds `key` and calls `f` with its value.
     #[inline]
     pub(super) fn find_value<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
-        let guard = epoch::pin();
-        let word = self.find_word(key, &guard)?;
+        let pin = Self::pin();
+        let word = self.find_word(key, pin.guard())?;
         V::read(self.pm(), word, f)
     }
 

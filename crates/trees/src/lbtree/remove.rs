@@ -18,10 +18,11 @@ use std::sync::atomic::Ordering;
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
     /// Removes `key`; true if it was there.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
-        let guard = epoch::pin();
+        let pin = Self::pin();
+        let guard = pin.guard();
         let pm = self.pm();
         let hash = key.hash();
-        let (handle, leaf, locked) = self.lock_leaf(key, &guard);
+        let (handle, leaf, locked) = self.lock_leaf(key, guard);
         let Some(found) = self.search(leaf, key, hash) else {
             locked.unlock_unchanged();
             return Ok(false);
@@ -36,10 +37,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         pm.flush(block.line(place.line()), 64);
         pm.fence();
         locked.unlock();
-        K::retire(&self.heap, found.key, &guard);
-        V::retire(&self.heap, found.value, &guard);
+        K::retire(&self.heap, found.key, guard);
+        V::retire(&self.heap, found.value, guard);
         if headers.iter().map(|h| h.count()).sum::<usize>() == 1 {
-            self.reclaim(handle, key, &guard);
+            self.reclaim(handle, key, &epoch::pin());
         }
         self.commit()?;
         Ok(true)

@@ -17,7 +17,7 @@ use super::{LbTree, handle, offset};
 use crate::fingerprint::SLOTS;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
-use crossbeam_epoch::Guard;
+use crossbeam_epoch as epoch;
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
 
@@ -36,7 +36,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         headers: [Header; B],
         key: &K,
         pair: Pair,
-        guard: &Guard,
     ) -> Result<(), SpaceError> {
         let pm = self.pm();
         let new_off = Self::new_leaf_in(&self.heap)?;
@@ -85,6 +84,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         pm.fence();
         self.switch(leaf, left[0]);
 
+        let guard = &epoch::pin();
         if K::read(pm, separator, |s| self.inner.insert(s, new, guard)).is_none() {
             // The pool is corrupt under our hands: keep the leaf reachable.
             self.inner.insert(key, new, guard);
