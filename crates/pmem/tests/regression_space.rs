@@ -1,9 +1,9 @@
 //! What went wrong with space, names and copies while several threads use one pool, a test each.
 
-use bristlecone_pmem::media::{Dram, Mapped};
+use bristlecone_pmem::media::{Access, Dram, Journal, Mapped, MediaOptions};
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{BackupError, DataKind, Root, RootError, RootKind};
-use bristlecone_pmem::{Media, Pool, PoolOptions};
+use bristlecone_pmem::{Media, PWord, Pool, PoolOptions};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -236,4 +236,79 @@ fn a_backup_that_is_refused_does_not_touch_the_one_under_way() {
             .collect();
         assert_eq!(left, ["pool"]);
     }
+}
+
+/// Searches of number trees are not pinned, so one may still be on its way to a leaf when the part of
+/// the file that held it is cut off, even when the file has grown again since (but not that far), or
+/// when it has become a hole. It must find memory there, whatever it holds: growing once mapped the
+/// file 64 MiB ahead, over that memory, where a load past the file's end was SIGBUS.
+fn late_loads_find_memory<M: Media>(dir: &Path) {
+    const MIB: u64 = 1 << 20;
+    let options = MediaOptions {
+        access: Access::Create,
+        reserve: 1 << 30,
+        ..MediaOptions::default()
+    };
+    let path = dir.join("medium");
+    let pm = M::open(&path, 2 * MIB, &options).unwrap();
+    pm.attach([7; 16]).unwrap();
+    let word = |at: u64| {
+        assert_eq!(at % 8, 0);
+        // SAFETY: 1. inside what has been part of the medium; 2. aligned; 3. valid for any bits.
+        unsafe { &*pm.base().wrapping_add(at as usize).cast::<PWord>() }
+    };
+    let load = |at| word(at).load(&pm, Ordering::Relaxed);
+    pm.grow(40 * MIB).unwrap();
+    for at in (2..40).map(|i| i * MIB) {
+        word(at).publish(&pm, at);
+    }
+    pm.shrink(10 * MIB).unwrap();
+    assert_eq!(load(30 * MIB), 0, "cut off");
+    pm.grow(12 * MIB).unwrap();
+    assert_eq!(load(30 * MIB), 0, "not grown back as far");
+    assert_eq!(load(11 * MIB), 0, "grown back: zeros");
+    assert_eq!(load(9 * MIB), 9 * MIB, "never cut");
+    pm.punch(4 * MIB, MIB).unwrap();
+    assert_eq!(load(4 * MIB), 0, "a hole");
+    pm.back(4 * MIB, MIB).unwrap();
+    for at in [4 * MIB, 11 * MIB] {
+        word(at).publish(&pm, at + 1);
+    }
+    pm.grow(44 * MIB).unwrap();
+    assert_eq!(load(30 * MIB), 0, "new space is zero");
+    word(30 * MIB).publish(&pm, 31);
+    pm.sync().unwrap();
+    drop(pm);
+    let bytes = std::fs::read(&path).unwrap();
+    let at = |at: u64| u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap());
+    assert_eq!(bytes.len() as u64, 44 * MIB);
+    assert_eq!(
+        [
+            at(3 * MIB),
+            at(4 * MIB),
+            at(11 * MIB),
+            at(30 * MIB),
+            at(31 * MIB)
+        ],
+        [3 * MIB, 4 * MIB + 1, 11 * MIB + 1, 31, 0],
+        "stores reach the file wherever it was cut, punched and grown"
+    );
+}
+
+#[test]
+fn late_loads_find_memory_on_mapped() {
+    late_loads_find_memory::<Mapped>(tempfile::tempdir().unwrap().path());
+}
+
+#[test]
+fn late_loads_find_memory_on_tmpfs() {
+    let tmpfs = Path::new("/dev/shm");
+    if tmpfs.is_dir() {
+        late_loads_find_memory::<Mapped>(tempfile::tempdir_in(tmpfs).unwrap().path());
+    }
+}
+
+#[test]
+fn late_loads_find_memory_on_the_journal() {
+    late_loads_find_memory::<Journal>(tempfile::tempdir().unwrap().path());
 }

@@ -146,6 +146,9 @@ impl VersionWord {
         // gets there through the unlock of the node that leads there.
         let version = self.0.load(Ordering::Relaxed);
         self.release((version & !(LOCKED | OBSOLETE)) + STEP);
+        // ORDERING: Release fence; a reader that sees what is stored from here on also sees that the
+        // versions it read before are over. Pairs with the Acquire fence of `validate`.
+        fence(Ordering::Release);
     }
 
     /// True if the lock is held or the word is obsolete. For checks at rest.

@@ -31,7 +31,7 @@ use chunk::{ChunkState, ChunkStates, RUN};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::CachePadded;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Block sizes in bytes. Larger blocks take whole chunks.
@@ -61,6 +61,14 @@ fn batch(class: u8) -> usize {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics while one of these is held; a poisoned lock still guards whole data.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Orders a block's last use before its next: a search that came too late and sees a store to the new
+/// content also sees the version that says so.
+#[inline]
+fn announce_reuse() {
+    // ORDERING: Release; pairs with the Acquire fence with which a reader validates a version.
+    fence(Ordering::Release);
 }
 
 /// This thread's cache number.
@@ -305,6 +313,7 @@ impl<M: Media> Heap<M> {
             let fresh = state.set_live(block);
             debug_assert!(fresh, "block {off:#x} handed out twice");
         }
+        announce_reuse();
         Ok(POff::new(off))
     }
 
@@ -389,6 +398,7 @@ impl<M: Media> Heap<M> {
             state.set_live(block);
         });
         self.core.adopt(first, state, &guard);
+        announce_reuse();
         Ok(POff::new(u64::from(first) * CHUNK))
     }
 

@@ -23,8 +23,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much is mapped at a time.
-const MAP_STEP: u64 = 64 << 20;
 /// Page size that offsets given to the kernel are rounded to.
 pub(crate) const PAGE: u64 = 4096;
 /// Size and alignment of a huge page; growth steps are multiples of it.
@@ -195,7 +193,7 @@ impl Mapping {
             fixed,
             on_tmpfs,
         };
-        let want = if fixed { len } else { need.max(MAP_STEP) };
+        let want = if fixed { len } else { need };
         mapping.map_to(want).map_err(|e| {
             if sharing == Sharing::Sync && (e == Errno::OPNOTSUPP || e == Errno::INVAL) {
                 OpenError::Unsupported {
@@ -219,11 +217,19 @@ impl Mapping {
         if to <= from {
             return Ok(());
         }
+        self.map_range(from, to)?;
+        // ORDERING: Relaxed; see the load above.
+        self.mapped.store(to, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Maps the file (or memory) at `from..to`.
+    fn map_range(&self, from: u64, to: u64) -> Result<(), Errno> {
         let at = self.base.wrapping_add(from as usize).cast::<c_void>();
         let bytes = (to - from) as usize;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: 1. `at..at + bytes` is inside the range that this value reserved, so MAP_FIXED
-        // replaces only our own PROT_NONE pages; 2. no one holds references there yet.
+        // replaces only our own pages; 2. no one relies on what is there yet (or any more).
         unsafe {
             match (&self.file, self.sharing) {
                 (Some(fd), Sharing::Sync) => {
@@ -252,8 +258,28 @@ impl Mapping {
             // Huge pages where the system has them; a refusal costs only speed.
             let _ = rustix::mm::madvise(at, bytes, Advice::LinuxHugepage);
         }
-        // ORDERING: Relaxed; see the load above.
-        self.mapped.store(to, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Exchanges `from..to` for anonymous memory, which reads as zeros.
+    ///
+    /// For a part that no one relies on any more: a search that is still on its way there finds
+    /// readable memory before, at and after the exchange, and by a version that it came too late.
+    fn map_anonymous(&self, from: u64, to: u64) -> Result<(), Errno> {
+        if from >= to {
+            return Ok(());
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: 1. the range is inside the one that this value reserved; 2. no one relies on what
+        // is there (the caller's word).
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                self.base.wrapping_add(from as usize).cast(),
+                (to - from) as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )?;
+        }
         Ok(())
     }
 
@@ -310,7 +336,7 @@ impl Mapping {
                 capacity: self.capacity,
             });
         }
-        let mapped = to.next_multiple_of(MAP_STEP).min(self.capacity);
+        let mapped = to.next_multiple_of(PAGE);
         if self.fixed {
             return Err(SpaceError::Capacity {
                 wanted: to,
@@ -323,6 +349,7 @@ impl Mapping {
                 .and_then(|()| self.back(fd, from, to))
                 .map_err(|e| {
                     // Back to the old length; if even that fails the tail stays unused.
+                    let _ = self.retract(from);
                     let _ = rustix::fs::ftruncate(fd, from);
                     SpaceError::io("reserving space for the file", e)
                 })?;
@@ -354,7 +381,7 @@ impl Mapping {
                 capacity: self.capacity,
             });
         }
-        self.map_to(to.next_multiple_of(MAP_STEP).min(self.capacity))
+        self.map_to(to.next_multiple_of(PAGE))
             .map_err(|e| SpaceError::io("mapping memory", e))?;
         // ORDERING: Release; pairs with the Acquire in `len`.
         self.len.store(to, Ordering::Release);
@@ -396,36 +423,26 @@ impl Mapping {
         Ok(())
     }
 
-    /// Takes the bytes from `to` on off the file, which the caller cuts, if there is one; they read as
-    /// zeros from here on. Returns the length before.
-    pub(crate) fn retract(&self, to: u64) -> u64 {
-        // ORDERING: AcqRel; who checks the length sees the shorter one before the file is cut.
-        let from = self.len.fetch_min(to, Ordering::AcqRel);
+    /// Takes the bytes from `to` on off the file, which the caller cuts then, if there is one; they
+    /// read as zeros from here on. Returns the length before.
+    ///
+    /// # Errors
+    /// [`SpaceError`] if the kernel refuses; nothing has changed then.
+    pub(crate) fn retract(&self, to: u64) -> Result<u64, SpaceError> {
         let keep = to.next_multiple_of(PAGE);
         // ORDERING: Relaxed (both); only changed under the growth lock, which the caller holds.
         let mapped = self.mapped.load(Ordering::Relaxed);
         if self.file.is_some() && keep < mapped {
-            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-            // SAFETY: 1. the range is inside the one that this value reserved; 2. no one relies on
-            // what is there (the caller's word), and whoever still reads it finds readable memory
-            // before, at and after the exchange.
-            let exchanged = unsafe {
-                rustix::mm::mmap_anonymous(
-                    self.base.wrapping_add(keep as usize).cast(),
-                    (mapped - keep) as usize,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    flags,
-                )
-            };
-            if exchanged.is_ok() {
-                self.mapped.store(keep, Ordering::Relaxed);
-            }
+            self.map_anonymous(keep, mapped)
+                .map_err(|e| SpaceError::io("mapping memory", e))?;
+            self.mapped.store(keep, Ordering::Relaxed);
         }
-        from
+        // ORDERING: AcqRel; who checks the length sees the shorter one before the file is cut.
+        Ok(self.len.fetch_min(to, Ordering::AcqRel))
     }
 
-    /// Drops this process's copies of a page-aligned range of private memory, so that it reads as
-    /// the file does, or as zero where there is none.
+    /// Drops this process's copies of a page-aligned range of private memory, which reads as zero
+    /// then, as the hole in the file does.
     ///
     /// # Errors
     /// [`SpaceError`] if the kernel refuses.
@@ -436,10 +453,8 @@ impl Mapping {
         if end <= offset {
             return Ok(());
         }
-        let at = self.base.wrapping_add(offset as usize).cast();
-        // SAFETY: 1. the range is inside what this value mapped; 2. the caller says that no one
-        // uses it, and the file's content (or zero) is what it then reads as.
-        unsafe { rustix::mm::madvise(at, (end - offset) as usize, Advice::LinuxDontNeed) }
+        // Not MADV_DONTNEED: what is read then may be a hole of a file on a full tmpfs.
+        self.map_anonymous(offset, end)
             .map_err(|e| SpaceError::io("returning memory", e))
     }
 
@@ -457,7 +472,10 @@ impl Mapping {
                 )
             };
             match populated {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.collapse(from, to);
+                    return Ok(());
+                }
                 // The kernel's word for "would raise SIGBUS": the mount is full.
                 Err(Errno::FAULT) => return Err(Errno::NOSPC),
                 // A kernel without MADV_POPULATE_WRITE.
@@ -471,6 +489,19 @@ impl Mapping {
         }
     }
 
+    /// Asks the kernel to gather the small pages of a populated range into huge ones, which it does
+    /// on request even where tmpfs would not by itself. A search then misses the TLB far less often.
+    fn collapse(&self, from: u64, to: u64) {
+        const MADV_COLLAPSE: libc::c_int = 25;
+        let (from, to) = (from.next_multiple_of(HUGE), to / HUGE * HUGE);
+        if from < to {
+            let at = self.base.wrapping_add(from as usize).cast();
+            // SAFETY: 1. the range is mapped by us and inside the file; 2. the call changes which
+            // pages hold the content, not the content. A refusal costs only speed.
+            unsafe { libc::madvise(at, (to - from) as usize, MADV_COLLAPSE) };
+        }
+    }
+
     /// Puts real space behind a part that was punched.
     ///
     /// # Errors
@@ -478,7 +509,8 @@ impl Mapping {
     pub(crate) fn refill(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         match &self.file {
             Some(fd) if !self.fixed && self.sharing != Sharing::Private => self
-                .back(fd, offset, offset + len)
+                .map_range(offset, offset + len)
+                .and_then(|()| self.back(fd, offset, offset + len))
                 .map_err(|e| SpaceError::io("reserving space for a punched part", e)),
             _ => Ok(()),
         }
@@ -502,11 +534,13 @@ impl Mapping {
         if to >= self.len() || self.fixed {
             return Ok(());
         }
-        let from = self.retract(to);
+        let from = self.retract(to)?;
         if let Some(fd) = &self.file {
             let cut = rustix::fs::ftruncate(fd, to).and_then(|()| rustix::fs::fsync(fd));
             if let Err(e) = cut {
-                self.extend(from)?;
+                // As long as before, if the file still is.
+                let there = rustix::fs::fstat(fd).map_or(to, |stat| stat.st_size as u64);
+                self.extend(there.clamp(to, from))?;
                 return Err(SpaceError::io("shortening the file", e));
             }
         }
@@ -526,20 +560,18 @@ impl Mapping {
             (_, Sharing::Private) => Ok(()),
             // A device's space is not the file system's to take back.
             (Some(_), _) if self.fixed => Ok(()),
-            (Some(fd), _) => rustix::fs::fallocate(
-                fd,
-                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                offset,
-                len,
-            )
-            .or_else(|e| {
-                if e == Errno::OPNOTSUPP {
-                    Ok(())
-                } else {
-                    Err(e)
+            (Some(fd), _) => {
+                // A late search must not fill the hole, or find a full tmpfs (SIGBUS): it gets to
+                // see memory. `refill` maps the file again.
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let punched = self
+                    .map_anonymous(offset, offset + len)
+                    .and_then(|()| rustix::fs::fallocate(fd, hole, offset, len));
+                match punched {
+                    Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+                    Err(e) => Err(SpaceError::io("punching a hole", e)),
                 }
-            })
-            .map_err(|e| SpaceError::io("punching a hole", e)),
+            }
             (None, _) => {
                 let at = self.base.wrapping_add(offset as usize).cast();
                 // SAFETY: 1. the range is inside our anonymous mapping; 2. the caller says that no

@@ -215,9 +215,10 @@ impl<M: Media> Pool<M> {
         }
         let mut punched = 0;
         for (first, chunks) in runs(&space.free) {
+            // Noted first: whatever becomes of the punching, the chunks are backed before use.
+            space.holes.extend(first..first + chunks);
             self.pm
                 .punch(u64::from(first) * CHUNK, u64::from(chunks) * CHUNK)?;
-            space.holes.extend(first..first + chunks);
             punched += u64::from(chunks) * CHUNK;
         }
         Ok(CompactReport {

@@ -87,7 +87,7 @@ impl Image {
     }
 
     /// See [`Mapping::retract`].
-    pub fn retract(&self, to: u64) -> u64 {
+    pub fn retract(&self, to: u64) -> Result<u64, SpaceError> {
         self.mapping.retract(to)
     }
 

@@ -604,7 +604,7 @@ impl Media for Journal {
     /// The journal is emptied first, so that no frame of it leads past the new end.
     fn shrink(&self, len: u64) -> Result<(), SpaceError> {
         let _keeper = self.settled()?;
-        let from = self.core.image.retract(len);
+        let from = self.core.image.retract(len)?;
         if from <= len {
             return Ok(());
         }
