@@ -20,6 +20,7 @@ pub mod heap;
 pub mod media;
 pub mod off;
 pub mod pool;
+mod sync;
 
 pub use cell::{PWord, PWord16};
 pub use error::{CommitError, OpenError, SpaceError};

@@ -27,12 +27,13 @@ use crate::media::Media;
 use crate::off::POff;
 use crate::pool::layout::{CHUNK, ChunkUse};
 use crate::pool::{MAX_RUN, Pool};
+use crate::sync::lock;
 use chunk::{ChunkState, ChunkStates, RUN};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::CachePadded;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Block sizes in bytes. Larger blocks take whole chunks.
 pub const CLASSES: [u64; 21] = [
@@ -56,11 +57,6 @@ fn class_of(bytes: u64) -> Option<u8> {
 /// How many blocks of a class move between a cache and its chunks at a time.
 fn batch(class: u8) -> usize {
     (32_768 / CLASSES[usize::from(class)]).clamp(1, 32) as usize
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while one of these is held; a poisoned lock still guards whole data.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Orders a block's last use before its next: a search that came too late and sees a store to the new
@@ -112,7 +108,7 @@ impl Core {
 
     fn adopt(&self, chunk: u32, state: ChunkState, guard: &Guard) {
         self.chunks.set(chunk, Some(state), guard);
-        locked(&self.owned).push(chunk);
+        lock(&self.owned).push(chunk);
     }
 
     /// Splits an offset into its chunk's state and the block's number.
@@ -142,7 +138,7 @@ impl Core {
         }
         let class = state.class;
         let spill = {
-            let mut caches = locked(&self.caches[shard()]);
+            let mut caches = lock(&self.caches[shard()]);
             let cache = &mut caches[usize::from(class)];
             cache.push(off);
             let most = 2 * batch(class);
@@ -159,7 +155,7 @@ impl Core {
         if offs.is_empty() {
             return;
         }
-        let mut partial = locked(&self.partial[usize::from(class)]);
+        let mut partial = lock(&self.partial[usize::from(class)]);
         for &off in offs {
             let Some((chunk, state, block)) = self.block(off, guard) else {
                 continue;
@@ -177,7 +173,7 @@ impl Core {
     }
 
     fn queue_empty(&self, chunk: u32) {
-        locked(&self.empty).push(chunk);
+        lock(&self.empty).push(chunk);
         // ORDERING: Relaxed; a hint that the queue is worth looking at.
         self.empty_count.fetch_add(1, Ordering::Relaxed);
     }
@@ -187,12 +183,12 @@ impl Core {
         let guard = epoch::pin();
         for cache in &self.caches {
             for class in 0..CLASSES.len() {
-                let offs = std::mem::take(&mut locked(cache)[class]);
+                let offs = std::mem::take(&mut lock(cache)[class]);
                 self.return_blocks(class as u8, &offs, &guard);
             }
         }
         for partial in &self.partial {
-            let mut partial = locked(partial);
+            let mut partial = lock(partial);
             partial.retain(|&chunk| {
                 let empty = self
                     .chunks
@@ -210,12 +206,12 @@ impl Core {
     /// Takes the queue of empty chunks, as runs (first chunk, length); the caller releases them.
     pub(crate) fn take_empty(&self) -> Vec<(u32, u32)> {
         let guard = epoch::pin();
-        let queued: HashSet<u32> = std::mem::take(&mut *locked(&self.empty))
+        let queued: HashSet<u32> = std::mem::take(&mut *lock(&self.empty))
             .into_iter()
             .collect();
         // ORDERING: Relaxed; a hint.
         self.empty_count.fetch_sub(queued.len(), Ordering::Relaxed);
-        locked(&self.owned).retain(|chunk| !queued.contains(chunk));
+        lock(&self.owned).retain(|chunk| !queued.contains(chunk));
         let mut runs = Vec::with_capacity(queued.len());
         for chunk in queued {
             if let Some(state) = self.chunks.get(chunk, &guard) {
@@ -235,7 +231,7 @@ impl Core {
 
     fn sum(&self, f: impl Fn(&ChunkState) -> u64) -> u64 {
         let guard = epoch::pin();
-        locked(&self.owned)
+        lock(&self.owned)
             .iter()
             .filter_map(|c| self.chunks.get(*c, &guard))
             .map(f)
@@ -304,7 +300,7 @@ impl<M: Media> Heap<M> {
 
     fn alloc_block(&self, class: u8) -> Result<POff<u8>, SpaceError> {
         let guard = epoch::pin();
-        let cached = locked(&self.core.caches[shard()])[usize::from(class)].pop();
+        let cached = lock(&self.core.caches[shard()])[usize::from(class)].pop();
         let off = match cached {
             Some(off) => off,
             None => self.refill(class, &guard)?,
@@ -320,7 +316,7 @@ impl<M: Media> Heap<M> {
     /// Moves a batch from a chunk to this thread's cache; returns one of them.
     fn refill(&self, class: u8, guard: &Guard) -> Result<u64, SpaceError> {
         self.release_empty();
-        let mut partial = locked(&self.core.partial[usize::from(class)]);
+        let mut partial = lock(&self.core.partial[usize::from(class)]);
         let chunk = match partial.last() {
             Some(chunk) => *chunk,
             None => {
@@ -360,7 +356,7 @@ impl<M: Media> Heap<M> {
         // The cache is popped from its end: lowest address first.
         got.reverse();
         let first = got.pop();
-        locked(&self.core.caches[shard()])[usize::from(class)].extend(got);
+        lock(&self.core.caches[shard()])[usize::from(class)].extend(got);
         first.ok_or_else(|| {
             SpaceError::io(
                 "allocating",
@@ -373,7 +369,7 @@ impl<M: Media> Heap<M> {
         self.core
             .caches
             .iter()
-            .find_map(|cache| locked(cache)[usize::from(class)].pop())
+            .find_map(|cache| lock(cache)[usize::from(class)].pop())
     }
 
     fn alloc_run(&self, bytes: u64) -> Result<POff<u8>, SpaceError> {
@@ -487,18 +483,18 @@ impl<M: Media> Heap<M> {
     /// Begins recovery: the root's chunks are known, none of their blocks is live.
     pub fn begin_recovery(&self) {
         let guard = epoch::pin();
-        for chunk in std::mem::take(&mut *locked(&self.core.owned)) {
+        for chunk in std::mem::take(&mut *lock(&self.core.owned)) {
             self.core.chunks.set(chunk, None, &guard);
         }
         self.core
             .caches
             .iter()
-            .for_each(|cache| locked(cache).iter_mut().for_each(Vec::clear));
+            .for_each(|cache| lock(cache).iter_mut().for_each(Vec::clear));
         self.core
             .partial
             .iter()
-            .for_each(|partial| locked(partial).clear());
-        locked(&self.core.empty).clear();
+            .for_each(|partial| lock(partial).clear());
+        lock(&self.core.empty).clear();
         // ORDERING: Relaxed; recovery is alone.
         self.core.empty_count.store(0, Ordering::Relaxed);
         for (chunk, used) in self.pool.chunks_of(self.core.owner) {
@@ -541,7 +537,7 @@ impl<M: Media> Heap<M> {
     /// Ends recovery: what was not marked is free; chunks without a mark go back to the pool.
     pub fn finish_recovery(&self) {
         let guard = epoch::pin();
-        let owned = locked(&self.core.owned).clone();
+        let owned = lock(&self.core.owned).clone();
         for chunk in owned {
             let Some(state) = self.core.chunks.get(chunk, &guard) else {
                 continue;
@@ -552,7 +548,7 @@ impl<M: Media> Heap<M> {
             if untaken == state.blocks {
                 self.core.queue_empty(chunk);
             } else if untaken > 0 {
-                locked(&self.core.partial[usize::from(state.class)]).push(chunk);
+                lock(&self.core.partial[usize::from(state.class)]).push(chunk);
             }
         }
         if !self.pool.pm().read_only() {
@@ -567,7 +563,7 @@ impl<M: Media> Heap<M> {
     /// ```
     pub fn save_marks(&self, out: &mut Vec<u8>) {
         let guard = epoch::pin();
-        let owned = locked(&self.core.owned);
+        let owned = lock(&self.core.owned);
         let at = out.len();
         out.extend([0; 4]);
         let mut count = 0u32;

@@ -11,9 +11,10 @@
 
 use super::LINE;
 use super::journal::capture;
+use crate::sync::lock;
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const SLOTS: usize = 16;
@@ -28,11 +29,6 @@ pub struct Recorder {
     /// Lines flushed and not yet fenced. Threads may share a slot: capturing a line early is legal.
     noted: [Mutex<Vec<u64>>; SLOTS],
     lines: Mutex<Lines>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while one of these is held.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn slot() -> usize {
@@ -51,15 +47,15 @@ impl Recorder {
         if self.active.swap(true, Ordering::SeqCst) {
             return false;
         }
-        self.noted.iter().for_each(|noted| locked(noted).clear());
-        locked(&self.lines).clear();
+        self.noted.iter().for_each(|noted| lock(noted).clear());
+        lock(&self.lines).clear();
         barrier_in_all_threads();
         true
     }
 
     /// Ends; returns what was recorded.
     pub(crate) fn stop(&self) -> Lines {
-        let lines = std::mem::take(&mut *locked(&self.lines));
+        let lines = std::mem::take(&mut *lock(&self.lines));
         // ORDERING: SeqCst; as in `start`.
         self.active.store(false, Ordering::SeqCst);
         lines
@@ -79,7 +75,7 @@ impl Recorder {
         if len > 0 {
             let at = addr.addr() - base.addr();
             let lines = (at / LINE) as u64..=((at + len - 1) / LINE) as u64;
-            locked(&self.noted[slot()]).extend(lines);
+            lock(&self.noted[slot()]).extend(lines);
         }
     }
 
@@ -94,8 +90,8 @@ impl Recorder {
 
     #[cold]
     fn fence_slowly(&self, base: *const u8) {
-        let mut noted = locked(&self.noted[slot()]);
-        let mut lines = locked(&self.lines);
+        let mut noted = lock(&self.noted[slot()]);
+        let mut lines = lock(&self.lines);
         // Captured under the lock, so that of two captures of a line the later one stays.
         for line in noted.drain(..) {
             lines.insert(line, capture(base, line));

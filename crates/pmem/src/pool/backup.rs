@@ -8,12 +8,12 @@ use super::Pool;
 use super::superblock::Superblock;
 use crate::media::journal::capture;
 use crate::media::{LINE, Media, sync_parent};
+use crate::sync::lock;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use uuid::Uuid;
 
 const AT_A_TIME: u64 = 1 << 20;
@@ -101,10 +101,7 @@ impl<M: Media> Pool<M> {
             .and_then(|file| self.copy_pages(&file).map_err(io("write")).map(|_| file));
         let (superblock, lines) = {
             // Under the lock the pool cannot grow: what is recorded fits this superblock.
-            let superblock = self
-                .superblock
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let superblock = lock(&self.superblock);
             (superblock.clone(), recorder.stop())
         };
         let made = copied.and_then(|file| {
@@ -142,7 +139,7 @@ impl<M: Media> Pool<M> {
     /// Copies everything there is, whatever changes meanwhile.
     fn copy_pages(&self, file: &File) -> io::Result<u64> {
         // The pool must not be cut off where it is being read.
-        let _tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let _tail = lock(&self.tail);
         let base = self.pm.base().cast_const();
         let mut buffer = Vec::with_capacity(AT_A_TIME as usize);
         let mut at = 0;

@@ -37,6 +37,7 @@ use crate::cell::PWord;
 use crate::error::{CommitError, OpenError};
 use crate::heap;
 use crate::media::{Access, Media, MediaOptions, MediaRecovery, MediumKind};
+use crate::sync::lock;
 use layout::{CHUNK, ChunkUse, INITIAL, REGION_CHUNKS, ROOTS};
 use space::Space;
 use std::path::{Path, PathBuf};
@@ -224,10 +225,7 @@ impl<M: Media> Pool<M> {
             pool.root_at(index).map_err(corrupt)?;
         }
         {
-            let mut superblock = pool
-                .superblock
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut superblock = lock(&pool.superblock);
             superblock.generation += 1;
             superblock.clean = false;
             superblock.medium = Some(pool.pm.kind());
@@ -264,7 +262,7 @@ impl<M: Media> Pool<M> {
             ),
         };
         let end = (self.size() / CHUNK) as u32;
-        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut space = lock(&self.space);
         let mut unowned = Vec::new();
         let mut chunk = 0;
         while chunk < end {
@@ -333,7 +331,7 @@ impl<M: Media> Pool<M> {
     /// The chunks of root slot `owner`: first chunk and use of each.
     pub(crate) fn chunks_of(&self, owner: u8) -> Vec<(u32, ChunkUse)> {
         // Locked, so that the tables are not cut off meanwhile.
-        let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let _space = lock(&self.space);
         let end = (self.size() / CHUNK) as u32;
         (0..end)
             .filter_map(|chunk| Some((chunk, self.chunk_use(chunk)?)))
@@ -356,7 +354,7 @@ impl<M: Media> Pool<M> {
     }
 
     pub(crate) fn heap_core(&self, owner: u8) -> Arc<heap::Core> {
-        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heaps = lock(&self.heaps);
         let chunks = (self.pm.capacity().max(self.pm.len()) / CHUNK) as usize;
         let core = heaps[usize::from(owner)]
             .get_or_insert_with(|| Arc::new(heap::Core::new(owner, chunks)));
@@ -365,11 +363,11 @@ impl<M: Media> Pool<M> {
 
     /// Forgets the allocator of root slot `owner`.
     fn drop_heap(&self, owner: usize) {
-        self.heaps.lock().unwrap_or_else(PoisonError::into_inner)[owner] = None;
+        lock(&self.heaps)[owner] = None;
     }
 
     fn open_heaps(&self) -> Vec<Arc<heap::Core>> {
-        let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        let heaps = lock(&self.heaps);
         heaps.iter().flatten().map(Arc::clone).collect()
     }
 
@@ -386,29 +384,20 @@ impl<M: Media> Pool<M> {
 
     /// Bytes of the pool.
     pub fn size(&self) -> u64 {
-        self.superblock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .size
+        lock(&self.superblock).size
     }
 
     /// Identity of the pool.
     pub fn uuid(&self) -> Uuid {
-        self.superblock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .uuid
+        lock(&self.superblock).uuid
     }
 
     /// What the pool says about itself.
     pub fn info(&self) -> PoolInfo {
         let (size, uuid, unassigned) = {
             // Both at once, or the pool may grow in between.
-            let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
-            let superblock = self
-                .superblock
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let space = lock(&self.space);
+            let superblock = lock(&self.superblock);
             (
                 superblock.size,
                 superblock.uuid,

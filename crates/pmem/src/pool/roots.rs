@@ -21,6 +21,7 @@ use crate::cell::PWord;
 use crate::error::SpaceError;
 use crate::heap::Heap;
 use crate::media::Media;
+use crate::sync::lock;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -177,11 +178,7 @@ impl<M: Media> fmt::Debug for Root<M> {
 
 impl<M: Media> Drop for Root<M> {
     fn drop(&mut self) {
-        let mut open = self
-            .pool
-            .open_roots
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = lock(&self.pool.open_roots);
         self.pool.drop_heap(self.index);
         *open &= !(1 << self.index);
     }
@@ -283,10 +280,7 @@ impl<M: Media> Pool<M> {
         if name.is_empty() || name.len() > ROOT_NAME || kind.design.len() > 16 {
             return Err(RootError::BadName(name.to_owned()));
         }
-        let mut open = self
-            .open_roots
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = lock(&self.open_roots);
         if self.roots().iter().any(|root| root.name == name) {
             return Err(RootError::Exists(name.to_owned()));
         }
@@ -337,10 +331,7 @@ impl<M: Media> Pool<M> {
         name: &str,
         kind: Option<&RootKind>,
     ) -> Result<Root<M>, RootError> {
-        let mut open = self
-            .open_roots
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = lock(&self.open_roots);
         for index in 0..ROOTS {
             let Ok(Some(info)) = self.root_at(index) else {
                 continue;

@@ -16,6 +16,7 @@ use super::layout::{CHUNK, CHUNK_TABLE, ChunkUse, INITIAL, REGION, REGION_CHUNKS
 use crate::cell::PWord;
 use crate::error::SpaceError;
 use crate::media::Media;
+use crate::sync::lock;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -76,10 +77,7 @@ impl<M: Media> Pool<M> {
                 most: u64::from(MAX_RUN) * CHUNK,
             });
         }
-        let mut space = self
-            .space
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut space = lock(&self.space);
         let first = loop {
             if let Some(first) = find_run(&space.free, chunks) {
                 break first;
@@ -103,10 +101,7 @@ impl<M: Media> Pool<M> {
 
     /// Gives back the chunks that begin at `first`. Nothing durable may lead there.
     pub(crate) fn release_chunks(&self, first: u32, chunks: u32) {
-        let mut space = self
-            .space
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut space = lock(&self.space);
         // PERSIST: the chunk is free, before it (or a run over it) is assigned again.
         self.chunk_word(first)
             .publish(&self.pm, ChunkUse::Free.encode());
@@ -114,10 +109,7 @@ impl<M: Media> Pool<M> {
     }
 
     fn grow(&self, space: &mut Space, chunks: u32) -> Result<(), SpaceError> {
-        let mut superblock = self
-            .superblock
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut superblock = lock(&self.superblock);
         let old = superblock.size;
         let step = (old / 128).clamp(
             u64::from(chunks) * CHUNK,
@@ -158,17 +150,11 @@ impl<M: Media> Pool<M> {
             return Err(SpaceError::ReadOnly);
         }
         // A copy that is being made reads up to the length that it saw.
-        let _tail = self
-            .tail
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _tail = lock(&self.tail);
         {
             // Locked until the chunks are given back: a root that is closed and opened again in
             // between would hold them through another allocator.
-            let heaps = self
-                .heaps
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let heaps = lock(&self.heaps);
             for heap in heaps.iter().flatten() {
                 heap.empty_caches();
                 for (first, chunks) in heap.take_empty() {
@@ -176,14 +162,8 @@ impl<M: Media> Pool<M> {
                 }
             }
         }
-        let mut space = self
-            .space
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut superblock = self
-            .superblock
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut space = lock(&self.space);
+        let mut superblock = lock(&self.superblock);
         let before = superblock.size;
         let mut end = (before / CHUNK) as u32;
         let floor = (INITIAL / CHUNK) as u32;

@@ -13,11 +13,11 @@
 use super::commit::{Core, Progress, Stop, count, wait};
 use super::format::{DATA_AT, Header, MAX_SEGMENTS, Position, SLOT_AT};
 use super::image::PAGE_LINES;
-use super::lock;
 use super::log::Log;
 use super::storage::write_error;
 use crate::error::CommitError;
 use crate::media::LINE;
+use crate::sync::lock;
 use std::sync::MutexGuard;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};

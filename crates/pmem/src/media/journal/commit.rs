@@ -13,14 +13,15 @@
 //! which may use the reserved segments, leads in its place and frees some. Meanwhile commits wait, so
 //! that what is captured in the meantime is bounded by the operations in flight.
 
+use super::JournalStats;
 use super::checkpoint::Keeper;
 use super::image::Image;
 use super::log::{Full, Log};
 use super::stage::Stage;
 use super::storage::{Storage, write_error};
-use super::{JournalStats, lock};
 use crate::error::CommitError;
 use crate::media::Durability;
+use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;

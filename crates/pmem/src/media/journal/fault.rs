@@ -20,8 +20,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-use super::lock;
 use super::storage::Storage;
+use crate::sync::lock;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

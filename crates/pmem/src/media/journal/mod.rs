@@ -94,6 +94,7 @@ pub use storage::{FileStorage, Storage};
 use super::mapping::{Mapping, PAGE, Sharing};
 use super::{Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder};
 use crate::error::{CommitError, OpenError, SpaceError};
+use crate::sync::lock;
 use checkpoint::{Keeper, zero};
 use commit::{Core, Stats, Stop};
 use format::{DATA_AT, Header, MAX_SEGMENTS, Position};
@@ -103,7 +104,7 @@ use recover::{Chain, Discard, Owner, Source, ToImage, foreign, owner};
 use stage::Stage;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 /// Segments in a new journal, and the fewest that one has.
@@ -145,11 +146,6 @@ pub struct Journal {
     attached: AtomicBool,
     recorder: Recorder,
     threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// Locks, and does not mind a panic elsewhere: no state here is left half-changed by one.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Path of the journal of the pool at `pool`.

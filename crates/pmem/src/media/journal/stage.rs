@@ -15,8 +15,8 @@
 
 use super::format::{FRAME_HEAD, MAX_RUN, run_word};
 use super::image::{Image, bytes_of};
-use super::lock;
 use crate::media::LINE;
+use crate::sync::lock;
 use crossbeam_utils::CachePadded;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
