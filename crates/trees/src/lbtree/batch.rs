@@ -16,7 +16,7 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 
 /// Keys that go down together.
-const TOGETHER: usize = 32;
+const TOGETHER: usize = u32::BITS as usize;
 
 /// A leaf that a batch has locked, with the headers that it is going to get.
 struct Held<'t, const B: usize> {
@@ -26,8 +26,8 @@ struct Held<'t, const B: usize> {
     wanted: [Header; B],
     /// Lines other than header lines that were written, a bit each.
     lines: [u8; B],
-    /// Numbers of the pairs that went here.
-    pairs: Vec<usize>,
+    /// The pairs that went here, a bit each.
+    pairs: u32,
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
@@ -173,14 +173,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                     durable,
                     wanted,
                     lines: [0; B],
-                    pairs: Vec::new(),
+                    pairs: 0,
                 });
                 held.len() - 1
             }
         };
         let held = &mut held[mine];
         let leaf = self.leaf(held.leaf);
-        if self.search(leaf, key, hash).is_some() || held.pairs.iter().any(|j| keys[*j] == key) {
+        if self.search(leaf, key, hash).is_some()
+            || (0..i).any(|j| held.pairs & 1 << j != 0 && keys[j] == key)
+        {
             return Err(InsertError::KeyExists);
         }
         // Only slots that the durable header does not count either (invariant 5).
@@ -195,7 +197,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         if line != place.line() {
             held.lines[b] |= 1 << line;
         }
-        held.pairs.push(i);
+        held.pairs |= 1 << i;
         Ok(true)
     }
 
@@ -212,7 +214,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 }
             }
         }
-        let any = held.iter().any(|held| !held.pairs.is_empty());
+        let any = held.iter().any(|held| held.pairs != 0);
         if other_lines || (Self::RECORDS && any) {
             // PERSIST: those lines, and the pairs' records: one fence for the batch.
             pm.fence();
@@ -232,7 +234,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             pm.fence();
         }
         for held in held {
-            if held.pairs.is_empty() {
+            if held.pairs == 0 {
                 held.locked.unlock_unchanged();
             } else {
                 held.locked.unlock();

@@ -6,7 +6,7 @@
 //! led there are taken.
 
 use super::LbTree;
-use super::leaf::slots;
+use super::leaf::{slots, sort_by_number};
 use crate::fingerprint::SLOTS;
 use crate::inner::{Located, Ranged};
 use crate::repr::{KeyRepr, Repr};
@@ -71,19 +71,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             words.at[..n].sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
             return;
         }
-        // So few numbers: count for each how many are smaller, without a branch, and put it there.
-        let unsorted = words.at;
-        let mut rank = [0u8; SLOTS];
-        for i in 1..n {
-            for j in 0..i {
-                let after = u8::from(unsorted[i].0 > unsorted[j].0);
-                rank[i] += after;
-                rank[j] += 1 - after;
-            }
-        }
-        for (word, rank) in unsorted.iter().zip(rank).take(n) {
-            words.at[usize::from(rank)] = *word;
-        }
+        sort_by_number(&mut words.at[..n], |(key, _)| *key);
     }
 
     /// Visits the words of one leaf whose keys are `taken`, in order.

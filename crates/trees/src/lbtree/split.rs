@@ -12,7 +12,7 @@
 //! in the durable header until then (invariant 5).
 
 use super::insert::Pair;
-use super::leaf::{Header, Leaf, Place, slots};
+use super::leaf::{Header, Leaf, Place, slots, sort_by_number};
 use super::{LbTree, handle, offset};
 use crate::fingerprint::SLOTS;
 use crate::repr::{KeyRepr, Repr};
@@ -147,7 +147,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             }
         }
         let all = &mut all[..n];
-        all.sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
+        if K::RECORDS || n > SLOTS {
+            all.sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
+        } else {
+            sort_by_number(all, |(key, _, _)| *key);
+        }
         &all[n / 2..]
     }
 
