@@ -461,21 +461,12 @@ impl Mapping {
     /// Puts real space behind `from..to`, so that a store there cannot fail for want of it.
     fn back(&self, fd: &OwnedFd, from: u64, to: u64) -> Result<(), Errno> {
         if self.on_tmpfs && self.sharing == Sharing::Shared {
-            // Populating (rather than fallocate) lets tmpfs use huge pages where it is allowed to.
-            // SAFETY: 1. the range is mapped by us and inside the file; 2. populating changes no
-            // content.
-            let populated = unsafe {
-                rustix::mm::madvise(
-                    self.base.wrapping_add(from as usize).cast(),
-                    (to - from) as usize,
-                    Advice::LinuxPopulateWrite,
-                )
-            };
+            self.gather(from, to);
+            // Populating (rather than fallocate) lets tmpfs use huge pages where it is allowed to, and
+            // is what finds out that there is no room.
+            let populated = self.populate(from, to);
             match populated {
-                Ok(()) => {
-                    self.collapse(from, to);
-                    return Ok(());
-                }
+                Ok(()) => return Ok(()),
                 // The kernel's word for "would raise SIGBUS": the mount is full.
                 Err(Errno::FAULT) => return Err(Errno::NOSPC),
                 // A kernel without MADV_POPULATE_WRITE.
@@ -489,16 +480,29 @@ impl Mapping {
         }
     }
 
-    /// Asks the kernel to gather the small pages of a populated range into huge ones, which it does
-    /// on request even where tmpfs would not by itself. A search then misses the TLB far less often.
-    fn collapse(&self, from: u64, to: u64) {
+    /// Puts pages behind `from..to`.
+    fn populate(&self, from: u64, to: u64) -> Result<(), Errno> {
+        let at = self.base.wrapping_add(from as usize).cast();
+        // SAFETY: 1. the range is mapped by us and inside the file; 2. populating changes no content.
+        unsafe { rustix::mm::madvise(at, (to - from) as usize, Advice::LinuxPopulateWrite) }
+    }
+
+    /// Asks for huge pages behind a range that has no pages yet, which the kernel gives on request even
+    /// where tmpfs would not by itself. A search then misses the TLB far less often. A refusal costs
+    /// only speed.
+    ///
+    /// What the kernel gathers must have one page to begin with; the rest it clears, and copies nothing.
+    fn gather(&self, from: u64, to: u64) {
         const MADV_COLLAPSE: libc::c_int = 25;
-        let (from, to) = (from.next_multiple_of(HUGE), to / HUGE * HUGE);
-        if from < to {
+        let (mut from, to) = (from.next_multiple_of(HUGE), to / HUGE * HUGE);
+        while from < to && self.populate(from, from + PAGE).is_ok() {
             let at = self.base.wrapping_add(from as usize).cast();
             // SAFETY: 1. the range is mapped by us and inside the file; 2. the call changes which
-            // pages hold the content, not the content. A refusal costs only speed.
-            unsafe { libc::madvise(at, (to - from) as usize, MADV_COLLAPSE) };
+            // pages hold the content, not the content.
+            if unsafe { libc::madvise(at, HUGE as usize, MADV_COLLAPSE) } != 0 {
+                return;
+            }
+            from += HUGE;
         }
     }
 

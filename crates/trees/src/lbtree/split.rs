@@ -38,6 +38,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         pair: Pair,
     ) -> Result<(), SpaceError> {
         let pm = self.pm();
+        // Once for the allocator, the inner index and what they free.
+        let guard = &epoch::pin();
         let new_off = Self::new_leaf_in(&self.heap)?;
         let new = handle(new_off);
         let new_leaf = self.leaf(new);
@@ -84,7 +86,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         pm.fence();
         self.switch(leaf, left[0]);
 
-        let guard = &epoch::pin();
         if K::read(pm, separator, |s| self.inner.insert(s, new, guard)).is_none() {
             // The pool is corrupt under our hands: keep the leaf reachable.
             self.inner.insert(key, new, guard);
