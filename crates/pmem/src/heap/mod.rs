@@ -125,9 +125,8 @@ impl Core {
     }
 
     /// A block that no one can reach any more goes back to this thread's cache.
-    fn recycle(&self, off: u64) {
-        let guard = epoch::pin();
-        let Some((chunk, state, _)) = self.block(off, &guard) else {
+    fn recycle(&self, off: u64, guard: &Guard) {
+        let Some((chunk, state, _)) = self.block(off, guard) else {
             debug_assert!(false, "recycling {off:#x}, which is no block");
             return;
         };
@@ -148,7 +147,7 @@ impl Core {
                 cache.drain(..most / 2).collect()
             }
         };
-        self.return_blocks(class, &spill, &guard);
+        self.return_blocks(class, &spill, guard);
     }
 
     fn return_blocks(&self, class: u8, offs: &[u64], guard: &Guard) {
@@ -412,7 +411,7 @@ impl<M: Media> Heap<M> {
     /// Frees a block that was never reachable.
     pub fn free(&self, off: POff<u8>) {
         if self.unlive(off) {
-            self.core.recycle(off.get());
+            self.core.recycle(off.get(), &epoch::pin());
             self.release_empty();
         }
     }
@@ -422,7 +421,14 @@ impl<M: Media> Heap<M> {
     pub fn retire(&self, off: POff<u8>, guard: &Guard) {
         if self.unlive(off) {
             let core = Arc::clone(&self.core);
-            guard.defer(move || core.recycle(off.get()));
+            guard.defer(move || {
+                // Pinning here would collect again: on a thread that is exiting, each pin is a new
+                // participant's first, and the recursion ends with the stack.
+                // SAFETY: 1. the collector runs this while the thread is pinned, so no state of a
+                // chunk that was reachable since is freed; 2. nothing is deferred through it.
+                let guard = unsafe { epoch::unprotected() };
+                core.recycle(off.get(), guard);
+            });
             self.release_empty();
         }
     }

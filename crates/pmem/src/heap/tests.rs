@@ -201,3 +201,25 @@ fn threads_never_share_a_block() {
     });
     assert!(!all.lock().unwrap().is_empty());
 }
+
+/// A thread that ends may collect garbage after its thread-local storage has gone: on its 128th pin
+/// when it pinned 128 times before.
+#[test]
+fn exiting_threads_recycle_on_a_small_stack() {
+    let root = root(1 << 30);
+    let heap = root.heap();
+    for pins in [0, 1, 127, 128, 129, 256] {
+        let waiting = epoch::pin();
+        for _ in 0..20_000 {
+            let off = heap.alloc(64).unwrap();
+            heap.retire(off, &epoch::pin());
+        }
+        drop(waiting);
+        let exiting = std::thread::Builder::new()
+            .stack_size(128 << 10)
+            .spawn(move || (0..pins).for_each(|_| drop(epoch::pin())));
+        exiting.unwrap().join().unwrap();
+    }
+    assert_eq!(heap.stats().live_bytes, 0);
+    assert!(all_chunks_come_back(&root));
+}
