@@ -1,3 +1,15 @@
-//! Bristlecone's crash-state explorer.
+//! Bristlecone's crash-state explorer: proof by enumeration (design section 4).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`subject`] | what is explored: any structure on a simulated pool, seen as a map |
+//! | [`workload`] | which operations bring it where its crash states are interesting |
+//! | [`record`] | running a workload once; its trace is what is explored |
+//! | [`explore`] | every crash point of a trace, every image that a model allows there |
+//! | [`oracle`] | what must hold of whatever recovery made of an image |
 
+pub mod explore;
+pub mod oracle;
+pub mod record;
 pub mod subject;
+pub mod workload;
