@@ -14,14 +14,16 @@
 //! # Crashes in recovery
 //! Recovery's own trace is explored in the same way, below the image that it recovered, once (depth 2).
 
+use crate::mutants::sites_of;
 use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, progress};
 use crate::record::{Action, Mutation, Recording};
 use crate::subject::{Fault, FaultKind, Opened, Subject};
 use bristlecone_pmem::media::sim::{
-    Decision, Event, EventKind, Mark, Model, OutOfSteps, Pending, PendingStore, Simulation,
+    Decision, Event, EventKind, Mark, Model, OutOfSteps, Pending, PendingStore, Simulation, Site,
     Strategy,
 };
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -133,6 +135,8 @@ pub struct Totals {
     pub found: Vec<Violation>,
     /// The deadline came first.
     pub cut_short: bool,
+    /// Flushes and fences of the recoveries whose own crashes were explored.
+    pub recovery_sites: BTreeSet<Site>,
     /// Visited points by number: whether all images were, `None` if it adds none.
     points: Vec<(u64, Option<bool>)>,
 }
@@ -149,6 +153,7 @@ impl Totals {
         self.progress_failures += other.progress_failures;
         self.found.extend(other.found);
         self.cut_short |= other.cut_short;
+        self.recovery_sites.extend(other.recovery_sites);
         self.points.extend(other.points);
     }
 
@@ -480,6 +485,7 @@ impl<'a> Worker<'a> {
                 self.totals.count(violation);
             }
             Ok(trace) if !trace.is_empty() => {
+                self.totals.recovery_sites.extend(sites_of(&trace));
                 let decisions = sim.decisions(start);
                 sim.roll_back(opened);
                 sim.impose(&decisions);

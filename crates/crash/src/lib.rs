@@ -6,9 +6,11 @@
 //! | [`workload`] | which operations bring it where its crash states are interesting |
 //! | [`record`] | running a workload once; its trace is what is explored |
 //! | [`explore`] | every crash point of a trace, every image that a model allows there |
+//! | [`mutants`] | what the explorer notices when a flush or fence is missing |
 //! | [`oracle`] | what must hold of whatever recovery made of an image |
 
 pub mod explore;
+pub mod mutants;
 pub mod oracle;
 pub mod record;
 pub mod subject;
