@@ -1,3 +1,4 @@
 //! Bristlecone's crash-state explorer.
 
 pub mod subject;
+pub mod subjects;
