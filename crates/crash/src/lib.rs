@@ -3,6 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`subject`] | what is explored: any structure on a simulated pool, seen as a map |
+//! | [`subjects`] | the structures that exist |
 //! | [`workload`] | which operations bring it where its crash states are interesting |
 //! | [`record`] | running a workload once; its trace is what is explored |
 //! | [`explore`] | every crash point of a trace, every image that a model allows there |
@@ -14,4 +15,5 @@ pub mod mutants;
 pub mod oracle;
 pub mod record;
 pub mod subject;
+pub mod subjects;
 pub mod workload;
