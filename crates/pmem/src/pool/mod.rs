@@ -136,6 +136,7 @@ impl<M: Media> Pool<M> {
                 uuid: Uuid::new_v4(),
                 clean: false,
                 medium: Some(pm.kind()),
+                copy: 0,
             };
             let mut pool = Self::assemble(pm, path, superblock, true);
             for chunk in 0..(size / CHUNK) as u32 {
