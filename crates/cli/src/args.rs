@@ -609,7 +609,12 @@ Exit status: 0 nothing found, 1 a violation or a surviving mutant, 2 wrong usage
 #[command(after_help = CRASH_EXAMPLES)]
 pub struct Crash {
     /// Designs, or beginnings of their names: lbtree, lbtree-256-u64, pool, ...; or all
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
     pub index: Vec<String>,
     /// Persistency model: x86-tso, armv8, eadr or all
     #[arg(long, value_name = "MODEL", default_value = "x86-tso")]

@@ -34,7 +34,10 @@ pub fn steps(doing: &'static str, total: u64) -> ProgressBar {
 
 /// A count that has no known end.
 pub fn counter(of: &'static str) -> ProgressBar {
-    let bar = bar(None, "{spinner} {msg}: {human_pos} {prefix}, {per_sec}, {elapsed}");
+    let bar = bar(
+        None,
+        "{spinner} {msg}: {human_pos} {prefix}, {per_sec}, {elapsed}",
+    );
     bar.set_prefix(of);
     bar
 }

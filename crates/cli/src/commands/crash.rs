@@ -6,9 +6,9 @@ use crate::progress;
 use bristlecone_crash::campaign::{self, Campaign, CampaignReport};
 use bristlecone_crash::mutants::{self, MutantOptions, MutantReport, Waste};
 use bristlecone_crash::subject::Subject;
+use bristlecone_crash::subjects;
 use bristlecone_crash::token::Token;
 use bristlecone_crash::workload::Kind;
-use bristlecone_crash::subjects;
 use bristlecone_pmem::media::sim::Model;
 use serde::Serialize;
 use std::sync::Arc;
@@ -205,7 +205,7 @@ fn planted(args: &Crash) -> Outcome<Option<&'static str>> {
     let Some(name) = &args.plant else {
         return Ok(None);
     };
-    let known = || subjects::planted::PLANTED.iter().map(|planted| planted.0);
+    let known = || bristlecone_crash::token::PLANTED.iter().map(|planted| planted.0);
     known()
         .find(|fault| fault == name)
         .map(Some)
@@ -263,12 +263,7 @@ fn replay(text: &str) -> Outcome {
     }
 }
 
-fn mutate(
-    args: &Crash,
-    chosen: &[Arc<dyn Subject>],
-    models: &[Model],
-    kinds: &[Kind],
-) -> Outcome {
+fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[Kind]) -> Outcome {
     let mut all = Vec::new();
     for (subject, model) in pairs(chosen, models) {
         let started = Instant::now();
@@ -286,9 +281,7 @@ fn mutate(
             bar.set_length(of as u64);
             bar.set_position(done as u64);
         })
-        .map_err(|fault| {
-            Failure::new(format!("{} fails unmutated: {fault}", subject.name()))
-        })?;
+        .map_err(|fault| Failure::new(format!("{} fails unmutated: {fault}", subject.name())))?;
         bar.finish_and_clear();
         all.push(report_mutants(subject, model, &report, started.elapsed()));
     }
