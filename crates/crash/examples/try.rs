@@ -33,7 +33,7 @@ fn main() {
             tot.violations,
             el.as_secs_f64() * 1e6 / tot.images as f64
         );
-        for v in tot.found.iter().take(2) {
+        for v in tot.found.iter().take(1) {
             println!(
                 "{} step {} {:?} last {} lost {:?}",
                 v.fault, v.step, v.action, v.last_site, v.lost

@@ -111,7 +111,8 @@ impl Superblock {
         })
     }
 
-    fn from_copy(self, copy: usize) -> Self {
+    /// The same, as if read from copy number `copy`.
+    pub(super) fn from_copy(self, copy: usize) -> Self {
         Self { copy, ..self }
     }
 

@@ -95,6 +95,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         loop {
             let at = self.inner.find(key, guard);
             self.prefetch(at.leaf);
+            self.pm().interleave();
             let version = self.locks.read(at.leaf);
             if !self.inner.validate(&at) {
                 continue;
@@ -116,6 +117,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             if !self.inner.validate(&at) {
                 continue;
             }
+            self.pm().interleave();
             if let Some(locked) = self.locks.try_lock_at(at.leaf, version) {
                 debug_assert!(
                     offset(at.leaf) < self.pm().len(),
