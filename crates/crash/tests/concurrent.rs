@@ -2,24 +2,46 @@
 
 use bristlecone_crash::concurrent::{ConcurrentOptions, ConcurrentReport, explore, replay};
 use bristlecone_crash::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
+use bristlecone_pmem::Media;
 use bristlecone_pmem::media::sim::{Model, Sim};
+use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_trees::index::{InsertError, OrderedIndex, UpdateError};
 use bristlecone_trees::lbtree::{LbOptions, LbTree, TreeError};
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Mutex;
 
 type Tree = LbTree<u64, u64, Sim, 1>;
 
-/// The LB+-Tree, or one whose upserts of new keys are two steps that others may come between.
-struct Lb {
-    loses_updates: bool,
+/// What is wrong with the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    Nothing,
+    /// Upserts of new keys are two steps that others may come between.
+    LosesUpdates,
+    /// A removal panics if another one is under way.
+    Panics,
+    /// A lookup waits for a key to be there.
+    Waits,
+    /// Insertions and removals take two locks in opposite orders.
+    Deadlocks,
+    /// A lock is never given back.
+    KeepsLock,
 }
+
+struct Lb(Wrong);
 
 struct Open {
     tree: Tree,
-    loses_updates: bool,
+    wrong: Wrong,
+    removing: Cell<bool>,
+    locks: [Mutex<()>; 2],
 }
+
+/// Explorations repeat to the last address only if they do not run at once.
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn wrong(what: impl std::fmt::Display) -> Fault {
     Fault::new(FaultKind::Wrong, what.to_string())
@@ -30,7 +52,9 @@ impl Lb {
         let tree = tree.map_err(|e| Fault::new(FaultKind::Recovery, e.to_string()))?;
         Ok(Box::new(Open {
             tree,
-            loses_updates: self.loses_updates,
+            wrong: self.0,
+            removing: Cell::new(false),
+            locks: Default::default(),
         }))
     }
 }
@@ -56,13 +80,37 @@ impl Subject for Lb {
 impl Live for Open {
     fn apply(&self, op: &Op) -> Result<Reply, Fault> {
         let done = |done| if done { Reply::Done } else { Reply::Refused };
+        if self.wrong == Wrong::Deadlocks {
+            let order = match op {
+                Op::Remove(_) => [1, 0],
+                _ => [0, 1],
+            };
+            let _first = lock(&self.locks[order[0]]);
+            self.tree.pool().pm().interleave();
+            let _second = lock(&self.locks[order[1]]);
+            self.tree.pool().pm().interleave();
+        }
+        if self.wrong == Wrong::KeepsLock && matches!(op, Op::Remove(_)) {
+            std::mem::forget(lock(&self.locks[0]));
+        }
         Ok(match *op {
+            Op::Remove(key) if self.wrong == Wrong::Panics => {
+                assert!(!self.removing.replace(true), "two removals at once");
+                let removed = self.tree.remove(&key).map_err(wrong)?;
+                self.removing.set(false);
+                done(removed)
+            }
+            Op::Get(key) if self.wrong == Wrong::Waits => loop {
+                if let Some(value) = self.tree.get(&key) {
+                    break Reply::Found(Some(value));
+                }
+            },
             Op::Insert(key, value) => match self.tree.insert(&key, &value) {
                 Ok(()) => Reply::Done,
                 Err(InsertError::KeyExists) => Reply::Refused,
                 Err(e) => return Err(wrong(e)),
             },
-            Op::Upsert(key, value) if self.loses_updates => {
+            Op::Upsert(key, value) if self.wrong == Wrong::LosesUpdates => {
                 // Another thread's value may come in between, and this one's be dropped.
                 if self.tree.get(&key).is_none() {
                     let _ = self.tree.insert(&key, &value);
@@ -95,6 +143,7 @@ impl Live for Open {
     }
 
     fn verify(&self) -> Result<(), Fault> {
+        drop(lock(&self.locks[0]));
         self.tree
             .verify()
             .map(|_| ())
@@ -115,9 +164,8 @@ fn first_of(report: &ConcurrentReport) -> String {
 
 #[test]
 fn a_right_tree_passes_under_all_models() {
-    let subject = Lb {
-        loses_updates: false,
-    };
+    let _alone = lock(&ALONE);
+    let subject = Lb(Wrong::Nothing);
     for (model, threads) in Model::ALL.into_iter().zip([3, 2, 3]) {
         let options = ConcurrentOptions {
             model,
@@ -140,9 +188,8 @@ fn a_right_tree_passes_under_all_models() {
 
 #[test]
 fn unlocking_before_the_fence_is_visible_before_durable() {
-    let subject = Lb {
-        loses_updates: false,
-    };
+    let _alone = lock(&ALONE);
+    let subject = Lb(Wrong::Nothing);
     let options = ConcurrentOptions {
         schedules: 4000,
         planted: Some("unlock before fence"),
@@ -178,9 +225,8 @@ fn unlocking_before_the_fence_is_visible_before_durable() {
 
 #[test]
 fn a_lost_update_is_a_wrong_answer_without_any_crash() {
-    let subject = Lb {
-        loses_updates: true,
-    };
+    let _alone = lock(&ALONE);
+    let subject = Lb(Wrong::LosesUpdates);
     let options = ConcurrentOptions {
         threads: 2,
         schedules: 4000,
@@ -195,4 +241,30 @@ fn a_lost_update_is_a_wrong_answer_without_any_crash() {
     let again = replay(&subject, &options, violation.schedule).expect("again");
     assert_eq!(again.history, violation.history);
     assert_eq!(again.fault, violation.fault);
+}
+
+/// Panics, endless operations, deadlocks and locks that are kept are findings; the exploration goes on.
+#[test]
+fn what_does_not_return_is_reported() {
+    let _alone = lock(&ALONE);
+    for (fault, kind, what) in [
+        (Wrong::Panics, FaultKind::Wrong, "two removals at once"),
+        (Wrong::Waits, FaultKind::Progress, "did not end"),
+        (Wrong::Deadlocks, FaultKind::Progress, "did not end"),
+        (Wrong::KeepsLock, FaultKind::Progress, ""),
+    ] {
+        let subject = Lb(fault);
+        let options = ConcurrentOptions {
+            schedules: 40,
+            ..ConcurrentOptions::default()
+        };
+        let report = explore(&subject, &options, &mut |_| {});
+        assert_eq!(report.schedules, 40);
+        let found = (report.violations.iter())
+            .find(|v| v.fault.kind == kind && v.fault.what.contains(what))
+            .unwrap_or_else(|| panic!("{fault:?}: {}", first_of(&report)));
+        let again = replay(&subject, &options, found.schedule).expect("again");
+        assert_eq!(again.fault, found.fault, "{fault:?}");
+        assert_eq!(again.history, found.history, "{fault:?}");
+    }
 }
