@@ -37,7 +37,7 @@ use bristlecone_pmem::media::sim::{
 };
 use bristlecone_pmem::sync::set_give_way;
 use crashes::Trace;
-use program::{Keys, Rng};
+use program::{Rng, Spot};
 use schedule::{Chooser, Log};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub const MOST_THREADS: usize = 8;
 /// Most operations of all threads together.
 pub const MOST_OPERATIONS: usize = 64;
 /// Prepared structures that runs start from.
-const BASES: u64 = 8;
+const BASES: u64 = 24;
 /// Violations that a report keeps.
 const KEPT: usize = 50;
 
@@ -390,7 +390,7 @@ fn recover(subject: &dyn Subject, sim: &Simulation) -> Result<Vec<(u64, u64)>, F
 /// A prepared structure, in a simulation of its own.
 struct Base {
     sim: Simulation,
-    keys: Keys,
+    spot: Spot,
     start: BTreeMap<u64, u64>,
     prepared: Mark,
     /// Accesses of an operation, about.
@@ -399,29 +399,45 @@ struct Base {
 
 impl Base {
     fn prepare(subject: &dyn Subject, seed: u64, number: u64) -> Result<Self, Fault> {
-        let sim = Simulation::new(subject.capacity());
-        let _attached = sim.attach();
         let mut rng = Rng::new(seed, 0, number);
-        let live = guarded(&sim, FaultKind::Wrong, || subject.create())?;
-        let filled = guarded(&sim, FaultKind::Wrong, || {
-            let filled = Keys::fill(subject, &*live, &mut rng);
-            Ok((
-                filled.map_err(|what| Fault::new(FaultKind::Wrong, what))?,
-                sim.steps(),
-            ))
-        });
-        abandon(&sim, live);
-        let ((keys, start), steps) = filled?;
-        let steps = (steps as usize / start.len().max(1)).max(8);
+        let workload = program::workload(subject, &mut rng);
+        let mut costs = Vec::with_capacity(workload.len());
+        Self::filled(subject, &workload, |steps| costs.push(steps))?;
+        let spot = Spot::choose(subject, &workload, &costs, number, &mut rng);
+        let (sim, start) = Self::filled(subject, &spot.before, |_| {})?;
         sim.note_changes(true);
         let prepared = sim.mark();
+        let steps = costs.iter().sum::<u64>() as usize / costs.len().max(1);
         Ok(Self {
             sim,
-            keys,
+            spot,
             start,
             prepared,
-            steps,
+            steps: steps.max(8),
         })
+    }
+
+    /// A simulation with a structure that operations were done on. Gives the steps of each to `cost`.
+    fn filled(
+        subject: &dyn Subject,
+        ops: &[Op],
+        mut cost: impl FnMut(u64),
+    ) -> Result<(Simulation, BTreeMap<u64, u64>), Fault> {
+        let sim = Simulation::new(subject.capacity());
+        let _attached = sim.attach();
+        let live = guarded(&sim, FaultKind::Wrong, || subject.create())?;
+        let start = guarded(&sim, FaultKind::Wrong, || {
+            let mut before = 0;
+            program::fill(&*live, ops, |_| {
+                let steps = sim.steps();
+                cost(steps - before);
+                before = steps;
+            })
+            .map_err(|what| Fault::new(FaultKind::Wrong, what))
+        });
+        abandon(&sim, live);
+        schedule::collect();
+        Ok((sim, start?))
     }
 }
 
@@ -496,7 +512,7 @@ fn run(
     let sim = &base.sim;
     let mut rng = Rng::new(options.seed, 1, schedule);
     let (threads, ops) = options.size();
-    let programs = base.keys.programs(subject, threads, ops, &mut rng);
+    let programs = base.spot.programs(subject, threads, ops, &mut rng);
     let log = Rc::new(RefCell::new(Vec::new()));
     sim.set_sink(Some(Box::new(Log(Rc::clone(&log)))));
     sim.set_thread(0);
