@@ -454,7 +454,7 @@ impl Bases {
         schedule: u64,
         counts: &mut Counts,
     ) -> Option<ConcurrentViolation> {
-        schedule::warm_up_once();
+        quiet::install();
         let number = schedule % BASES;
         let base = self
             .0
