@@ -6,9 +6,9 @@ use crate::progress;
 use bristlecone_crash::campaign::{self, Campaign, CampaignReport};
 use bristlecone_crash::concurrent::{self, ConcurrentOptions};
 use bristlecone_crash::mutants::{self, MutantOptions, MutantReport, Waste};
+use bristlecone_crash::subject::FaultKind;
 use bristlecone_crash::subject::Subject;
 use bristlecone_crash::subjects;
-use bristlecone_crash::subject::FaultKind;
 use bristlecone_crash::token::{ScheduleToken, Token};
 use bristlecone_crash::workload::Kind;
 use bristlecone_pmem::media::sim::Model;
@@ -232,7 +232,7 @@ fn explore_threads(
         planted: planted(args)?,
         ..ConcurrentOptions::default()
     };
-    let report = concurrent::explore_on(&**subject, &options, workers(), &|done| bar.inc(done));
+    let report = concurrent::explore_on(&**subject, &options, workers(), &|| bar.inc(1));
     bar.finish_and_clear();
     let token = |schedule: u64| {
         ScheduleToken {
