@@ -1,3 +1,28 @@
-//! Bristlecone's crash-state explorer.
+//! Bristlecone's crash-state explorer: proof by enumeration (design section 4).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`subject`] | what is explored: any structure on a simulated pool, seen as a map |
+//! | [`subjects`] | the structures that exist |
+//! | [`workload`] | which operations bring it where its crash states are interesting |
+//! | [`record`] | running a workload once; its trace is what is explored |
+//! | [`explore`] | every crash point of a trace, every image that a model allows there |
+//! | [`campaign`] | many workloads, until a budget is spent; shrinking; replay |
+//! | [`token`] | one line that names an image exactly |
+//! | [`mutants`] | what the explorer notices when a flush or fence is missing |
+//! | [`concurrent`] | threads under a deterministic scheduler, and crashes of them |
+//! | [`history`] | durable linearizability of what they did |
+//! | [`oracle`] | what must hold of whatever recovery made of an image |
 
+pub mod campaign;
+pub mod concurrent;
+pub mod explore;
+pub mod history;
+pub mod mutants;
+pub mod oracle;
+mod quiet;
+pub mod record;
 pub mod subject;
+pub mod subjects;
+pub mod token;
+pub mod workload;

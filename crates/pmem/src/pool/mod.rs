@@ -23,12 +23,14 @@
 //! `space`, `superblock`.
 
 mod backup;
+mod check;
 pub mod layout;
 mod roots;
 mod space;
 pub(crate) mod superblock;
 
 pub use backup::BackupError;
+pub use check::{PoolReport, PoolViolation};
 pub use roots::{DataKind, ROOT_NAME, ROOT_WORDS, Root, RootError, RootInfo, RootKind};
 pub use space::{CompactReport, MAX_RUN};
 pub use superblock::FORMAT;
@@ -134,6 +136,9 @@ impl<M: Media> Pool<M> {
                 uuid: Uuid::new_v4(),
                 clean: false,
                 medium: Some(pm.kind()),
+                // No copy counts yet; A is written first, so that what an interrupted making leaves is told from
+                // a pool that lost both.
+                copy: 1,
             };
             let mut pool = Self::assemble(pm, path, superblock, true);
             for chunk in 0..(size / CHUNK) as u32 {

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! # Crash states
-//! An update writes copy A, persists it, then writes copy B and persists it. A crash leaves one
-//! copy torn (its checksum tells) or the two one generation apart; the newest whole copy counts.
+//! An update writes and persists one copy, then the other. A crash leaves one copy torn (its checksum
+//! tells) or the two one generation apart; the newest whole copy counts. That copy is the last to be
+//! written by the next update: were it the first, a second crash could leave both torn.
 
 use super::layout::SUPERBLOCK_B;
 use crate::cell::PWord;
@@ -36,7 +37,12 @@ pub(crate) struct Superblock {
     pub uuid: Uuid,
     pub clean: bool,
     pub medium: Option<MediumKind>,
+    /// Number of the copy that this was read from (0 or 1): the other may be torn.
+    pub copy: usize,
 }
+
+/// Places of the copies.
+const COPIES: [u64; 2] = [0, SUPERBLOCK_B];
 
 /// What was found where a copy should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,21 +107,26 @@ impl Superblock {
             medium: u8::try_from(u32_at(bytes, 52))
                 .ok()
                 .and_then(MediumKind::from_code),
+            copy: 0,
         })
+    }
+
+    /// The same, as if read from copy number `copy`.
+    pub(super) fn from_copy(self, copy: usize) -> Self {
+        Self { copy, ..self }
     }
 
     /// Reads both copies of an opened medium and chooses.
     pub(super) fn read<M: Media>(pm: &M, path: &Path) -> Result<Self, OpenError> {
-        let copy = |at: u64| {
-            let mut bytes = [0; BYTES];
-            for (i, word) in words(pm, at).iter().enumerate() {
-                // ORDERING: Relaxed; no one writes while the pool is being opened.
-                let value = word.load(pm, Ordering::Relaxed);
-                bytes[i * 8..i * 8 + 8].copy_from_slice(&value.to_le_bytes());
-            }
-            bytes
-        };
-        Self::choose(path, &copy(0), &copy(SUPERBLOCK_B))
+        Self::choose(path, &bytes_at(pm, 0), &bytes_at(pm, SUPERBLOCK_B))
+    }
+
+    /// What the two copies of an opened medium say; `None` for one that is not whole.
+    pub(super) fn copies<M: Media>(pm: &M) -> [Option<Self>; 2] {
+        [0, SUPERBLOCK_B].map(|at| match Self::decode(&bytes_at(pm, at)) {
+            Copy::Whole(superblock) => Some(superblock),
+            _ => None,
+        })
     }
 
     /// Reads the superblock of a file that is not open, if it has a whole one.
@@ -145,10 +156,13 @@ impl Superblock {
 
     fn choose(path: &Path, a: &[u8; BYTES], b: &[u8; BYTES]) -> Result<Self, OpenError> {
         match (Self::decode(a), Self::decode(b)) {
-            (Copy::Whole(a), Copy::Whole(b)) => {
-                Ok(if a.generation >= b.generation { a } else { b })
-            }
-            (Copy::Whole(whole), _) | (_, Copy::Whole(whole)) => Ok(whole),
+            (Copy::Whole(a), Copy::Whole(b)) => Ok(if a.generation >= b.generation {
+                a
+            } else {
+                b.from_copy(1)
+            }),
+            (Copy::Whole(a), _) => Ok(a),
+            (_, Copy::Whole(b)) => Ok(b.from_copy(1)),
             (Copy::NoMagic, Copy::NoMagic) => Err(OpenError::NotAPool {
                 path: path.to_path_buf(),
                 found: if a.iter().all(|byte| *byte == 0) {
@@ -165,6 +179,13 @@ impl Superblock {
             (Copy::OtherEndianness, _) | (_, Copy::OtherEndianness) => {
                 Err(OpenError::OtherEndianness(path.to_path_buf()))
             }
+            // Copy B is written after A is whole: no pool that was ever made looks so.
+            (Copy::BadChecksum, Copy::NoMagic) if b.iter().all(|byte| *byte == 0) => {
+                Err(OpenError::NotAPool {
+                    path: path.to_path_buf(),
+                    found: "it begins like a pool whose making was interrupted".into(),
+                })
+            }
             _ => Err(OpenError::Corrupt {
                 path: path.to_path_buf(),
                 what: "both superblock copies (offsets 0 and 4096) fail their checksum".into(),
@@ -175,17 +196,27 @@ impl Superblock {
     /// Writes both copies, one after the other. After it, a crash finds this content.
     pub(super) fn write<M: Media>(&self, pm: &M) {
         let bytes = self.encode();
-        for at in [0, SUPERBLOCK_B] {
+        for at in [COPIES[1 - self.copy], COPIES[self.copy]] {
             for (word, value) in words(pm, at).iter().zip(bytes.chunks_exact(8)) {
                 let mut eight = [0; 8];
                 eight.copy_from_slice(value);
                 // ORDERING: Relaxed; read only while opening.
                 word.store(pm, u64::from_le_bytes(eight), Ordering::Relaxed);
             }
-            // PERSIST: this whole copy, before the other one is touched.
+            // PERSIST: this whole copy, before the one that counts until then is touched.
             pm.persist(words(pm, at));
         }
     }
+}
+
+/// The bytes of the copy at `at`.
+fn bytes_at<M: Media>(pm: &M, at: u64) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    for (word, out) in words(pm, at).iter().zip(bytes.chunks_exact_mut(8)) {
+        // ORDERING: Relaxed; no one writes while the pool is being opened or checked.
+        out.copy_from_slice(&word.load(pm, Ordering::Relaxed).to_le_bytes());
+    }
+    bytes
 }
 
 /// The words of the copy at `at`. The pool is at least two chunks long by then.
@@ -210,6 +241,7 @@ mod tests {
             uuid: Uuid::from_u128(0x1234),
             clean: true,
             medium: Some(MediumKind::Journal),
+            copy: 0,
         }
     }
 
@@ -227,11 +259,8 @@ mod tests {
         for bit in 0..BYTES * 8 {
             let mut torn = new;
             torn[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(
-                Superblock::choose(path, &torn, &old).unwrap(),
-                sample(),
-                "bit {bit}"
-            );
+            let chosen = Superblock::choose(path, &torn, &old).unwrap();
+            assert_eq!(chosen, sample().from_copy(1), "bit {bit}");
         }
     }
 
@@ -255,6 +284,15 @@ mod tests {
         ));
         assert!(matches!(with(100, b"x"), OpenError::Corrupt { .. }));
         let zeros = [0; BYTES];
+        let mut torn = good;
+        torn[CRC_AT..].fill(0);
+        assert!(
+            matches!(Superblock::choose(path, &torn, &zeros), Err(OpenError::NotAPool { found, .. }) if found.contains("interrupted"))
+        );
+        assert!(matches!(
+            Superblock::choose(path, &torn, &torn),
+            Err(OpenError::Corrupt { .. })
+        ));
         assert!(
             matches!(Superblock::choose(path, &zeros, &zeros), Err(OpenError::NotAPool { found, .. }) if found.contains("zeros"))
         );
