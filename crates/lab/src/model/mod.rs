@@ -5,13 +5,13 @@
 //! gives a [`ModelReport`] for an index, a device and a workload; [`characterise`] measures a device.
 //!
 //! ```text
-//!  source.rs      trace.rs             machine.rs                    memory.rs
+//!  source.rs      trace.rs             machine/                      memory.rs
 //!  operations --> steps of each one -> clocks, caches (cache.rs) --> device, DRAM (device.rs)
 //! ```
 //!
 //! What is modelled, every parameter with its unit and source, the comparison with the papers' table and
 //! the limits: `docs/device-model.md`. The rules that the machine follows are at the head of
-//! `machine.rs`, those of a device at the head of `memory.rs`.
+//! `machine/mod.rs`, those of a device at the head of `memory.rs`.
 //!
 //! # Invariants
 //! 1. One seed, one figure: time is integer picoseconds, no order depends on an address or a hash, the

@@ -3,7 +3,7 @@
 //! 1. The index is made on the simulator and bulk-loaded, then closed and opened again, so that its
 //!    allocator starts from the leaves alone. None of this is charged.
 //! 2. Lookups warm the caches; then clocks and counters start at zero.
-//! 3. The simulated threads' operations are charged (`trace.rs`, `machine.rs`). An operation that is
+//! 3. The simulated threads' operations are charged (`trace.rs`, `machine/mod.rs`). An operation that is
 //!    answered wrongly ends the run.
 
 use super::machine::{CAUSES, Cause, Machine};
