@@ -287,6 +287,15 @@ fn a_spec_that_makes_no_sense_is_refused_by_name_and_value() {
         ),
         (
             RunSpec {
+                keys: 200_000_000,
+                fill: 0.01,
+                node_bytes: 1024,
+                ..good()
+            },
+            "the pool may take 381 GiB of at most 16",
+        ),
+        (
+            RunSpec {
                 fill: f64::NAN,
                 ..good()
             },
