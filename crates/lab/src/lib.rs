@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`figure`] | the papers' figures and tables, regenerated beside what they claim |
 //! | [`limits`] | what the hardware allows: flush, fence, cache miss, copy, sync |
 //! | [`micro`] | single operations on one index, beside its peers in the same run |
 //! | [`workload`] | what keys an experiment uses, and in which order |
@@ -11,6 +12,7 @@
 
 mod count;
 mod error;
+pub mod figure;
 pub mod limits;
 pub mod micro;
 pub mod workload;
