@@ -3,8 +3,10 @@
 pub mod bench;
 pub mod demo;
 pub mod export;
+pub mod figure;
 pub mod import;
 pub mod inspect;
+pub mod model;
 pub mod records;
 pub mod scan;
 pub mod torture;

@@ -33,10 +33,7 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 pub(super) fn svg(title: &str, panels: &[Panel]) -> Result<String, Box<dyn std::error::Error>> {
     let across = panels.len().clamp(1, ACROSS);
     let down = panels.len().div_ceil(across).max(1);
-    let size = (
-        PANEL.0 * across as u32,
-        TITLE + PANEL.1 * down as u32,
-    );
+    let size = (PANEL.0 * across as u32, TITLE + PANEL.1 * down as u32);
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
@@ -72,7 +69,11 @@ fn draw(area: &Area<'_>, panel: &Panel) -> Drawn {
         Places::Numbers(xs) => {
             let low = xs.iter().copied().fold(f64::INFINITY, f64::min);
             let high = xs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            if low < high { (low, high) } else { (low - 1.0, low + 1.0) }
+            if low < high {
+                (low, high)
+            } else {
+                (low - 1.0, low + 1.0)
+            }
         }
     };
     // Labels stand in the middle of a group, and at each number where there are few.

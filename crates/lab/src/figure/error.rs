@@ -2,6 +2,7 @@
 
 use super::{On, names_of};
 use crate::LabError;
+use crate::model::ModelError;
 use bristlecone_pmem::OpenError;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ pub enum FigureError {
     },
     /// A measurement failed.
     Lab(LabError),
+    /// The device model refused.
+    Model(ModelError),
     /// A file could not be written.
     Write {
         /// The file or directory.
@@ -62,6 +65,7 @@ impl fmt::Display for FigureError {
                 names_of(can)
             ),
             Self::Lab(e) => write!(f, "{e}"),
+            Self::Model(e) => write!(f, "{e}"),
             Self::Write { path, what } => {
                 write!(f, "{}: writing failed: {what}", path.display())
             }
@@ -73,6 +77,7 @@ impl std::error::Error for FigureError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Lab(e) => Some(e),
+            Self::Model(e) => Some(e),
             _ => None,
         }
     }
@@ -81,6 +86,12 @@ impl std::error::Error for FigureError {
 impl From<LabError> for FigureError {
     fn from(e: LabError) -> Self {
         Self::Lab(e)
+    }
+}
+
+impl From<ModelError> for FigureError {
+    fn from(e: ModelError) -> Self {
+        Self::Model(e)
     }
 }
 

@@ -6,7 +6,7 @@
 //! counted one by one. One that does not split writes the header's line and at most one other, so
 //! more than two lines tell a split.
 
-use super::{Claim, Entry, Expect, Findings, FigureError, On, Panel, Setting};
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting};
 use crate::LabError;
 use crate::workload::Keys;
 use bristlecone_pmem::media::sim::{Event, EventKind, Simulation, Sink};
@@ -62,7 +62,10 @@ impl Histogram {
 
     /// Lines per insertion that did not split.
     fn lines(&self) -> f64 {
-        let lines: u64 = (0..).zip(&self.0[..=UNSPLIT]).map(|(n, times)| n * times).sum();
+        let lines: u64 = (0..)
+            .zip(&self.0[..=UNSPLIT])
+            .map(|(n, times)| n * times)
+            .sum();
         lines as f64 / (self.insertions() - self.splits()) as f64
     }
 
@@ -177,13 +180,20 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         let step = |n| setting.step("simulated", n, simulated + simulated / 2);
         let a = by_simulator(entry_moving, simulated, step)?;
         let b = by_medium(entry_moving, simulated, |_| ())?;
-        apart += a.0.iter().zip(&b.0).map(|(a, b)| a.abs_diff(*b)).sum::<u64>();
+        apart +=
+            a.0.iter()
+                .zip(&b.0)
+                .map(|(a, b)| a.abs_diff(*b))
+                .sum::<u64>();
     }
 
     let (t, m) = (traditional.lines(), moving.lines());
     let note = |histogram: &Histogram| {
         let unsplit = histogram.insertions() - histogram.splits();
-        format!("{unsplit} of {} insertions did not split", histogram.insertions())
+        format!(
+            "{unsplit} of {} insertions did not split",
+            histogram.insertions()
+        )
     };
     let claims = vec![
         Claim::new(
@@ -212,7 +222,10 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             apart as f64,
             Expect::at_most(0.0),
         )
-        .note(format!("{simulated} keys, then {} counted insertions, each design", simulated / 2)),
+        .note(format!(
+            "{simulated} keys, then {} counted insertions, each design",
+            simulated / 2
+        )),
     ];
     let shares = |h: &Histogram| vec![h.share(1..=1), h.share(2..=2), h.share(UNSPLIT + 1..=15)];
     let panels = vec![

@@ -20,7 +20,11 @@
 mod claim;
 mod draw;
 mod error;
+mod gap_table1;
+mod lb_fig11;
+mod lb_theorem_3_5;
 mod panel;
+mod tree;
 
 pub use claim::{Claim, Expect, Stated};
 pub use error::FigureError;
@@ -32,7 +36,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every figure, in the order of the papers.
-pub const ALL: &[Entry] = &[];
+pub const ALL: &[Entry] = &[lb_theorem_3_5::ENTRY, lb_fig11::ENTRY, gap_table1::ENTRY];
 
 /// Where a figure's numbers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -171,6 +175,12 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
+    /// Where it can be had, with commas between.
+    #[must_use]
+    pub fn places(&self) -> String {
+        names_of(self.on)
+    }
+
     /// Makes the figure; `on` is where, or its usual place if `None`. `progress` hears of every step.
     ///
     /// # Errors
@@ -299,8 +309,7 @@ impl Figure {
         let file = |ending| dir.join(format!("{}-{}.{ending}", self.name, self.on));
         let (svg, csv) = (file("svg"), file("csv"));
         let title = format!("{}: {} ({})", self.name, self.title, self.on);
-        let drawing =
-            draw::svg(&title, &self.panels).map_err(|e| FigureError::write(&svg, e))?;
+        let drawing = draw::svg(&title, &self.panels).map_err(|e| FigureError::write(&svg, e))?;
         fs::write(&svg, drawing).map_err(|e| FigureError::write(&svg, e))?;
         let rows = self.rows().map_err(|e| FigureError::write(&csv, e))?;
         fs::write(&csv, rows).map_err(|e| FigureError::write(&csv, e))?;

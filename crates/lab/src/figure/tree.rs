@@ -5,13 +5,15 @@
 
 use super::FigureError;
 use crate::LabError;
+use crate::micro::MicroParams;
 use crate::workload::{Keys, value_of};
 use bristlecone_pmem::media::{Access, Mapped, MediaOptions};
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
-use bristlecone_trees::{Fill, OrderedIndex};
+use bristlecone_trees::{BulkLoad, Fill, OrderedIndex};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// A design that figures compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +91,15 @@ fn lbtree(
     tree.bulk_load(keys.iter().map(|key| (*key, value_of(*key))), fill)
         .map_err(|e| LabError::index("loading in bulk", e))?;
     Ok(Box::new(Loaded(tree)))
+}
+
+/// A directory for the pools of a run, removed with all that is in it when it is dropped.
+pub(super) fn scratch() -> Result<TempDir, FigureError> {
+    let parent = MicroParams::default().path;
+    tempfile::Builder::new()
+        .prefix("bristlecone-figure-")
+        .tempdir_in(&parent)
+        .map_err(|e| LabError::io(&parent, "making a directory for the run", e).into())
 }
 
 /// The first `count` random keys of `seed`, sorted.
