@@ -37,6 +37,7 @@ impl PWord {
     #[track_caller]
     pub fn store<M: Media>(&self, pm: &M, value: u64, order: Ordering) {
         if M::TRACED {
+            pm.trace_touch(self.addr(), 8);
             // ORDERING: Relaxed; the old value is only for the trace.
             let old = self.0.load(Ordering::Relaxed);
             pm.trace_store(self.addr(), 8, old.into(), value.into());
@@ -58,12 +59,14 @@ impl PWord {
         success: Ordering,
         failure: Ordering,
     ) -> Result<u64, u64> {
-        let result = self.0.compare_exchange(current, new, success, failure);
         if M::TRACED {
-            match result {
-                Ok(old) => pm.trace_store(self.addr(), 8, old.into(), new.into()),
-                Err(_) => pm.trace_load(self.addr(), 8),
-            }
+            pm.trace_load(self.addr(), 8);
+        }
+        let result = self.0.compare_exchange(current, new, success, failure);
+        if M::TRACED
+            && let Ok(old) = result
+        {
+            pm.trace_store(self.addr(), 8, old.into(), new.into());
         }
         result
     }
@@ -131,6 +134,7 @@ impl PWord16 {
             return Err(NoAtomic16);
         }
         if M::TRACED {
+            pm.trace_touch(self.addr(), 16);
             // ORDERING: Relaxed; the old value is only for the trace.
             pm.trace_store(self.addr(), 16, self.0.load(Ordering::Relaxed), value);
         }

@@ -132,6 +132,11 @@ fn lbtree<K: Task, const B: usize>(params: &MicroParams, task: K) -> Result<K::O
         MediumKind::Dax => task.run::<_, Lb<Dax, B>, Lb<_, B>>(),
         MediumKind::Journal => task.run::<_, Lb<Journal, B>, Lb<_, B>>(),
         MediumKind::Dram => task.run::<_, Lb<Dram, B>, Lb<_, B>>(),
+        MediumKind::Sim => Err(LabError::parameter(
+            "medium",
+            "sim",
+            "dax, mapped, journal or dram: time on the simulator means nothing",
+        )),
     }
 }
 

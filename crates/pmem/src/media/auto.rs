@@ -50,9 +50,12 @@ impl Auto {
             MediumKind::Dax => Dax::open(path, initial, options).map(Self::Dax),
             MediumKind::Mapped => Mapped::open(path, initial, options).map(Self::Mapped),
             MediumKind::Journal => Journal::open(path, initial, options).map(Self::Journal),
-            MediumKind::Dram => Err(OpenError::Unsupported {
+            MediumKind::Dram | MediumKind::Sim => Err(OpenError::Unsupported {
                 path: path.to_path_buf(),
-                what: "the dram medium keeps nothing, so no path can be opened on it".into(),
+                what: format!(
+                    "the {} medium keeps nothing, so no path can be opened on it",
+                    kind.name()
+                ),
             }),
         }
     }

@@ -161,6 +161,14 @@ impl<M: Media> Media for Counting<M> {
         self.inner.durability()
     }
 
+    fn trace_touch(&self, addr: *const u8, width: usize) {
+        self.inner.trace_touch(addr, width);
+    }
+
+    fn planted(&self, fault: &str) -> bool {
+        self.inner.planted(fault)
+    }
+
     #[track_caller]
     fn trace_store(&self, addr: *const u8, width: usize, old: u128, new: u128) {
         self.inner.trace_store(addr, width, old, new);

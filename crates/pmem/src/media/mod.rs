@@ -16,6 +16,7 @@
 //! | [`Mapped`] | the same instructions are issued, so measured cost is real | process crash |
 //! | [`Journal`] | the fence's lines are in the journal and it is synced | power failure |
 //! | [`Dram`] | never | nothing |
+//! | [`Sim`] | the chosen persistency model says so | what the crash-state explorer decides |
 //!
 //! # Concurrency
 //!
@@ -30,6 +31,7 @@ pub mod journal;
 mod mapped;
 mod mapping;
 mod recorder;
+pub mod sim;
 
 pub use auto::Auto;
 pub use counting::{Counting, PersistCounts};
@@ -39,6 +41,7 @@ pub use mapped::{Dax, Mapped};
 pub use mapping::Mapping;
 pub(crate) use mapping::sync_parent;
 pub use recorder::Recorder;
+pub use sim::Sim;
 
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
@@ -58,6 +61,8 @@ pub enum MediumKind {
     Journal,
     /// Anonymous memory.
     Dram,
+    /// A simulated persistent memory.
+    Sim,
 }
 
 impl MediumKind {
@@ -69,6 +74,7 @@ impl MediumKind {
             Self::Mapped => "mapped",
             Self::Journal => "journal",
             Self::Dram => "dram",
+            Self::Sim => "sim",
         }
     }
 
@@ -81,6 +87,7 @@ impl MediumKind {
                 "process crash (power failure only where the memory itself is non-volatile)"
             }
             Self::Dram => "nothing",
+            Self::Sim => "what the explorer decides",
         }
     }
 
@@ -91,6 +98,7 @@ impl MediumKind {
             Self::Mapped => 2,
             Self::Journal => 3,
             Self::Dram => 4,
+            Self::Sim => 5,
         }
     }
 
@@ -100,6 +108,7 @@ impl MediumKind {
             2 => Some(Self::Mapped),
             3 => Some(Self::Journal),
             4 => Some(Self::Dram),
+            5 => Some(Self::Sim),
             _ => None,
         }
     }
@@ -309,7 +318,13 @@ pub trait Media: Send + Sync + Sized + 'static {
         None
     }
 
-    /// Reports a store of `width` bytes that is about to replace `old` by `new` (traced media only).
+    /// Announces a store to `width` bytes: they are about to be read for the trace (traced media
+    /// only).
+    fn trace_touch(&self, addr: *const u8, width: usize) {
+        let _ = (addr, width);
+    }
+
+    /// Reports a store of `width` bytes that replaces `old` by `new` (traced media only).
     #[track_caller]
     fn trace_store(&self, addr: *const u8, width: usize, old: u128, new: u128) {
         let _ = (addr, width, old, new);
@@ -325,6 +340,14 @@ pub trait Media: Send + Sync + Sized + 'static {
     #[track_caller]
     fn trace_load(&self, addr: *const u8, width: usize) {
         let _ = (addr, width);
+    }
+
+    /// True if the fault of that name is to be made here: how tests of the crash-state explorer plant
+    /// bugs. Always false on media that are not simulated, where it compiles to nothing.
+    #[inline(always)]
+    fn planted(&self, fault: &str) -> bool {
+        let _ = fault;
+        false
     }
 
     /// Flushes every line of `value`.

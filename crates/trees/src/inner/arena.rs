@@ -24,9 +24,16 @@ use std::sync::{Mutex, PoisonError};
 
 /// What is asked for first; halved until the system grants it.
 pub(super) const RESERVE: usize = 64 << 30;
-/// Less than this is not worth working with.
-const LEAST: usize = 64 << 20;
+/// Less than this is not worth working with. This little is what passing indexes reserve, and gets no
+/// huge pages, whose zeroing would cost more than a small index ever gains by them.
+pub(super) const LEAST: usize = 64 << 20;
 const HUGE: usize = 2 << 20;
+
+/// What to reserve for the inner nodes over leaves that may come to take `leaf_bytes`: half-full
+/// nodes of 256 bytes over half-full leaves of 256 bytes take a seventh of that.
+pub(super) fn room_for(leaf_bytes: u64) -> usize {
+    usize::try_from(leaf_bytes / 4).map_or(RESERVE, |bytes| bytes.clamp(LEAST, RESERVE))
+}
 
 /// Types that an arena can hold.
 ///
@@ -88,9 +95,11 @@ impl<T: Node> Arena<T> {
             }
         };
         let aligned = mapping.wrapping_add(mapping.align_offset(HUGE));
-        // SAFETY: the range is inside the mapping made above; the advice changes no content. A
-        // refusal costs only speed.
-        let _ = unsafe { rustix::mm::madvise(aligned.cast(), bytes, Advice::LinuxHugepage) };
+        if bytes > LEAST {
+            // SAFETY: the range is inside the mapping made above; the advice changes no content. A
+            // refusal costs only speed.
+            let _ = unsafe { rustix::mm::madvise(aligned.cast(), bytes, Advice::LinuxHugepage) };
+        }
         Ok(Self {
             base: NonNull::new(aligned.cast()).expect("the kernel maps nothing at zero"),
             mapping: NonNull::new(mapping).expect("the kernel maps nothing at zero"),

@@ -65,7 +65,7 @@ pub struct InnerStats {
 impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
     /// An index over `first_leaf` and, to the right of it, the leaves of `rest`, each with the
     /// smallest key routed to it, strictly ascending. Nodes get `fill` of their separators. Built
-    /// from the bottom up in one pass.
+    /// from the bottom up in one pass. `leaf_bytes` as for [`new`](Self::new).
     ///
     /// # Errors
     /// [`BuildError::Unsorted`] with the place of the first separator that is not above its
@@ -74,8 +74,9 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         first_leaf: u32,
         rest: impl IntoIterator<Item = (Q, u32)>,
         fill: Fill,
+        leaf_bytes: u64,
     ) -> Result<Self, BuildError> {
-        let index = Self::without_root()?;
+        let index = Self::without_root(leaf_bytes)?;
         let result = index.build(first_leaf, rest.into_iter(), fill.of(CAP));
         // Even a build that was cut short is a whole tree when it gets here, so dropping it frees all.
         result.map(|()| index)

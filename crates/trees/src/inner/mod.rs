@@ -122,21 +122,23 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         Node::<S>::FULL_AT + 64
     };
 
-    /// An index whose only leaf is `first_leaf`.
+    /// An index whose only leaf is `first_leaf`. `leaf_bytes`: what all leaves may come to take; address
+    /// space is reserved for the nodes over so many.
     ///
     /// # Errors
-    /// What the system said when it granted no address space (64 GiB are asked for, 64 MiB will do).
-    pub fn new(first_leaf: u32) -> io::Result<Self> {
-        let index = Self::without_root()?;
+    /// What the system said when it granted no address space (at most 64 GiB are asked for, 64 MiB
+    /// will do).
+    pub fn new(first_leaf: u32, leaf_bytes: u64) -> io::Result<Self> {
+        let index = Self::without_root(leaf_bytes)?;
         // SAFETY: node 0 was just handed out and no one else knows the index yet.
         unsafe { index.node(ROOT) }.reset(1, first_leaf);
         Ok(index)
     }
 
     /// An index whose root is handed out but not set.
-    fn without_root() -> io::Result<Self> {
+    fn without_root(leaf_bytes: u64) -> io::Result<Self> {
         const { Self::CHECK };
-        let arena = Arc::new(Arena::reserve(arena::RESERVE)?);
+        let arena = Arc::new(Arena::reserve(arena::room_for(leaf_bytes))?);
         let root = arena.allocate();
         debug_assert_eq!(root, ROOT, "a fresh arena starts at 0");
         Ok(Self {

@@ -61,7 +61,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             .drain(..)
             .skip(1)
             .zip(chain.leaves.iter().copied().skip(1));
-        let inner = match InnerIndex::from_sorted(first, lows, INNER_FILL) {
+        let inner = match InnerIndex::from_sorted(first, lows, INNER_FILL, self.pm().capacity()) {
             Ok(inner) => inner,
             Err(e) => {
                 self.discard(chain);

@@ -236,7 +236,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             heap.free(first);
             heap.trim();
         };
-        let inner = InnerIndex::new(handle(first)).map_err(|e| {
+        let inner = InnerIndex::new(handle(first), pool.pm().capacity()).map_err(|e| {
             give_back();
             TreeError::Memory(e)
         })?;
@@ -322,7 +322,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let Some(root) = self.root.take() else {
             return Ok(());
         };
-        if self.read_only {
+        if self.read_only || self.pm().read_only() {
             return Ok(());
         }
         self.save_snapshot(&root);

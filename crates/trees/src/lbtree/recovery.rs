@@ -205,7 +205,7 @@ where
         return Ok(tree);
     }
     // The inner index of this value is replaced by what the walk finds.
-    let placeholder = InnerIndex::new(0).map_err(TreeError::Memory)?;
+    let placeholder = InnerIndex::new(0, heap.pool().pm().capacity()).map_err(TreeError::Memory)?;
     let mut tree: LbTree<K, V, M, B> =
         LbTree::assemble(placeholder, heap, root, options, RecoveryReport::default());
     match tree.rebuild(options.recovery_threads.max(1)) {
@@ -506,7 +506,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             .into_iter()
             .skip(1)
             .filter_map(|walked| Some((walked.low?, walked.leaf)));
-        self.inner = InnerIndex::from_sorted(first, rest, INNER_FILL)
+        self.inner = InnerIndex::from_sorted(first, rest, INNER_FILL, self.pm().capacity())
             .map_err(|e| TreeError::Corrupt(e.to_string()))?;
         self.set_positions(positions);
         Ok(report)

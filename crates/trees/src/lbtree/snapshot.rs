@@ -105,12 +105,18 @@ fn gather<M: Media>(pm: &M, first: u64) -> Option<std::borrow::Cow<'_, [u8]>> {
             return None;
         }
         let at = pm.base().wrapping_add(off as usize).cast_const();
+        if M::TRACED {
+            pm.trace_load(at, PART_HEADER);
+        }
         // SAFETY: 1. `off + 16 <= len`: inside the pool; 2. no one writes while the tree is opened.
         let header = unsafe { at.cast::<[u8; PART_HEADER]>().read() };
         let next = u64::from_le_bytes(header[..8].try_into().ok()?);
         let bytes = u64::from_le_bytes(header[8..].try_into().ok()?);
         if bytes > PART as u64 || off + PART_HEADER as u64 + bytes > len {
             return None;
+        }
+        if M::TRACED {
+            pm.trace_load(at.wrapping_add(PART_HEADER), bytes as usize);
         }
         // SAFETY: 1. the range was just checked; 2. as above.
         let payload =
@@ -169,7 +175,13 @@ fn parse<K: KeyRepr + ?Sized, M: Media>(
             }
         }
     });
-    let inner = InnerIndex::from_sorted(first, separators, super::recovery::INNER_FILL).ok()?;
+    let inner = InnerIndex::from_sorted(
+        first,
+        separators,
+        super::recovery::INNER_FILL,
+        heap.pool().pm().capacity(),
+    )
+    .ok()?;
     if !whole || heap.load_marks(rest)? != rest.len() {
         return None;
     }

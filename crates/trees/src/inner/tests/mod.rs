@@ -216,7 +216,7 @@ fn apply<S: Separator + ?Sized, const CAP: usize>(
 
 /// Runs `ops`, then takes every leaf but one out again, in the order of `probes`.
 fn run<S: Separator + ?Sized, const CAP: usize>(ops: &[Op<S::Owned>], probes: &[S::Owned]) {
-    let index = InnerIndex::<S, CAP>::new(1_000_000).expect("memory");
+    let index = InnerIndex::<S, CAP>::new(1_000_000, u64::MAX).expect("memory");
     let mut model = Model::<S> {
         first: 1_000_000,
         rest: BTreeMap::new(),
@@ -315,7 +315,7 @@ proptest! {
     ) {
         let rest: Vec<(Vec<u8>, u32)> = keys.into_iter().zip(1..).collect();
         let fill = Fill::percent(percent).expect("1 to 100");
-        let index = InnerIndex::<[u8], 7>::from_sorted(0, rest.iter().cloned(), fill).expect("sorted");
+        let index = InnerIndex::<[u8], 7>::from_sorted(0, rest.iter().cloned(), fill, u64::MAX).expect("sorted");
         let mut model = Model::<[u8]> { first: 0, rest: rest.into_iter().collect() };
         check_whole(&index, &model);
         check_batch(&index, &model, &probes);
@@ -335,7 +335,7 @@ fn searching_a_node_counts_separators() {
     for count in 0..=NODE_SEPARATORS as u64 {
         // Separators 2, 4, 6 ..
         let rest = (1..=count).map(|i| (i * 2, i as u32));
-        let index = InnerIndex::<u64>::from_sorted(0, rest, Fill::FULL).expect("sorted");
+        let index = InnerIndex::<u64>::from_sorted(0, rest, Fill::FULL, u64::MAX).expect("sorted");
         assert_eq!(index.stats().depth, 1);
         let guard = &pin();
         for key in (0..=count * 2 + 3).chain([u64::MAX]) {
@@ -358,7 +358,8 @@ fn searching_a_node_counts_separators() {
 fn bulk_building_reports_what_is_out_of_order() {
     let built = |keys: &[u64]| {
         let rest = keys.iter().map(|&key| (key, 1));
-        InnerIndex::<u64, 3>::from_sorted(0, rest, Fill::FULL).map(|index| index.stats().nodes)
+        InnerIndex::<u64, 3>::from_sorted(0, rest, Fill::FULL, u64::MAX)
+            .map(|index| index.stats().nodes)
     };
     assert_eq!(built(&[]).expect("one leaf"), 1);
     assert!(built(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).expect("sorted") > 3);
@@ -371,7 +372,7 @@ fn bulk_building_reports_what_is_out_of_order() {
         assert!(error.to_string().contains("smallest key"), "{error}");
     }
     let strings = [&b"b"[..], b"b\0", b"b"].map(|key| (key, 1));
-    assert!(InnerIndex::<[u8]>::from_sorted(0, strings, Fill::USUAL).is_err());
+    assert!(InnerIndex::<[u8]>::from_sorted(0, strings, Fill::USUAL, u64::MAX).is_err());
 }
 
 /// A million leaves: bulk building fills nodes as asked, and ascending insertion leaves them
@@ -380,13 +381,13 @@ fn bulk_building_reports_what_is_out_of_order() {
 fn large_trees_stay_compact() {
     const LEAVES: u64 = 200_000;
     let rest = (1..LEAVES).map(|i| (i << 20, i as u32));
-    let bulk = InnerIndex::<u64>::from_sorted(0, rest, Fill::FULL).expect("sorted");
+    let bulk = InnerIndex::<u64>::from_sorted(0, rest, Fill::FULL, u64::MAX).expect("sorted");
     let stats = bulk.verify().expect("sound");
     let full = NODE_SEPARATORS as u64 + 1;
     assert!(stats.nodes <= LEAVES / (full - 1) + 20, "{stats:?}");
     assert_eq!(stats.depth, 4);
 
-    let grown = InnerIndex::<u64>::new(0).expect("memory");
+    let grown = InnerIndex::<u64>::new(0, u64::MAX).expect("memory");
     let guard = pin();
     for i in 1..LEAVES {
         grown.insert(&(i << 20), i as u32, &guard);
@@ -428,13 +429,13 @@ fn until_no_growth<S: Separator + ?Sized>(index: &InnerIndex<S, 4>, key: impl Fn
 
 #[test]
 fn removed_nodes_are_reused() {
-    let index = InnerIndex::<u64, 4>::new(0).expect("memory");
+    let index = InnerIndex::<u64, 4>::new(0, u64::MAX).expect("memory");
     until_no_growth(&index, u64::from);
 }
 
 #[test]
 fn removed_separators_are_freed() {
-    let index = InnerIndex::<[u8], 4>::new(0).expect("memory");
+    let index = InnerIndex::<[u8], 4>::new(0, u64::MAX).expect("memory");
     until_no_growth(&index, |i| {
         format!("a rather long separator, {i:08}").into_bytes()
     });
@@ -444,7 +445,7 @@ fn removed_separators_are_freed() {
 #[test]
 fn verify_reports_damage() {
     let rest = (1..100u64).map(|i| (i * 10, i as u32));
-    let index = InnerIndex::<u64, 4>::from_sorted(0, rest, Fill::FULL).expect("sorted");
+    let index = InnerIndex::<u64, 4>::from_sorted(0, rest, Fill::FULL, u64::MAX).expect("sorted");
     index.verify().expect("sound");
     let root = index.root();
     let lost = root.child(0);

@@ -57,7 +57,7 @@ pub(super) struct MiniTree<S: Separator + ?Sized, const CAP: usize> {
 impl<S: Numbered + ?Sized, const CAP: usize> MiniTree<S, CAP> {
     pub(super) fn new(leaves: u32, room: usize) -> Self {
         Self {
-            index: InnerIndex::new(0).expect("memory"),
+            index: InnerIndex::new(0, u64::MAX).expect("memory"),
             locks: VersionLocks::new(),
             leaves: (0..leaves)
                 .map(|_| [const { AtomicU64::new(0) }; WORDS])

@@ -1,0 +1,3 @@
+//! Bristlecone's crash-state explorer.
+
+pub mod subject;

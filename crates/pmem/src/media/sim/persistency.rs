@@ -1,0 +1,220 @@
+//! Persistency models: which stores a crash may lose.
+//!
+//! Stores that are not guaranteed to be durable are *pending*. They are kept per *domain*: the unit
+//! inside which a model orders them.
+//!
+//! | model | domain | order inside it | a store is durable when |
+//! | --- | --- | --- | --- |
+//! | `x86-tso` | cache line | program order | its line was flushed after it and the flusher fenced |
+//! | `armv8` | cache line | only across store fences and fences | the same |
+//! | `eadr` | a thread's store buffer | program order | its thread fenced |
+//!
+//! Order is by *epoch*: a crash keeps all stores of a domain before some epoch, none after it, and any
+//! subset of that epoch's own (per word, a prefix). Under total store order each store is an epoch
+//! of its own, but for the halves of a 16-byte store where only 8 bytes are failure-atomic.
+//!
+//! # Limits
+//! Locked instructions and acquire/release order nothing here, though they do on processors; the model
+//! is stricter than those. A pool's length changes at once and durably. On `armv8` a store fence
+//! separates the epochs of all threads; within a line that two threads write without a fence between
+//! them that is more order than the architecture promises.
+
+use super::event::{Event, EventKind};
+use crate::media::LINE;
+use std::collections::BTreeMap;
+use std::panic::Location;
+
+/// A persistency model (design section 2.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Model {
+    /// Stores to one line persist in program order; lines in any order until flushed and fenced.
+    X86Tso,
+    /// Stores to one line may reorder too unless a store fence lies between.
+    ArmV8,
+    /// Every globally visible store is durable; what is in a store buffer is not.
+    Eadr,
+}
+
+impl Model {
+    /// All models.
+    pub const ALL: [Self; 3] = [Self::X86Tso, Self::ArmV8, Self::Eadr];
+
+    /// The name that the command line and JSON use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::X86Tso => "x86-tso",
+            Self::ArmV8 => "armv8",
+            Self::Eadr => "eadr",
+        }
+    }
+
+    /// The model of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|model| model.name() == name)
+    }
+}
+
+/// A store that a crash may lose.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingStore {
+    /// The word (byte offset / 8).
+    pub word: u32,
+    /// What was stored.
+    pub value: u64,
+    /// Epoch in its domain; from 1 on.
+    pub epoch: u32,
+    /// Number of the 16-byte store that this is an inseparable half of; 0 if of none.
+    pub pair: u32,
+    /// Place in the order of all stores.
+    pub seq: u32,
+    /// The thread that stored.
+    pub thread: u8,
+    /// Where it did.
+    pub site: &'static Location<'static>,
+}
+
+/// All stores that a crash may lose, at one point of a trace.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    model: Model,
+    /// Bytes that the medium writes as one: 8 or 16.
+    unit: u8,
+    epoch: u32,
+    seq: u32,
+    domains: BTreeMap<u32, Vec<PendingStore>>,
+    /// Per thread: lines that it flushed since its last fence, and up to which store.
+    flushed: Vec<Vec<(u32, u32)>>,
+}
+
+/// The line of a word.
+#[must_use]
+pub fn line_of(word: u32) -> u32 {
+    word / (LINE / 8) as u32
+}
+
+impl Pending {
+    /// Nothing pending. `unit` is the failure-atomic unit in bytes: 16 for a design that declares it,
+    /// else 8.
+    #[must_use]
+    pub fn new(model: Model, unit: u8) -> Self {
+        Self {
+            model,
+            unit,
+            epoch: 1,
+            seq: 0,
+            domains: BTreeMap::new(),
+            flushed: Vec::new(),
+        }
+    }
+
+    /// The stores of each domain, in the order they were made.
+    pub fn domains(&self) -> impl Iterator<Item = &[PendingStore]> {
+        self.domains.values().map(Vec::as_slice)
+    }
+
+    /// True if a crash loses nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// Takes over what an event does. Words that become durable are given to `durable`, in order.
+    pub fn apply(&mut self, event: &Event, durable: &mut dyn FnMut(u32, u64)) {
+        match event.kind {
+            EventKind::Load { .. } | EventKind::Resize { .. } => {}
+            EventKind::Store { at, old, new } => {
+                if self.model != Model::ArmV8 {
+                    self.epoch += 1;
+                }
+                self.push((at / 8) as u32, old, new, 0, event);
+            }
+            EventKind::Store16 { at, old, new } => {
+                if self.model != Model::ArmV8 {
+                    self.epoch += 1;
+                }
+                let pair = if self.unit >= 16 { self.seq + 1 } else { 0 };
+                let word = (at / 8) as u32;
+                // If only one half changes there is nothing to tear.
+                let both = old as u64 != new as u64 && old >> 64 != new >> 64;
+                let pair = if both { pair } else { 0 };
+                self.push(word, old as u64, new as u64, pair, event);
+                self.push(
+                    word + 1,
+                    (old >> 64) as u64,
+                    (new >> 64) as u64,
+                    pair,
+                    event,
+                );
+            }
+            EventKind::Flush { line } => {
+                let line = (line / LINE as u64) as u32;
+                let seq = self.seq;
+                self.flushed_by(event.thread).push((line, seq));
+            }
+            EventKind::StoreFence => self.epoch += 1,
+            EventKind::Fence => {
+                self.epoch += 1;
+                if self.model == Model::Eadr {
+                    self.drain(u32::from(event.thread), u32::MAX, durable);
+                } else {
+                    for (line, seq) in std::mem::take(self.flushed_by(event.thread)) {
+                        self.drain(line, seq, durable);
+                    }
+                }
+            }
+            EventKind::Zero { at, bytes } => {
+                // The range is durably zero; nothing pending there can come back.
+                let range = (at / 8) as u32..((at + bytes) / 8) as u32;
+                self.domains.retain(|_, stores| {
+                    stores.retain(|store| !range.contains(&store.word));
+                    !stores.is_empty()
+                });
+            }
+        }
+    }
+
+    fn flushed_by(&mut self, thread: u8) -> &mut Vec<(u32, u32)> {
+        let thread = usize::from(thread);
+        if self.flushed.len() <= thread {
+            self.flushed.resize(thread + 1, Vec::new());
+        }
+        &mut self.flushed[thread]
+    }
+
+    fn push(&mut self, word: u32, old: u64, new: u64, pair: u32, event: &Event) {
+        self.seq += 1;
+        if old == new {
+            return; // a crash cannot tell
+        }
+        let domain = if self.model == Model::Eadr {
+            u32::from(event.thread)
+        } else {
+            line_of(word)
+        };
+        self.domains.entry(domain).or_default().push(PendingStore {
+            word,
+            value: new,
+            epoch: self.epoch,
+            pair,
+            seq: self.seq,
+            thread: event.thread,
+            site: event.site,
+        });
+    }
+
+    /// The stores of `domain` up to number `seq` become durable.
+    fn drain(&mut self, domain: u32, seq: u32, durable: &mut dyn FnMut(u32, u64)) {
+        let Some(stores) = self.domains.get_mut(&domain) else {
+            return;
+        };
+        let n = stores.partition_point(|store| store.seq <= seq);
+        for store in stores.drain(..n) {
+            durable(store.word, store.value);
+        }
+        if stores.is_empty() {
+            self.domains.remove(&domain);
+        }
+    }
+}
