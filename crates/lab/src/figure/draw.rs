@@ -4,8 +4,10 @@
 
 use super::{Panel, Places};
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::RGBColor;
+use std::ops::Range;
 
 /// Size of a panel in pixels.
 const PANEL: (u32, u32) = (460, 340);
@@ -47,6 +49,66 @@ pub(super) fn svg(title: &str, panels: &[Panel]) -> Result<String, Box<dyn std::
     Ok(text)
 }
 
+/// The horizontal axis: marked at each number, or in the middle of each group.
+struct Axis<'a> {
+    ends: Range<f64>,
+    marks: Vec<f64>,
+    places: &'a Places,
+}
+
+impl<'a> Axis<'a> {
+    fn of(places: &'a Places) -> Self {
+        let (ends, marks) = match places {
+            Places::Words(words) => {
+                let middles = (0..words.len()).map(|i| i as f64 + 0.5).collect();
+                (0.0..words.len().max(1) as f64, middles)
+            }
+            Places::Numbers(xs) => {
+                let low = xs.iter().copied().fold(f64::INFINITY, f64::min);
+                let high = xs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let ends = if low < high {
+                    low..high
+                } else {
+                    low - 1.0..low + 1.0
+                };
+                (ends, xs.clone())
+            }
+        };
+        Self {
+            ends,
+            marks,
+            places,
+        }
+    }
+}
+
+impl Ranged for Axis<'_> {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let share = (value - self.ends.start) / (self.ends.end - self.ends.start);
+        limit.0 + (f64::from(limit.1 - limit.0) * share).round() as i32
+    }
+
+    fn key_points<H: KeyPointHint>(&self, _: H) -> Vec<f64> {
+        self.marks.clone()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.ends.clone()
+    }
+}
+
+impl ValueFormatter<f64> for Axis<'_> {
+    fn format_ext(&self, value: &f64) -> String {
+        match self.places {
+            Places::Words(words) => words.get(*value as usize).cloned().unwrap_or_default(),
+            Places::Numbers(_) => short(*value),
+        }
+    }
+}
+
 fn colour(series: usize) -> RGBColor {
     COLOURS[series % COLOURS.len()]
 }
@@ -64,35 +126,12 @@ fn draw(area: &Area<'_>, panel: &Panel) -> Drawn {
         .caption(&panel.title, ("sans-serif", 15))
         .x_label_area_size(42)
         .y_label_area_size(58);
-    let ends = match &panel.places {
-        Places::Words(words) => (0.0, words.len().max(1) as f64),
-        Places::Numbers(xs) => {
-            let low = xs.iter().copied().fold(f64::INFINITY, f64::min);
-            let high = xs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            if low < high {
-                (low, high)
-            } else {
-                (low - 1.0, low + 1.0)
-            }
-        }
-    };
-    // Labels stand in the middle of a group, and at each number where there are few.
-    let keys: Vec<f64> = match &panel.places {
-        Places::Words(words) => (0..words.len()).map(|i| i as f64 + 0.5).collect(),
-        Places::Numbers(xs) => xs.clone(),
-    };
-    let label = |x: &f64| match &panel.places {
-        Places::Words(words) => words.get(*x as usize).cloned().unwrap_or_default(),
-        Places::Numbers(_) => short(*x),
-    };
-    let mut chart =
-        builder.build_cartesian_2d((ends.0..ends.1).with_key_points(keys), bottom..top)?;
+    let mut chart = builder.build_cartesian_2d(Axis::of(&panel.places), bottom..top)?;
     chart
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
         .x_labels(panel.places.len().clamp(2, 12))
-        .x_label_formatter(&label)
         .y_label_formatter(&|y| short(*y))
         .x_desc(&panel.x)
         .y_desc(&panel.y)

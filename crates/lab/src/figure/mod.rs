@@ -349,20 +349,26 @@ impl fmt::Display for Figure {
         for panel in &self.panels {
             writeln!(f, "{panel}")?;
         }
-        let heads = ["claim", "paper", "measured", "must be", "holds"];
-        let mut table = vec![heads.map(str::to_owned).to_vec()];
-        table.extend(self.claims.iter().map(|claim| {
-            [
-                claim.claim.clone(),
-                claim.paper.to_string(),
-                panel::digits(claim.measured),
-                claim.tolerance.clone(),
-                if claim.holds { "yes" } else { "NO" }.to_owned(),
-            ]
-            .to_vec()
-        }));
         writeln!(f, "Claims")?;
-        panel::write_table(f, &table)?;
+        let cells = |claim: &Claim| {
+            let verdict = if claim.holds { "yes" } else { "NO" };
+            let paper = match &claim.paper {
+                Stated::Number(number) => number.to_string(),
+                Stated::Words(_) => "(words)".to_owned(),
+            };
+            let measured = panel::digits(claim.measured);
+            [verdict.to_owned(), paper, measured, claim.tolerance.clone()]
+        };
+        let heads = ["holds", "paper", "measured", "must be"].map(str::to_owned);
+        let rows: Vec<_> = std::iter::once(heads)
+            .chain(self.claims.iter().map(cells))
+            .collect();
+        let what = |claim: &Claim| match &claim.paper {
+            Stated::Number(_) => claim.claim.clone(),
+            Stated::Words(words) => format!("{}: {words}", claim.claim),
+        };
+        let last = std::iter::once("claim".to_owned()).chain(self.claims.iter().map(what));
+        panel::write_table(f, &rows, last)?;
         let claims = self.claims.iter().filter(|claim| !claim.note.is_empty());
         let notes: Vec<String> = claims
             .map(|claim| format!("{}: {}", claim.claim, claim.note))

@@ -139,27 +139,41 @@ impl fmt::Display for Panel {
                     .collect(),
             );
         }
-        write_table(f, &table)
+        write_table(f, &table, [])
     }
 }
 
-/// Writes rows in columns: the first flush left, the others flush right.
-pub(crate) fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) -> fmt::Result {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+/// Writes rows in columns: the first flush left, the others flush right, and behind each row the text
+/// that `last` has for it.
+pub(crate) fn write_table<R: AsRef<[String]>>(
+    f: &mut fmt::Formatter<'_>,
+    rows: &[R],
+    last: impl IntoIterator<Item = String>,
+) -> fmt::Result {
+    let letters = |cell: &String| cell.chars().count();
+    let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|i| {
+            rows.iter()
+                .filter_map(|row| row.as_ref().get(i))
+                .map(letters)
+                .max()
+        })
+        .map(Option::unwrap_or_default)
+        .collect();
+    let mut last = last.into_iter();
     for row in rows {
         let mut line = String::new();
-        for (i, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let gap = width - cell.chars().count();
+        for (i, (cell, width)) in row.as_ref().iter().zip(&widths).enumerate() {
             if i == 0 {
-                line.push_str(&format!("  {cell}{}", " ".repeat(gap)));
+                line.push_str(&format!("  {cell:<width$}"));
             } else {
-                line.push_str(&format!("  {}{cell}", " ".repeat(gap)));
+                line.push_str(&format!("  {cell:>width$}"));
             }
+        }
+        if let Some(last) = last.next() {
+            line.push_str("  ");
+            line.push_str(&last);
         }
         writeln!(f, "{}", line.trim_end())?;
     }

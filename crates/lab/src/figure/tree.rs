@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A design that figures compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Design {
     /// What `--index` of `bristlecone model` calls it.
     pub index: &'static str,
