@@ -600,18 +600,26 @@ fn fill(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a share above 0 and up to 1, like 0.7".to_owned())
 }
 
-/// `model`
-#[derive(Debug, Args)]
-#[command(after_help = "\
+fn model_help() -> String {
+    format!(
+        "\
 Simulated time follows from the index's own loads, stores, flushes and fences and from the device's
-description: the same command gives the same figures on every machine.
+description: the same command gives the same numbers on every machine.
 
-Devices shipped: dram, nvdimm, optane, stt-ram, pcm, cxl-nv. Workloads: insert, dense, lookup,
-update, remove, mixed:P with P percent lookups.
+Devices shipped: {}.
+Workloads: {}; mixed:90 has 90 % lookups.
 
 Examples:
   bristlecone model --index lbtree --device optane --workload insert --threads 1
-  bristlecone model --index lbtree-traditional --device ./mine.toml --workload mixed:90 --threads 8 --json")]
+  bristlecone model --index lbtree-traditional --device ./mine.toml --workload mixed:90 --threads 8 --json",
+        model::Device::shipped().join(", "),
+        model::Workload::names().join(", ")
+    )
+}
+
+/// `model`
+#[derive(Debug, Args)]
+#[command(after_help = model_help())]
 pub struct Model {
     /// Design of the index: lbtree, or lbtree-traditional (without entry moving)
     #[arg(long, value_name = "NAME")]

@@ -4,13 +4,13 @@
 //! The model is measured with streams of loads, stores and flushes, as the paper's authors measured
 //! their server; nothing is read back from the device's description.
 
-use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting};
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Characteristics, Device, characterise};
 
 pub(super) const ENTRY: Entry = Entry {
     name: "gap-table1",
     title: "the device model's bandwidth and latency, DRAM and Optane DCPMM",
-    paper: "003_dd5df0cfeb75d541.txt",
+    paper: papers::GAP,
     place: "section 2.1, table 1",
     on: &[On::Model],
     run,

@@ -7,7 +7,7 @@
 //! speed drifts slows all alike; ratios are taken slice by slice.
 
 use super::tree::{Design, LBTREE, LBTREE_TRADITIONAL, scratch, sorted_keys};
-use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting};
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::limits::median;
 use crate::model::{Device, RunSpec, Workload, run as simulate};
 use crate::workload::Keys;
@@ -16,7 +16,7 @@ use bristlecone_trees::Fill;
 pub(super) const ENTRY: Entry = Entry {
     name: "lb-fig11",
     title: "insertion time: leaves 70 % full, 100 % full, dense insertions",
-    paper: "000_9a2a4790bf29a7e2.txt",
+    paper: papers::LB,
     place: "section 4.2, figure 11",
     on: &[On::Model, On::Host],
     run,

@@ -6,7 +6,7 @@
 //! counted one by one. One that does not split writes the header's line and at most one other, so
 //! more than two lines tell a split.
 
-use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting};
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::LabError;
 use crate::workload::Keys;
 use bristlecone_pmem::media::sim::{Event, EventKind, Simulation, Sink};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub(super) const ENTRY: Entry = Entry {
     name: "lb-theorem-3.5",
     title: "NVM line writes per insertion in a stable tree, traditional and entry moving",
-    paper: "000_9a2a4790bf29a7e2.txt",
+    paper: papers::LB,
     place: "section 3.5, Theorem 3.5",
     on: &[On::Counted, On::Model],
     run,
@@ -82,7 +82,7 @@ fn count<M: Media>(
     entry_moving: bool,
     keys: u64,
     flushed: impl Fn() -> u64,
-    mut step: impl FnMut(u64),
+    step: &mut dyn FnMut(u64),
 ) -> Result<Histogram, FigureError> {
     let refused = |e| LabError::index("inserting", e);
     let options = LbOptions {
@@ -124,11 +124,15 @@ fn count<M: Media>(
     Ok(histogram)
 }
 
+/// A way of counting: with entry moving or without, in a tree of so many keys; the last hears how many
+/// insertions were made.
+type By = fn(bool, u64, &mut dyn FnMut(u64)) -> Result<Histogram, FigureError>;
+
 /// Counted by the medium itself.
 fn by_medium(
     entry_moving: bool,
     keys: u64,
-    step: impl FnMut(u64),
+    step: &mut dyn FnMut(u64),
 ) -> Result<Histogram, FigureError> {
     let pool = Pool::<Counting<Dram>>::create(Path::new("counted"), &PoolOptions::default())?;
     count(&pool, entry_moving, keys, || pool.pm().counts().lines, step)
@@ -138,7 +142,7 @@ fn by_medium(
 fn by_simulator(
     entry_moving: bool,
     keys: u64,
-    step: impl FnMut(u64),
+    step: &mut dyn FnMut(u64),
 ) -> Result<Histogram, FigureError> {
     let simulation = Simulation::new(BYTES_PER_KEY * keys + SPARE);
     let _attached = simulation.attach();
@@ -167,23 +171,19 @@ impl Sink for Flushes {
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let keys: u64 = setting.scale.pick(200_000, 2_000_000);
-    let total = 4 * (keys + keys / 2);
-    let mut runs = 0;
-    let mut both = |entry_moving: bool| -> Result<[Histogram; 2], FigureError> {
-        let mut step = |doing: &str, n| {
-            setting.step(doing, runs * (keys + keys / 2) + n, total);
-        };
-        let medium = by_medium(entry_moving, keys, |n| step("counted by the medium", n))?;
-        runs += 1;
-        let mut step = |n| {
-            setting.step("simulated", runs * (keys + keys / 2) + n, total);
-        };
-        let simulator = by_simulator(entry_moving, keys, &mut step)?;
-        runs += 1;
-        Ok([medium, simulator])
+    let each = keys + keys / 2;
+    let mut counted = |run: u64, entry_moving: bool, by: By| {
+        let mut step = |n| setting.step("inserting", run * each + n, 4 * each);
+        by(entry_moving, keys, &mut step)
     };
-    let traditional = both(false)?;
-    let moving = both(true)?;
+    let traditional = [
+        counted(0, false, by_medium)?,
+        counted(1, false, by_simulator)?,
+    ];
+    let moving = [
+        counted(2, true, by_medium)?,
+        counted(3, true, by_simulator)?,
+    ];
     let apart: u64 = [traditional, moving]
         .iter()
         .flat_map(|[medium, simulator]| medium.0.iter().zip(&simulator.0))

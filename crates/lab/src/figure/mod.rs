@@ -38,6 +38,12 @@ use std::path::{Path, PathBuf};
 /// Every figure, in the order of the papers.
 pub const ALL: &[Entry] = &[lb_theorem_3_5::ENTRY, lb_fig11::ENTRY, gap_table1::ENTRY];
 
+/// The papers, as figures name them.
+mod papers {
+    pub(super) const LB: &str = "LB+-Trees (PVLDB 13(7), 2020)";
+    pub(super) const GAP: &str = "Closing the Performance Gap (UCSC-CRSS-20-01)";
+}
+
 /// Where a figure's numbers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum On {
@@ -155,7 +161,7 @@ pub struct Entry {
     pub name: &'static str,
     /// What it shows.
     pub title: &'static str,
-    /// The file name of the paper.
+    /// The paper.
     pub paper: &'static str,
     /// Where in the paper.
     pub place: &'static str,
@@ -288,7 +294,7 @@ pub struct Figure {
     pub csv: Option<PathBuf>,
     /// What it shows.
     pub title: &'static str,
-    /// The file name of the paper.
+    /// The paper.
     pub paper: &'static str,
     /// Where in the paper.
     pub place: &'static str,
