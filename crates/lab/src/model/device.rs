@@ -111,6 +111,8 @@ pub struct Core {
     pub access_ns: f64,
     /// Instructions around an operation: call, hash, comparison, branches mispredicted.
     pub operation_ns: f64,
+    /// What a locked instruction takes, beyond waiting for its line and for the store buffer.
+    pub locked_ns: f64,
     /// Issuing a flush.
     pub flush_ns: f64,
     /// Issuing a fence, with nothing to wait for.
@@ -136,6 +138,7 @@ impl Default for Core {
             stream_lines: 8,
             access_ns: 0.5,
             operation_ns: 40.0,
+            locked_ns: 5.0,
             flush_ns: 0.5,
             fence_ns: 1.0,
             flush_keeps_line: false,
@@ -284,6 +287,7 @@ impl Device {
         c.range("core.stream_lines", core.stream_lines, 0, 64)?;
         c.time("core.access_ns", core.access_ns)?;
         c.time("core.operation_ns", core.operation_ns)?;
+        c.time("core.locked_ns", core.locked_ns)?;
         c.time("core.flush_ns", core.flush_ns)?;
         c.time("core.fence_ns", core.fence_ns)
     }
