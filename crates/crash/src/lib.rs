@@ -1,3 +1,19 @@
-//! Bristlecone's crash-state explorer.
+//! Bristlecone's crash-state explorer: proof by enumeration (design section 4).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`subject`] | what is explored: any structure on a simulated pool, seen as a map |
+//! | [`subjects`] | the structures that exist |
+//! | [`workload`] | which operations bring it where its crash states are interesting |
+//! | [`record`] | running a workload once; its trace is what is explored |
+//! | [`explore`] | every crash point of a trace, every image that a model allows there |
+//! | [`mutants`] | what the explorer notices when a flush or fence is missing |
+//! | [`oracle`] | what must hold of whatever recovery made of an image |
 
+pub mod explore;
+pub mod mutants;
+pub mod oracle;
+pub mod record;
 pub mod subject;
+pub mod subjects;
+pub mod workload;

@@ -217,13 +217,36 @@ pub struct VerifyReport {
     pub records: u64,
 }
 
-/// A broken invariant, in words: which, where, and what was found.
+/// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation(pub String);
+pub struct Violation {
+    /// Which, where, and what was found.
+    pub what: String,
+    /// True if the content is whole and only space is lost, or owned twice.
+    pub leak: bool,
+}
+
+impl Violation {
+    /// The structure contradicts itself.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            leak: false,
+        }
+    }
+
+    /// A block is reachable and free, owned twice, or in use and unreachable.
+    pub fn leak(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            leak: true,
+        }
+    }
+}
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.what)
     }
 }
 

@@ -112,6 +112,30 @@ impl ChunkState {
             .store(self.blocks - self.live_blocks(), Ordering::Relaxed);
     }
 
+    /// Checks that every live block is taken, and that the untaken ones are counted.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn verify(&self) -> Result<(), String> {
+        let mut taken = 0;
+        for (i, (word, live)) in self.taken.iter().zip(&self.live).enumerate() {
+            let (word, live) = (word.load(Ordering::Relaxed), live.load(Ordering::Relaxed));
+            if live & !word != 0 {
+                return Err(format!("live and free blocks in {i}: {:#x}", live & !word));
+            }
+            taken += word.count_ones();
+        }
+        let untaken = self.untaken.load(Ordering::Relaxed);
+        if taken + untaken == self.blocks {
+            Ok(())
+        } else {
+            Err(format!(
+                "{taken} blocks taken and {untaken} untaken of {}",
+                self.blocks
+            ))
+        }
+    }
+
     /// The live bits, for a snapshot.
     pub(crate) fn live_words(&self) -> impl Iterator<Item = u64> + '_ {
         self.live.iter().map(|word| word.load(Ordering::Relaxed))

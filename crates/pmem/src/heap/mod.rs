@@ -228,6 +228,52 @@ impl Core {
         })
     }
 
+    /// The root slot that it serves.
+    pub(crate) fn owner(&self) -> u8 {
+        self.owner
+    }
+
+    /// Checks that the allocator knows exactly the chunks of `durable`, cut the same way, and that each
+    /// chunk's state agrees with itself. Returns how many have no live block.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn verify(
+        &self,
+        durable: impl Iterator<Item = (u32, ChunkUse)>,
+    ) -> Result<u64, String> {
+        let guard = epoch::pin();
+        let owned: HashSet<u32> = lock(&self.owned).iter().copied().collect();
+        let (mut idle, mut seen) = (0, 0);
+        for (chunk, used) in durable {
+            let broken = |what: &str| format!("chunk {chunk} of root slot {}: {what}", self.owner);
+            let state = self.chunks.get(chunk, &guard);
+            let Some(state) = state.filter(|_| owned.contains(&chunk)) else {
+                return Err(broken("its allocator does not know it"));
+            };
+            let (class, chunks) = match used {
+                ChunkUse::Blocks { class, .. } => (class, 1),
+                ChunkUse::Run { chunks, .. } => (RUN, chunks),
+                ChunkUse::Free | ChunkUse::Header => continue,
+            };
+            if (state.class, state.chunks) != (class, chunks) {
+                return Err(broken("its allocator cuts it otherwise"));
+            }
+            state.verify().map_err(|what| broken(&what))?;
+            idle += u64::from(state.live_blocks() == 0);
+            seen += 1;
+        }
+        if seen == owned.len() {
+            Ok(idle)
+        } else {
+            Err(format!(
+                "root slot {}: its allocator knows {} chunks, {seen} are assigned to it",
+                self.owner,
+                owned.len()
+            ))
+        }
+    }
+
     fn sum(&self, f: impl Fn(&ChunkState) -> u64) -> u64 {
         let guard = epoch::pin();
         lock(&self.owned)

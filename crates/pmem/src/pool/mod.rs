@@ -23,12 +23,14 @@
 //! `space`, `superblock`.
 
 mod backup;
+mod check;
 pub mod layout;
 mod roots;
 mod space;
 pub(crate) mod superblock;
 
 pub use backup::BackupError;
+pub use check::{PoolReport, PoolViolation};
 pub use roots::{DataKind, ROOT_NAME, ROOT_WORDS, Root, RootError, RootInfo, RootKind};
 pub use space::{CompactReport, MAX_RUN};
 pub use superblock::FORMAT;

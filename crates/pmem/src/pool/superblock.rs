@@ -106,16 +106,15 @@ impl Superblock {
 
     /// Reads both copies of an opened medium and chooses.
     pub(super) fn read<M: Media>(pm: &M, path: &Path) -> Result<Self, OpenError> {
-        let copy = |at: u64| {
-            let mut bytes = [0; BYTES];
-            for (i, word) in words(pm, at).iter().enumerate() {
-                // ORDERING: Relaxed; no one writes while the pool is being opened.
-                let value = word.load(pm, Ordering::Relaxed);
-                bytes[i * 8..i * 8 + 8].copy_from_slice(&value.to_le_bytes());
-            }
-            bytes
-        };
-        Self::choose(path, &copy(0), &copy(SUPERBLOCK_B))
+        Self::choose(path, &bytes_at(pm, 0), &bytes_at(pm, SUPERBLOCK_B))
+    }
+
+    /// What the two copies of an opened medium say; `None` for one that is not whole.
+    pub(super) fn copies<M: Media>(pm: &M) -> [Option<Self>; 2] {
+        [0, SUPERBLOCK_B].map(|at| match Self::decode(&bytes_at(pm, at)) {
+            Copy::Whole(superblock) => Some(superblock),
+            _ => None,
+        })
     }
 
     /// Reads the superblock of a file that is not open, if it has a whole one.
@@ -165,6 +164,13 @@ impl Superblock {
             (Copy::OtherEndianness, _) | (_, Copy::OtherEndianness) => {
                 Err(OpenError::OtherEndianness(path.to_path_buf()))
             }
+            // Copy B is written after A is whole: no pool that was ever made looks so.
+            (Copy::BadChecksum, Copy::NoMagic) if b.iter().all(|byte| *byte == 0) => {
+                Err(OpenError::NotAPool {
+                    path: path.to_path_buf(),
+                    found: "it begins like a pool whose making was interrupted".into(),
+                })
+            }
             _ => Err(OpenError::Corrupt {
                 path: path.to_path_buf(),
                 what: "both superblock copies (offsets 0 and 4096) fail their checksum".into(),
@@ -186,6 +192,16 @@ impl Superblock {
             pm.persist(words(pm, at));
         }
     }
+}
+
+/// The bytes of the copy at `at`.
+fn bytes_at<M: Media>(pm: &M, at: u64) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    for (word, out) in words(pm, at).iter().zip(bytes.chunks_exact_mut(8)) {
+        // ORDERING: Relaxed; no one writes while the pool is being opened or checked.
+        out.copy_from_slice(&word.load(pm, Ordering::Relaxed).to_le_bytes());
+    }
+    bytes
 }
 
 /// The words of the copy at `at`. The pool is at least two chunks long by then.
@@ -255,6 +271,15 @@ mod tests {
         ));
         assert!(matches!(with(100, b"x"), OpenError::Corrupt { .. }));
         let zeros = [0; BYTES];
+        let mut torn = good;
+        torn[CRC_AT..].fill(0);
+        assert!(
+            matches!(Superblock::choose(path, &torn, &zeros), Err(OpenError::NotAPool { found, .. }) if found.contains("interrupted"))
+        );
+        assert!(matches!(
+            Superblock::choose(path, &torn, &torn),
+            Err(OpenError::Corrupt { .. })
+        ));
         assert!(
             matches!(Superblock::choose(path, &zeros, &zeros), Err(OpenError::NotAPool { found, .. }) if found.contains("zeros"))
         );

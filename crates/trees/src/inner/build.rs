@@ -218,7 +218,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         let mut seen = 0;
         self.verify_node(ROOT, stats.depth, None, None, &mut seen)?;
         if seen > stats.nodes {
-            return Err(Violation(format!(
+            return Err(Violation::new(format!(
                 "{seen} inner nodes can be reached, {} are handed out: one has two parents",
                 stats.nodes
             )));
@@ -234,7 +234,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         high: Option<&S>,
         seen: &mut u64,
     ) -> Result<(), Violation> {
-        let broken = |what: String| Err(Violation(format!("inner node {handle}: {what}")));
+        let broken = |what: String| Err(Violation::new(format!("inner node {handle}: {what}")));
         if handle >= self.capacity {
             return broken(format!("no such node, the arena holds {}", self.capacity));
         }

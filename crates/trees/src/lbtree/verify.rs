@@ -24,7 +24,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         // ORDERING: Relaxed; no one writes meanwhile.
         let mut expected = self.root().word(HEAD).load(pm, Ordering::Relaxed);
         for (i, (low, at)) in routed.iter().enumerate() {
-            let broken = |what: String| Violation(format!("leaf {:#x}: {what}", offset(*at)));
+            let broken = |what: String| Violation::new(format!("leaf {:#x}: {what}", offset(*at)));
+            let leaked = |what: String| Violation::leak(format!("leaf {:#x}: {what}", offset(*at)));
             if offset(*at) != expected {
                 return Err(broken(format!(
                     "the chain has leaf {expected:#x} where the inner index has this one"
@@ -34,7 +35,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 .check(offset(*at), Self::LEAF_BYTES)
                 .map_err(broken)?;
             if !self.heap.is_live(offset(*at)) || !blocks.insert(offset(*at)) {
-                return Err(broken("free, or in the chain twice".into()));
+                return Err(leaked("free, or in the chain twice".into()));
             }
             let leaf = self.leaf(*at);
             let headers = leaf.headers(pm);
@@ -52,7 +53,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                     }
                     for record in [K::block(key), V::block(value)].into_iter().flatten() {
                         if !self.heap.is_live(record) || !blocks.insert(record) {
-                            return Err(broken(format!(
+                            return Err(leaked(format!(
                                 "{place}: block {record:#x} is free, or reached twice"
                             )));
                         }
@@ -89,13 +90,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             report.leaves += 1;
         }
         if expected != 0 {
-            return Err(Violation(format!(
+            return Err(Violation::new(format!(
                 "the chain goes on at leaf {expected:#x} where the inner index ends"
             )));
         }
         let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64);
         if live != reached {
-            return Err(Violation(format!(
+            return Err(Violation::leak(format!(
                 "{live} blocks are in use but {reached} are reached: {} leaked",
                 live.abs_diff(reached)
             )));

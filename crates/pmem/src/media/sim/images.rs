@@ -435,6 +435,12 @@ impl Images {
         self.depth = base;
     }
 
+    /// Depth-first: forgets the choices below the first `base` decisions.
+    pub(super) fn forget_below(&mut self, base: usize) {
+        self.stack.truncate(base);
+        self.depth = base;
+    }
+
     /// Depth-first: turns to the next image; false if there is none.
     pub(super) fn advance(&mut self, base: usize) -> bool {
         // A run that ended early (a violation) leaves nothing deeper than it went.

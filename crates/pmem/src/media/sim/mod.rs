@@ -133,7 +133,7 @@ impl Shared {
             state.steps += 1;
             state.steps > state.limit
         };
-        if out {
+        if out && !std::thread::panicking() {
             std::panic::panic_any(OutOfSteps);
         }
     }
@@ -409,6 +409,11 @@ impl Simulation {
         self.shared.state.borrow_mut().images.advance(base)
     }
 
+    /// Depth-first: forgets the choices below the first `base` decisions.
+    pub fn forget_below(&self, base: usize) {
+        self.shared.state.borrow_mut().images.forget_below(base);
+    }
+
     /// Decides every word that is still open.
     pub fn decide_rest(&self) {
         let mut state = self.shared.state.borrow_mut();
@@ -578,9 +583,10 @@ impl Media for Sim {
         Ok(())
     }
 
+    /// True when frozen, and while a panic drops what was open.
     fn read_only(&self) -> bool {
         // ORDERING: Relaxed; one thread simulates all.
-        self.shared.read_only.load(Ordering::Relaxed)
+        self.shared.read_only.load(Ordering::Relaxed) || std::thread::panicking()
     }
 
     fn sync(&self) -> Result<(), CommitError> {

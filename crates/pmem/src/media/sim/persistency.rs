@@ -114,6 +114,12 @@ impl Pending {
         self.domains.values().map(Vec::as_slice)
     }
 
+    /// The number of the last store.
+    #[must_use]
+    pub fn newest(&self) -> u32 {
+        self.seq
+    }
+
     /// True if a crash loses nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {

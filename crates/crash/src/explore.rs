@@ -1,0 +1,712 @@
+//! Exploration of a recorded workload: every crash point, every image that the model allows there.
+//!
+//! A worker replays the trace on a buffer of its own, which holds what is durable. At a crash point the
+//! pending stores are left open ([`Simulation::expose`]); recovery, and the oracles after it, decide
+//! by reading. Going depth-first through the decisions visits each distinguishable image once; what
+//! nothing reads cannot matter.
+//!
+//! # Which points are visited
+//! After a store, the images that are new are those that kept it; the others were visited before it, with
+//! the same operation in flight. A flush or a silent store adds none, a fence only takes some away. So
+//! images are enumerated after stores (those that kept the store) and when an operation ends (all, since
+//! it now must be there). The other points are covered by these, and count as crash points.
+//!
+//! # Crashes in recovery
+//! Recovery's own trace is explored in the same way, below the image that it recovered, once (depth 2).
+
+use crate::mutants::sites_of;
+use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, progress};
+use crate::record::{Action, Mutation, Recording};
+use crate::subject::{Fault, FaultKind, Opened, Subject};
+use bristlecone_pmem::media::sim::{
+    Decision, Event, EventKind, Mark, Model, OutOfSteps, Pending, PendingStore, Simulation, Site,
+    Strategy,
+};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// How a recording is explored.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The persistency model.
+    pub model: Model,
+    /// Crashes in recovery too.
+    pub nested: bool,
+    /// Images per crash point up to which all are enumerated.
+    pub bound: usize,
+    /// Random images of a crash point that has more.
+    pub samples: usize,
+    /// One in so many images is also checked for progress, idempotence and (if `nested`) crashes in
+    /// recovery. 1: all.
+    pub thorough_every: u64,
+    /// Threads that explore.
+    pub workers: usize,
+    /// When to stop.
+    pub deadline: Option<Instant>,
+    /// Stop at the first violation.
+    pub stop_at_first: bool,
+    /// What was mutated in the recording and is in recovery too.
+    pub mutation: Mutation,
+}
+
+impl Options {
+    /// What the command line does by default under a model.
+    #[must_use]
+    pub fn new(model: Model) -> Self {
+        Self {
+            model,
+            nested: false,
+            bound: 1000,
+            samples: 64,
+            thorough_every: 40,
+            workers: 1,
+            deadline: None,
+            stop_at_first: false,
+            mutation: Mutation::default(),
+        }
+    }
+}
+
+/// Where in a trace a crash is, and what it kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Events that had happened.
+    pub events: usize,
+    /// The operation in which the last of them was had ended.
+    pub completed: bool,
+    /// What the crash kept of each word that was read. Words not named were not read.
+    pub decisions: Vec<Decision>,
+}
+
+/// A store that a crash lost.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// Byte offset of the word.
+    pub at: u64,
+    /// What was to be there.
+    pub value: u64,
+    /// What stored it: file:line:column.
+    pub site: String,
+    /// The simulated thread that did.
+    pub thread: u8,
+}
+
+/// An image that recovery or an oracle failed on.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// What is wrong.
+    pub fault: Fault,
+    /// Number of the step (0 is the creation).
+    pub step: usize,
+    /// The step.
+    pub action: Action,
+    /// The crash.
+    pub point: Point,
+    /// The crash in the recovery from it.
+    pub nested: Option<Point>,
+    /// The call site of the last event before the crash.
+    pub last_site: String,
+    /// Stores that the crash lost, of words that were read.
+    pub lost: Vec<Lost>,
+}
+
+/// What an exploration saw.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Crash points: after every store, flush, fence, store fence, change of length, and operation.
+    pub crash_points: u64,
+    /// Crash points all of whose images were visited.
+    pub exhaustive_points: u64,
+    /// Images recovered.
+    pub images: u64,
+    /// Of these, images of crashes in recovery.
+    pub nested_images: u64,
+    /// Images that failed.
+    pub violations: u64,
+    /// Of these, leaks and blocks owned twice.
+    pub leaks: u64,
+    /// Of these, operations after recovery that failed or did not end.
+    pub progress_failures: u64,
+    /// The first violations (a few per worker).
+    pub found: Vec<Violation>,
+    /// The deadline came first.
+    pub cut_short: bool,
+    /// Flushes and fences of the recoveries whose own crashes were explored.
+    pub recovery_sites: BTreeSet<Site>,
+    /// Visited points by number: whether all images were, `None` if it adds none.
+    points: Vec<(u64, Option<bool>)>,
+}
+
+impl Totals {
+    /// Adds what another exploration saw.
+    pub fn add(&mut self, other: Self) {
+        self.crash_points += other.crash_points;
+        self.exhaustive_points += other.exhaustive_points;
+        self.images += other.images;
+        self.nested_images += other.nested_images;
+        self.violations += other.violations;
+        self.leaks += other.leaks;
+        self.progress_failures += other.progress_failures;
+        self.found.extend(other.found);
+        self.cut_short |= other.cut_short;
+        self.recovery_sites.extend(other.recovery_sites);
+        self.points.extend(other.points);
+    }
+
+    /// Counts the points: one that adds no image is as exhaustive as the one before it.
+    fn settle(mut self) -> Self {
+        self.points.sort_unstable();
+        let mut covered = true;
+        for (_, all) in self.points.drain(..) {
+            covered = all.unwrap_or(covered);
+            self.crash_points += 1;
+            self.exhaustive_points += u64::from(covered);
+        }
+        self
+    }
+
+    fn count(&mut self, violation: Violation) {
+        self.violations += 1;
+        match violation.fault.kind {
+            FaultKind::Leak => self.leaks += 1,
+            FaultKind::Progress => self.progress_failures += 1,
+            _ => {}
+        }
+        if self.found.len() < 8 {
+            self.found.push(violation);
+        }
+    }
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`; a panic becomes its message, and is not printed.
+pub fn quietly<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                before(info);
+            }
+        }));
+    });
+    let was = QUIET.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    QUIET.set(was);
+    result.map_err(|payload| {
+        if payload.is::<OutOfSteps>() {
+            return Fault::new(FaultKind::Progress, "it did not end within its steps");
+        }
+        let message = payload
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| payload.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
+        Fault::new(FaultKind::Recovery, format!("panicked: {message}"))
+    })
+}
+
+/// Explores `recording`. `seen` hears how many images were recovered since it was last called.
+pub fn explore(
+    subject: &dyn Subject,
+    recording: &Recording,
+    options: &Options,
+    seen: &(dyn Fn(u64) + Sync),
+) -> Totals {
+    let stop = AtomicBool::new(false);
+    let workers = options.workers.max(1);
+    let turn = AtomicU64::new(0);
+    let work = |_: usize| {
+        let mut worker = Worker::new(subject, recording, options, &stop, seen);
+        worker.run(&turn);
+        worker.totals
+    };
+    if workers == 1 {
+        return work(0).settle();
+    }
+    std::thread::scope(|scope| {
+        let work = &work;
+        let handles: Vec<_> = (0..workers).map(|w| scope.spawn(move || work(w))).collect();
+        let mut totals = Totals::default();
+        for handle in handles {
+            match handle.join() {
+                Ok(part) => totals.add(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        totals.settle()
+    })
+}
+
+/// Recovers exactly one image again; its fault, if it still has one.
+#[must_use]
+pub fn replay(
+    subject: &dyn Subject,
+    recording: &Recording,
+    options: &Options,
+    point: &Point,
+    nested: Option<&Point>,
+) -> Option<Violation> {
+    let stop = AtomicBool::new(false);
+    let mut worker = Worker::new(subject, recording, options, &stop, &|_| {});
+    worker.replay(point, nested);
+    worker.totals.found.pop()
+}
+
+struct Worker<'a> {
+    subject: &'a dyn Subject,
+    recording: &'a Recording,
+    options: &'a Options,
+    stop: &'a AtomicBool,
+    seen: &'a (dyn Fn(u64) + Sync),
+    sim: Simulation,
+    totals: Totals,
+    observed: Vec<(u64, u64)>,
+    reported: u64,
+}
+
+/// The crash that is being tried.
+struct Crash<'a> {
+    step: usize,
+    events: usize,
+    completed: bool,
+    expected: Expected<'a>,
+    pending: &'a Pending,
+}
+
+impl<'a> Worker<'a> {
+    fn new(
+        subject: &'a dyn Subject,
+        recording: &'a Recording,
+        options: &'a Options,
+        stop: &'a AtomicBool,
+        seen: &'a (dyn Fn(u64) + Sync),
+    ) -> Self {
+        let sim = Simulation::new(subject.capacity());
+        options.mutation.install(&sim);
+        Self {
+            subject,
+            recording,
+            options,
+            stop,
+            seen,
+            sim,
+            totals: Totals::default(),
+            observed: Vec::new(),
+            reported: 0,
+        }
+    }
+
+    /// Makes durable what an event makes durable.
+    fn advance(sim: &Simulation, pending: &mut Pending, event: &Event) {
+        pending.apply(event, &mut |word, value| sim.set_word(word, value));
+        match event.kind {
+            EventKind::Resize { to, .. } => sim.set_len(to),
+            EventKind::Zero { at, bytes } => sim.zero(at, bytes),
+            _ => {}
+        }
+    }
+
+    /// True if this worker is to visit the next point (each is visited by the first to come).
+    fn takes(&self, turn: &AtomicU64, point: u64) -> bool {
+        // ORDERING: Relaxed; only the number matters.
+        self.options.workers <= 1
+            || turn
+                .compare_exchange(point, point + 1, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    fn run(&mut self, turn: &AtomicU64) {
+        let sim = self.sim.clone();
+        let _attached = sim.attach();
+        let recording = self.recording;
+        let mut pending = Pending::new(self.options.model, self.subject.unit());
+        let mut point = 0;
+        for (number, step) in recording.steps.iter().enumerate() {
+            let explored = number >= recording.explored;
+            let creating = step.action == Action::Create;
+            for i in step.begin..step.end {
+                let event = &recording.events[i];
+                Self::advance(&sim, &mut pending, event);
+                if !explored {
+                    continue;
+                }
+                let newest = match event.kind {
+                    EventKind::Store { old, new, .. } if old != new => Some(pending.newest()),
+                    EventKind::Store16 { old, new, .. } if old != new => None,
+                    EventKind::Resize { .. } | EventKind::Zero { .. } => None,
+                    _ => {
+                        point += 1;
+                        if self.takes(turn, point - 1) {
+                            self.totals.points.push((point - 1, None));
+                        }
+                        continue;
+                    }
+                };
+                point += 1;
+                if self.takes(turn, point - 1) {
+                    let crash = Crash {
+                        step: number,
+                        events: i + 1,
+                        completed: false,
+                        expected: Expected {
+                            before: &step.before,
+                            after: &step.after,
+                            creating,
+                        },
+                        pending: &pending,
+                    };
+                    let all = self.visit(&crash, newest);
+                    self.totals.points.push((point - 1, Some(all)));
+                }
+                if self.over() {
+                    return;
+                }
+            }
+            if explored && (step.end > step.begin || !pending.is_empty()) {
+                point += 1;
+                if self.takes(turn, point - 1) {
+                    let crash = Crash {
+                        step: number,
+                        events: step.end,
+                        completed: true,
+                        expected: Expected {
+                            before: &step.after,
+                            after: &step.after,
+                            creating: false,
+                        },
+                        pending: &pending,
+                    };
+                    let all = self.visit(&crash, None);
+                    self.totals.points.push((point - 1, Some(all)));
+                }
+                if self.over() {
+                    return;
+                }
+            }
+        }
+        self.report();
+    }
+
+    fn report(&mut self) {
+        (self.seen)(self.totals.images - self.reported);
+        self.reported = self.totals.images;
+    }
+
+    fn over(&mut self) -> bool {
+        if self.totals.images - self.reported >= 500 {
+            self.report();
+        }
+        if self.options.stop_at_first && self.totals.violations > 0 {
+            // ORDERING: Relaxed (both); a hint to stop early.
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        if self.options.deadline.is_some_and(|at| Instant::now() > at) {
+            self.totals.cut_short = true;
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        let over = self.stop.load(Ordering::Relaxed);
+        if over {
+            self.report();
+        }
+        over
+    }
+
+    /// Visits the images of one crash point; true if all.
+    fn visit(&mut self, crash: &Crash<'_>, newest: Option<u32>) -> bool {
+        let sim = self.sim.clone();
+        sim.note_changes(true);
+        let start = sim.mark();
+        let from = sim.expose(crash.pending, newest);
+        let opened = sim.mark();
+        sim.set_strategy(Strategy::DepthFirst);
+        let mut images = 0;
+        let all = loop {
+            sim.begin_image(0);
+            self.try_image(crash, start, opened, true);
+            images += 1;
+            if !sim.next_image(0) {
+                break true;
+            }
+            if images >= self.options.bound || self.enough() {
+                break false;
+            }
+        };
+        if !all && !self.enough() {
+            let domains = crash.pending.domains().count() as u32;
+            let mut strategies = vec![Strategy::Oldest, Strategy::Newest];
+            strategies.extend((0..domains).map(Strategy::Alone));
+            let seed = 0x9E37_79B9_7F4A_7C15_u64 ^ crash.events as u64;
+            strategies.extend(
+                (0..self.options.samples as u64)
+                    .map(|i| Strategy::Random(seed.wrapping_mul(2 * i + 1) | 1)),
+            );
+            for strategy in strategies {
+                sim.set_strategy(strategy);
+                self.try_image(crash, start, opened, false);
+            }
+        }
+        sim.roll_back(start);
+        sim.close(from);
+        sim.note_changes(false);
+        all
+    }
+
+    /// True if what is left of a point need not be visited.
+    fn enough(&self) -> bool {
+        self.options.stop_at_first && self.totals.violations > 0
+    }
+
+    /// Recovers the image that the strategy makes, checks it, and puts everything back.
+    fn try_image(&mut self, crash: &Crash<'_>, start: Mark, opened: Mark, depth_first: bool) {
+        let sim = self.sim.clone();
+        let thorough = self
+            .totals
+            .images
+            .is_multiple_of(self.options.thorough_every.max(1));
+        let nested = thorough && self.options.nested;
+        if nested {
+            sim.start_trace();
+        }
+        let result = self.check(&crash.expected, thorough, nested);
+        sim.set_sink(None);
+        self.totals.images += 1;
+        match result {
+            Err(fault) => {
+                let point = self.point(crash, start);
+                let violation = self.violation(crash, fault, point, None);
+                self.totals.count(violation);
+            }
+            Ok(trace) if !trace.is_empty() => {
+                self.totals.recovery_sites.extend(sites_of(&trace));
+                let decisions = sim.decisions(start);
+                sim.roll_back(opened);
+                sim.impose(&decisions);
+                self.crash_in_recovery(crash, start, &trace, depth_first);
+            }
+            Ok(_) => {}
+        }
+        sim.roll_back(opened);
+    }
+
+    fn point(&self, crash: &Crash<'_>, start: Mark) -> Point {
+        Point {
+            events: crash.events,
+            completed: crash.completed,
+            decisions: self.sim.decisions(start),
+        }
+    }
+
+    /// The crash points of a recovery, whose image is in memory.
+    fn crash_in_recovery(
+        &mut self,
+        crash: &Crash<'_>,
+        start: Mark,
+        trace: &[Event],
+        depth_first: bool,
+    ) {
+        let sim = self.sim.clone();
+        let base = if depth_first {
+            sim.depth()
+        } else {
+            sim.set_strategy(Strategy::DepthFirst);
+            0
+        };
+        let outer = self.point(crash, start);
+        let mut pending = Pending::new(self.options.model, self.subject.unit());
+        for (i, event) in trace.iter().enumerate() {
+            Self::advance(&sim, &mut pending, event);
+            let newest = match event.kind {
+                EventKind::Store { old, new, .. } if old != new => Some(pending.newest()),
+                EventKind::Store16 { old, new, .. } if old != new => None,
+                EventKind::Resize { .. } | EventKind::Zero { .. } => None,
+                _ => continue,
+            };
+            let inner_start = sim.mark();
+            let from = sim.expose(&pending, newest);
+            let opened = sim.mark();
+            let mut images = 0;
+            loop {
+                sim.begin_image(base);
+                let result = self.check(&crash.expected, false, false);
+                images += 1;
+                self.totals.images += 1;
+                self.totals.nested_images += 1;
+                if let Err(fault) = result {
+                    let inner = Point {
+                        events: i + 1,
+                        completed: false,
+                        decisions: sim.decisions(inner_start),
+                    };
+                    let violation = self.violation(crash, fault, outer.clone(), Some(inner));
+                    self.totals.count(violation);
+                }
+                sim.roll_back(opened);
+                if !sim.next_image(base) || images >= 64 || self.enough() {
+                    break;
+                }
+            }
+            sim.forget_below(base);
+            sim.roll_back(inner_start);
+            sim.close(from);
+            if self.enough() {
+                return;
+            }
+        }
+    }
+
+    /// Recovers what is in memory and asks the oracles. Returns recovery's trace, if wanted.
+    fn check(
+        &mut self,
+        expected: &Expected<'_>,
+        thorough: bool,
+        traced: bool,
+    ) -> Result<Vec<Event>, Fault> {
+        let (subject, sim) = (self.subject, self.sim.clone());
+        let mut observed = std::mem::take(&mut self.observed);
+        sim.set_frozen(false);
+        sim.set_thread(0);
+        sim.set_limit(RECOVERY_STEPS);
+        let result = quietly(|| {
+            let opened = subject.open()?;
+            let trace = if traced { sim.take_trace() } else { Vec::new() };
+            let live = match opened {
+                Opened::Live(live) => live,
+                Opened::Absent if expected.creating => {
+                    if thorough {
+                        let made = subject.create().map_err(|e| {
+                            let what = format!("creating it again: {e}");
+                            Fault::new(FaultKind::Progress, what)
+                        })?;
+                        sim.set_frozen(true);
+                        drop(made);
+                    }
+                    return Ok(trace);
+                }
+                Opened::Absent => {
+                    return Err(Fault::new(FaultKind::Lost, "the structure is not there"));
+                }
+            };
+            live.verify()?;
+            observe(&*live, &mut observed)?;
+            expected.check(&observed)?;
+            let live = if thorough {
+                let live = again(subject, &sim, live, &observed)?;
+                return progress(subject, &sim, live, &observed).map(|()| trace);
+            } else {
+                live
+            };
+            sim.set_frozen(true);
+            drop(live);
+            Ok(trace)
+        });
+        self.observed = observed;
+        // Whatever a panic left open must not write either.
+        sim.set_limit(u64::MAX);
+        result.and_then(|inner| inner)
+    }
+
+    fn violation(
+        &self,
+        crash: &Crash<'_>,
+        fault: Fault,
+        point: Point,
+        nested: Option<Point>,
+    ) -> Violation {
+        let stores: Vec<&PendingStore> = crash.pending.domains().flatten().collect();
+        let mut lost = Vec::new();
+        for decision in &point.decisions {
+            let of_word = stores.iter().filter(|store| store.word == decision.word);
+            lost.extend(of_word.skip(usize::from(decision.kept)).map(|store| Lost {
+                at: u64::from(store.word) * 8,
+                value: store.value,
+                site: store.site.to_string(),
+                thread: store.thread,
+            }));
+        }
+        let last_site = match crash.events {
+            0 => String::new(),
+            n => self.recording.events[n - 1].site.to_string(),
+        };
+        Violation {
+            fault,
+            step: crash.step,
+            action: self.recording.steps[crash.step].action,
+            point,
+            nested,
+            last_site,
+            lost,
+        }
+    }
+
+    fn replay(&mut self, point: &Point, nested: Option<&Point>) {
+        let sim = self.sim.clone();
+        let _attached = sim.attach();
+        let recording = self.recording;
+        let mut pending = Pending::new(self.options.model, self.subject.unit());
+        for (number, step) in recording.steps.iter().enumerate() {
+            let to = step.end.min(point.events);
+            for event in &recording.events[step.begin..to.max(step.begin)] {
+                Self::advance(&sim, &mut pending, event);
+            }
+            let here = point.events > step.begin && point.events <= step.end;
+            let ends_empty = point.completed && point.events == step.end;
+            if !(here || ends_empty) || (here && point.events == step.begin) {
+                continue;
+            }
+            let crash = Crash {
+                step: number,
+                events: point.events,
+                completed: point.completed,
+                expected: Expected {
+                    before: if point.completed {
+                        &step.after
+                    } else {
+                        &step.before
+                    },
+                    after: &step.after,
+                    creating: step.action == Action::Create && !point.completed,
+                },
+                pending: &pending,
+            };
+            sim.note_changes(true);
+            let start = sim.mark();
+            let from = sim.expose(&pending, None);
+            sim.set_strategy(Strategy::Oldest);
+            sim.impose(&point.decisions);
+            if let Some(inner) = nested {
+                sim.start_trace();
+                let trace = self.check(&crash.expected, false, true).unwrap_or_default();
+                sim.set_sink(None);
+                sim.roll_back(start);
+                sim.impose(&point.decisions);
+                let mut pending = Pending::new(self.options.model, self.subject.unit());
+                for event in trace.iter().take(inner.events) {
+                    Self::advance(&sim, &mut pending, event);
+                }
+                let again = sim.expose(&pending, None);
+                sim.impose(&inner.decisions);
+                if let Err(fault) = self.check(&crash.expected, false, false) {
+                    let found = self.violation(&crash, fault, point.clone(), Some(inner.clone()));
+                    self.totals.count(found);
+                }
+                sim.roll_back(start);
+                sim.close(again);
+            } else if let Err(fault) = self.check(&crash.expected, true, false) {
+                let found = self.violation(&crash, fault, point.clone(), None);
+                self.totals.count(found);
+            }
+            sim.roll_back(start);
+            sim.close(from);
+            sim.note_changes(false);
+            return;
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Mutation: whether the explorer notices when an instruction that makes things durable is missing.
+//!
+//! Three kinds of mutants, one at a time, under a model that they matter in:
+//!
+//! * every flush, fence and store fence that the workloads reach, switched off by its place in the
+//!   source, in operations and in recovery;
+//! * *early publish*: a store that follows a fence is made before what the fence made durable was
+//!   flushed;
+//! * *swap*: two neighbouring stores to different lines, kept apart by a fence, change places.
+//!
+//! The last two are made in the trace. A mutant that no oracle notices is a missing oracle or a wasted
+//! instruction. Waste that needs no crash to be seen is counted too: flushes of clean lines, fences with
+//! nothing to wait for.
+
+use crate::explore::{Options, Totals, Violation, explore};
+use crate::record::{Mutation, Recording, record};
+use crate::subject::Subject;
+use crate::workload::{Kind, Workload};
+use bristlecone_pmem::media::sim::{Event, EventKind, Model, Site, SiteKind, line_of};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::panic::Location;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How mutants are explored.
+#[derive(Clone, Debug)]
+pub struct MutantOptions {
+    /// The persistency model. Under `eadr` flushes do nothing anyway, so only fences are mutated.
+    pub model: Model,
+    /// Operations in each workload.
+    pub ops: usize,
+    /// Which workloads.
+    pub kinds: Vec<Kind>,
+    /// Seeds of the workloads: each kind with each.
+    pub seeds: Vec<u64>,
+    /// Threads.
+    pub workers: usize,
+    /// Most time for one mutant that nothing notices.
+    pub patience: Duration,
+}
+
+/// A mutant: what is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mutant {
+    /// An instruction is switched off.
+    Off(Site),
+    /// The store at the second place is made before what the fence at the first place made durable was
+    /// flushed.
+    EarlyPublish(Place, Place),
+    /// The stores at these places change places.
+    Swap(Place, Place),
+}
+
+/// File, line, column.
+pub type Place = (&'static str, u32, u32);
+
+impl std::fmt::Display for Mutant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Off(site) => write!(f, "{site}"),
+            Self::EarlyPublish(fence, store) => write!(
+                f,
+                "{}:{} (store before the fence at {}:{})",
+                store.0, store.1, fence.0, fence.1
+            ),
+            Self::Swap(a, b) => write!(
+                f,
+                "{}:{} (store swapped with the one at {}:{})",
+                b.0, b.1, a.0, a.1
+            ),
+        }
+    }
+}
+
+/// A site all or some of whose executions did nothing.
+#[derive(Clone, Debug)]
+pub struct Waste {
+    /// The site.
+    pub site: Site,
+    /// How often it was executed.
+    pub executed: u64,
+    /// How often in vain.
+    pub wasted: u64,
+}
+
+/// What came of the mutants.
+#[derive(Clone, Debug, Default)]
+pub struct MutantReport {
+    /// Instruction sites that the workloads reached.
+    pub sites: usize,
+    /// Ordering mutants that their traces allow.
+    pub orderings: usize,
+    /// Mutants that were noticed, and the first violation of each.
+    pub killed: Vec<(Mutant, Violation)>,
+    /// Mutants that were noticed before any crash: an operation or opening failed.
+    pub failed_live: Vec<Mutant>,
+    /// Mutants that nothing noticed.
+    pub survivors: Vec<Mutant>,
+    /// Sites that did nothing every time they were executed.
+    pub waste: Vec<Waste>,
+    /// Sites that did nothing some of the time.
+    pub partly_wasted: Vec<Waste>,
+    /// Images recovered.
+    pub images: u64,
+}
+
+fn place(at: &'static Location<'static>) -> Place {
+    (at.file(), at.line(), at.column())
+}
+
+/// A recorded workload and the sites in it.
+struct Recorded {
+    workload: Workload,
+    recording: Recording,
+    sites: BTreeSet<Site>,
+}
+
+/// Explores every mutant of `subject`. `seen` hears how many are done, and of how many.
+///
+/// # Errors
+/// The subject failed without being mutated.
+pub fn mutants(
+    subject: &dyn Subject,
+    options: &MutantOptions,
+    seen: &(dyn Fn(usize, usize) + Sync),
+) -> Result<MutantReport, crate::subject::Fault> {
+    let mut recorded = Vec::new();
+    for seed in &options.seeds {
+        for kind in &options.kinds {
+            let workload = Workload::generate(*kind, options.ops, *seed, subject);
+            let recording = record(subject, &workload, &Mutation::default())?;
+            let sites = sites_of(&recording.events);
+            recorded.push(Recorded {
+                workload,
+                recording,
+                sites,
+            });
+        }
+    }
+    let mut report = MutantReport::default();
+    let mut sites: BTreeSet<Site> = recorded.iter().flat_map(|r| &r.sites).copied().collect();
+    // Recovery has sites of its own, some of which only certain images reach.
+    for r in &recorded {
+        let mut quick = Options::new(options.model);
+        quick.nested = true;
+        quick.bound = 24;
+        quick.samples = 0;
+        quick.thorough_every = 3;
+        quick.deadline = Some(Instant::now() + options.patience / 4);
+        quick.stop_at_first = true;
+        let totals = explore(subject, &r.recording, &quick, &|_| {});
+        report.images += totals.images;
+        sites.extend(totals.recovery_sites);
+        if let Some(violation) = totals.found.first() {
+            return Err(violation.fault.clone());
+        }
+    }
+    sites.retain(|site| match options.model {
+        Model::X86Tso => site.kind != SiteKind::StoreFence,
+        Model::ArmV8 => true,
+        Model::Eadr => site.kind == SiteKind::Fence,
+    });
+    report.sites = sites.len();
+    let mut todo: Vec<Mutant> = sites.into_iter().map(Mutant::Off).collect();
+    let orderings: BTreeSet<Mutant> = recorded
+        .iter()
+        .flat_map(|r| orderings_of(&r.recording))
+        .collect();
+    if options.model != Model::Eadr {
+        report.orderings = orderings.len();
+        todo.extend(orderings);
+    }
+    (report.waste, report.partly_wasted) = waste_of(&recorded);
+
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(report);
+    std::thread::scope(|scope| {
+        for _ in 0..options.workers.max(1) {
+            scope.spawn(|| {
+                // ORDERING: Relaxed; only the number matters.
+                while let Some(mutant) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let fate = try_mutant(subject, options, &recorded, *mutant);
+                    let mut report = results.lock().unwrap_or_else(PoisonError::into_inner);
+                    report.images += fate.images;
+                    match fate.outcome {
+                        Outcome::Killed(violation) => report.killed.push((*mutant, *violation)),
+                        Outcome::FailedLive => report.failed_live.push(*mutant),
+                        Outcome::Survived => report.survivors.push(*mutant),
+                    }
+                    let done =
+                        report.killed.len() + report.failed_live.len() + report.survivors.len();
+                    seen(done, todo.len());
+                }
+            });
+        }
+    });
+    let mut report = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.killed.sort_by_key(|(mutant, _)| *mutant);
+    report.failed_live.sort();
+    report.survivors.sort();
+    Ok(report)
+}
+
+enum Outcome {
+    Killed(Box<Violation>),
+    FailedLive,
+    Survived,
+}
+
+struct Fate {
+    outcome: Outcome,
+    images: u64,
+}
+
+fn try_mutant(
+    subject: &dyn Subject,
+    options: &MutantOptions,
+    recorded: &[Recorded],
+    mutant: Mutant,
+) -> Fate {
+    let until = Instant::now() + options.patience;
+    let mut images = 0;
+    // First where the mutant is at work, quickly; then thoroughly, crashes in recovery included.
+    let mut order: Vec<&Recorded> = recorded.iter().collect();
+    order.sort_by_key(|r| match mutant {
+        Mutant::Off(site) => !r.sites.contains(&site),
+        _ => !orderings_of(&r.recording).contains(&mutant),
+    });
+    for (bound, thorough_every, nested) in [(200, 60, false), (400, 3, true), (2000, 1, true)] {
+        for r in &order {
+            let (recording, mutation) = match mutant {
+                Mutant::Off(site) => {
+                    let mutation = Mutation {
+                        off: vec![site],
+                        planted: None,
+                    };
+                    match record(subject, &r.workload, &mutation) {
+                        Ok(recording) => (recording, mutation),
+                        Err(_) => {
+                            return Fate {
+                                outcome: Outcome::FailedLive,
+                                images,
+                            };
+                        }
+                    }
+                }
+                ordering => match reordered(&r.recording, ordering) {
+                    Some(recording) => (recording, Mutation::default()),
+                    None => continue,
+                },
+            };
+            let explored = Options {
+                nested,
+                bound,
+                samples: 16,
+                thorough_every,
+                deadline: Some(until),
+                stop_at_first: true,
+                mutation,
+                ..Options::new(options.model)
+            };
+            let Totals {
+                found, images: n, ..
+            } = explore(subject, &recording, &explored, &|_| {});
+            images += n;
+            if let Some(violation) = found.into_iter().next() {
+                return Fate {
+                    outcome: Outcome::Killed(Box::new(violation)),
+                    images,
+                };
+            }
+            if Instant::now() > until {
+                return Fate {
+                    outcome: Outcome::Survived,
+                    images,
+                };
+            }
+        }
+    }
+    Fate {
+        outcome: Outcome::Survived,
+        images,
+    }
+}
+
+/// The instruction sites in a trace.
+pub(crate) fn sites_of(events: &[Event]) -> BTreeSet<Site> {
+    // Most events repeat few places; compare those by address first.
+    let mut seen = HashSet::new();
+    events
+        .iter()
+        .filter_map(|event| Some((event.site, SiteKind::of(&event.kind)?)))
+        .filter(|(at, kind)| seen.insert((std::ptr::from_ref(*at), *kind)))
+        .map(|(at, kind)| Site::new(at, kind))
+        .collect()
+}
+
+/// The word that an event changes, if it changes one.
+fn changes(event: &Event) -> Option<u32> {
+    match event.kind {
+        EventKind::Store { at, old, new } if old != new => Some((at / 8) as u32),
+        EventKind::Store16 { at, old, new } if old != new => Some((at / 8) as u32),
+        _ => None,
+    }
+}
+
+/// A pair of stores by one thread, in one step, with a fence between them.
+struct Pair {
+    /// The last changing store before the fence.
+    before: usize,
+    /// Where that fence's flushes begin.
+    flushes: usize,
+    fence: usize,
+    /// The first changing store after the fence.
+    after: usize,
+}
+
+fn pairs(recording: &Recording) -> Vec<Pair> {
+    let events = &recording.events;
+    let mut found = Vec::new();
+    for step in &recording.steps[recording.explored.min(recording.steps.len())..] {
+        let mut threads: BTreeMap<u8, (Option<usize>, Option<usize>, Option<usize>)> =
+            BTreeMap::new();
+        for (i, event) in events.iter().enumerate().take(step.end).skip(step.begin) {
+            let (store, flush, fence) = threads.entry(event.thread).or_default();
+            if changes(event).is_some() {
+                if let (Some(before), Some(fenced)) = (*store, *fence) {
+                    found.push(Pair {
+                        before,
+                        flushes: flush.unwrap_or(fenced),
+                        fence: fenced,
+                        after: i,
+                    });
+                }
+                (*store, *flush, *fence) = (Some(i), None, None);
+                continue;
+            }
+            match event.kind {
+                EventKind::Flush { .. } if fence.is_none() && flush.is_none() => *flush = Some(i),
+                EventKind::Fence if store.is_some() => *fence = Some(i),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+fn orderings_of(recording: &Recording) -> BTreeSet<Mutant> {
+    let events = &recording.events;
+    let mut all = BTreeSet::new();
+    for pair in pairs(recording) {
+        let [before, fence, after] =
+            [pair.before, pair.fence, pair.after].map(|i| place(events[i].site));
+        let lines = [pair.before, pair.after].map(|i| changes(&events[i]).map(line_of));
+        if lines[0] != lines[1] {
+            all.insert(Mutant::EarlyPublish(fence, after));
+            all.insert(Mutant::Swap(before, after));
+        }
+    }
+    all
+}
+
+/// The trace with every instance of an ordering mutant made.
+fn reordered(recording: &Recording, mutant: Mutant) -> Option<Recording> {
+    let mut events = recording.events.clone();
+    let mut any = false;
+    for pair in pairs(recording) {
+        let places = [pair.before, pair.fence, pair.after].map(|i| place(recording.events[i].site));
+        let to = match mutant {
+            Mutant::EarlyPublish(fence, after) if places[1] == fence && places[2] == after => {
+                pair.flushes
+            }
+            Mutant::Swap(before, after) if places[0] == before && places[2] == after => pair.before,
+            _ => continue,
+        };
+        let moved = changes(&recording.events[pair.after]);
+        let conflict = recording.events[to..pair.after]
+            .iter()
+            .any(|event| changes(event) == moved);
+        if !conflict {
+            events[to..=pair.after].rotate_right(1);
+            any = true;
+        }
+    }
+    any.then(|| Recording {
+        events,
+        ..recording.clone()
+    })
+}
+
+/// Flushes of clean lines and fences with nothing to wait for: sites always and sometimes so.
+fn waste_of(recorded: &[Recorded]) -> (Vec<Waste>, Vec<Waste>) {
+    let mut counts: BTreeMap<Site, (u64, u64)> = BTreeMap::new();
+    for r in recorded {
+        let mut dirty: HashSet<u64> = HashSet::new();
+        let mut waiting: BTreeMap<u8, u64> = BTreeMap::new();
+        for event in &r.recording.events {
+            let wasted = match event.kind {
+                EventKind::Store { at, .. } | EventKind::Store16 { at, .. } => {
+                    dirty.insert(at / 64);
+                    continue;
+                }
+                EventKind::Flush { line } => {
+                    let clean = !dirty.remove(&(line / 64));
+                    *waiting.entry(event.thread).or_default() += u64::from(!clean);
+                    clean
+                }
+                EventKind::Fence => waiting.insert(event.thread, 0).unwrap_or(0) == 0,
+                _ => continue,
+            };
+            if let Some(kind) = SiteKind::of(&event.kind) {
+                let count = counts.entry(Site::new(event.site, kind)).or_default();
+                count.0 += 1;
+                count.1 += u64::from(wasted);
+            }
+        }
+    }
+    let all = counts.into_iter().filter(|(_, count)| count.1 > 0);
+    all.map(|(site, (executed, wasted))| Waste {
+        site,
+        executed,
+        wasted,
+    })
+    .partition(|waste| waste.wasted == waste.executed)
+}

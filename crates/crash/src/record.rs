@@ -1,0 +1,195 @@
+//! Recording: a workload is run once on a simulation; its trace is what is explored.
+
+use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
+use crate::workload::Workload;
+use bristlecone_pmem::media::sim::{Event, Simulation, Site};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What makes a run differ from the real one: instructions switched off, a bug planted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mutation {
+    /// Flushes and fences that do nothing.
+    pub off: Vec<Site>,
+    /// A planted fault.
+    pub planted: Option<&'static str>,
+}
+
+impl Mutation {
+    /// Makes a simulation behave so.
+    pub fn install(&self, sim: &Simulation) {
+        sim.switch_off(&self.off);
+        sim.plant(self.planted);
+    }
+}
+
+/// Entries, ascending by key.
+pub type Content = Arc<Vec<(u64, u64)>>;
+
+/// What was done: an operation, or the creation before the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Pool and structure were made.
+    Create,
+    /// An operation was done.
+    Op(Op),
+}
+
+/// One action and its part of the trace.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What was done.
+    pub action: Action,
+    /// Its first event.
+    pub begin: usize,
+    /// One past its last event.
+    pub end: usize,
+    /// Content before it.
+    pub before: Content,
+    /// Content after it.
+    pub after: Content,
+}
+
+/// A workload's run.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Everything but loads, from the empty simulation on.
+    pub events: Vec<Event>,
+    /// The actions in order.
+    pub steps: Vec<Step>,
+    /// The first step whose crashes are explored.
+    pub explored: usize,
+}
+
+/// What an operation does to a map, and what it must answer.
+pub fn model(map: &mut BTreeMap<u64, u64>, op: &Op) -> Reply {
+    match *op {
+        Op::Insert(k, v) => {
+            if map.contains_key(&k) {
+                return Reply::Refused;
+            }
+            map.insert(k, v);
+        }
+        Op::Upsert(k, v) => {
+            map.insert(k, v);
+        }
+        Op::Update(k, v) => match map.get_mut(&k) {
+            Some(value) => *value = v,
+            None => return Reply::Refused,
+        },
+        Op::Remove(k) => {
+            if map.remove(&k).is_none() {
+                return Reply::Refused;
+            }
+        }
+        Op::Get(k) => return Reply::Found(map.get(&k).copied()),
+        Op::Batch {
+            first,
+            step,
+            count,
+            value,
+        } => {
+            for i in 0..count {
+                map.entry(first + i * step).or_insert(value);
+            }
+        }
+        Op::Reopen | Op::Compact => {}
+    }
+    Reply::Done
+}
+
+/// Opens what must be there.
+pub fn reopen(subject: &dyn Subject) -> Result<Box<dyn Live>, Fault> {
+    match subject.open()? {
+        Opened::Live(live) => Ok(live),
+        Opened::Absent => Err(Fault::new(FaultKind::Lost, "the structure is not there")),
+    }
+}
+
+/// Does `op` and checks the answer against the model.
+pub fn apply(
+    subject: &dyn Subject,
+    live: Box<dyn Live>,
+    map: &mut BTreeMap<u64, u64>,
+    op: &Op,
+) -> Result<Box<dyn Live>, Fault> {
+    let expected = model(map, op);
+    if *op == Op::Reopen {
+        live.close()?;
+        return reopen(subject);
+    }
+    let reply = live.apply(op)?;
+    if reply != expected {
+        return Err(Fault::new(
+            FaultKind::Wrong,
+            format!("{op:?} answered {reply:?}, not {expected:?}"),
+        ));
+    }
+    Ok(live)
+}
+
+/// Runs a workload.
+///
+/// # Errors
+/// A live operation failed or answered wrongly, before any crash.
+pub fn record(
+    subject: &dyn Subject,
+    workload: &Workload,
+    mutation: &Mutation,
+) -> Result<Recording, Fault> {
+    let sim = Simulation::new(subject.capacity());
+    let _attached = sim.attach();
+    mutation.install(&sim);
+    sim.start_trace();
+    let mut map = BTreeMap::new();
+    let empty: Content = Arc::new(Vec::new());
+    let mut steps = vec![Step {
+        action: Action::Create,
+        begin: 0,
+        end: 0,
+        before: Arc::clone(&empty),
+        after: empty,
+    }];
+    let mut events = Vec::new();
+    let mut live = subject.create()?;
+    take(&sim, &mut events);
+    steps[0].end = events.len();
+    for op in workload.setup.iter().chain(&workload.ops) {
+        let before = steps
+            .last()
+            .map_or_else(Content::default, |s| Arc::clone(&s.after));
+        let begin = events.len();
+        live = apply(subject, live, &mut map, op)?;
+        take(&sim, &mut events);
+        let after: Vec<(u64, u64)> = map.iter().map(|(k, v)| (*k, *v)).collect();
+        let after = if after == *before {
+            Arc::clone(&before)
+        } else {
+            Arc::new(after)
+        };
+        steps.push(Step {
+            action: Action::Op(*op),
+            begin,
+            end: events.len(),
+            before,
+            after,
+        });
+    }
+    sim.set_sink(None);
+    sim.set_frozen(true);
+    drop(live);
+    Ok(Recording {
+        events,
+        steps,
+        explored: if workload.creation {
+            0
+        } else {
+            workload.setup.len() + 1
+        },
+    })
+}
+
+fn take(sim: &Simulation, events: &mut Vec<Event>) {
+    events.extend(sim.take_trace());
+    sim.start_trace();
+}

@@ -1,0 +1,116 @@
+//! What can be explored, by name.
+
+pub mod lbtree;
+#[cfg(test)]
+mod tests;
+
+use crate::subject::{Fault, FaultKind, Subject};
+use bristlecone_pmem::media::Sim;
+use bristlecone_pmem::{OpenError, Pool, PoolOptions};
+use lbtree::LbSubject;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The name that messages give to the simulated pool.
+const PATH: &str = "simulated pool";
+
+/// Every design, and the structure that is known to be right; none of those that are known to be wrong.
+#[must_use]
+pub fn all() -> Vec<Box<dyn Subject>> {
+    vec![
+        Box::new(LbSubject::<u64, u64, 1>::new(true)),
+        Box::new(LbSubject::<u64, u64, 2>::new(true)),
+        Box::new(LbSubject::<[u8], [u8], 1>::new(true)),
+        Box::new(LbSubject::<[u8], [u8], 2>::new(true)),
+        Box::new(LbSubject::<u64, u64, 1>::new(false)),
+    ]
+}
+
+/// The names of all subjects.
+#[must_use]
+pub fn names() -> Vec<String> {
+    all().iter().map(|subject| subject.name()).collect()
+}
+
+/// The subject of that name.
+#[must_use]
+pub fn named(name: &str) -> Option<Box<dyn Subject>> {
+    all().into_iter().find(|subject| subject.name() == name)
+}
+
+/// The subject of that name, or else every one of [`all`] whose name is `prefix` and more
+/// (`lbtree`: in every layout).
+#[must_use]
+pub fn matching(prefix: &str) -> Vec<Box<dyn Subject>> {
+    match named(prefix) {
+        Some(subject) => vec![subject],
+        None => all()
+            .into_iter()
+            .filter(|subject| {
+                let name = subject.name();
+                name.strip_prefix(prefix)
+                    .is_some_and(|rest| rest.starts_with('-'))
+            })
+            .collect(),
+    }
+}
+
+/// The keys of [`Op::Batch`](crate::subject::Op::Batch); past the largest number they start again at 0.
+pub fn batch_keys(first: u64, step: u64, count: u64) -> impl Iterator<Item = u64> {
+    (0..count).map(move |i| first.wrapping_add(step.wrapping_mul(i)))
+}
+
+/// Opens the pool in the simulation; `None` if none was ever made there.
+///
+/// While a pool is made, its superblock's first copy is written last but one and its second copy last. A
+/// crash before the first copy is whole leaves what [`OpenError::NotAPool`] names; every other error
+/// is one of a pool that was there.
+fn open_pool() -> Result<Option<Arc<Pool<Sim>>>, Fault> {
+    match Pool::open(Path::new(PATH), &PoolOptions::default()) {
+        Ok(pool) => Ok(Some(pool)),
+        Err(OpenError::NotAPool { .. }) => Ok(None),
+        Err(e) => Err(Fault::new(FaultKind::Recovery, e.to_string())),
+    }
+}
+
+/// Opens the pool that an earlier try left, or makes one.
+fn make_pool() -> Result<Arc<Pool<Sim>>, Fault> {
+    match open_pool()? {
+        Some(pool) => Ok(pool),
+        None => Pool::create(Path::new(PATH), &PoolOptions::default())
+            .map_err(|e| Fault::new(FaultKind::Progress, format!("making the pool: {e}"))),
+    }
+}
+
+/// Checks the pool under a structure. `settled`: nothing was done since it was opened.
+fn verify_pool(pool: &Pool<Sim>, settled: bool) -> Result<(), Fault> {
+    let report = pool.verify().map_err(|violation| {
+        let kind = if violation.leak {
+            FaultKind::Leak
+        } else {
+            FaultKind::Structure
+        };
+        Fault::new(kind, violation.what)
+    })?;
+    let info = pool.info();
+    if info.used_bytes + info.free_bytes != info.pool_bytes {
+        return Err(Fault::new(
+            FaultKind::Leak,
+            format!(
+                "{} bytes used and {} free of {}",
+                info.used_bytes, info.free_bytes, info.pool_bytes
+            ),
+        ));
+    }
+    if settled && report.ownerless_chunks + report.idle_chunks > 0 {
+        return Err(Fault::new(
+            FaultKind::Leak,
+            format!(
+                "recovery left {} chunks to roots that are not there and {} to the tree with nothing \
+                 in them",
+                report.ownerless_chunks, report.idle_chunks
+            ),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! Every subject against a model map, closed and crashed without loss; no explorer involved.
+
+use super::{all, batch_keys, matching, named, names};
+use crate::subject::{Live, Op, Opened, Reply, Subject};
+use bristlecone_pmem::media::sim::Simulation;
+use std::collections::BTreeMap;
+
+/// What `op` does to the model, and what it answers.
+fn expect(model: &mut BTreeMap<u64, u64>, op: &Op) -> Reply {
+    match *op {
+        Op::Insert(key, value) => match model.entry(key) {
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(value);
+                Reply::Done
+            }
+            std::collections::btree_map::Entry::Occupied(_) => Reply::Refused,
+        },
+        Op::Upsert(key, value) => {
+            model.insert(key, value);
+            Reply::Done
+        }
+        Op::Update(key, value) => match model.get_mut(&key) {
+            Some(there) => {
+                *there = value;
+                Reply::Done
+            }
+            None => Reply::Refused,
+        },
+        Op::Remove(key) => match model.remove(&key) {
+            Some(_) => Reply::Done,
+            None => Reply::Refused,
+        },
+        Op::Get(key) => Reply::Found(model.get(&key).copied()),
+        Op::Batch {
+            first,
+            step,
+            count,
+            value,
+        } => {
+            for key in batch_keys(first, step, count) {
+                model.entry(key).or_insert(value);
+            }
+            Reply::Done
+        }
+        Op::Compact | Op::Reopen => Reply::Done,
+    }
+}
+
+fn check(subject: &dyn Subject, live: &dyn Live, model: &BTreeMap<u64, u64>, when: &str) {
+    let name = subject.name();
+    live.verify()
+        .unwrap_or_else(|fault| panic!("{name}, {when}: {fault}"));
+    let mut seen = Vec::new();
+    live.observe(&mut |key, value| seen.push((key, value)))
+        .unwrap_or_else(|fault| panic!("{name}, {when}: {fault}"));
+    let expected: Vec<(u64, u64)> = model.iter().map(|(key, value)| (*key, *value)).collect();
+    assert_eq!(seen, expected, "{name}, {when}");
+}
+
+fn open(subject: &dyn Subject) -> Box<dyn Live> {
+    match subject.open() {
+        Ok(Opened::Live(live)) => live,
+        Ok(Opened::Absent) => panic!("{}: gone", subject.name()),
+        Err(fault) => panic!("{}: {fault}", subject.name()),
+    }
+}
+
+/// Operations that collide, over `keys` keys (1 to 32) of the subject's range.
+fn operations(subject: &dyn Subject, seed: u64, count: usize) -> Vec<Op> {
+    let mut state = seed;
+    let mut next = move |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let keys = subject.max_key().min(60);
+    let mut ops = Vec::new();
+    for i in 0..count as u64 {
+        let key = next(keys + 1);
+        let value = if next(8) == 0 { 0 } else { next(1 << 20) };
+        let op = match next(10) {
+            0..4 => Op::Insert(key, value),
+            4 => Op::Upsert(key, value),
+            5 => Op::Update(key, value),
+            // Phases of mostly removals, so that leaves empty.
+            6..8 => Op::Remove(key),
+            8 if i % 64 > 40 => Op::Remove(key),
+            8 => Op::Get(key),
+            _ if i % 16 == 0 => Op::Compact,
+            _ => Op::Batch {
+                first: key,
+                step: 1 + next(3),
+                count: next(6),
+                value,
+            },
+        };
+        let inside = match op {
+            Op::Batch {
+                first, step, count, ..
+            } => batch_keys(first, step, count).all(|key| key <= subject.max_key()),
+            _ => true,
+        };
+        if inside && subject.can(&op) {
+            ops.push(op);
+        }
+    }
+    ops
+}
+
+#[test]
+fn subjects_answer_like_a_map_and_survive_closing_and_crashes_without_loss() {
+    for subject in all() {
+        let subject = subject.as_ref();
+        for seed in 0..4 {
+            let simulation = Simulation::new(subject.capacity());
+            let _attached = simulation.attach();
+            assert!(matches!(subject.open(), Ok(Opened::Absent)));
+            let mut live = subject.create().unwrap_or_else(|f| panic!("{f}"));
+            let mut model = BTreeMap::new();
+            check(subject, live.as_ref(), &model, "created");
+            for (i, op) in operations(subject, seed, 400).iter().enumerate() {
+                let reply = live.apply(op).unwrap_or_else(|f| panic!("{f}"));
+                let expected = expect(&mut model, op);
+                assert_eq!(reply, expected, "{}: {op:?}, step {i}", subject.name());
+                if i % 10 == 0 {
+                    check(subject, live.as_ref(), &model, "live");
+                }
+                if i % 50 == 49 {
+                    live.close().unwrap_or_else(|f| panic!("{f}"));
+                    live = open(subject);
+                    check(subject, live.as_ref(), &model, "after a clean close");
+                } else if i % 25 == 24 {
+                    simulation.set_frozen(true);
+                    drop(live);
+                    simulation.set_frozen(false);
+                    live = open(subject);
+                    check(subject, live.as_ref(), &model, "after a crash");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn names_find_their_subjects() {
+    let names = names();
+    for name in &names {
+        assert_eq!(named(name).map(|s| s.name()).as_ref(), Some(name));
+        assert_eq!(matching(name).len(), 1, "{name}");
+    }
+    let mut sorted = names.clone();
+    sorted.sort();
+    sorted.dedup();
+    assert_eq!(sorted.len(), names.len(), "no name twice");
+    assert_eq!(matching("lbtree").len(), 5);
+    assert_eq!(matching("lbtree-256").len(), 3);
+    assert!(named("lbtree").is_none());
+    assert!(matching("lb").is_empty());
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn recovery_and_checks_are_fast() {
+    for subject in all() {
+        let simulation = Simulation::new(subject.capacity());
+        let _attached = simulation.attach();
+        let live = subject.create().unwrap_or_else(|f| panic!("{f}"));
+        for key in 0..40.min(subject.max_key()) {
+            live.apply(&Op::Insert(key, key * 3))
+                .unwrap_or_else(|f| panic!("{f}"));
+        }
+        simulation.set_frozen(true);
+        drop(live);
+        simulation.set_frozen(false);
+        simulation.note_changes(true);
+        let mut times = [0u128; 4];
+        const ROUNDS: u32 = 2000;
+        for _ in 0..ROUNDS {
+            let mark = simulation.mark();
+            let started = std::time::Instant::now();
+            let live = open(subject.as_ref());
+            times[0] += started.elapsed().as_nanos();
+            let started = std::time::Instant::now();
+            live.verify().unwrap_or_else(|f| panic!("{f}"));
+            times[1] += started.elapsed().as_nanos();
+            let started = std::time::Instant::now();
+            let mut n = 0;
+            live.observe(&mut |_, _| n += 1)
+                .unwrap_or_else(|f| panic!("{f}"));
+            times[2] += started.elapsed().as_nanos();
+            let started = std::time::Instant::now();
+            simulation.set_frozen(true);
+            drop(live);
+            simulation.set_frozen(false);
+            times[3] += started.elapsed().as_nanos();
+            simulation.roll_back(mark);
+        }
+        let [open, verify, observe, drop] = times.map(|t| t as f64 / f64::from(ROUNDS) / 1000.0);
+        println!(
+            "{}: open {open:.1} us, verify {verify:.1} us, observe {observe:.1} us, drop {drop:.1} us",
+            subject.name()
+        );
+    }
+}

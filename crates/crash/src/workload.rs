@@ -1,0 +1,305 @@
+//! Workloads: short lists of operations that bring a structure to where its crash states are interesting.
+
+use crate::subject::{Op, Subject};
+use std::fmt;
+
+/// A small generator (splitmix64), so that a seed means the same on every machine and version.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The generator of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed ^ 0x5DEE_CE66_D1CE_4E5B)
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    /// A number below `n` (which is not 0).
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next_u64() % n.max(1)
+    }
+}
+
+/// Which kind of workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Everything, at random, on a few dozen keys.
+    Mixed,
+    /// Random new keys only: nodes fill and split.
+    Split,
+    /// Removals from full nodes, few insertions: nodes empty and go.
+    Merge,
+    /// Ascending keys.
+    Dense,
+    /// Everything that is there is removed, in random order, and some of it comes back.
+    Drain,
+    /// Values are replaced in place.
+    Update,
+    /// Smallest and largest keys, and neighbours.
+    Boundary,
+    /// Batches, clean closing and reopening, giving space back.
+    Upkeep,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 8] = [
+        Self::Mixed,
+        Self::Split,
+        Self::Merge,
+        Self::Dense,
+        Self::Drain,
+        Self::Update,
+        Self::Boundary,
+        Self::Upkeep,
+    ];
+
+    /// The name that the command line uses.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mixed => "mixed",
+            Self::Split => "split",
+            Self::Merge => "merge",
+            Self::Dense => "dense",
+            Self::Drain => "drain",
+            Self::Update => "update",
+            Self::Boundary => "boundary",
+            Self::Upkeep => "upkeep",
+        }
+    }
+
+    /// The kind of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What to do: first `setup`, whose crashes are not looked at, then `ops`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// Operations before the explored ones. Empty if creation is explored too.
+    pub setup: Vec<Op>,
+    /// Operations whose crash points are explored.
+    pub ops: Vec<Op>,
+    /// Whether crashes while the structure is being created are explored.
+    pub creation: bool,
+}
+
+/// Keys are this far apart, so that others fit between them.
+const STEP: u64 = 16;
+
+impl Workload {
+    /// `ops` operations of a kind.
+    #[must_use]
+    pub fn generate(kind: Kind, ops: usize, seed: u64, subject: &dyn Subject) -> Self {
+        let mut rng = Rng::new(seed ^ (kind as u64) << 56);
+        let most = subject.max_key();
+        let step = if most / STEP < 256 { 1 } else { STEP };
+        let range = (most / step).clamp(1, 96);
+        let mut w = Self {
+            creation: kind == Kind::Upkeep,
+            ..Self::default()
+        };
+        let key = |rng: &mut Rng| rng.below(range) * step + rng.below(2.min(step));
+        let value = |rng: &mut Rng| 1 + rng.below(1 << 20);
+        match kind {
+            Kind::Mixed => {
+                for _ in 0..rng.below(50) {
+                    w.setup.push(Op::Upsert(key(&mut rng), value(&mut rng)));
+                }
+                for _ in 0..ops {
+                    let (k, v) = (key(&mut rng), value(&mut rng));
+                    w.ops.push(match rng.below(20) {
+                        0..6 => Op::Insert(k, v),
+                        6..11 => Op::Upsert(k, v),
+                        11..13 => Op::Update(k, v),
+                        13..18 => Op::Remove(k),
+                        18 => Op::Batch {
+                            first: k,
+                            step: step.max(2) / 2,
+                            count: (2 + rng.below(6)).min(most.saturating_sub(k).max(1)),
+                            value: v,
+                        },
+                        _ => Op::Get(k),
+                    });
+                }
+            }
+            Kind::Split => {
+                // Full leaves of one to four blocks, or nearly.
+                for i in 0..10 + rng.below(48) {
+                    w.setup
+                        .push(Op::Upsert((i % range) * step, value(&mut rng)));
+                }
+                for _ in 0..ops {
+                    let k = rng.below(range * step);
+                    w.ops.push(Op::Insert(k, value(&mut rng)));
+                }
+            }
+            Kind::Merge => {
+                for i in 0..range.min(40 + rng.below(40)) {
+                    w.setup.push(Op::Upsert(i * step, value(&mut rng)));
+                }
+                // A window of keys goes, so that whole leaves do.
+                let mut at = rng.below(range);
+                for i in 0..ops {
+                    if i % 9 == 8 {
+                        w.ops.push(Op::Insert(key(&mut rng), value(&mut rng)));
+                    } else {
+                        w.ops.push(Op::Remove(at % range * step));
+                        at += 1;
+                    }
+                }
+            }
+            Kind::Dense => {
+                let start = rng.below(1 << 16);
+                for i in 0..ops as u64 {
+                    w.ops
+                        .push(Op::Insert((start + i).min(most), value(&mut rng)));
+                }
+            }
+            Kind::Drain => {
+                let mut keys: Vec<u64> = (0..range.min(ops as u64 * 3 / 4)).collect();
+                for k in &keys {
+                    w.setup.push(Op::Upsert(k * step, value(&mut rng)));
+                }
+                for i in (1..keys.len()).rev() {
+                    keys.swap(i, rng.below(i as u64 + 1) as usize);
+                }
+                w.ops.extend(keys.iter().map(|k| Op::Remove(k * step)));
+                while w.ops.len() < ops {
+                    w.ops.push(Op::Insert(key(&mut rng), value(&mut rng)));
+                }
+            }
+            Kind::Update => {
+                let n = range.min(20 + rng.below(16));
+                for i in 0..n {
+                    w.setup.push(Op::Upsert(i * step, value(&mut rng)));
+                }
+                for _ in 0..ops {
+                    let k = rng.below(n + 1) * step;
+                    w.ops.push(if rng.below(2) == 0 {
+                        Op::Update(k.min(most), value(&mut rng))
+                    } else {
+                        Op::Upsert(k.min(most), value(&mut rng))
+                    });
+                }
+            }
+            Kind::Boundary => {
+                let ends = [0, 1, 2, most / 2, most - 2, most - 1, most];
+                for i in 0..rng.below(20) {
+                    w.setup.push(Op::Upsert((i * step).min(most), i));
+                }
+                for _ in 0..ops {
+                    let k = ends[rng.below(ends.len() as u64) as usize];
+                    let v = [0, 1, value(&mut rng)][rng.below(3) as usize];
+                    w.ops.push(match rng.below(8) {
+                        0..4 => Op::Upsert(k, v),
+                        4 => Op::Insert(key(&mut rng), v),
+                        5 => Op::Update(k, v),
+                        _ => Op::Remove(k),
+                    });
+                }
+            }
+            Kind::Upkeep => {
+                for i in 0..ops {
+                    let (k, v) = (key(&mut rng), value(&mut rng));
+                    w.ops.push(match (i + 1) % 12 {
+                        6 => Op::Reopen,
+                        0 => Op::Compact,
+                        _ => match rng.below(8) {
+                            0 | 1 => Op::Batch {
+                                first: k,
+                                step: 1,
+                                count: (2 + rng.below(12)).min(most.saturating_sub(k).max(1)),
+                                value: v,
+                            },
+                            2..5 => Op::Upsert(k, v),
+                            _ => Op::Remove(k),
+                        },
+                    });
+                }
+            }
+        }
+        let cannot = |op: &Op| !subject.can(op);
+        w.setup.retain(|op| !cannot(op));
+        w.ops.retain(|op| !cannot(op));
+        w
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::{Fault, Live, Opened};
+
+    struct Numbers(u64);
+
+    impl Subject for Numbers {
+        fn name(&self) -> String {
+            "numbers".into()
+        }
+        fn create(&self) -> Result<Box<dyn Live>, Fault> {
+            unreachable!("only generated for")
+        }
+        fn open(&self) -> Result<Opened, Fault> {
+            unreachable!("only generated for")
+        }
+        fn can(&self, op: &Op) -> bool {
+            !matches!(op, Op::Compact)
+        }
+        fn max_key(&self) -> u64 {
+            self.0
+        }
+    }
+
+    fn keys(op: &Op) -> Vec<u64> {
+        match *op {
+            Op::Insert(k, _) | Op::Upsert(k, _) | Op::Update(k, _) | Op::Remove(k) | Op::Get(k) => {
+                vec![k]
+            }
+            Op::Batch {
+                first, step, count, ..
+            } => (0..count).map(|i| first + i * step).collect(),
+            Op::Reopen | Op::Compact => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn workloads_are_repeatable_and_keep_to_what_the_subject_can() {
+        for most in [15, 300, u64::MAX] {
+            let subject = Numbers(most);
+            for kind in Kind::ALL {
+                let a = Workload::generate(kind, 60, 7, &subject);
+                assert_eq!(a, Workload::generate(kind, 60, 7, &subject), "{kind}");
+                assert!(a.ops.len() >= 50, "{kind}: {} operations", a.ops.len());
+                assert_eq!(Kind::named(kind.name()), Some(kind));
+                for op in a.setup.iter().chain(&a.ops) {
+                    assert_ne!(*op, Op::Compact);
+                    for key in keys(op) {
+                        assert!(key <= most, "{kind}: {op:?} above {most}");
+                    }
+                }
+                if most > 15 {
+                    assert_ne!(a, Workload::generate(kind, 60, 8, &subject), "{kind}");
+                }
+            }
+        }
+    }
+}
