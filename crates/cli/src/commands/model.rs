@@ -3,6 +3,7 @@
 use crate::args::Model;
 use crate::failure::{Failure, Outcome};
 use crate::progress;
+use bristlecone_lab::LabError;
 use bristlecone_lab::model::{self, Device, ModelError, ModelReport, RunSpec};
 use std::io::{self, Write};
 
@@ -32,7 +33,12 @@ pub fn run(args: &Model) -> Outcome {
 }
 
 fn failed(error: ModelError) -> Failure {
-    Failure::new(error.to_string())
+    match error {
+        ModelError::UnknownDevice { .. } | ModelError::Lab(LabError::Parameter { .. }) => {
+            Failure::Usage(error.to_string())
+        }
+        error => Failure::new(error.to_string()),
+    }
 }
 
 /// The report for a person.
