@@ -22,8 +22,11 @@ pub(super) struct Design {
     pub index: &'static str,
     /// What a paper's diagram calls it.
     pub name: &'static str,
-    host: fn(&Path, &[u64], Fill) -> Result<Box<dyn Subject>, FigureError>,
+    host: Load,
 }
+
+/// Makes a design's pool at a path, with these sorted keys in it.
+type Load = fn(&Path, &[u64], Fill) -> Result<Box<dyn Subject>, FigureError>;
 
 /// The LB+-Tree with leaves of 256 bytes.
 pub(super) const LBTREE: Design = Design {
