@@ -1,6 +1,10 @@
 //! A device's own figures, measured on the model (`gap-table1`).
 
 use super::Device;
+use super::machine::Machine;
+use super::run::drive;
+use super::trace::Step;
+use crate::workload::Random;
 use serde::Serialize;
 
 /// Bandwidth at a number of threads, in 10^9 bytes a second.
@@ -51,15 +55,120 @@ impl Characteristics {
     }
 }
 
+/// Lines that a bandwidth stream touches, all threads together: 12 MB, so that what the buffers of
+/// a device take in for nothing is below a hundredth.
+const LINES: u64 = 192 << 10;
+/// Loads and flushes that a latency is the mean of.
+const SAMPLES: u64 = 20_000;
+/// Lines that random streams choose among: 4 GiB.
+const RANDOM_LINES: u64 = 1 << 26;
+/// Numbers of threads at which bandwidth is measured.
+const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 28];
+
 /// Measures `device` with streams of loads, stores and flushes on the model; nothing is read back
-/// from the description.
+/// from the description. The stream prefetcher is off, as in tools that measure latency.
 #[must_use]
 pub fn characterise(device: &Device) -> Characteristics {
+    let mut device = device.clone();
+    device.is.core.stream_lines = 0;
+    let device = &device;
+    let mut random = Random::new(1);
     Characteristics {
         device: device.name().into(),
-        sequential_read_ns: 0.0,
-        random_read_ns: 0.0,
-        flush_ns: 0.0,
-        bandwidth: Vec::new(),
+        sequential_read_ns: read_latency(device, |i| i),
+        random_read_ns: read_latency(device, |_| random.below(RANDOM_LINES)),
+        flush_ns: flush_latency(device),
+        bandwidth: THREADS
+            .iter()
+            .map(|&threads| BandwidthPoint {
+                threads,
+                sequential_read_gbps: bandwidth(device, threads, Stream::Loads, false),
+                random_read_gbps: bandwidth(device, threads, Stream::Loads, true),
+                sequential_write_gbps: bandwidth(device, threads, Stream::Writes, false),
+                random_write_gbps: bandwidth(device, threads, Stream::Writes, true),
+            })
+            .collect(),
     }
+}
+
+fn machine(device: &Device, threads: usize) -> Machine {
+    // Streams stay on the device; what lies beside it does not matter.
+    Machine::new(device, device, threads)
+}
+
+/// Mean time of loads that wait for each other.
+fn read_latency(device: &Device, mut line: impl FnMut(u64) -> u64) -> f64 {
+    let mut machine = machine(device, 1);
+    for i in 0..SAMPLES {
+        let load = Step::Load {
+            line: line(i),
+            words: 1,
+        };
+        machine.step(0, load);
+    }
+    machine.clock(0) as f64 / 1e3 / SAMPLES as f64
+}
+
+/// Mean time of storing to a line that is in the cache, flushing it, and a fence.
+fn flush_latency(device: &Device) -> f64 {
+    let mut machine = machine(device, 1);
+    let mut sum = 0;
+    for line in 0..SAMPLES {
+        machine.step(0, Step::Load { line, words: 1 });
+        let before = machine.clock(0);
+        machine.step(0, Step::Store { line, words: 1 });
+        machine.step(0, Step::Flush { line });
+        machine.step(0, Step::Fence);
+        sum += machine.clock(0) - before;
+    }
+    sum as f64 / 1e3 / SAMPLES as f64
+}
+
+/// What a bandwidth is measured with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    /// Loads that do not wait for each other: each is prefetched as far ahead as fill buffers go.
+    Loads,
+    /// Writes of whole lines past the caches, as non-temporal stores do, fenced at the end.
+    Writes,
+}
+
+/// Bytes a nanosecond of `threads` streams at once, each over lines of its own.
+fn bandwidth(device: &Device, threads: usize, stream: Stream, random: bool) -> f64 {
+    let mut machine = machine(device, threads);
+    let each = LINES / threads as u64;
+    let ahead = device.core().line_fill_buffers;
+    // A thread's lines, by number. Sequential regions do not start at the same module.
+    let line = |t: usize, i: u64| {
+        let region = t as u64 * (each.next_multiple_of(64) + 64);
+        if random {
+            Random::new(region + i).below(RANDOM_LINES)
+        } else {
+            region + i
+        }
+    };
+    let mut done = vec![0_u64; threads];
+    drive(&mut machine, threads, |t, steps| {
+        let i = done[t];
+        done[t] += 1;
+        match stream {
+            Stream::Loads if i < each => {
+                if i == 0 {
+                    steps.extend((0..ahead).map(|i| Step::Prefetch { line: line(t, i) }));
+                }
+                let (line, next) = (line(t, i), line(t, i + ahead));
+                steps.push(Step::Load { line, words: 1 });
+                if i + ahead < each {
+                    steps.push(Step::Prefetch { line: next });
+                }
+            }
+            Stream::Writes if i < each => steps.push(Step::NonTemporal { line: line(t, i) }),
+            Stream::Writes if i == each => steps.push(Step::Fence),
+            _ => return Ok::<_, std::convert::Infallible>(false),
+        }
+        Ok(true)
+    })
+    .unwrap_or_else(|never| match never {});
+    let longest = (0..threads).map(|t| machine.clock(t)).max().unwrap_or(0);
+    (each * threads as u64 * 64) as f64 * 1e3 / longest as f64
 }

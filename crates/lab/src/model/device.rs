@@ -10,31 +10,32 @@ use std::path::Path;
 /// Bytes of a cache line, between caches and devices.
 pub(crate) const LINE: u64 = 64;
 
-/// A memory device and the processor in front of it.
+/// A memory device and the processor in front of it. Whatever a value of this type says has been
+/// checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Where the description came from, for messages.
+    file: String,
+    pub(super) is: Description,
+}
+
+/// What a device file says.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Device {
+pub(super) struct Description {
     name: String,
-    /// One line for people.
-    pub summary: String,
-    /// How addresses map to the device.
+    summary: String,
     pub geometry: Geometry,
-    /// What reading costs.
     pub read: Reading,
-    /// What writing costs.
     pub write: Writing,
-    /// The processor. A server of the papers' time unless the file says otherwise.
     #[serde(default)]
     pub core: Core,
-    /// Where the description came from, for messages.
-    #[serde(skip)]
-    file: String,
 }
 
 /// How addresses map to a device.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Geometry {
+pub(super) struct Geometry {
     /// Modules (DIMMs, channels) that work in parallel.
     pub modules: u64,
     /// Bytes that lie on one module before the next one's turn.
@@ -46,7 +47,7 @@ pub struct Geometry {
 /// What reading costs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Reading {
+pub(super) struct Reading {
     /// Load to use, when the line has to come from the media.
     pub latency_ns: f64,
     /// Load to use, when the line is in a read buffer (an open row of DRAM).
@@ -66,7 +67,7 @@ pub struct Reading {
 /// What writing costs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Writing {
+pub(super) struct Writing {
     /// From a flush of a dirty line to its being durable, on an idle device.
     pub accept_ns: f64,
     /// Media lines that a module collects before it writes one (write-combining buffers).
@@ -198,7 +199,31 @@ impl Device {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.is.name
+    }
+
+    /// One line about it, for people.
+    #[must_use]
+    pub fn summary(&self) -> &str {
+        &self.is.summary
+    }
+
+    /// The processor in front of it.
+    #[must_use]
+    pub fn core(&self) -> &Core {
+        &self.is.core
+    }
+
+    /// The same device in front of another processor: one with a smaller cache, or whose flush leaves
+    /// the line.
+    ///
+    /// # Errors
+    /// [`ModelError::Field`] if what `change` set makes no sense.
+    pub fn with_core(&self, change: impl FnOnce(&mut Core)) -> Result<Self, ModelError> {
+        let mut device = self.clone();
+        change(&mut device.is.core);
+        device.check()?;
+        Ok(device)
     }
 
     /// Reads a description; `file` is what messages call it.
@@ -206,25 +231,26 @@ impl Device {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn parse(file: &str, text: &str) -> Result<Self, ModelError> {
-        let mut device: Self = toml::from_str(text).map_err(|e| ModelError::Syntax {
+        let is = toml::from_str(text).map_err(|e| ModelError::Syntax {
             file: file.into(),
             message: e.to_string().trim_end().into(),
         })?;
-        device.file = file.into();
+        let device = Self {
+            file: file.into(),
+            is,
+        };
         device.check()?;
         Ok(device)
     }
 
-    /// Checks every field: the fields are public, so a run checks again what a caller may have set.
-    ///
-    /// # Errors
-    /// [`ModelError::Field`] for the first one that makes no sense.
-    pub fn check(&self) -> Result<(), ModelError> {
+    /// Refuses the first field that makes no sense.
+    fn check(&self) -> Result<(), ModelError> {
         let c = Check(&self.file);
-        if self.name.is_empty() || self.name.chars().any(char::is_whitespace) {
-            return c.wrong("name", format!("{:?}", self.name), "one word");
+        let is = &self.is;
+        if is.name.is_empty() || is.name.chars().any(char::is_whitespace) {
+            return c.wrong("name", format!("{:?}", is.name), "one word");
         }
-        let (g, r, w) = (&self.geometry, &self.read, &self.write);
+        let (g, r, w) = (&is.geometry, &is.read, &is.write);
         c.range("geometry.modules", g.modules, 1, 64)?;
         c.power("geometry.interleave_bytes", g.interleave_bytes, 1 << 30)?;
         c.power("geometry.media_line_bytes", g.media_line_bytes, 4096)?;
@@ -264,7 +290,7 @@ impl Device {
     }
 
     fn check_core(&self, c: &Check<'_>) -> Result<(), ModelError> {
-        let core = &self.core;
+        let core = &self.is.core;
         for (bytes_field, ways_field, bytes, ways) in [
             ("core.l1_bytes", "core.l1_ways", core.l1_bytes, core.l1_ways),
             ("core.l2_bytes", "core.l2_ways", core.l2_bytes, core.l2_ways),
@@ -349,5 +375,197 @@ impl Check<'_> {
             return Ok(());
         }
         self.wrong(field, gbps, "from 0.001 to 1e6 (10^9 bytes a second)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTANE: &str = include_str!("../../devices/optane.toml");
+
+    #[test]
+    fn every_shipped_device_loads_under_its_name() {
+        for name in Device::shipped() {
+            let device = Device::load(name).unwrap();
+            assert_eq!(device.name(), *name);
+            assert!(!device.summary().is_empty());
+        }
+        assert_eq!(Device::shipped().len(), 6);
+        let optane = Device::load("optane").unwrap();
+        assert_eq!(optane.is.geometry.media_line_bytes, 256);
+        assert_eq!(*optane.core(), Core::default());
+    }
+
+    #[test]
+    fn a_users_own_file_is_read_and_what_is_no_device_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mine.toml");
+        let text = OPTANE.replace("\"optane\"", "\"mine\"") + "[core]\nl3_bytes = 4194304\n";
+        std::fs::write(&path, text).unwrap();
+        let device = Device::load(path.to_str().unwrap()).unwrap();
+        assert_eq!(device.name(), "mine");
+        assert_eq!(device.core().l3_bytes, 4 << 20);
+        assert_eq!(device.core().l2_bytes, 1 << 20, "the rest as ever");
+        let missing = Device::load("./no-such.toml").unwrap_err().to_string();
+        assert!(missing.contains("./no-such.toml"), "{missing}");
+        let unknown = Device::load("optan").unwrap_err().to_string();
+        assert!(unknown.contains("\"optan\""), "{unknown}");
+        assert!(unknown.contains("optane, stt-ram"), "{unknown}");
+    }
+
+    /// Each of these lines in place of the right one is refused, with the file, the field and the value
+    /// in the message.
+    #[test]
+    fn every_bad_field_is_named() {
+        for (field, right, wrong, shown) in [
+            ("name", "name = \"optane\"", "name = \"o p\"", "o p"),
+            ("name", "name = \"optane\"", "name = \"\"", "\"\""),
+            ("geometry.modules", "modules = 6", "modules = 0", "0"),
+            ("geometry.modules", "modules = 6", "modules = 65", "65"),
+            (
+                "geometry.media_line_bytes",
+                "media_line_bytes = 256",
+                "media_line_bytes = 255",
+                "255",
+            ),
+            (
+                "geometry.media_line_bytes",
+                "media_line_bytes = 256",
+                "media_line_bytes = 32",
+                "32",
+            ),
+            (
+                "geometry.interleave_bytes",
+                "interleave_bytes = 4096",
+                "interleave_bytes = 128",
+                "128",
+            ),
+            (
+                "read.latency_ns",
+                "latency_ns = 305.0",
+                "latency_ns = 0.0",
+                "0",
+            ),
+            (
+                "read.latency_ns",
+                "latency_ns = 305.0",
+                "latency_ns = nan",
+                "NaN",
+            ),
+            (
+                "read.latency_ns",
+                "latency_ns = 305.0",
+                "latency_ns = inf",
+                "inf",
+            ),
+            (
+                "read.buffered_latency_ns",
+                "latency_ns = 305.0",
+                "latency_ns = 100.0",
+                "123.7",
+            ),
+            ("read.buffers", "\nbuffers = 64", "\nbuffers = 0", "0"),
+            (
+                "read.buffer_bytes",
+                "buffer_bytes = 256",
+                "buffer_bytes = 64",
+                "64",
+            ),
+            (
+                "read.random_media_gbps",
+                "random_media_gbps = 40.0",
+                "random_media_gbps = -1.0",
+                "-1",
+            ),
+            (
+                "read.interface_gbps",
+                "interface_gbps = 128.0",
+                "interface_gbps = 0.0",
+                "0",
+            ),
+            (
+                "write.accept_ns",
+                "accept_ns = 60.0",
+                "accept_ns = -60.0",
+                "-60",
+            ),
+            (
+                "write.combining_buffers",
+                "combining_buffers = 64",
+                "combining_buffers = 0",
+                "0",
+            ),
+            ("write.queue", "queue = 8", "queue = 0", "0"),
+            (
+                "write.media_gbps",
+                "media_gbps = 11.4",
+                "media_gbps = nan",
+                "NaN",
+            ),
+        ] {
+            assert!(OPTANE.contains(right), "{right}");
+            let error = Device::parse("dev.toml", &OPTANE.replace(right, wrong)).unwrap_err();
+            assert!(
+                matches!(&error, ModelError::Field { field: found, .. } if *found == field),
+                "{field}: {error:?}"
+            );
+            let message = error.to_string();
+            let named = format!("dev.toml: {field} cannot be ");
+            assert!(message.starts_with(&named), "{message}");
+            assert!(message[named.len()..].contains(shown), "{message}");
+        }
+    }
+
+    #[test]
+    fn every_bad_field_of_the_core_is_named() {
+        for (line, field) in [
+            ("l1_bytes = 1000", "core.l1_bytes"),
+            ("l1_ways = 0", "core.l1_ways"),
+            ("l2_bytes = 16384", "core.l2_bytes"),
+            ("l2_ways = 65", "core.l2_ways"),
+            ("l2_ns = 0.0", "core.l2_ns"),
+            ("l3_bytes = 0", "core.l3_bytes"),
+            ("l3_ns = nan", "core.l3_ns"),
+            ("peer_ns = -1.0", "core.peer_ns"),
+            ("line_fill_buffers = 0", "core.line_fill_buffers"),
+            ("store_buffer = 0", "core.store_buffer"),
+            ("stream_lines = 65", "core.stream_lines"),
+            ("access_ns = 0.0", "core.access_ns"),
+            ("operation_ns = inf", "core.operation_ns"),
+            ("locked_ns = 0.0", "core.locked_ns"),
+            ("flush_ns = 0.0", "core.flush_ns"),
+            ("fence_ns = -0.0", "core.fence_ns"),
+        ] {
+            let error = Device::parse("dev.toml", &format!("{OPTANE}[core]\n{line}\n"))
+                .expect_err(line)
+                .to_string();
+            assert!(error.starts_with(&format!("dev.toml: {field} ")), "{error}");
+        }
+        let optane = Device::load("optane").unwrap();
+        let small = optane.with_core(|core| core.l3_bytes = 2 << 20).unwrap();
+        assert_eq!(small.core().l3_bytes, 2 << 20);
+        let error = optane.with_core(|core| core.l3_ways = 0).unwrap_err();
+        assert!(
+            error.to_string().contains("core.l3_ways cannot be 0"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_description_is_refused_with_its_line() {
+        for (text, said) in [
+            (OPTANE.replace("queue = 8", "queues = 8"), "queues"),
+            (OPTANE.replace("queue = 8\n", ""), "queue"),
+            (OPTANE.replace("queue = 8", "queue = -8"), "-8"),
+            (OPTANE.replace("queue = 8", "queue = \"8\""), "queue"),
+            (OPTANE.replace("queue = 8", "queue = "), "queue ="),
+            (format!("{OPTANE}[cpu]\ncores = 2\n"), "cpu"),
+            (format!("{OPTANE}[core]\nl4_bytes = 2\n"), "l4_bytes"),
+        ] {
+            let error = Device::parse("dev.toml", &text).unwrap_err().to_string();
+            assert!(error.starts_with("dev.toml: "), "{error}");
+            assert!(error.contains(said), "{said}: {error}");
+        }
     }
 }

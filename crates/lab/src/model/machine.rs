@@ -151,7 +151,7 @@ impl Machine {
     /// A machine with `threads` cores in front of `device` and, beside it, of `dram`. Both
     /// descriptions have been checked.
     pub(crate) fn new(device: &Device, dram: &Device, threads: usize) -> Self {
-        let core: &Core = &device.core;
+        let core: &Core = device.core();
         let thread = || Thread {
             clock: 0,
             l1: Cache::new(core.l1_bytes, core.l1_ways),
@@ -224,7 +224,7 @@ impl Machine {
             Step::Store { line, words } => self.store(t, line, words),
             Step::Prefetch { line } => {
                 self.threads[t].advance(times.access, Cause::Compute);
-                self.prefetch(t, line);
+                self.request(t, line, true);
             }
             Step::Locked { line } => {
                 let thread = &mut self.threads[t];
@@ -235,6 +235,11 @@ impl Machine {
                 self.threads[t].advance(times.locked, Cause::Compute);
             }
             Step::Flush { line } => self.flush(t, line),
+            Step::NonTemporal { line } => {
+                self.threads[t].advance(self.times.access, Cause::Compute);
+                self.evict(line, false);
+                self.write_back(t, line);
+            }
             Step::Fence => {
                 let thread = &mut self.threads[t];
                 thread.spent.fences += 1;
@@ -292,10 +297,6 @@ impl Machine {
                 peer.l1.remove(line);
             }
         }
-    }
-
-    fn prefetch(&mut self, t: usize, line: u64) {
-        self.request(t, line, true);
     }
 
     /// Brings a line into the caches of thread `t`, and says when it is there. A request that finds
@@ -383,9 +384,19 @@ impl Machine {
     }
 
     fn flush(&mut self, t: usize, line: u64) {
-        let (keeps, most) = (self.flush_keeps_line, self.fill_buffers);
+        let dirty = self.evict(line, self.flush_keeps_line);
+        let thread = &mut self.threads[t];
+        thread.spent.flushes += 1;
+        thread.advance(self.times.flush, Cause::Compute);
+        if dirty {
+            self.write_back(t, line);
+        }
+    }
+
+    /// Makes a line clean in all caches, or takes it out of them; true if it was dirty.
+    fn evict(&mut self, line: u64, keep: bool) -> bool {
         let take = |cache: &mut Cache| {
-            let was = if keeps {
+            let was = if keep {
                 cache.clean(line)
             } else {
                 cache.remove(line)
@@ -397,12 +408,14 @@ impl Machine {
             dirty |= take(&mut thread.l1);
             dirty |= take(&mut thread.l2);
         }
+        dirty
+    }
+
+    /// Sends a line to the device, once one more may be outstanding and the stores before have taken
+    /// effect.
+    fn write_back(&mut self, t: usize, line: u64) {
+        let most = self.fill_buffers;
         let thread = &mut self.threads[t];
-        thread.spent.flushes += 1;
-        thread.advance(self.times.flush, Cause::Compute);
-        if !dirty {
-            return;
-        }
         thread.flushes.retain(|(at, _)| *at > thread.clock);
         if thread.flushes.len() >= most
             && let Some(first) = (0..most).min_by_key(|i| thread.flushes[*i])

@@ -104,7 +104,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(device: &Device) -> Self {
-        let (g, r, w) = (&device.geometry, &device.read, &device.write);
+        let (g, r, w) = (&device.is.geometry, &device.is.read, &device.is.write);
         // One module has its share of the rate.
         let service = |bytes: u64, gbps: f64| time(bytes as f64 * g.modules as f64 / gbps);
         Self {
@@ -270,7 +270,11 @@ mod tests {
         assert_eq!(late.at, 1_000_000 + 123_700);
         let traffic = optane.traffic();
         assert_eq!((traffic.lines_read, traffic.media_read), (3, 256));
-        assert_eq!(optane.read(4, 2_000_000).at, 2_305_000, "the next media line");
+        assert_eq!(
+            optane.read(4, 2_000_000).at,
+            2_305_000,
+            "the next media line"
+        );
     }
 
     #[test]
