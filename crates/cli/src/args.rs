@@ -65,6 +65,8 @@ pub enum Command {
     Bench(Bench),
     /// Kill a writer at random moments and check every acknowledged write
     Torture(Torture),
+    /// Explore the states that a power cut can leave, and recover each of them
+    Crash(Crash),
     /// The writer that `torture` kills.
     #[command(hide = true)]
     TortureWriter(TortureWriter),
@@ -591,6 +593,75 @@ pub struct Limits {
     /// End with one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+const CRASH_EXAMPLES: &str = "\
+Examples:
+  bristlecone crash                                       each design, each workload once
+  bristlecone crash --index lbtree --model all --nested --budget 600
+  bristlecone crash --index lbtree-256-u64 --mutants      switch off each flush and fence
+  bristlecone crash --index lbtree,pool --threads 3       threads under a deterministic scheduler
+  bristlecone crash --replay '1~lbtree-256-u64~...'       the line that a violation printed
+
+A workload runs once on a simulated persistent memory. At every store, flush and fence, the images that
+the model allows are recovered and checked: nothing acknowledged is lost, the operation in flight is
+there wholly or not at all, the structure is whole, nothing leaks, and it takes every operation.
+
+Exit status: 0 nothing found, 1 a violation or a surviving mutant, 2 wrong usage.";
+
+/// Arguments of `crash`.
+#[derive(Args, Debug)]
+#[command(after_help = CRASH_EXAMPLES)]
+pub struct Crash {
+    /// Designs, or beginnings of their names: lbtree, lbtree-256-u64, pool, ...; or all
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    pub index: Vec<String>,
+    /// Persistency model: x86-tso, armv8, eadr or all
+    #[arg(long, value_name = "MODEL", default_value = "x86-tso")]
+    pub model: String,
+    /// Operations in each workload
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
+    pub ops: usize,
+    /// Simulated threads, 1 to 8; more than one run under a deterministic scheduler
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=8))]
+    pub threads: usize,
+    /// Crash again inside recovery
+    #[arg(long)]
+    pub nested: bool,
+    /// mixed, split, merge, dense, drain, update, boundary, upkeep or all
+    #[arg(long, value_name = "W", default_value = "all")]
+    pub workload: String,
+    /// Seed of the first round of workloads
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+    /// Switch off one flush or fence after another, and swap stores: each must be noticed
+    #[arg(long, conflicts_with_all = ["replay", "threads"])]
+    pub mutants: bool,
+    /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants: most
+    /// seconds for a mutant that nothing notices)
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub budget: Option<f64>,
+    /// Plant a known fault, to see it found
+    #[arg(long, value_name = "FAULT", hide = true)]
+    pub plant: Option<String>,
+    /// Recover one image again, as a violation named it
+    #[arg(long, value_name = "TOKEN", conflicts_with = "plant")]
+    pub replay: Option<String>,
+    /// Print results as one line of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
+        _ => Err("a number of seconds above 0".into()),
+    }
 }
 
 fn fill(text: &str) -> Result<f64, String> {

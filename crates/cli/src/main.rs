@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Backup(a) => commands::upkeep::backup(&a),
         Command::Bench(a) => commands::bench::run(&a),
         Command::Torture(a) => commands::torture::run(&a),
+        Command::Crash(a) => commands::crash::run(&a),
         Command::TortureWriter(a) => commands::torture::writer::run(&a),
         Command::DemoWriter(a) => commands::demo::writer(&a),
         Command::Model(a) => commands::model::run(&a),

@@ -32,6 +32,16 @@ pub fn steps(doing: &'static str, total: u64) -> ProgressBar {
     bar
 }
 
+/// A count that has no known end.
+pub fn counter(of: &'static str) -> ProgressBar {
+    let bar = bar(
+        None,
+        "{spinner} {msg}: {human_pos} {prefix}, {per_sec}, {elapsed}",
+    );
+    bar.set_prefix(of);
+    bar
+}
+
 /// Runs `work` under a spinner that tells the time it has taken.
 pub fn waiting<R>(doing: &'static str, work: impl FnOnce() -> R) -> R {
     let spinner = bar(None, "{spinner} {prefix}, {elapsed} so far");

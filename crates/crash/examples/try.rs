@@ -9,7 +9,13 @@ fn main() {
     for kind in Kind::ALL {
         let w = Workload::generate(kind, 60, 1, &*s);
         let t = Instant::now();
-        let r = match record(&*s, &w, &Mutation::default()) { Ok(r) => r, Err(e) => { println!("{kind}: {e}"); continue } };
+        let r = match record(&*s, &w, &Mutation::default()) {
+            Ok(r) => r,
+            Err(e) => {
+                println!("{kind}: {e}");
+                continue;
+            }
+        };
         let rec = t.elapsed();
         let mut o = Options::new(model);
         o.nested = a.len() > 3;
@@ -17,7 +23,21 @@ fn main() {
         let t = Instant::now();
         let tot = explore(&*s, &r, &o, &|_| {});
         let el = t.elapsed();
-        println!("{kind}: rec {rec:?} events {} points {} exh {} images {} nested {} viol {} us/img {:.1}", r.events.len(), tot.crash_points, tot.exhaustive_points, tot.images, tot.nested_images, tot.violations, el.as_secs_f64()*1e6/tot.images as f64);
-        for v in tot.found.iter().take(2) { println!("{} step {} {:?} last {} lost {:?}", v.fault, v.step, v.action, v.last_site, v.lost); }
+        println!(
+            "{kind}: rec {rec:?} events {} points {} exh {} images {} nested {} viol {} us/img {:.1}",
+            r.events.len(),
+            tot.crash_points,
+            tot.exhaustive_points,
+            tot.images,
+            tot.nested_images,
+            tot.violations,
+            el.as_secs_f64() * 1e6 / tot.images as f64
+        );
+        for v in tot.found.iter().take(1) {
+            println!(
+                "{} step {} {:?} last {} lost {:?}",
+                v.fault, v.step, v.action, v.last_site, v.lost
+            );
+        }
     }
 }

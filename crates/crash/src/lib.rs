@@ -7,13 +7,17 @@
 //! | [`workload`] | which operations bring it where its crash states are interesting |
 //! | [`record`] | running a workload once; its trace is what is explored |
 //! | [`explore`] | every crash point of a trace, every image that a model allows there |
+//! | [`campaign`] | many workloads, until a budget is spent; shrinking; replay |
+//! | [`token`] | one line that names an image exactly |
 //! | [`mutants`] | what the explorer notices when a flush or fence is missing |
 //! | [`oracle`] | what must hold of whatever recovery made of an image |
 
+pub mod campaign;
 pub mod explore;
 pub mod mutants;
 pub mod oracle;
 pub mod record;
 pub mod subject;
 pub mod subjects;
+pub mod token;
 pub mod workload;

@@ -1,6 +1,7 @@
 //! One module per command or group of commands.
 
 pub mod bench;
+pub mod crash;
 pub mod demo;
 pub mod export;
 pub mod figure;

@@ -1,13 +1,17 @@
 //! What can be explored, by name.
 
 pub mod lbtree;
+pub mod planted;
+pub mod pool;
 #[cfg(test)]
 mod tests;
 
 use crate::subject::{Fault, FaultKind, Subject};
 use bristlecone_pmem::media::Sim;
+use bristlecone_pmem::pool::PoolReport;
 use bristlecone_pmem::{OpenError, Pool, PoolOptions};
 use lbtree::LbSubject;
+use pool::PoolSubject;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,6 +27,8 @@ pub fn all() -> Vec<Box<dyn Subject>> {
         Box::new(LbSubject::<[u8], [u8], 1>::new(true)),
         Box::new(LbSubject::<[u8], [u8], 2>::new(true)),
         Box::new(LbSubject::<u64, u64, 1>::new(false)),
+        Box::new(PoolSubject::new()),
+        Box::new(PoolSubject::regions()),
     ]
 }
 
@@ -83,7 +89,7 @@ fn make_pool() -> Result<Arc<Pool<Sim>>, Fault> {
 }
 
 /// Checks the pool under a structure. `settled`: nothing was done since it was opened.
-fn verify_pool(pool: &Pool<Sim>, settled: bool) -> Result<(), Fault> {
+fn verify_pool(pool: &Pool<Sim>, settled: bool) -> Result<PoolReport, Fault> {
     let report = pool.verify().map_err(|violation| {
         let kind = if violation.leak {
             FaultKind::Leak
@@ -112,5 +118,5 @@ fn verify_pool(pool: &Pool<Sim>, settled: bool) -> Result<(), Fault> {
             ),
         ));
     }
-    Ok(())
+    Ok(report)
 }

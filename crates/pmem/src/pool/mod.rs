@@ -136,6 +136,9 @@ impl<M: Media> Pool<M> {
                 uuid: Uuid::new_v4(),
                 clean: false,
                 medium: Some(pm.kind()),
+                // No copy counts yet; A is written first, so that what an interrupted making leaves is told from
+                // a pool that lost both.
+                copy: 1,
             };
             let mut pool = Self::assemble(pm, path, superblock, true);
             for chunk in 0..(size / CHUNK) as u32 {

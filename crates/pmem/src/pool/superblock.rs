@@ -10,8 +10,9 @@
 //! ```
 //!
 //! # Crash states
-//! An update writes copy A, persists it, then writes copy B and persists it. A crash leaves one
-//! copy torn (its checksum tells) or the two one generation apart; the newest whole copy counts.
+//! An update writes and persists one copy, then the other. A crash leaves one copy torn (its checksum
+//! tells) or the two one generation apart; the newest whole copy counts. That copy is the last to be
+//! written by the next update: were it the first, a second crash could leave both torn.
 
 use super::layout::SUPERBLOCK_B;
 use crate::cell::PWord;
@@ -36,7 +37,12 @@ pub(crate) struct Superblock {
     pub uuid: Uuid,
     pub clean: bool,
     pub medium: Option<MediumKind>,
+    /// Number of the copy that this was read from (0 or 1): the other may be torn.
+    pub copy: usize,
 }
+
+/// Places of the copies.
+const COPIES: [u64; 2] = [0, SUPERBLOCK_B];
 
 /// What was found where a copy should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +107,13 @@ impl Superblock {
             medium: u8::try_from(u32_at(bytes, 52))
                 .ok()
                 .and_then(MediumKind::from_code),
+            copy: 0,
         })
+    }
+
+    /// The same, as if read from copy number `copy`.
+    pub(super) fn from_copy(self, copy: usize) -> Self {
+        Self { copy, ..self }
     }
 
     /// Reads both copies of an opened medium and chooses.
@@ -144,10 +156,13 @@ impl Superblock {
 
     fn choose(path: &Path, a: &[u8; BYTES], b: &[u8; BYTES]) -> Result<Self, OpenError> {
         match (Self::decode(a), Self::decode(b)) {
-            (Copy::Whole(a), Copy::Whole(b)) => {
-                Ok(if a.generation >= b.generation { a } else { b })
-            }
-            (Copy::Whole(whole), _) | (_, Copy::Whole(whole)) => Ok(whole),
+            (Copy::Whole(a), Copy::Whole(b)) => Ok(if a.generation >= b.generation {
+                a
+            } else {
+                b.from_copy(1)
+            }),
+            (Copy::Whole(a), _) => Ok(a),
+            (_, Copy::Whole(b)) => Ok(b.from_copy(1)),
             (Copy::NoMagic, Copy::NoMagic) => Err(OpenError::NotAPool {
                 path: path.to_path_buf(),
                 found: if a.iter().all(|byte| *byte == 0) {
@@ -181,14 +196,14 @@ impl Superblock {
     /// Writes both copies, one after the other. After it, a crash finds this content.
     pub(super) fn write<M: Media>(&self, pm: &M) {
         let bytes = self.encode();
-        for at in [0, SUPERBLOCK_B] {
+        for at in [COPIES[1 - self.copy], COPIES[self.copy]] {
             for (word, value) in words(pm, at).iter().zip(bytes.chunks_exact(8)) {
                 let mut eight = [0; 8];
                 eight.copy_from_slice(value);
                 // ORDERING: Relaxed; read only while opening.
                 word.store(pm, u64::from_le_bytes(eight), Ordering::Relaxed);
             }
-            // PERSIST: this whole copy, before the other one is touched.
+            // PERSIST: this whole copy, before the one that counts until then is touched.
             pm.persist(words(pm, at));
         }
     }
@@ -226,6 +241,7 @@ mod tests {
             uuid: Uuid::from_u128(0x1234),
             clean: true,
             medium: Some(MediumKind::Journal),
+            copy: 0,
         }
     }
 
@@ -243,11 +259,8 @@ mod tests {
         for bit in 0..BYTES * 8 {
             let mut torn = new;
             torn[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(
-                Superblock::choose(path, &torn, &old).unwrap(),
-                sample(),
-                "bit {bit}"
-            );
+            let chosen = Superblock::choose(path, &torn, &old).unwrap();
+            assert_eq!(chosen, sample().from_copy(1), "bit {bit}");
         }
     }
 

@@ -1,0 +1,348 @@
+//! `crash`: which states a power cut can leave, and whether recovery makes every one of them whole.
+
+use crate::args::Crash;
+use crate::failure::{Failure, Outcome};
+use crate::progress;
+use bristlecone_crash::campaign::{self, Campaign, CampaignReport};
+use bristlecone_crash::mutants::{self, MutantOptions, MutantReport, Waste};
+use bristlecone_crash::subject::Subject;
+use bristlecone_crash::subjects;
+use bristlecone_crash::token::Token;
+use bristlecone_crash::workload::Kind;
+use bristlecone_pmem::media::sim::Model;
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What `--json` prints of an exploration.
+#[derive(Debug, Serialize)]
+struct Explored {
+    index: String,
+    model: &'static str,
+    workload: String,
+    ops: usize,
+    threads: usize,
+    workloads: u64,
+    crash_points: u64,
+    images: u64,
+    nested_images: u64,
+    exhaustive_share: f64,
+    violations: u64,
+    leaks: u64,
+    progress_failures: u64,
+    seconds: f64,
+    replay: Option<String>,
+}
+
+/// What `--json` prints of mutants.
+#[derive(Debug, Serialize)]
+struct Mutated {
+    index: String,
+    model: &'static str,
+    sites: usize,
+    orderings: usize,
+    killed: usize,
+    survivors: Vec<String>,
+    waste: Vec<String>,
+    images: u64,
+    seconds: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &Crash) -> Outcome {
+    if let Some(token) = &args.replay {
+        return replay(token);
+    }
+    let chosen = subjects(&args.index)?;
+    let models = models(&args.model)?;
+    let kinds = kinds(&args.workload)?;
+    if args.mutants {
+        return mutate(args, &chosen, &models, &kinds);
+    }
+    let runs = chosen.len() * models.len();
+    let mut reports = Vec::new();
+    let started = Instant::now();
+    for (i, (subject, model)) in pairs(&chosen, &models).enumerate() {
+        // What earlier runs left of the budget is shared by the rest.
+        let budget = args.budget.map(|seconds| {
+            let left = Duration::from_secs_f64(seconds).saturating_sub(started.elapsed());
+            left / (runs - i) as u32
+        });
+        reports.push(explore(args, subject, model, &kinds, budget)?);
+    }
+    if args.json {
+        print_json(&reports)?;
+    }
+    if reports.iter().any(|report| report.violations > 0) {
+        return Err(Failure::Reported);
+    }
+    Ok(())
+}
+
+fn pairs<'a>(
+    chosen: &'a [Arc<dyn Subject>],
+    models: &'a [Model],
+) -> impl Iterator<Item = (&'a Arc<dyn Subject>, Model)> {
+    chosen
+        .iter()
+        .flat_map(|subject| models.iter().map(move |model| (subject, *model)))
+}
+
+/// One object, or an array if there are several.
+fn print_json<T: Serialize>(reports: &[T]) -> Outcome {
+    match reports {
+        [one] => super::print_json(one),
+        all => super::print_json(&all),
+    }
+}
+
+fn subjects(names: &[String]) -> Outcome<Vec<Arc<dyn Subject>>> {
+    let mut chosen: Vec<Arc<dyn Subject>> = Vec::new();
+    for name in names {
+        let found = match name.as_str() {
+            "all" => subjects::all(),
+            name => subjects::matching(name),
+        };
+        if found.is_empty() {
+            return Err(Failure::Usage(format!(
+                "--index {name}: no such design; there are: all, {}",
+                subjects::names().join(", ")
+            )));
+        }
+        chosen.extend(found.into_iter().map(Arc::from));
+    }
+    Ok(chosen)
+}
+
+fn models(name: &str) -> Outcome<Vec<Model>> {
+    match name {
+        "all" => Ok(Model::ALL.to_vec()),
+        name => Model::named(name).map(|model| vec![model]).ok_or_else(|| {
+            let known: Vec<&str> = Model::ALL.iter().map(|model| model.name()).collect();
+            Failure::Usage(format!(
+                "--model {name}: no such persistency model; there are: all, {}",
+                known.join(", ")
+            ))
+        }),
+    }
+}
+
+fn kinds(name: &str) -> Outcome<Vec<Kind>> {
+    match name {
+        "all" => Ok(Kind::ALL.to_vec()),
+        name => Kind::named(name).map(|kind| vec![kind]).ok_or_else(|| {
+            let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+            Failure::Usage(format!(
+                "--workload {name}: no such workload; there are: all, {}",
+                known.join(", ")
+            ))
+        }),
+    }
+}
+
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn share(of: u64, all: u64) -> f64 {
+    if all == 0 {
+        return 1.0;
+    }
+    // Four digits are plenty, and print well.
+    (of as f64 / all as f64 * 1e4).round() / 1e4
+}
+
+fn explore(
+    args: &Crash,
+    subject: &Arc<dyn Subject>,
+    model: Model,
+    kinds: &[Kind],
+    budget: Option<Duration>,
+) -> Outcome<Explored> {
+    let bar = progress::counter("images");
+    bar.set_message(format!("{}, {}", subject.name(), model.name()));
+    let campaign = Campaign {
+        model,
+        kinds: kinds.to_vec(),
+        ops: args.ops,
+        seed: args.seed,
+        nested: args.nested,
+        workers: workers(),
+        budget,
+        planted: planted(args)?,
+    };
+    let report = campaign::run(&**subject, &campaign, &|images| bar.inc(images));
+    bar.finish_and_clear();
+    let explored = summary(args, subject, model, &report);
+    if let Some((workload, fault)) = &report.failed_live {
+        return Err(Failure::new(format!(
+            "{}: workload {} of seed {} failed without any crash: {fault}",
+            subject.name(),
+            workload.kind,
+            workload.seed
+        )));
+    }
+    for finding in &report.findings {
+        eprintln!("{}: {}\n", subject.name(), finding.explain());
+    }
+    eprintln!(
+        "{} under {}: {} crash points of {} workloads, {} images recovered ({} of them of crashes in recovery), \
+         {:.1} % of the points exhaustively: {} violations, in {:.1} s",
+        explored.index,
+        explored.model,
+        explored.crash_points,
+        explored.workloads,
+        explored.images,
+        explored.nested_images,
+        explored.exhaustive_share * 100.0,
+        explored.violations,
+        explored.seconds
+    );
+    Ok(explored)
+}
+
+fn planted(args: &Crash) -> Outcome<Option<&'static str>> {
+    let Some(name) = &args.plant else {
+        return Ok(None);
+    };
+    let known = || subjects::planted::PLANTED.iter().map(|planted| planted.0);
+    known()
+        .find(|fault| fault == name)
+        .map(Some)
+        .ok_or_else(|| {
+            Failure::Usage(format!(
+                "--plant {name:?}: no such fault; there are: {}",
+                known().collect::<Vec<_>>().join(", ")
+            ))
+        })
+}
+
+fn summary(
+    args: &Crash,
+    subject: &Arc<dyn Subject>,
+    model: Model,
+    report: &CampaignReport,
+) -> Explored {
+    let totals = &report.totals;
+    Explored {
+        index: subject.name(),
+        model: model.name(),
+        workload: args.workload.clone(),
+        ops: args.ops,
+        threads: 1,
+        workloads: report.workloads,
+        crash_points: totals.crash_points,
+        images: totals.images,
+        nested_images: totals.nested_images,
+        exhaustive_share: share(totals.exhaustive_points, totals.crash_points),
+        violations: totals.violations,
+        leaks: totals.leaks,
+        progress_failures: totals.progress_failures,
+        seconds: report.elapsed.as_secs_f64(),
+        replay: report
+            .findings
+            .first()
+            .map(|finding| finding.token.to_string()),
+    }
+}
+
+fn replay(text: &str) -> Outcome {
+    let token: Token = text
+        .parse()
+        .map_err(|e| Failure::Usage(format!("--replay: {e}")))?;
+    match campaign::replay_token(&token) {
+        Err(fault) => Err(Failure::new(format!("--replay: {fault}"))),
+        Ok(None) => {
+            eprintln!("this image is recovered well now");
+            Ok(())
+        }
+        Ok(Some(finding)) => {
+            eprintln!("{}: {}", token.subject, finding.explain());
+            Err(Failure::Reported)
+        }
+    }
+}
+
+fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[Kind]) -> Outcome {
+    let mut all = Vec::new();
+    for (subject, model) in pairs(chosen, models) {
+        let started = Instant::now();
+        let bar = progress::steps("mutants", 1);
+        bar.set_message(format!("{}, {}", subject.name(), model.name()));
+        let options = MutantOptions {
+            model,
+            ops: args.ops,
+            kinds: kinds.to_vec(),
+            seeds: vec![args.seed, args.seed.wrapping_add(1)],
+            workers: workers(),
+            patience: Duration::from_secs_f64(args.budget.unwrap_or(20.0)),
+        };
+        let report = mutants::mutants(&**subject, &options, &|done, of| {
+            bar.set_length(of as u64);
+            bar.set_position(done as u64);
+        })
+        .map_err(|fault| Failure::new(format!("{} fails unmutated: {fault}", subject.name())))?;
+        bar.finish_and_clear();
+        all.push(report_mutants(subject, model, &report, started.elapsed()));
+    }
+    if args.json {
+        print_json(&all)?;
+    }
+    if all.iter().any(|report| !report.survivors.is_empty()) {
+        return Err(Failure::Reported);
+    }
+    Ok(())
+}
+
+fn report_mutants(
+    subject: &Arc<dyn Subject>,
+    model: Model,
+    report: &MutantReport,
+    took: Duration,
+) -> Mutated {
+    for (mutant, violation) in &report.killed {
+        eprintln!("  killed    {mutant}: {}", violation.fault.kind.name());
+    }
+    for mutant in &report.failed_live {
+        eprintln!("  killed    {mutant}: failed without a crash");
+    }
+    for mutant in &report.survivors {
+        eprintln!("  SURVIVED  {mutant}");
+    }
+    let print = |what: &str, all: &[Waste]| {
+        for waste in all {
+            eprintln!(
+                "  {what}  {}: {} of {} times",
+                waste.site, waste.wasted, waste.executed
+            );
+        }
+    };
+    print("wasted  ", &report.waste);
+    print("sometimes wasted", &report.partly_wasted);
+    let killed = report.killed.len() + report.failed_live.len();
+    eprintln!(
+        "{} under {}: {} sites and {} orderings, {killed} mutants killed, {} survived, {} sites wasted, in {:.1} s",
+        subject.name(),
+        model.name(),
+        report.sites,
+        report.orderings,
+        report.survivors.len(),
+        report.waste.len(),
+        took.as_secs_f64()
+    );
+    Mutated {
+        index: subject.name(),
+        model: model.name(),
+        sites: report.sites,
+        orderings: report.orderings,
+        killed,
+        survivors: report.survivors.iter().map(ToString::to_string).collect(),
+        waste: report
+            .waste
+            .iter()
+            .map(|waste| format!("{}:{}", waste.site.file, waste.site.line))
+            .collect(),
+        images: report.images,
+        seconds: took.as_secs_f64(),
+    }
+}

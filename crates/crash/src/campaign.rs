@@ -1,0 +1,279 @@
+//! Campaigns: many workloads on a subject under a model, until a budget is spent; and what to say of a
+//! violation: the smallest workload that still shows it, and a token that replays it.
+
+use crate::explore::{Options, Totals, Violation, explore, replay};
+use crate::record::{Action, Mutation, record};
+use crate::subject::{Fault, Op, Subject};
+use crate::token::{Token, WorkloadId};
+use crate::workload::Kind;
+use bristlecone_pmem::media::sim::Model;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// The persistency model.
+    pub model: Model,
+    /// Kinds of workloads.
+    pub kinds: Vec<Kind>,
+    /// Operations in each.
+    pub ops: usize,
+    /// The first seed; later rounds count up from it.
+    pub seed: u64,
+    /// Crashes in recovery too.
+    pub nested: bool,
+    /// Threads.
+    pub workers: usize,
+    /// How long. `None`: one round, each kind once.
+    pub budget: Option<Duration>,
+    /// A planted fault.
+    pub planted: Option<&'static str>,
+}
+
+/// A violation with everything needed to understand and repeat it.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What failed on which image.
+    pub violation: Violation,
+    /// The image.
+    pub token: Token,
+    /// The operations, set-up first.
+    pub ops: Vec<Op>,
+}
+
+/// What a campaign saw.
+#[derive(Clone, Debug, Default)]
+pub struct CampaignReport {
+    /// Counts.
+    pub totals: Totals,
+    /// Workloads run.
+    pub workloads: u64,
+    /// Distinct violations, shrunk.
+    pub findings: Vec<Finding>,
+    /// A live operation failed, before any crash.
+    pub failed_live: Option<(WorkloadId, Fault)>,
+    /// Time taken.
+    pub elapsed: Duration,
+}
+
+/// Distinct violations that are worth shrinking.
+const FINDINGS: usize = 3;
+/// How long shrinking one may take.
+const SHRINKING: Duration = Duration::from_secs(10);
+
+/// Runs a campaign. `seen` hears of images as they are recovered.
+pub fn run(
+    subject: &dyn Subject,
+    campaign: &Campaign,
+    seen: &(dyn Fn(u64) + Sync),
+) -> CampaignReport {
+    let started = Instant::now();
+    let deadline = campaign.budget.map(|budget| started + budget);
+    let mutation = Mutation {
+        off: Vec::new(),
+        planted: campaign.planted,
+    };
+    let mut report = CampaignReport::default();
+    let mut round = 0;
+    'rounds: loop {
+        for kind in &campaign.kinds {
+            let id = WorkloadId {
+                kind: *kind,
+                ops: campaign.ops,
+                seed: campaign.seed.wrapping_add(round),
+                kept: None,
+            };
+            let options = Options {
+                nested: campaign.nested,
+                workers: campaign.workers,
+                deadline,
+                mutation: mutation.clone(),
+                ..Options::new(campaign.model)
+            };
+            let recording = match record(subject, &id.generate(subject), &mutation) {
+                Ok(recording) => recording,
+                Err(fault) => {
+                    report.failed_live = Some((id, fault));
+                    break 'rounds;
+                }
+            };
+            let totals = explore(subject, &recording, &options, seen);
+            report.workloads += 1;
+            for violation in &totals.found {
+                let known = report.findings.iter().any(|finding| {
+                    finding.violation.fault.kind == violation.fault.kind
+                        && finding.violation.last_site == violation.last_site
+                });
+                if !known && report.findings.len() < FINDINGS {
+                    report
+                        .findings
+                        .push(shrink(subject, &id, &options, violation));
+                }
+            }
+            let over = totals.cut_short;
+            report.totals.add(totals);
+            if over || deadline.is_some_and(|at| Instant::now() > at) {
+                break 'rounds;
+            }
+        }
+        round += 1;
+        if deadline.is_none() || report.findings.len() >= FINDINGS {
+            break;
+        }
+    }
+    report.elapsed = started.elapsed();
+    report
+}
+
+/// The first violation of the same kind that a smaller workload shows.
+fn shrink(
+    subject: &dyn Subject,
+    id: &WorkloadId,
+    options: &Options,
+    violation: &Violation,
+) -> Finding {
+    let until = Instant::now() + SHRINKING;
+    let options = Options {
+        stop_at_first: true,
+        thorough_every: options.thorough_every.min(4),
+        deadline: Some(until),
+        ..options.clone()
+    };
+    let whole = id.generate(subject);
+    let n = whole.setup.len() + whole.ops.len();
+    let mut best = (vec![true; n], violation.clone());
+    let still_fails = |kept: &[bool]| {
+        let smaller = WorkloadId {
+            kept: Some(kept.to_vec()),
+            ..id.clone()
+        };
+        let recording = record(subject, &smaller.generate(subject), &options.mutation).ok()?;
+        let found = explore(subject, &recording, &options, &|_| {}).found;
+        let kind = violation.fault.kind;
+        found.into_iter().find(|found| found.fault.kind == kind)
+    };
+    // What comes after the operation that crashed is not needed; then ever smaller pieces.
+    let last = violation.step;
+    let cut: Vec<bool> = (0..n).map(|i| i < last).collect();
+    if let Some(found) = still_fails(&cut) {
+        best = (cut, found);
+    }
+    let mut piece = n.div_ceil(2);
+    while piece > 0 && Instant::now() < until {
+        let mut at = 0;
+        while at < n && Instant::now() < until {
+            let mut smaller = best.0.clone();
+            let end = (at + piece).min(n);
+            smaller[at..end].fill(false);
+            if smaller != best.0
+                && let Some(found) = still_fails(&smaller)
+            {
+                best = (smaller, found);
+            }
+            at = end;
+        }
+        piece /= 2;
+    }
+    let (kept, violation) = best;
+    let workload = WorkloadId {
+        kept: kept.contains(&false).then_some(kept),
+        ..id.clone()
+    };
+    let smallest = workload.generate(subject);
+    Finding {
+        token: Token {
+            subject: subject.name(),
+            model: options.model,
+            workload,
+            mutation: options.mutation.clone(),
+            point: violation.point.clone(),
+            nested: violation.nested.clone(),
+        },
+        ops: [smallest.setup, smallest.ops].concat(),
+        violation,
+    }
+}
+
+/// Recovers the image that a token names. `Ok(None)`: it recovers well now.
+///
+/// # Errors
+/// The subject does not exist, or an operation of the workload failed before the crash.
+pub fn replay_token(token: &Token) -> Result<Option<Finding>, Fault> {
+    use crate::subject::FaultKind;
+    let subject = crate::subjects::named(&token.subject).ok_or_else(|| {
+        let what = format!("no subject is called {:?}", token.subject);
+        Fault::new(FaultKind::Wrong, what)
+    })?;
+    let workload = token.workload.generate(&*subject);
+    let recording = record(&*subject, &workload, &token.mutation)?;
+    let options = Options {
+        mutation: token.mutation.clone(),
+        ..Options::new(token.model)
+    };
+    let nested = token.nested.as_ref();
+    let found = replay(&*subject, &recording, &options, &token.point, nested);
+    Ok(found.map(|violation| Finding {
+        violation,
+        token: token.clone(),
+        ops: [workload.setup, workload.ops].concat(),
+    }))
+}
+
+impl Finding {
+    /// What happened, for a person.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        let v = &self.violation;
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{}", v.fault);
+        let action = match v.action {
+            Action::Create => "the creation".to_string(),
+            Action::Op(op) => format!("{op:?}"),
+        };
+        let when = if v.point.completed {
+            "right after"
+        } else {
+            "during"
+        };
+        let _ = writeln!(
+            text,
+            "  crash {when} {action} (step {}), after event {} at {}",
+            v.step, v.point.events, v.last_site
+        );
+        if let Some(nested) = &v.nested {
+            let _ = writeln!(
+                text,
+                "  and again in the recovery from it, after its event {}",
+                nested.events
+            );
+        }
+        let _ = writeln!(text, "  operations:");
+        for (i, op) in self.ops.iter().enumerate() {
+            let _ = writeln!(text, "    {:>3}  {op:?}", i + 1);
+        }
+        if v.lost.is_empty() {
+            let _ = writeln!(text, "  no store that recovery read was lost");
+        } else {
+            let _ = writeln!(text, "  stores that the crash lost:");
+        }
+        for lost in &v.lost {
+            let _ = writeln!(
+                text,
+                "    line {:#x}, word {:#x} = {:#x}, stored at {} (thread {})",
+                lost.at / 64 * 64,
+                lost.at,
+                lost.value,
+                lost.site,
+                lost.thread
+            );
+        }
+        let _ = write!(
+            text,
+            "  replay: bristlecone crash --replay '{}'",
+            self.token
+        );
+        text
+    }
+}

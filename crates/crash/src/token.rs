@@ -1,0 +1,339 @@
+//! Replay tokens: one line that names an image, or a schedule, exactly.
+//!
+//! ```text
+//! 1~lbtree-256-u64~x86-tso~mixed.60.17~-~-~1234.0~1a2f:1_1a30:0~-
+//! | |              |       |           | | |      |            crash in recovery (events ~ decisions)
+//! | |              |       |           | | |      word:stores kept, for each word that was read
+//! | |              |       |           | | events before the crash . operation completed
+//! | |              |       |           | sites switched off, planted fault
+//! | |              |       |           operations kept by shrinking (hexadecimal bits)
+//! | |              |       workload . operations . seed
+//! | subject        model
+//! version
+//! ```
+
+use crate::explore::Point;
+use crate::record::Mutation;
+use crate::subject::Subject;
+use crate::workload::{Kind, Workload};
+use bristlecone_pmem::media::sim::{Decision, Model, Site, SiteKind};
+use std::fmt;
+use std::str::FromStr;
+
+const PLANTED: &[(&str, u8, crate::subject::FaultKind)] = &[];
+
+/// Which workload, by its generator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadId {
+    /// Its kind.
+    pub kind: Kind,
+    /// Operations asked for.
+    pub ops: usize,
+    /// Its seed.
+    pub seed: u64,
+    /// Which operations (of set-up and workload together) are kept; `None` is all.
+    pub kept: Option<Vec<bool>>,
+}
+
+impl WorkloadId {
+    /// The workload.
+    #[must_use]
+    pub fn generate(&self, subject: &dyn Subject) -> Workload {
+        let whole = Workload::generate(self.kind, self.ops, self.seed, subject);
+        let Some(kept) = &self.kept else {
+            return whole;
+        };
+        let keep = |i: usize| kept.get(i).copied().unwrap_or(false);
+        let setup = whole.setup.len();
+        let of = |ops: &[crate::subject::Op], from: usize| {
+            let kept = ops.iter().enumerate().filter(|(i, _)| keep(from + i));
+            kept.map(|(_, op)| *op).collect()
+        };
+        Workload {
+            setup: of(&whole.setup, 0),
+            ops: of(&whole.ops, setup),
+            creation: whole.creation,
+        }
+    }
+}
+
+/// One image of one workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The subject's name.
+    pub subject: String,
+    /// The persistency model.
+    pub model: Model,
+    /// The workload.
+    pub workload: WorkloadId,
+    /// What was mutated.
+    pub mutation: Mutation,
+    /// The crash.
+    pub point: Point,
+    /// The crash in the recovery from it.
+    pub nested: Option<Point>,
+}
+
+fn dash(text: String) -> String {
+    if text.is_empty() { "-".into() } else { text }
+}
+
+fn bits(kept: &[bool]) -> String {
+    kept.chunks(4)
+        .map(|four| {
+            let nibble = four.iter().rev().fold(0, |n, bit| n << 1 | u32::from(*bit));
+            char::from_digit(nibble, 16).unwrap_or('0')
+        })
+        .collect()
+}
+
+fn point(f: &mut fmt::Formatter<'_>, point: &Point) -> fmt::Result {
+    write!(f, "{}.{}~", point.events, u8::from(point.completed))?;
+    let decisions = point
+        .decisions
+        .iter()
+        .map(|d| format!("{:x}:{}", d.word, d.kept));
+    f.write_str(&dash(decisions.collect::<Vec<_>>().join("_")))
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let w = &self.workload;
+        let kept = w.kept.as_deref().map_or(String::new(), bits);
+        write!(
+            f,
+            "1~{}~{}~{}.{}.{}~{}~",
+            self.subject,
+            self.model.name(),
+            w.kind,
+            w.ops,
+            w.seed,
+            dash(kept)
+        )?;
+        let off = self.mutation.off.iter().map(|site| {
+            let kind = site.kind.name().replace(' ', "-");
+            format!("{}:{}:{}:{kind}", site.file, site.line, site.column)
+        });
+        let mut mutations: Vec<String> = off.collect();
+        mutations.extend(
+            self.mutation
+                .planted
+                .map(|fault| format!("plant:{}", fault.replace(' ', "-"))),
+        );
+        write!(f, "{}~", dash(mutations.join("_")))?;
+        point(f, &self.point)?;
+        f.write_str("~")?;
+        match &self.nested {
+            Some(nested) => point(f, nested),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+/// What is wrong with a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadToken {
+    /// Which part.
+    pub part: &'static str,
+    /// What it was.
+    pub value: String,
+}
+
+impl fmt::Display for BadToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "replay token: its {} is {:?}; pass the whole line that a violation printed, in quotes",
+            self.part, self.value
+        )
+    }
+}
+
+impl std::error::Error for BadToken {}
+
+fn parse_point(events: &str, decisions: &str) -> Result<Point, BadToken> {
+    let bad = |part| {
+        move |value: &str| BadToken {
+            part,
+            value: value.into(),
+        }
+    };
+    let (at, completed) = events
+        .split_once('.')
+        .ok_or_else(|| bad("crash point")(events))?;
+    let mut point = Point {
+        events: at.parse().map_err(|_| bad("crash point")(events))?,
+        completed: completed == "1",
+        decisions: Vec::new(),
+    };
+    for one in decisions.split('_').filter(|one| *one != "-") {
+        let parsed = one.split_once(':').and_then(|(word, kept)| {
+            Some(Decision {
+                word: u32::from_str_radix(word, 16).ok()?,
+                kept: kept.parse().ok()?,
+                of: 0,
+            })
+        });
+        point
+            .decisions
+            .push(parsed.ok_or_else(|| bad("list of decisions")(one))?);
+    }
+    Ok(point)
+}
+
+impl FromStr for Token {
+    type Err = BadToken;
+
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let parts: Vec<&str> = text.trim().split('~').collect();
+        let bad = |part, value: &str| BadToken {
+            part,
+            value: value.into(),
+        };
+        let &[
+            version,
+            subject,
+            model,
+            workload,
+            kept,
+            mutations,
+            events,
+            decisions,
+            ref nested @ ..,
+        ] = parts.as_slice()
+        else {
+            return Err(bad("form", text));
+        };
+        if version != "1" {
+            return Err(bad("version", version));
+        }
+        let model = Model::named(model).ok_or_else(|| bad("model", model))?;
+        let mut of = workload.split('.');
+        let id = (|| {
+            Some(WorkloadId {
+                kind: Kind::named(of.next()?)?,
+                ops: of.next()?.parse().ok()?,
+                seed: of.next()?.parse().ok()?,
+                kept: None,
+            })
+        })();
+        let mut workload = id.ok_or_else(|| bad("workload", workload))?;
+        if kept != "-" {
+            let mut bits = Vec::new();
+            for digit in kept.chars() {
+                let nibble = digit.to_digit(16).ok_or_else(|| bad("kept bits", kept))?;
+                bits.extend((0..4).map(|i| nibble >> i & 1 == 1));
+            }
+            workload.kept = Some(bits);
+        }
+        let mut mutation = Mutation::default();
+        for one in mutations.split('_').filter(|one| *one != "-") {
+            if let Some(name) = one.strip_prefix("plant:") {
+                let fault = PLANTED
+                    .iter()
+                    .map(|(fault, ..)| *fault)
+                    .find(|fault| fault.replace(' ', "-") == name);
+                mutation.planted = Some(fault.ok_or_else(|| bad("planted fault", name))?);
+                continue;
+            }
+            let mut of = one.rsplitn(4, ':');
+            let site = (|| {
+                let kind = match of.next()? {
+                    "flush" => SiteKind::Flush,
+                    "fence" => SiteKind::Fence,
+                    "store-fence" => SiteKind::StoreFence,
+                    _ => return None,
+                };
+                let column = of.next()?.parse().ok()?;
+                let line = of.next()?.parse().ok()?;
+                // Sites name files of the program itself; a token leaks one name each.
+                let file = String::from(of.next()?).leak();
+                Some(Site {
+                    file,
+                    line,
+                    column,
+                    kind,
+                })
+            })();
+            mutation
+                .off
+                .push(site.ok_or_else(|| bad("switched-off site", one))?);
+        }
+        let nested = match nested {
+            ["-"] => None,
+            [events, decisions] => Some(parse_point(events, decisions)?),
+            _ => return Err(bad("crash in recovery", &nested.join("~"))),
+        };
+        Ok(Self {
+            subject: subject.into(),
+            model,
+            workload,
+            mutation,
+            point: parse_point(events, decisions)?,
+            nested,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_round_trip_and_bad_ones_say_where() {
+        let decision = |word, kept| Decision { word, kept, of: 0 };
+        let token = Token {
+            subject: "lbtree-256-u64".into(),
+            model: Model::ArmV8,
+            workload: WorkloadId {
+                kind: Kind::Split,
+                ops: 60,
+                seed: u64::MAX,
+                kept: Some(vec![true, false, true, true, false, false, false, true]),
+            },
+            mutation: Mutation {
+                off: vec![Site {
+                    file: "crates/trees/src/lbtree/split.rs",
+                    line: 90,
+                    column: 12,
+                    kind: SiteKind::StoreFence,
+                }],
+                planted: None,
+            },
+            point: Point {
+                events: 1234,
+                completed: false,
+                decisions: vec![decision(0x1a2f, 1), decision(3, 0)],
+            },
+            nested: Some(Point {
+                events: 7,
+                completed: false,
+                decisions: vec![],
+            }),
+        };
+        let text = token.to_string();
+        assert_eq!(text.parse::<Token>(), Ok(token.clone()), "{text}");
+        let plain = Token {
+            nested: None,
+            mutation: Mutation::default(),
+            ..token
+        };
+        assert_eq!(plain.to_string().parse::<Token>(), Ok(plain.clone()));
+        for (part, broken) in [
+            ("form", "nonsense".to_string()),
+            ("version", text.replacen('1', "9", 1)),
+            ("model", text.replace("armv8", "z80")),
+            ("workload", text.replace("split.60", "split.x")),
+            ("kept bits", text.replace("~d8~", "~zz~")),
+            ("crash point", text.replace("1234.0", "1234")),
+            ("list of decisions", text.replace("1a2f:1", "1a2f")),
+            (
+                "switched-off site",
+                text.replace(":store-fence", ":fencing"),
+            ),
+        ] {
+            let error = broken.parse::<Token>().expect_err(part);
+            assert_eq!(error.part, part, "{broken}");
+        }
+    }
+}
