@@ -16,16 +16,13 @@
 
 use crate::mutants::sites_of;
 use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, progress};
+use crate::quiet::{self, Caught};
 use crate::record::{Action, Mutation, Recording};
 use crate::subject::{Fault, FaultKind, Opened, Subject};
 use bristlecone_pmem::media::sim::{
-    Decision, Event, EventKind, Mark, Model, OutOfSteps, Pending, PendingStore, Simulation, Site,
-    Strategy,
+    Decision, Event, EventKind, Mark, Model, Pending, PendingStore, Simulation, Site, Strategy,
 };
-use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -182,34 +179,12 @@ impl Totals {
     }
 }
 
-thread_local! {
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `f`; a panic becomes its message, and is not printed.
-pub fn quietly<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
-                before(info);
-            }
-        }));
-    });
-    let was = QUIET.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(f));
-    QUIET.set(was);
-    result.map_err(|payload| {
-        if payload.is::<OutOfSteps>() {
-            return Fault::new(FaultKind::Progress, "it did not end within its steps");
-        }
-        let message = payload
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| payload.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
-        Fault::new(FaultKind::Recovery, format!("panicked: {message}"))
+/// Runs `f`; a panic is a fault, and is not printed.
+fn quietly<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
+    quiet::install();
+    quiet::catch(f).map_err(|caught| match caught {
+        Caught::OutOfSteps => Fault::new(FaultKind::Progress, "it did not end within its steps"),
+        Caught::Panic(message) => Fault::new(FaultKind::Recovery, format!("panicked: {message}")),
     })
 }
 

@@ -10,12 +10,17 @@
 //! | [`campaign`] | many workloads, until a budget is spent; shrinking; replay |
 //! | [`token`] | one line that names an image exactly |
 //! | [`mutants`] | what the explorer notices when a flush or fence is missing |
+//! | [`concurrent`] | threads under a deterministic scheduler, and crashes of them |
+//! | [`history`] | durable linearizability of what they did |
 //! | [`oracle`] | what must hold of whatever recovery made of an image |
 
 pub mod campaign;
+pub mod concurrent;
 pub mod explore;
+pub mod history;
 pub mod mutants;
 pub mod oracle;
+mod quiet;
 pub mod record;
 pub mod subject;
 pub mod subjects;

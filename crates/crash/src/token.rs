@@ -20,7 +20,8 @@ use bristlecone_pmem::media::sim::{Decision, Model, Site, SiteKind};
 use std::fmt;
 use std::str::FromStr;
 
-const PLANTED: &[(&str, u8, crate::subject::FaultKind)] = &[];
+/// Known faults.
+pub const PLANTED: &[(&str, u8, crate::subject::FaultKind)] = &[];
 
 /// Which workload, by its generator.
 #[derive(Clone, Debug, PartialEq, Eq)]

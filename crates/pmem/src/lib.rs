@@ -8,6 +8,7 @@
 //! | [`pool`] | one file: superblock, chunks, named roots, growth |
 //! | [`heap`] | scan-recovered allocation: no persist per block |
 //! | [`error`] | one error enum per kind of operation |
+//! | [`sync`] | locks that simulated threads can wait for |
 //!
 //! Nothing above this crate issues a flush, a fence or a raw store to persistent memory by itself.
 
@@ -20,7 +21,7 @@ pub mod heap;
 pub mod media;
 pub mod off;
 pub mod pool;
-mod sync;
+pub mod sync;
 
 pub use cell::{PWord, PWord16};
 pub use error::{CommitError, OpenError, SpaceError};

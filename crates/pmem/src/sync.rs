@@ -1,9 +1,90 @@
-//! Locking without poison.
+//! Locking without poison, and without ever blocking a simulated thread.
+//!
+//! Simulated threads are coroutines of one thread of the system ([`crate::media::sim`]). One that
+//! waits must let the others run instead of blocking them all: while a schedule runs, a *give-way*
+//! function is set on the thread, and whatever waits calls it between two tries.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+thread_local! {
+    static GIVE_WAY: Cell<Option<fn()>> = const { Cell::new(None) };
+}
+
+/// Sets what simulated threads on this thread call while they wait; `None` where none run.
+pub fn set_give_way(give_way: Option<fn()>) {
+    GIVE_WAY.set(give_way);
+}
+
+/// Lets other simulated threads run; false where there are none. For loops that wait.
+pub fn give_way() -> bool {
+    let give_way = GIVE_WAY.get();
+    if let Some(give_way) = give_way {
+        give_way();
+    }
+    give_way.is_some()
+}
 
 /// Locks, and does not mind a panic elsewhere: what these locks guard is whole between statements, so no
 /// panic leaves it half-changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+#[inline]
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    match mutex.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => lock_contended(mutex),
+    }
+}
+
+#[cold]
+fn lock_contended<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    while give_way() {
+        match mutex.try_lock() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    thread_local! {
+        static HELD: Cell<Option<MutexGuard<'static, u32>>> = const { Cell::new(None) };
+        static TURNS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn a_simulated_thread_gives_way_until_the_holder_is_done() {
+        static MUTEX: Mutex<u32> = Mutex::new(7);
+        HELD.set(Some(lock(&MUTEX)));
+        assert!(!give_way(), "no schedule runs");
+        set_give_way(Some(|| {
+            TURNS.set(TURNS.get() + 1);
+            if TURNS.get() == 3 {
+                // The other simulated thread gets to its end.
+                HELD.set(None);
+            }
+        }));
+        assert_eq!(*lock(&MUTEX), 7);
+        set_give_way(None);
+        assert_eq!(TURNS.get(), 3, "it waited as long as the lock was held");
+    }
+
+    #[test]
+    fn a_panic_under_the_lock_does_not_keep_others_out() {
+        let mutex = Arc::new(Mutex::new(1));
+        let shared = Arc::clone(&mutex);
+        let ended = std::thread::spawn(move || {
+            let _guard = lock(&shared);
+            std::panic::panic_any("under the lock");
+        });
+        assert!(ended.join().is_err());
+        assert!(mutex.is_poisoned());
+        assert_eq!(*lock(&mutex), 1);
+    }
 }

@@ -166,6 +166,10 @@ impl<M: Media> Media for Counting<M> {
         self.inner.trace_touch(addr, width);
     }
 
+    fn interleave(&self) {
+        self.inner.interleave();
+    }
+
     fn planted(&self, fault: &str) -> bool {
         self.inner.planted(fault)
     }

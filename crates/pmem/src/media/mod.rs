@@ -350,6 +350,11 @@ pub trait Media: Send + Sync + Sized + 'static {
         let _ = (addr, width);
     }
 
+    /// A point between two steps on volatile memory (taking a leaf's lock, say) where a simulated
+    /// medium may let another thread run. Nothing on other media.
+    #[inline(always)]
+    fn interleave(&self) {}
+
     /// True if the fault of that name is to be made here: how tests of the crash-state explorer plant
     /// bugs. Always false on media that are not simulated, where it compiles to nothing.
     #[inline(always)]

@@ -15,12 +15,13 @@
 //! Pages are committed by the first touch; huge pages are asked for, since a lookup touches one
 //! node per level and would otherwise miss in the TLB as often as in the cache.
 
+use bristlecone_pmem::sync::lock;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// What is asked for first; halved until the system grants it.
 pub(super) const RESERVE: usize = 64 << 30;
@@ -129,7 +130,7 @@ impl<T: Node> Arena<T> {
     /// When the range is used up (64 GiB hold inner nodes for over 2^32 leaves) this ends the
     /// process, as the global allocator does when there is no memory.
     pub(super) fn allocate(&self) -> u32 {
-        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut space = lock(&self.space);
         if let Some(handle) = space.free.pop() {
             return handle;
         }
@@ -144,7 +145,7 @@ impl<T: Node> Arena<T> {
 
     /// Takes a node back. No one can reach it any more, and no reader is in it.
     pub(super) fn free(&self, handle: u32) {
-        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut space = lock(&self.space);
         debug_assert!(handle < space.next, "freed what was never handed out");
         space.free.push(handle);
     }
@@ -161,7 +162,7 @@ impl<T: Node> Arena<T> {
     /// Nodes that are handed out (or wait for readers to leave), and bytes taken: every node ever
     /// handed out, and the separators' heap bytes.
     pub(super) fn usage(&self) -> (u64, u64) {
-        let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let space = lock(&self.space);
         let nodes = u64::from(space.next) - space.free.len() as u64;
         let bytes = u64::from(space.next) * size_of::<T>() as u64;
         // ORDERING: Relaxed; a statistic.

@@ -12,6 +12,9 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
 
+/// The planted fault of an insert that others see before a crash keeps it.
+const UNLOCK_FIRST: &str = "unlock before fence";
+
 /// What to do with a key that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IfPresent {
@@ -110,6 +113,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         }
         // After the fence: what others see now, a crash keeps.
         locked.unlock();
+        if self.pm().planted(UNLOCK_FIRST) {
+            self.pm().persist(leaf);
+        }
         Ok(false)
     }
 
@@ -137,6 +143,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             pm.fence();
         }
         block.store_header(pm, place, header);
+        if pm.planted(UNLOCK_FIRST) {
+            return; // `put_uncommitted` persists after it has unlocked
+        }
         // PERSIST: the NAW that makes the insert count; with it, an entry in the same line.
         pm.flush(block.line(place.line()), 64);
         pm.fence();

@@ -103,6 +103,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             let at = self.inner.find(key, guard);
             self.prefetch(at.leaf);
             Self::report_lock(DramAccess::Load, at.leaf);
+            self.pm().interleave();
             let version = self.locks.read(at.leaf);
             if !self.inner.validate(&at) {
                 continue;
@@ -125,6 +126,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             if !self.inner.validate(&at) {
                 continue;
             }
+            self.pm().interleave();
             if let Some(locked) = self.locks.try_lock_at(at.leaf, version) {
                 debug_assert!(
                     offset(at.leaf) < self.pm().len(),

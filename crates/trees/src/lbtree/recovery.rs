@@ -15,11 +15,12 @@ use crate::index::{Fill, RecoveryReport};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff};
 use crossbeam_epoch as epoch;
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Segments that a thread walks in turns.
@@ -155,10 +156,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         if self.until_position.fetch_sub(1, Ordering::Relaxed) != 1 {
             return;
         }
-        let mut positions = self
-            .positions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut positions = lock(&self.positions);
         if let Some(slot) = positions.add(leaf) {
             // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs
             // this lock).

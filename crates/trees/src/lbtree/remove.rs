@@ -11,6 +11,7 @@ use super::leaf::Leaf;
 use super::{LbTree, offset};
 use crate::index::RemoveError;
 use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering;
@@ -56,6 +57,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             if at.leaf != handle {
                 return; // another thread was faster
             }
+            self.pm().interleave();
             let locks = self.locks.lock_two(left.leaf, at.leaf);
             let (before, leaf) = (self.leaf(left.leaf), self.leaf(at.leaf));
             if !self.inner.validate(&at) || !self.inner.validate(&left) {
@@ -71,7 +73,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             self.forget_position(at.leaf);
             self.unlink(before, leaf);
             self.inner.remove(at.leaf, key, guard);
+            pm.interleave();
             locks.unlock();
+            pm.interleave();
             self.heap.retire(POff::new(offset(at.leaf)), guard);
             return;
         }
@@ -90,10 +94,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
 
     /// Takes a leaf that is about to be unlinked out of the recorded positions.
     fn forget_position(&self, handle: u32) {
-        let mut positions = self
-            .positions
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut positions = lock(&self.positions);
         if let Some(i) = positions.remove(handle) {
             let word = self.root().word(super::POSITIONS + i);
             // ORDERING: Relaxed; read by recovery only.

@@ -90,6 +90,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             // The pool is corrupt under our hands: keep the leaf reachable.
             self.inner.insert(key, new, guard);
         }
+        pm.interleave();
         if !goes_right {
             let b = (0..B).find(|&b| left[b].empty() != 0).unwrap_or(0);
             // The fence above has made the pair's records durable.

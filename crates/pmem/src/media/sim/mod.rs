@@ -133,6 +133,7 @@ impl Shared {
             state.steps += 1;
             state.steps > state.limit
         };
+        // What is dropped while a panic unwinds may still finish its accesses.
         if out && !std::thread::panicking() {
             std::panic::panic_any(OutOfSteps);
         }
@@ -657,6 +658,10 @@ impl Media for Sim {
                 );
             }
         }
+    }
+
+    fn interleave(&self) {
+        self.shared.step();
     }
 
     fn planted(&self, fault: &str) -> bool {

@@ -1,0 +1,536 @@
+//! Concurrent crash exploration: simulated threads, deterministic schedules, crashes at any point.
+//!
+//! | part | does |
+//! | --- | --- |
+//! | `program.rs` | prepares a structure's content, and makes each thread's operations |
+//! | `schedule.rs` | runs the threads under one schedule and records their history |
+//! | `crashes.rs` | chooses crash points, goes through their images, finds what was lost |
+//! | [`history`](crate::history) | decides whether a history explains what is found |
+//!
+//! A run: open a prepared structure (as after a crash), let two or three threads do a few operations on
+//! few neighbouring keys, check replies and content; then, for several points of the run, put the
+//! simulation back to what was durable there, try the images that a crash may leave, recover each, and
+//! check that the history up to the point is durably linearizable with what was recovered.
+//!
+//! *Visible before durable*: an image fails, and some completed call had seen a store of another thread,
+//! whose call had not returned, that the image lost. It is told apart from a plain loss because
+//! the cure differs: not a missing flush but a lock released, or a pointer followed, too early.
+//!
+//! Everything follows from the options and a schedule's number, so [`replay`] repeats a violation.
+//!
+//! # Limits
+//! Threads are switched before accesses to persistent memory, where the structure asks for it
+//! ([`Media::interleave`](bristlecone_pmem::Media::interleave)), and where they wait; not between other
+//! steps on volatile memory. Memory is sequentially consistent: it is the persistency model that is weak, and orders of
+//! memory accesses are argued in the code. All threads use one allocator cache, as one thread would.
+
+mod crashes;
+mod program;
+mod schedule;
+
+use crate::history::{Call, Outcomes};
+use crate::quiet::{self, Caught};
+use crate::subject::{Fault, FaultKind, Live, Op, Opened, Subject};
+use bristlecone_pmem::media::sim::{Event, Mark, Model, PendingStore, Simulation, Site};
+use crashes::Trace;
+use program::{Keys, Rng};
+use schedule::{Chooser, Log};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::Location;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Accesses of one recovery with its checks before it counts as stuck.
+const RECOVERY_STEPS: u64 = 1_000_000;
+/// Prepared structures that runs start from.
+const BASES: u64 = 8;
+/// Violations that a report keeps.
+const KEPT: usize = 50;
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct ConcurrentOptions {
+    /// Which stores a crash may lose.
+    pub model: Model,
+    /// Simulated threads, from 1 to 8; two or three is where faults show.
+    pub threads: usize,
+    /// Schedules to run.
+    pub schedules: u64,
+    /// Operations of each thread, from 1 to 64 in all.
+    pub ops_per_thread: usize,
+    /// What everything random follows from.
+    pub seed: u64,
+    /// Time after which no schedule is begun.
+    pub budget: Option<Duration>,
+    /// End at the first violation.
+    pub stop_at_first: bool,
+    /// A fault to make in the code under test ([`Simulation::plant`]).
+    pub planted: Option<&'static str>,
+    /// Flushes and fences to switch off.
+    pub off: Vec<Site>,
+}
+
+impl Default for ConcurrentOptions {
+    fn default() -> Self {
+        Self {
+            model: Model::X86Tso,
+            threads: 3,
+            schedules: 20_000,
+            ops_per_thread: 4,
+            seed: 1,
+            budget: None,
+            stop_at_first: false,
+            planted: None,
+            off: Vec::new(),
+        }
+    }
+}
+
+/// What was explored, and what was found.
+#[derive(Clone, Debug, Default)]
+pub struct ConcurrentReport {
+    /// Schedules run.
+    pub schedules: u64,
+    /// Operations that returned.
+    pub operations: u64,
+    /// Crash points tried.
+    pub crash_points: u64,
+    /// Of these: points where a call had returned that had seen what was not durable.
+    pub directed_points: u64,
+    /// Of the crash points: those of which every distinguishable image was tried.
+    pub exhaustive_points: u64,
+    /// Images recovered.
+    pub images: u64,
+    /// The first violations found (at most one for a schedule).
+    pub violations: Vec<ConcurrentViolation>,
+    /// How many there were.
+    pub violation_count: u64,
+    /// Time taken.
+    pub seconds: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    operations: u64,
+    crash_points: u64,
+    directed: u64,
+    exhaustive: u64,
+    images: u64,
+}
+
+/// A store that a crash lost.
+#[derive(Clone, Copy, Debug)]
+pub struct LostStore {
+    /// The thread that stored.
+    pub thread: u8,
+    /// The word (byte offset / 8).
+    pub word: u32,
+    /// What was stored.
+    pub value: u64,
+    /// Place in the order of all stores.
+    pub seq: u32,
+    /// Where it was stored.
+    pub site: &'static Location<'static>,
+}
+
+impl LostStore {
+    fn of(store: &PendingStore) -> Self {
+        Self {
+            thread: store.thread,
+            word: store.word,
+            value: store.value,
+            seq: store.seq,
+            site: store.site,
+        }
+    }
+}
+
+impl fmt::Display for LostStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { thread, word, .. } = self;
+        let at = u64::from(*word) * 8;
+        write!(
+            f,
+            "thread {thread} stored {:#x} at {at:#x} ({}:{}:{})",
+            self.value,
+            self.site.file(),
+            self.site.line(),
+            self.site.column()
+        )
+    }
+}
+
+/// A completed call that saw what the crash lost; calls by their place in the history.
+#[derive(Clone, Copy, Debug)]
+pub struct Dependence {
+    /// The call that had returned.
+    pub observer: usize,
+    /// The call that had stored, and not returned.
+    pub writer: usize,
+    /// What was seen and lost.
+    pub store: LostStore,
+}
+
+/// A crash whose image is wrong.
+#[derive(Clone, Debug)]
+pub struct Crash {
+    /// Events of the run before it.
+    pub point: usize,
+    /// Events of the whole run.
+    pub events: usize,
+    /// The last event before it.
+    pub after: Option<Event>,
+    /// What the image lost, of the words that recovery read.
+    pub lost: Vec<LostStore>,
+    /// Who had seen some of that.
+    pub dependence: Option<Dependence>,
+}
+
+/// What went wrong, and in which run.
+#[derive(Clone, Debug)]
+pub struct ConcurrentViolation {
+    /// What.
+    pub fault: Fault,
+    /// The seed of the exploration.
+    pub seed: u64,
+    /// The schedule's number: with the same options, [`replay`] repeats it.
+    pub schedule: u64,
+    /// The calls, in the order they were made.
+    pub history: Vec<Call>,
+    /// The crash; `None` if it went wrong without any.
+    pub crash: Option<Crash>,
+}
+
+impl fmt::Display for ConcurrentViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.fault)?;
+        writeln!(f, "  seed {}, schedule {}", self.seed, self.schedule)?;
+        for (i, call) in self.history.iter().enumerate() {
+            let state = match &self.crash {
+                Some(crash) if call.from > crash.point => continue,
+                Some(crash) if !call.completed_at(crash.point) => " (running at the crash)",
+                _ => "",
+            };
+            writeln!(f, "  {i:2}  {call}{state}")?;
+        }
+        let Some(crash) = &self.crash else {
+            return writeln!(f, "  without a crash");
+        };
+        let (point, events) = (crash.point, crash.events);
+        write!(f, "  crash after event {point} of {events}")?;
+        if let Some(event) = crash.after {
+            let (file, line) = (event.site.file(), event.site.line());
+            write!(f, ": thread {} at {file}:{line}", event.thread)?;
+        }
+        writeln!(f)?;
+        if let Some(Dependence {
+            observer,
+            writer,
+            store,
+        }) = crash.dependence
+        {
+            writeln!(
+                f,
+                "  call {observer} had returned and had seen what call {writer} had not made durable: {store}"
+            )?;
+        }
+        for store in &crash.lost {
+            writeln!(f, "  lost: {store}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the schedules of `options` on `subject`; calls `progress` with the number of each that is done.
+pub fn explore(
+    subject: &dyn Subject,
+    options: &ConcurrentOptions,
+    progress: &mut dyn FnMut(u64),
+) -> ConcurrentReport {
+    let started = Instant::now();
+    let mut report = ConcurrentReport::default();
+    let mut counts = Counts::default();
+    let mut bases = Bases::default();
+    for schedule in 0..options.schedules {
+        if options.budget.is_some_and(|most| started.elapsed() >= most) {
+            break;
+        }
+        let violation = bases.run(subject, options, schedule, &mut counts);
+        report.schedules += 1;
+        if let Some(violation) = violation {
+            report.violation_count += 1;
+            if report.violations.len() < KEPT {
+                report.violations.push(violation);
+            }
+            if options.stop_at_first {
+                break;
+            }
+        }
+        progress(schedule + 1);
+    }
+    report.operations = counts.operations;
+    report.crash_points = counts.crash_points;
+    report.directed_points = counts.directed;
+    report.exhaustive_points = counts.exhaustive;
+    report.images = counts.images;
+    report.seconds = started.elapsed().as_secs_f64();
+    report
+}
+
+/// Runs one schedule again.
+#[must_use]
+pub fn replay(
+    subject: &dyn Subject,
+    options: &ConcurrentOptions,
+    schedule: u64,
+) -> Option<ConcurrentViolation> {
+    Bases::default().run(subject, options, schedule, &mut Counts::default())
+}
+
+/// The value that an operation stores.
+fn value_of(op: &Op) -> Option<u64> {
+    match *op {
+        Op::Insert(_, value) | Op::Upsert(_, value) | Op::Update(_, value) => Some(value),
+        _ => None,
+    }
+}
+
+/// Does `part` with the limit for recoveries; a panic is a fault.
+fn guarded<R>(sim: &Simulation, part: impl FnOnce() -> Result<R, Fault>) -> Result<R, Fault> {
+    sim.set_limit(RECOVERY_STEPS);
+    let result = quiet::catch(part);
+    sim.set_limit(u64::MAX);
+    result.unwrap_or_else(|caught| {
+        Err(match caught {
+            Caught::OutOfSteps => Fault::new(
+                FaultKind::Progress,
+                format!("recovery did not end within {RECOVERY_STEPS} steps"),
+            ),
+            Caught::Panic(text) => Fault::new(FaultKind::Recovery, format!("panic: {text}")),
+        })
+    })
+}
+
+/// Every entry, ascending.
+fn content(live: &dyn Live) -> Result<Vec<(u64, u64)>, Fault> {
+    let mut entries = Vec::new();
+    live.observe(&mut |key, value| entries.push((key, value)))?;
+    match entries.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+        Some(pair) => Err(Fault::new(
+            FaultKind::Structure,
+            format!("key {} comes before key {}", pair[0].0, pair[1].0),
+        )),
+        None => Ok(entries),
+    }
+}
+
+/// Drops a structure as a crash does.
+fn abandon(sim: &Simulation, live: Box<dyn Live>) {
+    sim.set_frozen(true);
+    // What a broken structure's end does is of no interest any more.
+    let _ = quiet::catch(|| drop(live));
+    sim.set_frozen(false);
+}
+
+/// Opens what a crash left, checks it, reads it, and abandons it.
+fn recover(subject: &dyn Subject, sim: &Simulation) -> Result<Vec<(u64, u64)>, Fault> {
+    let live = guarded(sim, || match subject.open()? {
+        Opened::Live(live) => Ok(live),
+        Opened::Absent => Err(Fault::new(FaultKind::Lost, "the structure is gone")),
+    })?;
+    let entries = guarded(sim, || {
+        live.verify()?;
+        content(&*live)
+    });
+    abandon(sim, live);
+    entries
+}
+
+/// A prepared structure, in a simulation of its own.
+struct Base {
+    sim: Simulation,
+    keys: Keys,
+    start: BTreeMap<u64, u64>,
+    prepared: Mark,
+    /// Accesses of an operation, about.
+    steps: usize,
+}
+
+impl Base {
+    fn prepare(subject: &dyn Subject, seed: u64, number: u64) -> Result<Self, Fault> {
+        let sim = Simulation::new(subject.capacity());
+        let _attached = sim.attach();
+        let mut rng = Rng::new(seed, 0, number);
+        let live = guarded(&sim, || subject.create())?;
+        let filled = guarded(&sim, || {
+            let filled = Keys::fill(subject, &*live, &mut rng);
+            Ok((
+                filled.map_err(|what| Fault::new(FaultKind::Wrong, what))?,
+                sim.steps(),
+            ))
+        });
+        abandon(&sim, live);
+        let ((keys, start), steps) = filled?;
+        let steps = (steps as usize / start.len().max(1)).max(8);
+        sim.note_changes(true);
+        let prepared = sim.mark();
+        Ok(Self {
+            sim,
+            keys,
+            start,
+            prepared,
+            steps,
+        })
+    }
+}
+
+/// Prepared structures, made when they are needed.
+#[derive(Default)]
+struct Bases(BTreeMap<u64, Base>);
+
+impl Bases {
+    /// Runs a schedule, with its crashes.
+    fn run(
+        &mut self,
+        subject: &dyn Subject,
+        options: &ConcurrentOptions,
+        schedule: u64,
+        counts: &mut Counts,
+    ) -> Option<ConcurrentViolation> {
+        schedule::warm_up_once();
+        let number = schedule % BASES;
+        let base = match self.0.entry(number) {
+            std::collections::btree_map::Entry::Occupied(base) => base.into_mut(),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                match Base::prepare(subject, options.seed, number) {
+                    Ok(base) => place.insert(base),
+                    Err(fault) => return Some(violation(options, schedule, fault)),
+                }
+            }
+        };
+        let _attached = base.sim.attach();
+        base.sim.plant(options.planted);
+        base.sim.switch_off(&options.off);
+        let found = run(subject, options, base, schedule, counts);
+        base.sim.set_sink(None);
+        base.sim.roll_back(base.prepared);
+        schedule::collect();
+        found
+    }
+}
+
+fn violation(options: &ConcurrentOptions, schedule: u64, fault: Fault) -> ConcurrentViolation {
+    ConcurrentViolation {
+        fault,
+        seed: options.seed,
+        schedule,
+        history: Vec::new(),
+        crash: None,
+    }
+}
+
+/// Every other schedule is a PCT one; how often random ones switch, and how many priority changes the
+/// others have, differs too.
+fn chooser(options: &ConcurrentOptions, base: &Base, schedule: u64) -> Chooser {
+    let mut rng = Rng::new(options.seed, 2, schedule);
+    let (threads, kind) = (options.threads, rng.below(8));
+    match kind {
+        0 => Chooser::random(rng, 0),
+        1 => Chooser::random(rng, 8),
+        2 => Chooser::random(rng, 14),
+        3 => Chooser::random(rng, 15),
+        n => {
+            let steps = threads * options.ops_per_thread * base.steps;
+            Chooser::pct(rng, threads, n - 2, steps)
+        }
+    }
+}
+
+fn run(
+    subject: &dyn Subject,
+    options: &ConcurrentOptions,
+    base: &Base,
+    schedule: u64,
+    counts: &mut Counts,
+) -> Option<ConcurrentViolation> {
+    let sim = &base.sim;
+    let mut rng = Rng::new(options.seed, 1, schedule);
+    let (threads, ops) = (options.threads, options.ops_per_thread);
+    let programs = base.keys.programs(subject, threads, ops, &mut rng);
+    let log = Rc::new(RefCell::new(Vec::new()));
+    sim.set_sink(Some(Box::new(Log(Rc::clone(&log)))));
+    sim.set_thread(0);
+    let live = guarded(sim, || match subject.open()? {
+        Opened::Live(live) => Ok(live),
+        Opened::Absent => Err(Fault::new(FaultKind::Lost, "the structure is gone")),
+    });
+    let live = match live {
+        Ok(live) => live,
+        Err(fault) => return Some(violation(options, schedule, fault)),
+    };
+    let opened = log.borrow().len();
+    let ran = schedule::run(sim, live, programs, &log, chooser(options, base, schedule));
+    sim.set_sink(None);
+    let events = log.take();
+    counts.operations += ran
+        .calls
+        .iter()
+        .filter(|call| call.returned.is_some())
+        .count() as u64;
+
+    let mut fault = ran.fault;
+    if let Some(live) = ran.live {
+        if fault.is_none() {
+            fault = check_run(sim, &*live, &ran.calls, &base.start).err();
+        }
+        abandon(sim, live);
+    }
+    let mut crash = None;
+    if fault.is_none() {
+        sim.roll_back(base.prepared);
+        let trace = Trace {
+            events: &events,
+            opened,
+            calls: &ran.calls,
+            start: &base.start,
+        };
+        let found = crashes::explore(
+            subject,
+            sim,
+            base.prepared,
+            &trace,
+            options.model,
+            &mut rng,
+            counts,
+        );
+        (fault, crash) = found.unzip();
+    }
+    fault.map(|fault| ConcurrentViolation {
+        history: ran.calls,
+        crash,
+        ..violation(options, schedule, fault)
+    })
+}
+
+/// Checks a run that no crash ended: replies, content, structure.
+fn check_run(
+    sim: &Simulation,
+    live: &dyn Live,
+    calls: &[Call],
+    start: &BTreeMap<u64, u64>,
+) -> Result<(), Fault> {
+    let wrong = |what: &dyn fmt::Display| Fault::new(FaultKind::Wrong, what.to_string());
+    let outcomes = Outcomes::of(calls, start, usize::MAX);
+    if let Some(mismatch) = outcomes.unexplained() {
+        return Err(wrong(&mismatch));
+    }
+    let entries = guarded(sim, || {
+        live.verify()?;
+        content(live)
+    })?;
+    outcomes
+        .check(&entries)
+        .map_err(|mismatch| wrong(&mismatch))
+}

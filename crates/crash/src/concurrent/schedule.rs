@@ -1,0 +1,355 @@
+//! One run of simulated threads under one schedule.
+//!
+//! The threads are coroutines of the calling thread (`shuttle`). They take turns before every access to
+//! persistent memory (the simulation's switch function) and wherever one waits for another (the
+//! give-way function of [`bristlecone_pmem::sync`]); in between they run alone. What happens follows
+//! from the programs and the scheduler's seed alone.
+//!
+//! Two kinds of schedules: *random*, where a thread keeps its turn with some probability, and *PCT*
+//! (Burckhardt et al., ASPLOS 2010), where the thread of highest priority runs until one of a few random
+//! steps lowers it: what it takes to have one thread rest in the middle of an operation while others
+//! do several.
+
+use super::program::Rng;
+use crate::history::Call;
+use crate::quiet::{self, Caught};
+use crate::subject::{Fault, FaultKind, Live, Op};
+use bristlecone_pmem::media::sim::{Event, OutOfSteps, Simulation, Sink};
+use bristlecone_pmem::sync::set_give_way;
+use crossbeam_epoch as epoch;
+use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Once;
+use std::time::Duration;
+
+/// Accesses of one run, and turns given away in it, before it counts as stuck.
+const STEPS: u64 = 100_000;
+/// Bytes of a simulated thread's stack.
+const STACK: usize = 256 << 10;
+
+/// A sink that keeps every event, in order, where the run's threads can count them.
+pub(super) struct Log(pub(super) Rc<RefCell<Vec<Event>>>);
+
+impl Sink for Log {
+    fn event(&mut self, event: &Event) {
+        self.0.borrow_mut().push(*event);
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// What the threads of a run share.
+struct Run {
+    sim: Simulation,
+    live: Box<dyn Live>,
+    programs: Vec<Vec<Op>>,
+    log: Rc<RefCell<Vec<Event>>>,
+    calls: RefCell<Vec<Call>>,
+    clock: Cell<u32>,
+    fault: RefCell<Option<Fault>>,
+    /// Turns given away while waiting.
+    waits: Cell<u64>,
+}
+
+thread_local! {
+    /// The run, while its threads run.
+    static RUN: RefCell<Option<Rc<Run>>> = const { RefCell::new(None) };
+    /// The simulated thread whose turn it is.
+    static CURRENT: Cell<u8> = const { Cell::new(0) };
+}
+
+/// Before an access: perhaps another thread's turn. The simulation keeps its own note of the thread.
+fn switch() {
+    let me = CURRENT.get();
+    shuttle::thread::sleep(Duration::ZERO);
+    CURRENT.set(me);
+}
+
+/// While waiting: another thread's turn.
+fn give_way() {
+    let me = CURRENT.get();
+    shuttle::thread::yield_now();
+    CURRENT.set(me);
+    let stuck = RUN.with(|run| {
+        let run = run.borrow();
+        let Some(run) = run.as_ref() else {
+            return false;
+        };
+        run.sim.set_thread(me);
+        run.waits.set(run.waits.get() + 1);
+        run.waits.get() > STEPS
+    });
+    if stuck && !std::thread::panicking() {
+        std::panic::panic_any(OutOfSteps);
+    }
+}
+
+impl Run {
+    fn tick(&self) -> u32 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    /// Runs the program of the thread of that number (from 1).
+    fn thread(&self, thread: u8) {
+        for op in &self.programs[usize::from(thread) - 1] {
+            switch();
+            if self.fault.borrow().is_some() {
+                return;
+            }
+            CURRENT.set(thread);
+            self.sim.set_thread(thread);
+            let number = self.calls.borrow().len();
+            self.calls.borrow_mut().push(Call {
+                thread,
+                op: *op,
+                called: self.tick(),
+                returned: None,
+                from: self.log.borrow().len(),
+                to: usize::MAX,
+            });
+            let fault = match quiet::catch(|| self.live.apply(op)) {
+                Ok(Ok(reply)) => {
+                    let call = &mut self.calls.borrow_mut()[number];
+                    call.returned = Some((self.tick(), reply));
+                    call.to = self.log.borrow().len();
+                    None
+                }
+                Ok(Err(fault)) => Some(fault),
+                Err(Caught::OutOfSteps) => Some(Fault::new(
+                    FaultKind::Progress,
+                    format!(
+                        "thread {thread}: {op:?} did not end within {STEPS} steps of all threads"
+                    ),
+                )),
+                Err(Caught::Panic(text)) => Some(Fault::new(
+                    FaultKind::Wrong,
+                    format!("thread {thread}: {op:?} panicked: {text}"),
+                )),
+            };
+            if let Some(fault) = fault {
+                self.fault.borrow_mut().get_or_insert(fault);
+                return;
+            }
+            // Freed blocks come back into use between operations, as they do after a while.
+            if number % 4 == 3 {
+                collect();
+            }
+        }
+    }
+}
+
+/// Runs what was deferred until no one can see it any more. Without this, it would depend on earlier
+/// runs when that happens.
+pub(super) fn collect() {
+    for _ in 0..4 {
+        epoch::pin().flush();
+    }
+}
+
+/// What a run left.
+pub(super) struct Ran {
+    pub(super) calls: Vec<Call>,
+    pub(super) live: Option<Box<dyn Live>>,
+    pub(super) fault: Option<Fault>,
+}
+
+/// Runs `programs` on `live`, one thread each.
+pub(super) fn run(
+    sim: &Simulation,
+    live: Box<dyn Live>,
+    programs: Vec<Vec<Op>>,
+    log: &Rc<RefCell<Vec<Event>>>,
+    chooser: Chooser,
+) -> Ran {
+    /// Takes the scheduler out again, whatever happened.
+    struct Reset<'s>(&'s Simulation);
+    impl Drop for Reset<'_> {
+        fn drop(&mut self) {
+            set_give_way(None);
+            self.0.set_switch(None);
+            self.0.set_thread(0);
+            self.0.set_limit(u64::MAX);
+        }
+    }
+
+    let threads = programs.len() as u8;
+    let run = Rc::new(Run {
+        sim: sim.clone(),
+        live,
+        programs,
+        log: Rc::clone(log),
+        calls: RefCell::default(),
+        clock: Cell::new(0),
+        fault: RefCell::default(),
+        waits: Cell::new(0),
+    });
+    RUN.set(Some(Rc::clone(&run)));
+    sim.set_limit(STEPS);
+    let reset = Reset(sim);
+    set_give_way(Some(give_way));
+    sim.set_switch(Some(switch));
+    // All threads catch their panics; what comes out here is the scheduler's.
+    let ended = quiet::catch(|| {
+        shuttle::Runner::new(chooser, config()).run(move || {
+            let threads: Vec<_> = (1..=threads)
+                .map(|thread| {
+                    shuttle::thread::spawn(move || {
+                        let run = RUN.with(|run| run.borrow().clone());
+                        if let Some(run) = run {
+                            run.thread(thread);
+                        }
+                    })
+                })
+                .collect();
+            for thread in threads {
+                // Its panic was caught and noted inside.
+                let _ = thread.join();
+            }
+        })
+    });
+    drop(reset);
+    RUN.set(None);
+    let mut fault = run.fault.take();
+    if let Err(caught) = ended {
+        fault.get_or_insert(Fault::new(
+            FaultKind::Progress,
+            format!("the schedule did not end: {caught:?}"),
+        ));
+    }
+    Ran {
+        calls: run.calls.take(),
+        // A thread that could not be ended keeps its share.
+        live: Rc::into_inner(run).map(|run| run.live),
+        fault,
+    }
+}
+
+fn config() -> shuttle::Config {
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK;
+    config.failure_persistence = shuttle::FailurePersistence::None;
+    config.max_steps = shuttle::MaxSteps::None;
+    config
+}
+
+/// Makes `shuttle` set its panic hook, so that ours comes after it.
+pub(super) fn warm_up_once() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let chooser = Chooser::random(Rng::new(0, 0, 0), 0);
+        shuttle::Runner::new(chooser, config()).run(|| {});
+        quiet::install();
+    });
+}
+
+/// Whose turn is next, for one run.
+#[derive(Debug)]
+pub(super) struct Chooser {
+    rng: Rng,
+    kind: Kind,
+    ran: bool,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// The thread whose turn it is keeps it with a probability of `stay` / 16.
+    Random { stay: usize },
+    Pct {
+        /// By thread; the least number runs.
+        priority: Vec<usize>,
+        lowest: usize,
+        /// Steps after which the running thread gets the lowest priority.
+        changes: Vec<usize>,
+        step: usize,
+    },
+}
+
+impl Chooser {
+    pub(super) fn random(rng: Rng, stay: usize) -> Self {
+        Self {
+            rng,
+            kind: Kind::Random { stay },
+            ran: false,
+        }
+    }
+
+    /// `changes` priority changes, in the first `steps` steps.
+    pub(super) fn pct(mut rng: Rng, threads: usize, changes: usize, steps: usize) -> Self {
+        let mut priority: Vec<usize> = (0..=threads).collect();
+        for i in (1..priority.len()).rev() {
+            priority.swap(i, rng.below(i + 1));
+        }
+        let kind = Kind::Pct {
+            priority,
+            lowest: threads + 1,
+            changes: (0..changes).map(|_| rng.below(steps)).collect(),
+            step: 0,
+        };
+        Self {
+            rng,
+            kind,
+            ran: false,
+        }
+    }
+}
+
+impl Scheduler for Chooser {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        (!std::mem::replace(&mut self.ran, true)).then(|| Schedule::new(0))
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        yielding: bool,
+    ) -> Option<TaskId> {
+        let first = runnable.first()?.id();
+        // Task 0 starts the threads and waits for them.
+        if usize::from(first) == 0 || runnable.len() == 1 {
+            return Some(first);
+        }
+        let current = current.filter(|current| runnable.iter().any(|task| task.id() == *current));
+        match &mut self.kind {
+            Kind::Random { stay } => {
+                if let Some(current) = current {
+                    if !yielding && self.rng.below(16) < *stay {
+                        return Some(current);
+                    }
+                    if yielding {
+                        let others = runnable.len() - 1;
+                        let mut others_of = runnable.iter().filter(|task| task.id() != current);
+                        return others_of.nth(self.rng.below(others)).map(|task| task.id());
+                    }
+                }
+                Some(runnable[self.rng.below(runnable.len())].id())
+            }
+            Kind::Pct {
+                priority,
+                lowest,
+                changes,
+                step,
+            } => {
+                *step += 1;
+                if let Some(current) = current
+                    && (yielding || changes.contains(step))
+                    && let Some(priority) = priority.get_mut(usize::from(current))
+                {
+                    *priority = *lowest;
+                    *lowest += 1;
+                }
+                let of = |task: &&&Task| priority.get(usize::from(task.id())).copied();
+                runnable.iter().min_by_key(of).map(|task| task.id())
+            }
+        }
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.rng.next()
+    }
+}

@@ -1,0 +1,351 @@
+//! Durable linearizability of a history of calls on a map.
+//!
+//! A history up to a crash is durably linearizable if there is an order of its calls that respects real
+//! time, holds every completed call and any of the pending ones, explains every reply, and ends in the
+//! content that recovery found. Both linearizability and its durable form are *local*: a history has
+//! such an order iff its part for each object has one, since all parts are cut by the same crash. A map is one object per
+//! key (no call here concerns two keys), so keys are checked one by one, which keeps the search small.
+//!
+//! The contents that a key may have after a crash do not depend on the image. They are computed once for
+//! a crash point ([`Outcomes`]) and looked up for every image.
+
+use crate::subject::{Op, Reply};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A call of an operation, and what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The simulated thread that called.
+    pub thread: u8,
+    /// What it called.
+    pub op: Op,
+    /// When it was called and when it returned, by a clock that ticks at every call and return.
+    pub called: u32,
+    /// When it returned and what; `None` if it never did.
+    pub returned: Option<(u32, Reply)>,
+    /// Events of the trace that came before it was called.
+    pub from: usize,
+    /// Events of the trace that came before it returned; the greatest if it never did.
+    pub to: usize,
+}
+
+impl Call {
+    /// True if it had returned when `point` events had happened.
+    #[must_use]
+    pub fn completed_at(&self, point: usize) -> bool {
+        self.returned.is_some() && self.to <= point
+    }
+
+    /// True if it was running when event number `event` happened.
+    #[must_use]
+    pub fn was_running_at(&self, event: usize) -> bool {
+        self.from <= event && event < self.to
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "thread {}: {:?}", self.thread, self.op)?;
+        match self.returned {
+            Some((_, Reply::Done)) => f.write_str(" -> done"),
+            Some((_, Reply::Refused)) => f.write_str(" -> refused"),
+            Some((_, Reply::Found(Some(value)))) => write!(f, " -> found {value}"),
+            Some((_, Reply::Found(None))) => f.write_str(" -> found nothing"),
+            None => f.write_str(" (did not return)"),
+        }
+    }
+}
+
+/// The key that an operation concerns; `None` if it is not one key's.
+#[must_use]
+pub fn key_of(op: &Op) -> Option<u64> {
+    match *op {
+        Op::Insert(key, _)
+        | Op::Upsert(key, _)
+        | Op::Update(key, _)
+        | Op::Remove(key)
+        | Op::Get(key) => Some(key),
+        Op::Batch { .. } | Op::Reopen | Op::Compact => None,
+    }
+}
+
+/// What an operation on a key with this content answers and leaves.
+fn effect(op: &Op, content: Option<u64>) -> (Reply, Option<u64>) {
+    let there = content.is_some();
+    match *op {
+        Op::Insert(..) if there => (Reply::Refused, content),
+        Op::Update(..) | Op::Remove(_) if !there => (Reply::Refused, content),
+        Op::Insert(_, value) | Op::Upsert(_, value) | Op::Update(_, value) => {
+            (Reply::Done, Some(value))
+        }
+        Op::Remove(_) => (Reply::Done, None),
+        Op::Get(_) => (Reply::Found(content), content),
+        Op::Batch { .. } | Op::Reopen | Op::Compact => (Reply::Done, content),
+    }
+}
+
+/// Contents that a key may have at the end of a history: the one thing a search for orders is run for.
+/// Empty if no order explains the replies.
+///
+/// `calls` are of one key; a call without a return is pending.
+///
+/// # Panics
+/// If there are more than 64 calls.
+#[must_use]
+pub fn contents_after(calls: &[Call], start: Option<u64>) -> BTreeSet<Option<u64>> {
+    assert!(calls.len() <= 64, "{} calls on one key", calls.len());
+    let completed = (0..calls.len())
+        .filter(|&i| calls[i].returned.is_some())
+        .fold(0, |set, i| set | 1 << i);
+    let mut search = Search {
+        calls,
+        completed,
+        seen: BTreeSet::new(),
+        ends: BTreeSet::new(),
+    };
+    search.extend(0, start);
+    search.ends
+}
+
+struct Search<'a> {
+    calls: &'a [Call],
+    completed: u64,
+    /// Sets of ordered calls, with the content they led to.
+    seen: BTreeSet<(u64, Option<u64>)>,
+    ends: BTreeSet<Option<u64>>,
+}
+
+impl Search<'_> {
+    /// Goes on from an order of the calls `done` that led to `content`.
+    fn extend(&mut self, done: u64, content: Option<u64>) {
+        if !self.seen.insert((done, content)) {
+            return;
+        }
+        if self.completed & !done == 0 {
+            self.ends.insert(content);
+        }
+        // Nothing may come before a call that had returned when it was called.
+        let first_return = (self.calls.iter().enumerate())
+            .filter(|(i, _)| done & 1 << i == 0)
+            .filter_map(|(_, call)| call.returned.map(|(at, _)| at))
+            .min()
+            .unwrap_or(u32::MAX);
+        for (i, call) in self.calls.iter().enumerate() {
+            if done & 1 << i != 0 || call.called > first_return {
+                continue;
+            }
+            let (reply, after) = effect(&call.op, content);
+            if call.returned.is_none_or(|(_, given)| given == reply) {
+                self.extend(done | 1 << i, after);
+            }
+        }
+    }
+}
+
+/// For every key: which contents a crash at one point may leave.
+#[derive(Clone, Debug)]
+pub struct Outcomes<'a> {
+    start: &'a BTreeMap<u64, u64>,
+    called: BTreeMap<u64, BTreeSet<Option<u64>>>,
+}
+
+/// A key whose content no order of the calls explains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The key.
+    pub key: u64,
+    /// What was found.
+    pub found: Option<u64>,
+    /// What would have been right.
+    pub allowed: Vec<Option<u64>>,
+}
+
+impl std::fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let word = |content: &Option<u64>| match content {
+            Some(value) => format!("value {value}"),
+            None => "nothing".to_owned(),
+        };
+        write!(f, "key {}: found {}", self.key, word(&self.found))?;
+        if self.allowed.is_empty() {
+            return f.write_str(", and no order of the calls explains the replies");
+        }
+        let allowed: Vec<String> = self.allowed.iter().map(word).collect();
+        write!(f, ", allowed {}", allowed.join(" or "))
+    }
+}
+
+impl<'a> Outcomes<'a> {
+    /// What a crash after `point` events of the trace may leave; `start` is what the map held before
+    /// the first call.
+    #[must_use]
+    pub fn of(history: &[Call], start: &'a BTreeMap<u64, u64>, point: usize) -> Self {
+        let mut by_key: BTreeMap<u64, Vec<Call>> = BTreeMap::new();
+        for call in history.iter().filter(|call| call.from <= point) {
+            if let Some(key) = key_of(&call.op) {
+                let mut call = *call;
+                if !call.completed_at(point) {
+                    call.returned = None;
+                }
+                by_key.entry(key).or_default().push(call);
+            }
+        }
+        let called = by_key
+            .into_iter()
+            .map(|(key, calls)| (key, contents_after(&calls, start.get(&key).copied())))
+            .collect();
+        Self { start, called }
+    }
+
+    /// A key that no order of the calls explains, whatever was found.
+    #[must_use]
+    pub fn unexplained(&self) -> Option<Mismatch> {
+        let (key, _) = self.called.iter().find(|(_, allowed)| allowed.is_empty())?;
+        Some(Mismatch {
+            key: *key,
+            found: self.start.get(key).copied(),
+            allowed: Vec::new(),
+        })
+    }
+
+    /// Checks a whole map, ascending by key.
+    ///
+    /// # Errors
+    /// The first key whose content is not allowed.
+    pub fn check(&self, found: &[(u64, u64)]) -> Result<(), Mismatch> {
+        let get = |key: u64| {
+            let at = found.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+            Some(found[at].1)
+        };
+        let keys = (found.iter().map(|(key, _)| key))
+            .chain(self.start.keys())
+            .chain(self.called.keys());
+        for &key in keys {
+            let content = get(key);
+            let allowed = match self.called.get(&key) {
+                Some(allowed) if allowed.contains(&content) => continue,
+                Some(allowed) => allowed.iter().copied().collect(),
+                None if self.start.get(&key).copied() == content => continue,
+                None => vec![self.start.get(&key).copied()],
+            };
+            return Err(Mismatch {
+                key,
+                found: content,
+                allowed,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call from tick `called` to tick `returned` (0: pending).
+    fn call(op: Op, called: u32, returned: u32, reply: Reply) -> Call {
+        Call {
+            thread: 1,
+            op,
+            called,
+            returned: (returned > 0).then_some((returned, reply)),
+            from: called as usize,
+            to: if returned > 0 {
+                returned as usize
+            } else {
+                usize::MAX
+            },
+        }
+    }
+
+    fn after(calls: &[Call], start: Option<u64>) -> Vec<Option<u64>> {
+        contents_after(calls, start).into_iter().collect()
+    }
+
+    const ANY: Reply = Reply::Done;
+
+    #[test]
+    fn calls_one_after_the_other_have_one_order() {
+        let calls = [
+            call(Op::Insert(1, 10), 1, 2, Reply::Done),
+            call(Op::Update(1, 11), 3, 4, Reply::Done),
+            call(Op::Get(1), 5, 6, Reply::Found(Some(11))),
+            call(Op::Insert(1, 12), 7, 8, Reply::Refused),
+        ];
+        assert_eq!(after(&calls, None), [Some(11)]);
+        assert_eq!(
+            after(&calls, Some(5)),
+            [],
+            "the first insert was not refused"
+        );
+        let stale = [
+            call(Op::Upsert(1, 10), 1, 2, Reply::Done),
+            call(Op::Get(1), 3, 4, Reply::Found(None)),
+        ];
+        assert_eq!(after(&stale, None), [], "a completed upsert is not seen");
+    }
+
+    #[test]
+    fn calls_at_once_may_be_ordered_either_way() {
+        let calls = [
+            call(Op::Upsert(1, 10), 1, 4, Reply::Done),
+            call(Op::Upsert(1, 20), 2, 3, Reply::Done),
+        ];
+        assert_eq!(after(&calls, None), [Some(10), Some(20)]);
+        let mut seen = calls.to_vec();
+        seen.push(call(Op::Get(1), 5, 6, Reply::Found(Some(20))));
+        assert_eq!(after(&seen, None), [Some(20)]);
+        let both = [
+            call(Op::Insert(1, 10), 1, 4, Reply::Done),
+            call(Op::Insert(1, 20), 2, 3, Reply::Done),
+        ];
+        assert_eq!(after(&both, None), [], "one of two inserts must be refused");
+    }
+
+    #[test]
+    fn pending_calls_count_or_not_unless_someone_saw_them() {
+        let pending = call(Op::Insert(1, 10), 1, 0, ANY);
+        assert_eq!(after(&[pending], None), [None, Some(10)]);
+        let seen = [pending, call(Op::Get(1), 2, 3, Reply::Found(Some(10)))];
+        assert_eq!(after(&seen, None), [Some(10)], "a completed call saw it");
+        let refused = [pending, call(Op::Insert(1, 20), 2, 3, Reply::Refused)];
+        assert_eq!(after(&refused, None), [Some(10)]);
+        let removed = [pending, call(Op::Remove(1), 2, 3, Reply::Done)];
+        assert_eq!(after(&removed, None), [None]);
+        let late = [
+            call(Op::Get(1), 1, 2, Reply::Found(Some(10))),
+            call(Op::Insert(1, 10), 3, 0, ANY),
+        ];
+        assert_eq!(after(&late, None), [], "seen before it was called");
+    }
+
+    #[test]
+    fn a_crash_point_decides_what_is_pending() {
+        let start = BTreeMap::from([(1, 5), (2, 6)]);
+        let history = [
+            call(Op::Update(1, 10), 1, 4, Reply::Done),
+            call(Op::Remove(2), 2, 8, Reply::Done),
+            call(Op::Insert(3, 30), 9, 12, Reply::Done),
+        ];
+        let check =
+            |point, found: &[(u64, u64)]| Outcomes::of(&history, &start, point).check(found);
+        assert_eq!(check(0, &[(1, 5), (2, 6)]), Ok(()));
+        assert_eq!(check(3, &[(1, 10), (2, 6)]), Ok(()));
+        assert_eq!(check(3, &[(1, 5)]), Ok(()));
+        let lost = check(4, &[(1, 5), (2, 6)]).expect_err("the update had completed");
+        assert_eq!((lost.key, lost.found), (1, Some(5)));
+        assert_eq!(lost.allowed, [Some(10)]);
+        let back = check(8, &[(1, 10), (2, 6)]).expect_err("the removal had completed");
+        assert_eq!((back.key, back.allowed), (2, vec![None]));
+        let early = check(5, &[(1, 10), (3, 30)]).expect_err("not called yet");
+        assert_eq!((early.key, early.allowed), (3, vec![None]));
+        let phantom = check(12, &[(1, 10), (3, 30), (4, 1)]).expect_err("no one put it there");
+        assert_eq!(phantom.key, 4);
+        let gone = Outcomes::of(&[], &start, 0).check(&[(2, 6)]);
+        assert_eq!(gone.expect_err("key 1 was there").key, 1);
+        assert!(Outcomes::of(&history, &start, 12).unexplained().is_none());
+        let wrong = [call(Op::Get(1), 1, 2, Reply::Found(Some(9)))];
+        let wrong = Outcomes::of(&wrong, &start, 2).unexplained();
+        assert_eq!(wrong.expect("9 was never there").key, 1);
+    }
+}

@@ -1,0 +1,89 @@
+//! Panics as results: what a subject does on a crash image, or in a wrong interleaving, is a finding.
+
+use bristlecone_pmem::media::sim::OutOfSteps;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// A panic that was caught.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Caught {
+    /// It ran out of steps.
+    OutOfSteps,
+    /// It panicked: message and place.
+    Panic(String),
+}
+
+/// Silences panics that [`catch`] takes. Others are reported as before. To be called after whoever
+/// else sets a panic hook.
+pub(crate) fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if QUIET.get() {
+                let place = info
+                    .location()
+                    .map(|at| format!("{}:{}", at.file(), at.line()));
+                PLACE.with(|last| *last.borrow_mut() = place);
+            } else {
+                before(info);
+            }
+        }));
+    });
+}
+
+/// Runs `f`; a panic in it is silent and becomes a value. Nests.
+pub(crate) fn catch<R>(f: impl FnOnce() -> R) -> Result<R, Caught> {
+    let before = QUIET.replace(true);
+    // What `f` changed is rolled back or given up by whoever looks at the result.
+    let result = panic::catch_unwind(AssertUnwindSafe(f));
+    QUIET.set(before);
+    result.map_err(|payload| caught(&*payload))
+}
+
+fn caught(payload: &(dyn Any + Send)) -> Caught {
+    if payload.is::<OutOfSteps>() {
+        return Caught::OutOfSteps;
+    }
+    let text = (payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned()))
+    .or_else(|| payload.downcast_ref::<String>().cloned())
+    .unwrap_or_else(|| "a panic without a message".to_owned());
+    let place = PLACE.with(|last| last.borrow_mut().take());
+    Caught::Panic(match place {
+        Some(place) => format!("{text} ({place})"),
+        None => text,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_become_values() {
+        install();
+        assert_eq!(catch(|| 3), Ok(3));
+        let text = catch(|| panic!("no {}", 7));
+        let Err(Caught::Panic(text)) = text else {
+            panic!("{text:?}");
+        };
+        assert!(
+            text.starts_with("no 7 (") && text.contains("quiet.rs"),
+            "{text}"
+        );
+        assert_eq!(
+            catch(|| panic::panic_any(OutOfSteps)),
+            Err::<(), _>(Caught::OutOfSteps)
+        );
+        assert!(!QUIET.get());
+    }
+}
