@@ -141,6 +141,35 @@ fn insertion_time_on_the_host() {
 }
 
 #[test]
+fn insertion_time_on_the_model() {
+    let figure = made("lb-fig11", On::Model);
+    assert_eq!((figure.panels.len(), figure.claims.len()), (3, 3));
+    assert_all_hold(&figure);
+    for series in figure.panels.iter().flat_map(|panel| &panel.series) {
+        assert!(series.values.is_sorted(), "{series:?}");
+    }
+    // A loaded leaf's first insertion writes one line or two, and full leaves have to split: the
+    // panels differ as the paper's do.
+    let last =
+        |panel: usize, series: usize| *figure.panels[panel].series[series].values.last().unwrap();
+    assert!(last(0, 1) / last(0, 0) > last(1, 1) / last(1, 0));
+    assert!(last(1, 0) > 1.5 * last(0, 0), "splits cost");
+}
+
+#[test]
+fn the_model_has_the_hardware_s_characteristics() {
+    let figure = made("gap-table1", On::Model);
+    assert_eq!((figure.panels.len(), figure.claims.len()), (4, 14));
+    assert_all_hold(&figure);
+    // The table is measured, not read back: no number is exactly the paper's.
+    let copied = figure
+        .claims
+        .iter()
+        .find(|claim| claim.paper == Stated::Number(claim.measured));
+    assert_eq!(copied, None);
+}
+
+#[test]
 fn drawing_and_numbers_are_written_and_named() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("new/folder");

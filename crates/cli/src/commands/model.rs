@@ -44,7 +44,7 @@ fn failed(error: ModelError) -> Failure {
 /// The report for a person.
 fn table(r: &ModelReport) -> String {
     let mut text = format!(
-        "{}, leaves of {} bytes, on {}: {} of {} keys ({:.0} % full), {} operations, {} threads, seed {}\n\n",
+        "{}, leaves of {} bytes, on {}: {} of {} keys ({:.0} % full), {} operations, threads: {}, seed {}\n\n",
         r.index,
         r.node_bytes,
         r.device,

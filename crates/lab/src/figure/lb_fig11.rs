@@ -68,8 +68,6 @@ const REGIMES: [Regime; 3] = [
     },
 ];
 const SEED: u64 = 11;
-/// Points of a curve.
-const POINTS: u64 = 6;
 /// Slices of a host run between two points.
 const SLICES: usize = 10;
 
@@ -91,14 +89,19 @@ struct Size {
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let host = setting.on == On::Host;
     let scale = setting.scale;
-    let step = scale.pick(5_000, 50_000);
+    let (step, points) = if host {
+        (scale.pick(5_000, 50_000), 6)
+    } else {
+        scale.pick((10_000, 3), (50_000, 6))
+    };
     let size = Size {
+        // On the model leaves of 110 MB at the least, so that they are rarely in a cache.
         keys: if host {
             scale.pick(2_000_000, 40_000_000)
         } else {
-            scale.pick(500_000, 5_000_000)
+            scale.pick(4_000_000, 20_000_000)
         },
-        points: (1..=POINTS).map(|i| i * step).collect(),
+        points: (1..=points).map(|i| i * step).collect(),
     };
     // On the model nothing varies but what the designs do; a machine has its moods.
     let slack = if host { 0.05 } else { 0.02 };

@@ -360,7 +360,8 @@ impl fmt::Display for Figure {
             let verdict = if claim.holds { "yes" } else { "NO" };
             let paper = match &claim.paper {
                 Stated::Number(number) => number.to_string(),
-                Stated::Words(_) => "(words)".to_owned(),
+                // Too wide for a column; they stand behind the claim.
+                Stated::Words(_) => "-".to_owned(),
             };
             let measured = panel::digits(claim.measured);
             [verdict.to_owned(), paper, measured, claim.tolerance.clone()]
@@ -371,7 +372,7 @@ impl fmt::Display for Figure {
             .collect();
         let what = |claim: &Claim| match &claim.paper {
             Stated::Number(_) => claim.claim.clone(),
-            Stated::Words(words) => format!("{}: {words}", claim.claim),
+            Stated::Words(words) => format!("{} ({words})", claim.claim),
         };
         let last = std::iter::once("claim".to_owned()).chain(self.claims.iter().map(what));
         panel::write_table(f, &rows, last)?;
