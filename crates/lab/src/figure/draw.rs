@@ -33,8 +33,8 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// `title` over `panels`, as the text of an SVG file.
 pub(super) fn svg(title: &str, panels: &[Panel]) -> Result<String, Box<dyn std::error::Error>> {
-    let across = panels.len().clamp(1, ACROSS);
-    let down = panels.len().div_ceil(across).max(1);
+    let down = panels.len().div_ceil(ACROSS).max(1);
+    let across = panels.len().div_ceil(down).max(1);
     let size = (PANEL.0 * across as u32, TITLE + PANEL.1 * down as u32);
     let mut text = String::new();
     {

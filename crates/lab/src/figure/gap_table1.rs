@@ -65,25 +65,32 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         let measured = characterise(&Device::load(line.device)?);
         let halves = [
             (
+                "bandwidth",
                 "GB/s",
                 &BANDWIDTH[..],
                 &line.bandwidth[..],
                 bandwidth(&measured).to_vec(),
             ),
             (
-                "ns, idle",
+                "idle latency",
+                "ns",
                 &LATENCY[..],
                 &line.latency[..],
                 latency(&measured).to_vec(),
             ),
         ];
-        for (unit, names, paper, model) in halves {
+        for (what, unit, names, paper, model) in halves {
             let rows = names.iter().zip(paper).zip(&model);
             findings.claims.extend(rows.map(|((name, paper), model)| {
-                let claim = format!("{} {name}, {unit}", line.name);
+                let claim = format!("{} {what}, {name}, {unit}", line.name);
                 Claim::new(claim, *paper, *model, Expect::near(*paper, TOLERANCE))
             }));
-            let panel = Panel::bars(line.name, "", unit, names.iter().copied());
+            let panel = Panel::bars(
+                &format!("{} {what}", line.name),
+                "",
+                unit,
+                names.iter().copied(),
+            );
             findings
                 .panels
                 .push(panel.with("paper", paper.to_vec()).with("model", model));

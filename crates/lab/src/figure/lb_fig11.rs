@@ -52,7 +52,7 @@ const REGIMES: [Regime; 3] = [
         workload: Workload::Insert,
         statements: &[(
             LBTREE_TRADITIONAL.index,
-            "improvement comes from the logless split (both have it)",
+            "improvement comes from the logless split",
             1.0,
         )],
     },

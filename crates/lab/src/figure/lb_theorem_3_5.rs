@@ -223,7 +223,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ),
         Claim::new(
             "insertions that the simulator counts otherwise than the medium",
-            "(no claim of the paper: a check of the counting)",
+            "nothing (this checks the counting)",
             apart as f64,
             Expect::at_most(0.0),
         )

@@ -372,7 +372,7 @@ impl fmt::Display for Figure {
             .collect();
         let what = |claim: &Claim| match &claim.paper {
             Stated::Number(_) => claim.claim.clone(),
-            Stated::Words(words) => format!("{} ({words})", claim.claim),
+            Stated::Words(words) => format!("{}; the paper: {words}", claim.claim),
         };
         let last = std::iter::once("claim".to_owned()).chain(self.claims.iter().map(what));
         panel::write_table(f, &rows, last)?;
