@@ -474,7 +474,7 @@ mod tests {
             ),
             (
                 "read.random_media_gbps",
-                "random_media_gbps = 40.0",
+                "random_media_gbps = 41.2",
                 "random_media_gbps = -1.0",
                 "-1",
             ),
@@ -486,7 +486,7 @@ mod tests {
             ),
             (
                 "write.accept_ns",
-                "accept_ns = 60.0",
+                "accept_ns = 61.0",
                 "accept_ns = -60.0",
                 "-60",
             ),

@@ -301,7 +301,7 @@ mod tests {
         for i in 0..16 {
             last = optane.read(i * 4, 0);
         }
-        let service = time(256.0 * 6.0 / 40.0);
+        let service = time(256.0 * 6.0 / 41.2);
         assert_eq!(last.queued, 15 * service);
         assert_eq!(last.at, 305_000 + 15 * service);
     }

@@ -3,7 +3,7 @@
 //! 1. The index is made on the simulator and bulk-loaded, then closed and opened again, so that its
 //!    allocator starts from the leaves alone. None of this is charged.
 //! 2. Lookups warm the caches; then clocks and counters start at zero.
-//! 3. The simulated threads' operations are charged (`trace.rs`, `machine.rs`). An operation that is
+//! 3. The simulated threads' operations are charged (`trace.rs`, `machine/mod.rs`). An operation that is
 //!    answered wrongly ends the run.
 
 use super::machine::{CAUSES, Cause, Machine};
@@ -46,8 +46,9 @@ pub struct RunSpec {
 
 const INDEXES: [&str; 2] = ["lbtree", "lbtree-traditional"];
 const MOST_THREADS: usize = 64;
-/// Handles of leaves have 32 bits; the simulator's words too.
 const MOST_KEYS: u64 = 200_000_000;
+/// A simulation numbers its 8-byte words with 32 bits.
+const MOST_BYTES: u64 = 16 << 30;
 const ROOT: &str = "model";
 /// Operations between two reports of progress.
 const PROGRESS: u64 = 4096;
@@ -89,9 +90,21 @@ impl RunSpec {
             return Err(ModelError::parameter("ops", self.ops, may_be));
         }
         // Also catches what is no number: NaN becomes 0.
-        Fill::percent((self.fill * 100.0).round() as u8)
+        let fill = Fill::percent((self.fill * 100.0).round() as u8)
             .filter(|_| self.fill <= 1.0)
-            .ok_or_else(|| ModelError::parameter("fill", self.fill, "0.01 to 1"))
+            .ok_or_else(|| ModelError::parameter("fill", self.fill, "0.01 to 1"))?;
+        let bytes = pool_bytes(self, fill);
+        if bytes > MOST_BYTES {
+            let may_be = format!(
+                "fewer, as with {} operations the pool may take {} GiB of at most {}; fuller leaves \
+                 help as well",
+                self.ops,
+                bytes >> 30,
+                MOST_BYTES >> 30
+            );
+            return Err(ModelError::parameter("keys", self.keys, may_be));
+        }
+        Ok(fill)
     }
 }
 

@@ -21,6 +21,9 @@ use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media};
 use std::sync::atomic::Ordering;
 
+/// The inner index and the number of leaves.
+type Saved<K, M> = (Inner<K, M>, u64);
+
 const MAGIC: [u8; 8] = *b"LBSNAP01";
 const PART_HEADER: usize = 16;
 const PART: usize = MAX_BLOCK as usize - PART_HEADER;
@@ -80,7 +83,7 @@ pub(super) fn load<K: KeyRepr + ?Sized, M: Media>(
     root: &Root<M>,
     heap: &Heap<M>,
     leaf_bytes: u64,
-) -> Result<Option<(Inner<K, M>, u64)>, TreeError> {
+) -> Result<Option<Saved<K, M>>, TreeError> {
     let pm = root.pool().pm();
     // ORDERING: Relaxed; the tree is being opened.
     let first = root.word(SNAPSHOT).load(pm, Ordering::Relaxed);
@@ -152,7 +155,7 @@ fn parse<K: KeyRepr + ?Sized, M: Media>(
     payload: &[u8],
     heap: &Heap<M>,
     leaf_bytes: u64,
-) -> Option<(Inner<K, M>, u64)> {
+) -> Option<Saved<K, M>> {
     let rest = payload.strip_prefix(&MAGIC)?;
     let (leaves, rest) = rest.split_first_chunk::<8>()?;
     let leaves = usize::try_from(u64::from_le_bytes(*leaves)).ok()?;

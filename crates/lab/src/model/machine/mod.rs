@@ -460,3 +460,6 @@ impl Machine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
