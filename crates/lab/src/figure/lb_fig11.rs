@@ -68,8 +68,8 @@ const REGIMES: [Regime; 3] = [
     },
 ];
 const SEED: u64 = 11;
-/// Slices of a host run between two points.
-const SLICES: usize = 10;
+/// Slices of a host run between two points: short, so that few of them meet with an interruption.
+const SLICES: usize = 30;
 
 /// What came of one panel.
 struct Times {
