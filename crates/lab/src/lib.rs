@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`figure`] | the papers' figures and tables, regenerated beside what they claim |
 //! | [`limits`] | what the hardware allows: flush, fence, cache miss, copy, sync |
 //! | [`model`] | what a run would cost on a memory that is not at hand |
 //! | [`micro`] | single operations on one index, beside its peers in the same run |
@@ -12,6 +13,7 @@
 
 mod count;
 mod error;
+pub mod figure;
 pub mod limits;
 pub mod micro;
 pub mod model;
