@@ -3,7 +3,7 @@
 use bristlecone_crash::concurrent::{ConcurrentOptions, ConcurrentReport, explore, replay};
 use bristlecone_crash::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_crash::subjects;
-use bristlecone_pmem::media::sim::Model;
+use bristlecone_pmem::media::sim::{EventKind, Model, Simulation, Site, SiteKind};
 use bristlecone_pmem::sync::lock;
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -223,6 +223,51 @@ fn unlocking_before_the_fence_is_visible_before_durable() {
     // The schedule's number alone repeats it.
     let again = replay(&*subject, &options, violation.schedule).expect("again");
     assert_eq!(again.to_string(), violation.to_string());
+
+    // Where caches are durable, what is visible is too.
+    let options = ConcurrentOptions {
+        model: Model::Eadr,
+        schedules: 300,
+        ..options
+    };
+    let report = explore(&*subject, &options, &mut |_| {});
+    assert_eq!(report.violation_count, 0, "{}", first_of(&report));
+}
+
+/// Where one insertion fences.
+fn fences_of_an_insert(subject: &dyn Subject) -> Vec<Site> {
+    let sim = Simulation::new(subject.capacity());
+    let _attached = sim.attach();
+    let live = subject.create().expect("a tree");
+    sim.start_trace();
+    assert_eq!(live.apply(&Op::Insert(1, 2)), Ok(Reply::Done));
+    let trace = sim.take_trace();
+    let fences = trace.iter().filter(|e| matches!(e.kind, EventKind::Fence));
+    fences.map(|e| Site::new(e.site, SiteKind::Fence)).collect()
+}
+
+/// Without its fence an insert is lost, by whoever called it: no matter of visibility.
+#[test]
+fn a_missing_fence_loses_what_had_completed() {
+    let _alone = lock(&ALONE);
+    let subject = lbtree();
+    for model in Model::ALL {
+        let options = ConcurrentOptions {
+            model,
+            schedules: 200,
+            stop_at_first: true,
+            off: fences_of_an_insert(&*subject),
+            ..ConcurrentOptions::default()
+        };
+        assert!(!options.off.is_empty());
+        let report = explore(&*subject, &options, &mut |_| {});
+        let violation = report.violations.first().expect("the fault is found");
+        assert_eq!(violation.fault.kind, FaultKind::Lost, "{violation}");
+        let crash = violation.crash.as_ref().expect("it takes a crash");
+        assert!(crash.dependence.is_none() && !crash.lost.is_empty());
+        let again = replay(&*subject, &options, violation.schedule).expect("again");
+        assert_eq!(again.to_string(), violation.to_string());
+    }
 }
 
 #[test]

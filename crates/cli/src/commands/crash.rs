@@ -205,7 +205,11 @@ fn planted(args: &Crash) -> Outcome<Option<&'static str>> {
     let Some(name) = &args.plant else {
         return Ok(None);
     };
-    let known = || bristlecone_crash::token::PLANTED.iter().map(|planted| planted.0);
+    let known = || {
+        bristlecone_crash::token::PLANTED
+            .iter()
+            .map(|planted| planted.0)
+    };
     known()
         .find(|fault| fault == name)
         .map(Some)
