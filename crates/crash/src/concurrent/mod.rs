@@ -44,6 +44,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Accesses of one recovery with its checks before it counts as stuck.
@@ -264,32 +265,71 @@ impl fmt::Display for ConcurrentViolation {
     }
 }
 
-/// Runs the schedules of `options` on `subject`, which must be [concurrent](Subject::concurrent); calls `progress` with the number of each that is done.
+/// Runs the schedules of `options` on `subject`; calls `progress` after each with how many are done.
 pub fn explore(
     subject: &dyn Subject,
     options: &ConcurrentOptions,
+    progress: &mut dyn FnMut(u64),
+) -> ConcurrentReport {
+    share_of(subject, options, &AtomicU64::new(0), progress)
+}
+
+/// Runs the schedules of `options` on `subject`, on several threads of this machine; calls `progress`
+/// after each.
+pub fn explore_on(
+    subject: &dyn Subject,
+    options: &ConcurrentOptions,
+    workers: usize,
+    progress: &(dyn Fn() + Sync),
+) -> ConcurrentReport {
+    let next = AtomicU64::new(0);
+    let mut report = ConcurrentReport::default();
+    std::thread::scope(|scope| {
+        let share = || share_of(subject, options, &next, &mut |_| progress());
+        let handles: Vec<_> = (0..workers.max(1)).map(|_| scope.spawn(share)).collect();
+        for handle in handles {
+            match handle.join() {
+                Ok(share) => report.add(share),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    report
+}
+
+/// Runs schedules, taking their numbers from `next`.
+fn share_of(
+    subject: &dyn Subject,
+    options: &ConcurrentOptions,
+    next: &AtomicU64,
     progress: &mut dyn FnMut(u64),
 ) -> ConcurrentReport {
     let started = Instant::now();
     let mut report = ConcurrentReport::default();
     let mut counts = Counts::default();
     let mut bases = Bases::default();
-    for schedule in 0..options.schedules {
-        if options.budget.is_some_and(|most| started.elapsed() >= most) {
+    loop {
+        // ORDERING: Relaxed; only the number matters.
+        let schedule = next.fetch_add(1, Ordering::Relaxed);
+        if schedule >= options.schedules
+            || options.budget.is_some_and(|most| started.elapsed() >= most)
+        {
             break;
         }
         let violation = bases.run(subject, options, schedule, &mut counts);
         report.schedules += 1;
+        progress(report.schedules);
         if let Some(violation) = violation {
             report.violation_count += 1;
             if report.violations.len() < KEPT {
                 report.violations.push(violation);
             }
             if options.stop_at_first {
+                // ORDERING: Relaxed; the others need not stop at once.
+                next.fetch_max(options.schedules, Ordering::Relaxed);
                 break;
             }
         }
-        progress(schedule + 1);
     }
     report.operations = counts.operations;
     report.crash_points = counts.crash_points;
@@ -298,6 +338,23 @@ pub fn explore(
     report.images = counts.images;
     report.seconds = started.elapsed().as_secs_f64();
     report
+}
+
+impl ConcurrentReport {
+    /// Adds what another worker found in its share of the schedules.
+    fn add(&mut self, other: Self) {
+        self.schedules += other.schedules;
+        self.operations += other.operations;
+        self.crash_points += other.crash_points;
+        self.directed_points += other.directed_points;
+        self.exhaustive_points += other.exhaustive_points;
+        self.images += other.images;
+        self.violation_count += other.violation_count;
+        self.violations.extend(other.violations);
+        self.violations.sort_by_key(|violation| violation.schedule);
+        self.violations.truncate(KEPT);
+        self.seconds = self.seconds.max(other.seconds);
+    }
 }
 
 /// Runs one schedule again.

@@ -3,6 +3,7 @@
 pub mod lbtree;
 pub mod planted;
 pub mod pool;
+pub mod reference;
 #[cfg(test)]
 mod tests;
 
@@ -12,13 +13,14 @@ use bristlecone_pmem::pool::PoolReport;
 use bristlecone_pmem::{OpenError, Pool, PoolOptions};
 use lbtree::LbSubject;
 use pool::PoolSubject;
+use reference::{FLAWS, Reference};
 use std::path::Path;
 use std::sync::Arc;
 
 /// The name that messages give to the simulated pool.
 const PATH: &str = "simulated pool";
 
-/// Every design, and the structure that is known to be right; none of those that are known to be wrong.
+/// Every design, the pool, and the structures that are known to be right; none that is known to be wrong.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Subject>> {
     vec![
@@ -29,19 +31,29 @@ pub fn all() -> Vec<Box<dyn Subject>> {
         Box::new(LbSubject::<u64, u64, 1>::new(false)),
         Box::new(PoolSubject::new()),
         Box::new(PoolSubject::regions()),
+        Box::new(Reference::array()),
+        Box::new(Reference::blocks()),
     ]
 }
 
-/// The names of all subjects.
+/// The names of all subjects, those that are known to be wrong last.
 #[must_use]
 pub fn names() -> Vec<String> {
-    all().iter().map(|subject| subject.name()).collect()
+    let right = all();
+    let right = right.iter().map(|subject| subject.name());
+    right
+        .chain(FLAWS.iter().map(|known| known.subject()))
+        .collect()
 }
 
 /// The subject of that name.
 #[must_use]
 pub fn named(name: &str) -> Option<Box<dyn Subject>> {
-    all().into_iter().find(|subject| subject.name() == name)
+    let flawed = FLAWS.iter().find(|known| known.subject() == name);
+    match flawed {
+        Some(known) => Some(Box::new(Reference::flawed(known.flaw))),
+        None => all().into_iter().find(|subject| subject.name() == name),
+    }
 }
 
 /// The subject of that name, or else every one of [`all`] whose name is `prefix` and more

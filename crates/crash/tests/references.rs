@@ -1,0 +1,92 @@
+//! The explorer on structures that are known to be right, and on variants each wrong in one way: no
+//! false alarm, and of each flaw exactly the report that its table promises.
+
+use bristlecone_crash::explore::{Options, explore};
+use bristlecone_crash::record::{Mutation, record};
+use bristlecone_crash::subject::{FaultKind, Subject};
+use bristlecone_crash::subjects::named;
+use bristlecone_crash::subjects::reference::{FLAWS, Reference};
+use bristlecone_crash::workload::{Kind, Workload};
+use bristlecone_pmem::media::sim::Model;
+use std::collections::BTreeMap;
+
+/// What is reported over one short workload of each kind, how often, and the first of each.
+fn reports(
+    subject: &dyn Subject,
+    model: Model,
+    nested: bool,
+    thorough_every: u64,
+) -> BTreeMap<FaultKind, String> {
+    let (mut found, mut images) = (BTreeMap::new(), 0);
+    for kind in Kind::ALL {
+        for seed in 0..3 {
+            let workload = Workload::generate(kind, 12, seed, subject);
+            let recording = record(subject, &workload, &Mutation::default())
+                .unwrap_or_else(|fault| panic!("{}: {fault}", subject.name()));
+            let options = Options {
+                nested,
+                thorough_every,
+                bound: 300,
+                samples: 16,
+                ..Options::new(model)
+            };
+            let totals = explore(subject, &recording, &options, &|_| ());
+            images += totals.images;
+            for violation in totals.found {
+                let what = format!(
+                    "{kind}/{seed}: {} ({})",
+                    violation.fault, violation.last_site
+                );
+                found.entry(violation.fault.kind).or_insert(what);
+            }
+        }
+    }
+    assert!(images > 100, "{}: {images} images", subject.name());
+    found
+}
+
+#[test]
+fn structures_that_are_right_pass_under_all_models() {
+    for subject in [Reference::array(), Reference::blocks()] {
+        for model in Model::ALL {
+            let found = reports(&subject, model, true, 10);
+            assert!(
+                found.is_empty(),
+                "{}, {}: {found:?}",
+                subject.name(),
+                model.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn each_flaw_is_reported_as_what_it_is() {
+    let mut wrong = Vec::new();
+    for known in FLAWS.iter().filter(|known| known.threads == 1) {
+        let subject = named(&known.subject()).unwrap_or_else(|| panic!("{known:?}"));
+        for model in Model::ALL {
+            // What only later operations show takes those on every image.
+            let every = if known.kind == FaultKind::Progress {
+                1
+            } else {
+                4
+            };
+            let found = reports(subject.as_ref(), model, known.nested, every);
+            let kinds: Vec<FaultKind> = found.keys().copied().collect();
+            let expected: &[FaultKind] = if known.shows_on(model) {
+                &[known.kind]
+            } else {
+                &[]
+            };
+            if kinds != expected {
+                wrong.push(format!(
+                    "{} under {}: {found:?} where {expected:?} is expected",
+                    known.subject(),
+                    model.name()
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
