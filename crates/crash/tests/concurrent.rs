@@ -3,6 +3,7 @@
 use bristlecone_crash::concurrent::{ConcurrentOptions, ConcurrentReport, explore, replay};
 use bristlecone_crash::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_crash::subjects;
+use bristlecone_crash::subjects::reference::{Flaw, Reference};
 use bristlecone_pmem::media::sim::{EventKind, Model, Simulation, Site, SiteKind};
 use bristlecone_pmem::sync::lock;
 use std::cell::Cell;
@@ -209,14 +210,15 @@ fn unlocking_before_the_fence_is_visible_before_durable() {
     assert_eq!(violation.fault.kind, FaultKind::VisibleBeforeDurable);
     let crash = violation.crash.as_ref().expect("it takes a crash");
     let dependence = crash.dependence.expect("who saw what");
+    let store = dependence.store.expect("it was loaded");
     let observer = violation.history[dependence.observer];
     let writer = violation.history[dependence.writer];
     assert!(observer.completed_at(crash.point) && !writer.completed_at(crash.point));
     assert_ne!(observer.thread, writer.thread);
-    assert_eq!(dependence.store.thread, writer.thread);
-    assert!(dependence.store.site.file().contains("lbtree"));
+    assert_eq!(store.thread, writer.thread);
+    assert!(store.site.file().contains("lbtree"));
     assert!(
-        (crash.lost.iter()).any(|lost| lost.seq == dependence.store.seq),
+        (crash.lost.iter()).any(|lost| lost.seq == store.seq),
         "what was seen is among what was lost"
     );
 
@@ -232,6 +234,30 @@ fn unlocking_before_the_fence_is_visible_before_durable() {
     };
     let report = explore(&*subject, &options, &mut |_| {});
     assert_eq!(report.violation_count, 0, "{}", first_of(&report));
+}
+
+/// What is seen through volatile memory, and found by what the calls answered.
+#[test]
+fn showing_readers_what_is_not_durable_is_visible_before_durable() {
+    let _alone = lock(&ALONE);
+    let subject = Reference::flawed(Flaw::VisibleFirst);
+    for model in Model::ALL {
+        let options = ConcurrentOptions {
+            model,
+            threads: 2,
+            schedules: 200,
+            ..ConcurrentOptions::default()
+        };
+        let report = explore(&subject, &options, &mut |_| {});
+        assert!(report.violation_count > 0);
+        for violation in &report.violations {
+            assert_eq!(
+                violation.fault.kind,
+                FaultKind::VisibleBeforeDurable,
+                "{violation}"
+            );
+        }
+    }
 }
 
 /// Where one insertion fences.
