@@ -1,10 +1,11 @@
 //! Crashes of one run: where, which images, and what recovery makes of them.
 //!
 //! # Where
-//! Random points (where calls return, before fences, anywhere), and *directed* ones: where a call returns that has loaded a word whose last store was
-//! another thread's and is not durable yet. Such a load is no fault in itself (an optimistic reader may
-//! discard it); a crash at that point shows whether it is. And where a call returns while another is changing
-//! its key: what it has seen may have come through volatile memory.
+//! Random points (where calls return, before fences, anywhere), and *directed* ones: where a call
+//! returns that has loaded a word whose last store was another thread's and is not durable yet. Such a
+//! load is no fault in itself (an optimistic reader may discard it); a crash at that point shows whether
+//! it is. And where a call returns while another is changing its key: what it has seen may have come
+//! through volatile memory.
 
 use super::program::Rng;
 use super::{Counts, Crash, Dependence, LostStore, recover};
