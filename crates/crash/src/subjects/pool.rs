@@ -284,10 +284,7 @@ impl LivePool {
         let Some(entry) = self.roots.borrow_mut().remove(&key) else {
             return Reply::Refused;
         };
-        let planted = self
-            .pool
-            .pm()
-            .planted(super::planted::RELEASE_BEFORE_UNPUBLISH);
+        let planted = self.pool.pm().planted("pool-release-first");
         if !planted {
             entry.root.unpublish();
         }

@@ -252,6 +252,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
         // PERSIST: the empty leaf, before the root leads to it.
         pm.persist(leaf);
+        if pm.planted("lbtree-root-first") {
+            tree.root().publish();
+        }
         // PERSIST: the head pointer, before the root is published.
         tree.root().word(HEAD).publish(pm, first.get());
         tree.root().publish();
