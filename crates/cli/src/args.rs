@@ -625,6 +625,9 @@ pub struct Crash {
     /// Simulated threads, 1 to 8; more than one run under a deterministic scheduler
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=8))]
     pub threads: usize,
+    /// Schedules of the threads
+    #[arg(long, value_name = "N", default_value_t = 2_000, requires = "threads")]
+    pub schedules: u64,
     /// Crash again inside recovery
     #[arg(long)]
     pub nested: bool,

@@ -17,7 +17,7 @@
 use crate::mutants::sites_of;
 use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, progress};
 use crate::quiet::{self, Caught};
-use crate::record::{Action, Mutation, Recording};
+use crate::record::{Action, Mutation, Recording, make_dirty};
 use crate::subject::{Fault, FaultKind, Opened, Subject};
 use bristlecone_pmem::media::sim::{
     Decision, Event, EventKind, Mark, Model, Pending, PendingStore, Simulation, Site, Strategy,
@@ -266,6 +266,9 @@ impl<'a> Worker<'a> {
     ) -> Self {
         let sim = Simulation::new(subject.capacity());
         options.mutation.install(&sim);
+        if recording.dirty {
+            make_dirty(&sim);
+        }
         Self {
             subject,
             recording,

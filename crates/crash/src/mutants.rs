@@ -12,6 +12,7 @@
 //! instruction. Waste that needs no crash to be seen is counted too: flushes of clean lines, fences with
 //! nothing to wait for.
 
+use crate::concurrent::{self, ConcurrentOptions};
 use crate::explore::{Options, Totals, Violation, explore};
 use crate::record::{Mutation, Recording, record};
 use crate::subject::Subject;
@@ -19,9 +20,8 @@ use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, EventKind, Model, Site, SiteKind, line_of};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::panic::Location;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How mutants are explored.
@@ -94,10 +94,15 @@ pub struct MutantReport {
     pub orderings: usize,
     /// Mutants that were noticed, and the first violation of each.
     pub killed: Vec<(Mutant, Violation)>,
+    /// Mutants that only another subject noticed, or threads: a reason why the instruction is there.
+    pub killed_elsewhere: Vec<(Mutant, String)>,
     /// Mutants that were noticed before any crash: an operation or opening failed.
     pub failed_live: Vec<Mutant>,
-    /// Mutants that nothing noticed.
+    /// Instructions whose absence nothing noticed.
     pub survivors: Vec<Mutant>,
+    /// Orderings that nothing depends on: the fence between is there for something else (for other
+    /// threads, or so that the operation may return).
+    pub independent: Vec<Mutant>,
     /// Sites that did nothing every time they were executed.
     pub waste: Vec<Waste>,
     /// Sites that did nothing some of the time.
@@ -110,6 +115,21 @@ fn place(at: &'static Location<'static>) -> Place {
     (at.file(), at.line(), at.column())
 }
 
+/// Does `work` on all of `todo`, on several threads.
+fn parallel<T: Sync>(todo: &[T], workers: usize, work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..workers.max(1) {
+            scope.spawn(|| {
+                // ORDERING: Relaxed; only the number matters.
+                while let Some(one) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(one);
+                }
+            });
+        }
+    });
+}
+
 /// A recorded workload and the sites in it.
 struct Recorded {
     workload: Workload,
@@ -117,15 +137,10 @@ struct Recorded {
     sites: BTreeSet<Site>,
 }
 
-/// Explores every mutant of `subject`. `seen` hears how many are done, and of how many.
-///
-/// # Errors
-/// The subject failed without being mutated.
-pub fn mutants(
+fn record_all(
     subject: &dyn Subject,
     options: &MutantOptions,
-    seen: &(dyn Fn(usize, usize) + Sync),
-) -> Result<MutantReport, crate::subject::Fault> {
+) -> Result<Vec<Recorded>, crate::subject::Fault> {
     let mut recorded = Vec::new();
     for seed in &options.seeds {
         for kind in &options.kinds {
@@ -139,6 +154,22 @@ pub fn mutants(
             });
         }
     }
+    Ok(recorded)
+}
+
+/// Explores every mutant of `subject`. What its own workloads do not notice is tried on the
+/// `companions` that reach the same instruction, and with threads. `seen` hears how many are done, and of
+/// how many.
+///
+/// # Errors
+/// The subject failed without being mutated.
+pub fn mutants(
+    subject: &dyn Subject,
+    companions: &[Arc<dyn Subject>],
+    options: &MutantOptions,
+    seen: &(dyn Fn(usize, usize) + Sync),
+) -> Result<MutantReport, crate::subject::Fault> {
+    let recorded = record_all(subject, options)?;
     let mut report = MutantReport::default();
     let mut sites: BTreeSet<Site> = recorded.iter().flat_map(|r| &r.sites).copied().collect();
     // Recovery has sites of its own, some of which only certain images reach.
@@ -174,33 +205,95 @@ pub fn mutants(
     }
     (report.waste, report.partly_wasted) = waste_of(&recorded);
 
-    let next = AtomicUsize::new(0);
     let results = Mutex::new(report);
-    std::thread::scope(|scope| {
-        for _ in 0..options.workers.max(1) {
-            scope.spawn(|| {
-                // ORDERING: Relaxed; only the number matters.
-                while let Some(mutant) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let fate = try_mutant(subject, options, &recorded, *mutant);
-                    let mut report = results.lock().unwrap_or_else(PoisonError::into_inner);
-                    report.images += fate.images;
-                    match fate.outcome {
-                        Outcome::Killed(violation) => report.killed.push((*mutant, *violation)),
-                        Outcome::FailedLive => report.failed_live.push(*mutant),
-                        Outcome::Survived => report.survivors.push(*mutant),
-                    }
-                    let done =
-                        report.killed.len() + report.failed_live.len() + report.survivors.len();
-                    seen(done, todo.len());
-                }
-            });
+    parallel(&todo, options.workers, |mutant| {
+        let fate = try_mutant(subject, options, &recorded, *mutant);
+        let mut report = lock(&results);
+        report.images += fate.images;
+        match fate.outcome {
+            Outcome::Killed(violation) => report.killed.push((*mutant, *violation)),
+            Outcome::FailedLive => report.failed_live.push(*mutant),
+            Outcome::Survived => match mutant {
+                Mutant::Off(_) => report.survivors.push(*mutant),
+                _ => report.independent.push(*mutant),
+            },
         }
+        let done = report.killed.len()
+            + report.failed_live.len()
+            + report.survivors.len()
+            + report.independent.len();
+        seen(done, todo.len());
     });
+    try_elsewhere(subject, companions, options, &results);
     let mut report = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.killed.sort_by_key(|(mutant, _)| *mutant);
     report.failed_live.sort();
     report.survivors.sort();
+    report.independent.sort();
     Ok(report)
+}
+
+/// Tries the survivors on other subjects, then with threads.
+fn try_elsewhere(
+    subject: &dyn Subject,
+    companions: &[Arc<dyn Subject>],
+    options: &MutantOptions,
+    results: &Mutex<MutantReport>,
+) {
+    let others = || companions.iter().filter(|c| c.name() != subject.name());
+    let left = || -> Vec<Site> {
+        let off = |mutant: &Mutant| match mutant {
+            Mutant::Off(site) => Some(*site),
+            _ => None,
+        };
+        lock(results).survivors.iter().filter_map(off).collect()
+    };
+    let killed = |site: Site, by: String| {
+        let mut report = lock(results);
+        report.survivors.retain(|m| *m != Mutant::Off(site));
+        report.killed_elsewhere.push((Mutant::Off(site), by));
+    };
+    for other in others() {
+        let survivors = left();
+        if survivors.is_empty() {
+            return;
+        }
+        let Ok(recorded) = record_all(&**other, options) else {
+            continue; // its own run says so
+        };
+        let reached: Vec<Site> = survivors
+            .into_iter()
+            .filter(|site| recorded.iter().any(|r| r.sites.contains(site)))
+            .collect();
+        parallel(&reached, options.workers, |site| {
+            let fate = try_mutant(&**other, options, &recorded, Mutant::Off(*site));
+            lock(results).images += fate.images;
+            if !matches!(fate.outcome, Outcome::Survived) {
+                killed(*site, other.name());
+            }
+        });
+    }
+    let all = std::iter::once(subject).chain(others().map(|c| &**c));
+    for with_threads in all.filter(|subject| subject.concurrent()) {
+        parallel(&left(), options.workers, |site| {
+            let concurrent = ConcurrentOptions {
+                off: vec![*site],
+                budget: Some(options.patience),
+                stop_at_first: true,
+                model: options.model,
+                ..ConcurrentOptions::default()
+            };
+            let report = concurrent::explore(with_threads, &concurrent, &mut |_| {});
+            lock(results).images += report.images;
+            if report.violation_count > 0 {
+                killed(*site, format!("{} with threads", with_threads.name()));
+            }
+        });
+    }
+}
+
+fn lock(results: &Mutex<MutantReport>) -> MutexGuard<'_, MutantReport> {
+    results.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 enum Outcome {
@@ -306,82 +399,98 @@ fn changes(event: &Event) -> Option<u32> {
     }
 }
 
-/// A pair of stores by one thread, in one step, with a fence between them.
+/// A fence, and the stores by the same thread, in the same step, on both sides of it.
 struct Pair {
     /// The last changing store before the fence.
     before: usize,
     /// Where that fence's flushes begin.
     flushes: usize,
     fence: usize,
-    /// The first changing store after the fence.
-    after: usize,
+    /// The changing stores after it, up to the next flush or fence.
+    after: Vec<usize>,
 }
 
 fn pairs(recording: &Recording) -> Vec<Pair> {
     let events = &recording.events;
-    let mut found = Vec::new();
+    let mut found: Vec<Pair> = Vec::new();
     for step in &recording.steps[recording.explored.min(recording.steps.len())..] {
-        let mut threads: BTreeMap<u8, (Option<usize>, Option<usize>, Option<usize>)> =
-            BTreeMap::new();
+        let (mut store, mut flush, mut open) = (None, None, false);
         for (i, event) in events.iter().enumerate().take(step.end).skip(step.begin) {
-            let (store, flush, fence) = threads.entry(event.thread).or_default();
             if changes(event).is_some() {
-                if let (Some(before), Some(fenced)) = (*store, *fence) {
-                    found.push(Pair {
-                        before,
-                        flushes: flush.unwrap_or(fenced),
-                        fence: fenced,
-                        after: i,
-                    });
+                if open && let Some(pair) = found.last_mut() {
+                    pair.after.push(i);
                 }
-                (*store, *flush, *fence) = (Some(i), None, None);
+                (store, flush) = (Some(i), None);
                 continue;
             }
             match event.kind {
-                EventKind::Flush { .. } if fence.is_none() && flush.is_none() => *flush = Some(i),
-                EventKind::Fence if store.is_some() => *fence = Some(i),
+                EventKind::Flush { .. } => {
+                    open = false;
+                    flush = flush.or(Some(i));
+                }
+                EventKind::Fence => {
+                    open = false;
+                    if let Some(before) = store {
+                        open = true;
+                        found.push(Pair {
+                            before,
+                            flushes: flush.unwrap_or(i),
+                            fence: i,
+                            after: Vec::new(),
+                        });
+                    }
+                }
                 _ => {}
             }
         }
     }
+    found.retain(|pair| !pair.after.is_empty());
     found
 }
 
+/// The mutants of a pair, named by the last of the stores that move: the one that publishes.
+fn orderings_of_pair(events: &[Event], pair: &Pair) -> Option<[Mutant; 2]> {
+    let last = *pair.after.last()?;
+    let [before, fence, after] = [pair.before, pair.fence, last].map(|i| place(events[i].site));
+    let line = |i: usize| changes(&events[i]).map(line_of);
+    let apart = pair.after.iter().any(|i| line(*i) != line(pair.before));
+    apart.then_some([
+        Mutant::EarlyPublish(fence, after),
+        Mutant::Swap(before, after),
+    ])
+}
+
 fn orderings_of(recording: &Recording) -> BTreeSet<Mutant> {
-    let events = &recording.events;
-    let mut all = BTreeSet::new();
-    for pair in pairs(recording) {
-        let [before, fence, after] =
-            [pair.before, pair.fence, pair.after].map(|i| place(events[i].site));
-        let lines = [pair.before, pair.after].map(|i| changes(&events[i]).map(line_of));
-        if lines[0] != lines[1] {
-            all.insert(Mutant::EarlyPublish(fence, after));
-            all.insert(Mutant::Swap(before, after));
-        }
-    }
-    all
+    pairs(recording)
+        .iter()
+        .filter_map(|pair| orderings_of_pair(&recording.events, pair))
+        .flatten()
+        .collect()
 }
 
 /// The trace with every instance of an ordering mutant made.
 fn reordered(recording: &Recording, mutant: Mutant) -> Option<Recording> {
     let mut events = recording.events.clone();
     let mut any = false;
-    for pair in pairs(recording) {
-        let places = [pair.before, pair.fence, pair.after].map(|i| place(recording.events[i].site));
-        let to = match mutant {
-            Mutant::EarlyPublish(fence, after) if places[1] == fence && places[2] == after => {
-                pair.flushes
-            }
-            Mutant::Swap(before, after) if places[0] == before && places[2] == after => pair.before,
-            _ => continue,
+    // From the end, so that what was moved does not move what is to be.
+    for pair in pairs(recording).iter().rev() {
+        let Some([early, swap]) = orderings_of_pair(&recording.events, pair) else {
+            continue;
         };
-        let moved = changes(&recording.events[pair.after]);
-        let conflict = recording.events[to..pair.after]
-            .iter()
-            .any(|event| changes(event) == moved);
-        if !conflict {
-            events[to..=pair.after].rotate_right(1);
-            any = true;
+        let to = if mutant == early {
+            pair.flushes
+        } else if mutant == swap {
+            pair.before
+        } else {
+            continue;
+        };
+        for (n, from) in pair.after.iter().enumerate() {
+            let moved = changes(&events[*from]);
+            let passed = &events[to + n..*from];
+            if passed.iter().all(|event| changes(event) != moved) {
+                events[to + n..=*from].rotate_right(1);
+                any = true;
+            }
         }
     }
     any.then(|| Recording {

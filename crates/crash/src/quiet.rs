@@ -1,6 +1,7 @@
 //! Panics as results: what a subject does on a crash image, or in a wrong interleaving, is a finding.
 
 use bristlecone_pmem::media::sim::OutOfSteps;
+use shuttle::scheduler::DfsScheduler;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
@@ -20,12 +21,17 @@ pub(crate) enum Caught {
     Panic(String),
 }
 
-/// Silences panics that [`catch`] takes. Others are reported as before. To be called after whoever
-/// else sets a panic hook.
+/// Silences panics that [`catch`] takes. Others are reported as before.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = panic::take_hook();
+        // The scheduler of simulated threads sets a hook when it first runs, which reports every panic
+        // of the process as a failed test. Let it do so now, and drop it.
+        let mut config = shuttle::Config::new();
+        config.failure_persistence = shuttle::FailurePersistence::None;
+        shuttle::Runner::new(DfsScheduler::new(Some(1), false), config).run(|| {});
+        drop(panic::take_hook());
         panic::set_hook(Box::new(move |info| {
             if QUIET.get() {
                 let place = info

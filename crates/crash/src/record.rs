@@ -59,7 +59,23 @@ pub struct Recording {
     pub steps: Vec<Step>,
     /// The first step whose crashes are explored.
     pub explored: usize,
+    /// Memory held garbage at the beginning.
+    pub dirty: bool,
 }
+
+/// Fills memory with what a device may hold that was used for something else.
+pub fn make_dirty(sim: &Simulation) {
+    for word in 0..(DIRTY / 8) as u32 {
+        sim.set_word(
+            word,
+            u64::from(word + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        );
+    }
+    sim.set_len(DIRTY);
+}
+
+/// Bytes of a dirty device at the beginning.
+const DIRTY: u64 = 2 << 20;
 
 /// What an operation does to a map, and what it must answer.
 pub fn model(map: &mut BTreeMap<u64, u64>, op: &Op) -> Reply {
@@ -140,6 +156,9 @@ pub fn record(
     let sim = Simulation::new(subject.capacity());
     let _attached = sim.attach();
     mutation.install(&sim);
+    if workload.dirty {
+        make_dirty(&sim);
+    }
     sim.start_trace();
     let mut map = BTreeMap::new();
     let empty: Content = Arc::new(Vec::new());
@@ -154,11 +173,17 @@ pub fn record(
     let mut live = subject.create()?;
     take(&sim, &mut events);
     steps[0].end = events.len();
-    for op in workload.setup.iter().chain(&workload.ops) {
+    for (number, op) in workload.setup.iter().chain(&workload.ops).enumerate() {
         let before = steps
             .last()
             .map_or_else(Content::default, |s| Arc::clone(&s.after));
         let begin = events.len();
+        // Another thread each time: no operation may lean on a fence that a later one makes.
+        sim.set_thread(if *op == Op::Reopen {
+            0
+        } else {
+            1 + (number % 3) as u8
+        });
         live = apply(subject, live, &mut map, op)?;
         take(&sim, &mut events);
         let after: Vec<(u64, u64)> = map.iter().map(|(k, v)| (*k, *v)).collect();
@@ -186,6 +211,7 @@ pub fn record(
         } else {
             workload.setup.len() + 1
         },
+        dirty: workload.dirty,
     })
 }
 

@@ -12,6 +12,7 @@
 //! version
 //! ```
 
+use crate::concurrent::ConcurrentOptions;
 use crate::explore::Point;
 use crate::record::Mutation;
 use crate::subject::Subject;
@@ -54,6 +55,7 @@ impl WorkloadId {
             setup: of(&whole.setup, 0),
             ops: of(&whole.ops, setup),
             creation: whole.creation,
+            dirty: whole.dirty,
         }
     }
 }
@@ -129,6 +131,92 @@ impl fmt::Display for Token {
             None => f.write_str("-"),
         }
     }
+}
+
+/// One schedule of threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduleToken {
+    /// The subject's name.
+    pub subject: String,
+    /// The persistency model.
+    pub model: Model,
+    /// Simulated threads.
+    pub threads: usize,
+    /// The exploration's seed.
+    pub seed: u64,
+    /// The schedule's number.
+    pub schedule: u64,
+    /// The planted fault.
+    pub planted: Option<&'static str>,
+}
+
+impl ScheduleToken {
+    /// What tells these tokens from those of images.
+    pub const PREFIX: &str = "1t~";
+
+    /// The exploration that the schedule is one of.
+    #[must_use]
+    pub fn options(&self) -> ConcurrentOptions {
+        ConcurrentOptions {
+            model: self.model,
+            threads: self.threads,
+            seed: self.seed,
+            planted: self.planted,
+            ..ConcurrentOptions::default()
+        }
+    }
+}
+
+impl fmt::Display for ScheduleToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let planted = self.planted.map_or(String::new(), |p| p.replace(' ', "-"));
+        write!(
+            f,
+            "{}{}~{}~{}.{}.{}~{}",
+            Self::PREFIX,
+            self.subject,
+            self.model.name(),
+            self.threads,
+            self.seed,
+            self.schedule,
+            dash(planted)
+        )
+    }
+}
+
+impl FromStr for ScheduleToken {
+    type Err = BadToken;
+
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let bad = |part, value: &str| BadToken {
+            part,
+            value: value.into(),
+        };
+        let parts: Vec<&str> = text.trim().split('~').collect();
+        let &["1t", subject, model, numbers, fault] = parts.as_slice() else {
+            return Err(bad("form", text));
+        };
+        let all: Vec<u64> = numbers.split('.').filter_map(|n| n.parse().ok()).collect();
+        let &[threads @ 1..=8, seed, schedule] = all.as_slice() else {
+            return Err(bad("threads.seed.schedule", numbers));
+        };
+        Ok(Self {
+            subject: subject.into(),
+            model: Model::named(model).ok_or_else(|| bad("model", model))?,
+            threads: threads as usize,
+            seed,
+            schedule,
+            planted: match fault {
+                "-" => None,
+                name => Some(planted(name).ok_or_else(|| bad("planted fault", name))?),
+            },
+        })
+    }
+}
+
+fn planted(name: &str) -> Option<&'static str> {
+    let mut all = PLANTED.iter().map(|(fault, ..)| *fault);
+    all.find(|fault| fault.replace(' ', "-") == name)
 }
 
 /// What is wrong with a token.
@@ -230,11 +318,8 @@ impl FromStr for Token {
         let mut mutation = Mutation::default();
         for one in mutations.split('_').filter(|one| *one != "-") {
             if let Some(name) = one.strip_prefix("plant:") {
-                let fault = PLANTED
-                    .iter()
-                    .map(|(fault, ..)| *fault)
-                    .find(|fault| fault.replace(' ', "-") == name);
-                mutation.planted = Some(fault.ok_or_else(|| bad("planted fault", name))?);
+                let fault = planted(name).ok_or_else(|| bad("planted fault", name))?;
+                mutation.planted = Some(fault);
                 continue;
             }
             let mut of = one.rsplitn(4, ':');
@@ -279,6 +364,27 @@ impl FromStr for Token {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn schedules_round_trip_too() {
+        let token = ScheduleToken {
+            subject: "pool".into(),
+            model: Model::Eadr,
+            threads: 3,
+            seed: 9,
+            schedule: 1234,
+            planted: None,
+        };
+        let text = token.to_string();
+        assert_eq!(text.parse::<ScheduleToken>(), Ok(token));
+        for broken in [
+            text.replace("3.9", "9.9"),
+            text.replace("eadr", "x"),
+            "1t~".into(),
+        ] {
+            assert!(broken.parse::<ScheduleToken>().is_err(), "{broken}");
+        }
+    }
 
     #[test]
     fn tokens_round_trip_and_bad_ones_say_where() {

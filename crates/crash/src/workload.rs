@@ -100,6 +100,8 @@ pub struct Workload {
     pub ops: Vec<Op>,
     /// Whether crashes while the structure is being created are explored.
     pub creation: bool,
+    /// Whether memory holds garbage before the creation, as a device does.
+    pub dirty: bool,
 }
 
 /// Keys are this far apart, so that others fit between them.
@@ -115,6 +117,7 @@ impl Workload {
         let range = (most / step).clamp(1, 96);
         let mut w = Self {
             creation: kind == Kind::Upkeep,
+            dirty: kind == Kind::Upkeep && seed % 2 == 1,
             ..Self::default()
         };
         let key = |rng: &mut Rng| rng.below(range) * step + rng.below(2.min(step));

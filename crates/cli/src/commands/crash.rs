@@ -4,10 +4,12 @@ use crate::args::Crash;
 use crate::failure::{Failure, Outcome};
 use crate::progress;
 use bristlecone_crash::campaign::{self, Campaign, CampaignReport};
+use bristlecone_crash::concurrent::{self, ConcurrentOptions};
 use bristlecone_crash::mutants::{self, MutantOptions, MutantReport, Waste};
+use bristlecone_crash::subject::FaultKind;
 use bristlecone_crash::subject::Subject;
 use bristlecone_crash::subjects;
-use bristlecone_crash::token::Token;
+use bristlecone_crash::token::{ScheduleToken, Token};
 use bristlecone_crash::workload::Kind;
 use bristlecone_pmem::media::sim::Model;
 use serde::Serialize;
@@ -68,7 +70,11 @@ pub fn run(args: &Crash) -> Outcome {
             let left = Duration::from_secs_f64(seconds).saturating_sub(started.elapsed());
             left / (runs - i) as u32
         });
-        reports.push(explore(args, subject, model, &kinds, budget)?);
+        reports.push(if args.threads > 1 {
+            explore_threads(args, subject, model, budget)?
+        } else {
+            explore(args, subject, model, &kinds, budget)?
+        });
     }
     if args.json {
         print_json(&reports)?;
@@ -201,11 +207,97 @@ fn explore(
     Ok(explored)
 }
 
+fn explore_threads(
+    args: &Crash,
+    subject: &Arc<dyn Subject>,
+    model: Model,
+    budget: Option<Duration>,
+) -> Outcome<Explored> {
+    if !subject.concurrent() {
+        return Err(Failure::Usage(format!(
+            "--threads {}: {} takes one thread at a time; choose others with --index",
+            args.threads,
+            subject.name()
+        )));
+    }
+    let schedules = args.schedules;
+    let bar = progress::steps("schedules", schedules);
+    bar.set_message(format!("{}, {}", subject.name(), model.name()));
+    let options = ConcurrentOptions {
+        model,
+        threads: args.threads,
+        schedules,
+        seed: args.seed,
+        budget,
+        planted: planted(args)?,
+        ..ConcurrentOptions::default()
+    };
+    let report = concurrent::explore_on(&**subject, &options, workers(), &|| bar.inc(1));
+    bar.finish_and_clear();
+    let token = |schedule: u64| {
+        ScheduleToken {
+            subject: subject.name(),
+            model,
+            threads: args.threads,
+            seed: args.seed,
+            schedule,
+            planted: options.planted,
+        }
+        .to_string()
+    };
+    for violation in report.violations.iter().take(3) {
+        eprintln!(
+            "{}: {violation}  replay: bristlecone crash --replay '{}'\n",
+            subject.name(),
+            token(violation.schedule)
+        );
+    }
+    let count = |kind| {
+        let of_kind = report.violations.iter().filter(|v| v.fault.kind == kind);
+        of_kind.count() as u64
+    };
+    let explored = Explored {
+        index: subject.name(),
+        model: model.name(),
+        workload: "threads".into(),
+        ops: options.ops_per_thread,
+        threads: args.threads,
+        workloads: report.schedules,
+        crash_points: report.crash_points,
+        images: report.images,
+        nested_images: 0,
+        exhaustive_share: share(report.exhaustive_points, report.crash_points),
+        violations: report.violation_count,
+        leaks: count(FaultKind::Leak),
+        progress_failures: count(FaultKind::Progress),
+        seconds: report.seconds,
+        replay: report.violations.first().map(|v| token(v.schedule)),
+    };
+    eprintln!(
+        "{} under {}, {} threads: {} schedules of {} operations, {} crash points, {} images recovered: \
+         {} violations, in {:.1} s",
+        explored.index,
+        explored.model,
+        explored.threads,
+        report.schedules,
+        report.operations,
+        explored.crash_points,
+        explored.images,
+        explored.violations,
+        explored.seconds
+    );
+    Ok(explored)
+}
+
 fn planted(args: &Crash) -> Outcome<Option<&'static str>> {
     let Some(name) = &args.plant else {
         return Ok(None);
     };
-    let known = || bristlecone_crash::token::PLANTED.iter().map(|planted| planted.0);
+    let known = || {
+        bristlecone_crash::token::PLANTED
+            .iter()
+            .map(|planted| planted.0)
+    };
     known()
         .find(|fault| fault == name)
         .map(Some)
@@ -247,6 +339,21 @@ fn summary(
 }
 
 fn replay(text: &str) -> Outcome {
+    if text.starts_with(ScheduleToken::PREFIX) {
+        let token: ScheduleToken = text
+            .parse()
+            .map_err(|e| Failure::Usage(format!("--replay: {e}")))?;
+        let subject = subjects::named(&token.subject).ok_or_else(|| {
+            Failure::Usage(format!("--replay: no design is called {:?}", token.subject))
+        })?;
+        let violation = concurrent::replay(&*subject, &token.options(), token.schedule);
+        let Some(violation) = violation else {
+            eprintln!("this schedule goes well now");
+            return Ok(());
+        };
+        eprintln!("{}: {violation}", token.subject);
+        return Err(Failure::Reported);
+    }
     let token: Token = text
         .parse()
         .map_err(|e| Failure::Usage(format!("--replay: {e}")))?;
@@ -264,6 +371,7 @@ fn replay(text: &str) -> Outcome {
 }
 
 fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[Kind]) -> Outcome {
+    let companions: Vec<Arc<dyn Subject>> = subjects::all().into_iter().map(Arc::from).collect();
     let mut all = Vec::new();
     for (subject, model) in pairs(chosen, models) {
         let started = Instant::now();
@@ -277,7 +385,7 @@ fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[
             workers: workers(),
             patience: Duration::from_secs_f64(args.budget.unwrap_or(20.0)),
         };
-        let report = mutants::mutants(&**subject, &options, &|done, of| {
+        let report = mutants::mutants(&**subject, &companions, &options, &|done, of| {
             bar.set_length(of as u64);
             bar.set_position(done as u64);
         })
@@ -303,11 +411,17 @@ fn report_mutants(
     for (mutant, violation) in &report.killed {
         eprintln!("  killed    {mutant}: {}", violation.fault.kind.name());
     }
+    for (mutant, by) in &report.killed_elsewhere {
+        eprintln!("  killed    {mutant}: by {by}");
+    }
     for mutant in &report.failed_live {
         eprintln!("  killed    {mutant}: failed without a crash");
     }
     for mutant in &report.survivors {
         eprintln!("  SURVIVED  {mutant}");
+    }
+    for mutant in &report.independent {
+        eprintln!("  independent  {mutant}");
     }
     let print = |what: &str, all: &[Waste]| {
         for waste in all {
@@ -319,7 +433,7 @@ fn report_mutants(
     };
     print("wasted  ", &report.waste);
     print("sometimes wasted", &report.partly_wasted);
-    let killed = report.killed.len() + report.failed_live.len();
+    let killed = report.killed.len() + report.killed_elsewhere.len() + report.failed_live.len();
     eprintln!(
         "{} under {}: {} sites and {} orderings, {killed} mutants killed, {} survived, {} sites wasted, in {:.1} s",
         subject.name(),

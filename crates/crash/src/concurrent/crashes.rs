@@ -1,7 +1,7 @@
 //! Crashes of one run: where, which images, and what recovery makes of them.
 //!
 //! # Where
-//! Random points, and *directed* ones: where a call returns that has loaded a word whose last store was
+//! Random points (where calls return, before fences, anywhere), and *directed* ones: where a call returns that has loaded a word whose last store was
 //! another thread's and is not durable yet. Such a load is no fault in itself (an optimistic reader may
 //! discard it); a crash at that point shows whether it is.
 
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// Images of a crash point that are tried one after the other before the rest is sampled.
 const EXHAUSTIVE: u64 = 12;
 /// Random crash points of a run.
-const RANDOM_POINTS: usize = 3;
+const RANDOM_POINTS: usize = 9;
 /// Directed crash points of a run.
 const DIRECTED_POINTS: usize = 4;
 /// Domains that are tried alone.
@@ -124,11 +124,18 @@ fn points(trace: &Trace<'_>, mut directed: Vec<usize>, rng: &mut Rng) -> (Vec<us
     }
     let count = directed.len() as u64;
     let mut points = directed;
+    let (first, last) = (trace.opened, trace.events.len());
     for n in 0..RANDOM_POINTS {
-        let returned = &trace.calls[rng.below(trace.calls.len())..];
-        points.push(match returned.first() {
-            Some(call) if n == 0 && call.returned.is_some() => call.to,
-            _ => trace.opened + rng.below(trace.events.len() - trace.opened + 1),
+        let any = first + rng.below(last - first + 1);
+        let call = trace.calls.get(rng.below(trace.calls.len()));
+        points.push(match (n % 3, call) {
+            // Where a call returns, all that it did must be durable.
+            (0, Some(call)) if call.returned.is_some() => call.to,
+            // Before a fence, most is pending.
+            (1, _) => (any..last)
+                .find(|&i| matches!(trace.events[i].kind, EventKind::Fence))
+                .unwrap_or(any),
+            _ => any,
         });
     }
     points.sort_unstable();

@@ -16,7 +16,8 @@
 //! whose call had not returned, that the image lost. It is told apart from a plain loss because
 //! the cure differs: not a missing flush but a lock released, or a pointer followed, too early.
 //!
-//! Everything follows from the options and a schedule's number, so [`replay`] repeats a violation.
+//! Everything follows from the options and a schedule's number, so [`replay`] repeats a violation (to the
+//! last address only while no other thread of the process defers frees: epochs are the process's).
 //!
 //! # Limits
 //! Threads are switched before accesses to persistent memory, where the structure asks for it
@@ -31,21 +32,31 @@ mod schedule;
 use crate::history::{Call, Outcomes};
 use crate::quiet::{self, Caught};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Subject};
-use bristlecone_pmem::media::sim::{Event, Mark, Model, PendingStore, Simulation, Site};
+use bristlecone_pmem::media::sim::{
+    Event, Mark, Model, OutOfSteps, PendingStore, Simulation, Site,
+};
+use bristlecone_pmem::sync::set_give_way;
 use crashes::Trace;
-use program::{Keys, Rng};
+use program::{Rng, Spot};
 use schedule::{Chooser, Log};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Accesses of one recovery with its checks before it counts as stuck.
 const RECOVERY_STEPS: u64 = 1_000_000;
+/// Tries to take a lock while no other simulated thread runs before it counts as stuck.
+const ALONE_WAITS: u64 = 10_000;
+/// Most simulated threads.
+pub const MOST_THREADS: usize = 8;
+/// Most operations of all threads together.
+pub const MOST_OPERATIONS: usize = 64;
 /// Prepared structures that runs start from.
-const BASES: u64 = 8;
+const BASES: u64 = 24;
 /// Violations that a report keeps.
 const KEPT: usize = 50;
 
@@ -54,11 +65,13 @@ const KEPT: usize = 50;
 pub struct ConcurrentOptions {
     /// Which stores a crash may lose.
     pub model: Model,
-    /// Simulated threads, from 1 to 8; two or three is where faults show.
+    /// Simulated threads, from 1 to [`MOST_THREADS`] (taken as the nearest if it is not); most faults
+    /// take two or three.
     pub threads: usize,
     /// Schedules to run.
     pub schedules: u64,
-    /// Operations of each thread, from 1 to 64 in all.
+    /// Operations of each thread: at least 1, and [`MOST_OPERATIONS`] of all threads together (taken as
+    /// the nearest if it is not).
     pub ops_per_thread: usize,
     /// What everything random follows from.
     pub seed: u64,
@@ -85,6 +98,15 @@ impl Default for ConcurrentOptions {
             planted: None,
             off: Vec::new(),
         }
+    }
+}
+
+impl ConcurrentOptions {
+    /// Threads, and operations of each.
+    fn size(&self) -> (usize, usize) {
+        let threads = self.threads.clamp(1, MOST_THREADS);
+        let ops = self.ops_per_thread.clamp(1, MOST_OPERATIONS / threads);
+        (threads, ops)
     }
 }
 
@@ -243,32 +265,71 @@ impl fmt::Display for ConcurrentViolation {
     }
 }
 
-/// Runs the schedules of `options` on `subject`; calls `progress` with the number of each that is done.
+/// Runs the schedules of `options` on `subject`; calls `progress` after each with how many are done.
 pub fn explore(
     subject: &dyn Subject,
     options: &ConcurrentOptions,
+    progress: &mut dyn FnMut(u64),
+) -> ConcurrentReport {
+    share_of(subject, options, &AtomicU64::new(0), progress)
+}
+
+/// Runs the schedules of `options` on `subject`, on several threads of this machine; calls `progress`
+/// after each.
+pub fn explore_on(
+    subject: &dyn Subject,
+    options: &ConcurrentOptions,
+    workers: usize,
+    progress: &(dyn Fn() + Sync),
+) -> ConcurrentReport {
+    let next = AtomicU64::new(0);
+    let mut report = ConcurrentReport::default();
+    std::thread::scope(|scope| {
+        let share = || share_of(subject, options, &next, &mut |_| progress());
+        let handles: Vec<_> = (0..workers.max(1)).map(|_| scope.spawn(share)).collect();
+        for handle in handles {
+            match handle.join() {
+                Ok(share) => report.add(share),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    report
+}
+
+/// Runs schedules, taking their numbers from `next`.
+fn share_of(
+    subject: &dyn Subject,
+    options: &ConcurrentOptions,
+    next: &AtomicU64,
     progress: &mut dyn FnMut(u64),
 ) -> ConcurrentReport {
     let started = Instant::now();
     let mut report = ConcurrentReport::default();
     let mut counts = Counts::default();
     let mut bases = Bases::default();
-    for schedule in 0..options.schedules {
-        if options.budget.is_some_and(|most| started.elapsed() >= most) {
+    loop {
+        // ORDERING: Relaxed; only the number matters.
+        let schedule = next.fetch_add(1, Ordering::Relaxed);
+        if schedule >= options.schedules
+            || options.budget.is_some_and(|most| started.elapsed() >= most)
+        {
             break;
         }
         let violation = bases.run(subject, options, schedule, &mut counts);
         report.schedules += 1;
+        progress(report.schedules);
         if let Some(violation) = violation {
             report.violation_count += 1;
             if report.violations.len() < KEPT {
                 report.violations.push(violation);
             }
             if options.stop_at_first {
+                // ORDERING: Relaxed; the others need not stop at once.
+                next.fetch_max(options.schedules, Ordering::Relaxed);
                 break;
             }
         }
-        progress(schedule + 1);
     }
     report.operations = counts.operations;
     report.crash_points = counts.crash_points;
@@ -277,6 +338,23 @@ pub fn explore(
     report.images = counts.images;
     report.seconds = started.elapsed().as_secs_f64();
     report
+}
+
+impl ConcurrentReport {
+    /// Adds what another worker found in its share of the schedules.
+    fn add(&mut self, other: Self) {
+        self.schedules += other.schedules;
+        self.operations += other.operations;
+        self.crash_points += other.crash_points;
+        self.directed_points += other.directed_points;
+        self.exhaustive_points += other.exhaustive_points;
+        self.images += other.images;
+        self.violation_count += other.violation_count;
+        self.violations.extend(other.violations);
+        self.violations.sort_by_key(|violation| violation.schedule);
+        self.violations.truncate(KEPT);
+        self.seconds = self.seconds.max(other.seconds);
+    }
 }
 
 /// Runs one schedule again.
@@ -297,18 +375,36 @@ fn value_of(op: &Op) -> Option<u64> {
     }
 }
 
-/// Does `part` with the limit for recoveries; a panic is a fault.
-fn guarded<R>(sim: &Simulation, part: impl FnOnce() -> Result<R, Fault>) -> Result<R, Fault> {
+/// What checks and recoveries are run under, outside of any schedule: a limit of steps, and an end to
+/// waiting, since there is no one to wait for. A panic is a fault of that kind.
+fn guarded<R>(
+    sim: &Simulation,
+    kind: FaultKind,
+    part: impl FnOnce() -> Result<R, Fault>,
+) -> Result<R, Fault> {
+    thread_local! {
+        static WAITS: Cell<u64> = const { Cell::new(0) };
+    }
+    WAITS.set(0);
+    set_give_way(Some(|| {
+        WAITS.set(WAITS.get() + 1);
+        if WAITS.get() > ALONE_WAITS && !std::thread::panicking() {
+            std::panic::panic_any(OutOfSteps);
+        }
+        // A deferred function of another exploration may hold an allocator's lock for a moment.
+        std::thread::yield_now();
+    }));
     sim.set_limit(RECOVERY_STEPS);
     let result = quiet::catch(part);
     sim.set_limit(u64::MAX);
+    set_give_way(None);
     result.unwrap_or_else(|caught| {
         Err(match caught {
             Caught::OutOfSteps => Fault::new(
                 FaultKind::Progress,
-                format!("recovery did not end within {RECOVERY_STEPS} steps"),
+                format!("no end within {RECOVERY_STEPS} steps, or a lock that no one holds"),
             ),
-            Caught::Panic(text) => Fault::new(FaultKind::Recovery, format!("panic: {text}")),
+            Caught::Panic(text) => Fault::new(kind, format!("panic: {text}")),
         })
     })
 }
@@ -336,11 +432,11 @@ fn abandon(sim: &Simulation, live: Box<dyn Live>) {
 
 /// Opens what a crash left, checks it, reads it, and abandons it.
 fn recover(subject: &dyn Subject, sim: &Simulation) -> Result<Vec<(u64, u64)>, Fault> {
-    let live = guarded(sim, || match subject.open()? {
+    let live = guarded(sim, FaultKind::Recovery, || match subject.open()? {
         Opened::Live(live) => Ok(live),
         Opened::Absent => Err(Fault::new(FaultKind::Lost, "the structure is gone")),
     })?;
-    let entries = guarded(sim, || {
+    let entries = guarded(sim, FaultKind::Structure, || {
         live.verify()?;
         content(&*live)
     });
@@ -351,7 +447,7 @@ fn recover(subject: &dyn Subject, sim: &Simulation) -> Result<Vec<(u64, u64)>, F
 /// A prepared structure, in a simulation of its own.
 struct Base {
     sim: Simulation,
-    keys: Keys,
+    spot: Spot,
     start: BTreeMap<u64, u64>,
     prepared: Mark,
     /// Accesses of an operation, about.
@@ -360,35 +456,51 @@ struct Base {
 
 impl Base {
     fn prepare(subject: &dyn Subject, seed: u64, number: u64) -> Result<Self, Fault> {
-        let sim = Simulation::new(subject.capacity());
-        let _attached = sim.attach();
         let mut rng = Rng::new(seed, 0, number);
-        let live = guarded(&sim, || subject.create())?;
-        let filled = guarded(&sim, || {
-            let filled = Keys::fill(subject, &*live, &mut rng);
-            Ok((
-                filled.map_err(|what| Fault::new(FaultKind::Wrong, what))?,
-                sim.steps(),
-            ))
-        });
-        abandon(&sim, live);
-        let ((keys, start), steps) = filled?;
-        let steps = (steps as usize / start.len().max(1)).max(8);
+        let workload = program::workload(subject, &mut rng);
+        let mut costs = Vec::with_capacity(workload.len());
+        Self::filled(subject, &workload, |steps| costs.push(steps))?;
+        let spot = Spot::choose(subject, &workload, &costs, number, &mut rng);
+        let (sim, start) = Self::filled(subject, &spot.before, |_| {})?;
         sim.note_changes(true);
         let prepared = sim.mark();
+        let steps = costs.iter().sum::<u64>() as usize / costs.len().max(1);
         Ok(Self {
             sim,
-            keys,
+            spot,
             start,
             prepared,
-            steps,
+            steps: steps.max(8),
         })
+    }
+
+    /// A simulation with a structure that operations were done on. Gives the steps of each to `cost`.
+    fn filled(
+        subject: &dyn Subject,
+        ops: &[Op],
+        mut cost: impl FnMut(u64),
+    ) -> Result<(Simulation, BTreeMap<u64, u64>), Fault> {
+        let sim = Simulation::new(subject.capacity());
+        let _attached = sim.attach();
+        let live = guarded(&sim, FaultKind::Wrong, || subject.create())?;
+        let start = guarded(&sim, FaultKind::Wrong, || {
+            let mut before = 0;
+            program::fill(&*live, ops, |_| {
+                let steps = sim.steps();
+                cost(steps - before);
+                before = steps;
+            })
+            .map_err(|what| Fault::new(FaultKind::Wrong, what))
+        });
+        abandon(&sim, live);
+        schedule::collect();
+        Ok((sim, start?))
     }
 }
 
 /// Prepared structures, made when they are needed.
 #[derive(Default)]
-struct Bases(BTreeMap<u64, Base>);
+struct Bases(BTreeMap<u64, Result<Base, Fault>>);
 
 impl Bases {
     /// Runs a schedule, with its crashes.
@@ -399,16 +511,15 @@ impl Bases {
         schedule: u64,
         counts: &mut Counts,
     ) -> Option<ConcurrentViolation> {
-        schedule::warm_up_once();
+        quiet::install();
         let number = schedule % BASES;
-        let base = match self.0.entry(number) {
-            std::collections::btree_map::Entry::Occupied(base) => base.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => {
-                match Base::prepare(subject, options.seed, number) {
-                    Ok(base) => place.insert(base),
-                    Err(fault) => return Some(violation(options, schedule, fault)),
-                }
-            }
+        let base = self
+            .0
+            .entry(number)
+            .or_insert_with(|| Base::prepare(subject, options.seed, number));
+        let base = match base {
+            Ok(base) => base,
+            Err(fault) => return Some(violation(options, schedule, fault.clone())),
         };
         let _attached = base.sim.attach();
         base.sim.plant(options.planted);
@@ -435,14 +546,14 @@ fn violation(options: &ConcurrentOptions, schedule: u64, fault: Fault) -> Concur
 /// others have, differs too.
 fn chooser(options: &ConcurrentOptions, base: &Base, schedule: u64) -> Chooser {
     let mut rng = Rng::new(options.seed, 2, schedule);
-    let (threads, kind) = (options.threads, rng.below(8));
+    let ((threads, ops), kind) = (options.size(), rng.below(8));
     match kind {
         0 => Chooser::random(rng, 0),
         1 => Chooser::random(rng, 8),
         2 => Chooser::random(rng, 14),
         3 => Chooser::random(rng, 15),
         n => {
-            let steps = threads * options.ops_per_thread * base.steps;
+            let steps = threads * ops * base.steps;
             Chooser::pct(rng, threads, n - 2, steps)
         }
     }
@@ -457,12 +568,12 @@ fn run(
 ) -> Option<ConcurrentViolation> {
     let sim = &base.sim;
     let mut rng = Rng::new(options.seed, 1, schedule);
-    let (threads, ops) = (options.threads, options.ops_per_thread);
-    let programs = base.keys.programs(subject, threads, ops, &mut rng);
+    let (threads, ops) = options.size();
+    let programs = base.spot.programs(subject, threads, ops, &mut rng);
     let log = Rc::new(RefCell::new(Vec::new()));
     sim.set_sink(Some(Box::new(Log(Rc::clone(&log)))));
     sim.set_thread(0);
-    let live = guarded(sim, || match subject.open()? {
+    let live = guarded(sim, FaultKind::Recovery, || match subject.open()? {
         Opened::Live(live) => Ok(live),
         Opened::Absent => Err(Fault::new(FaultKind::Lost, "the structure is gone")),
     });
@@ -526,7 +637,7 @@ fn check_run(
     if let Some(mismatch) = outcomes.unexplained() {
         return Err(wrong(&mismatch));
     }
-    let entries = guarded(sim, || {
+    let entries = guarded(sim, FaultKind::Structure, || {
         live.verify()?;
         content(live)
     })?;

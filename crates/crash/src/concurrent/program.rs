@@ -37,93 +37,154 @@ impl Rng {
     }
 }
 
-/// Keys that a structure is filled with, and how far apart they are, so that others fit in between.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Keys {
-    step: u64,
-    count: usize,
-}
-
 /// Most keys that a structure is filled with.
 const MOST: usize = 48;
-/// Fewest.
+/// Operations that come before a spot, at least.
 const FEWEST: usize = 10;
 
-impl Keys {
-    fn key(self, i: usize) -> u64 {
-        (i as u64 + 1) * self.step
-    }
+/// How a structure is prepared, and where its threads then meet.
+///
+/// A random workload is run once to see what each of its operations costs. The structure is then
+/// prepared by the operations *before* a dear one: its leaf is about to split, or to be given back. The
+/// threads get operations on that one's key and the keys around it. This finds the rare paths of any
+/// design without knowing it.
+#[derive(Clone, Debug)]
+pub(super) struct Spot {
+    /// What prepares the structure.
+    pub(super) before: Vec<Op>,
+    /// The dear operation.
+    dear: Op,
+    /// Distance of the keys that the structure is filled with, so that others fit in between.
+    step: u64,
+}
 
-    /// Fills `live`: some states in order, some at random, most with a thinned-out part where leaves
-    /// are nearly empty. Returns the keys and the content.
-    ///
-    /// # Errors
-    /// The operation that was not done, with what it gave.
-    pub(super) fn fill(
-        subject: &dyn Subject,
-        live: &dyn Live,
-        rng: &mut Rng,
-    ) -> Result<(Self, BTreeMap<u64, u64>), String> {
-        let step = (subject.max_key() / (2 * MOST as u64)).clamp(1, 4);
-        let count = FEWEST + rng.below(MOST - FEWEST + 1);
-        let keys = Self { step, count };
-        let mut order: Vec<usize> = (0..count).collect();
-        if rng.below(2) == 0 {
-            rng.shuffle(&mut order);
+/// Does operations that all have to be done.
+///
+/// # Errors
+/// The operation that was not, with what it gave.
+pub(super) fn fill(
+    live: &dyn Live,
+    ops: &[Op],
+    mut each: impl FnMut(&Op),
+) -> Result<BTreeMap<u64, u64>, String> {
+    let mut content = BTreeMap::new();
+    for op in ops {
+        match live.apply(op) {
+            Ok(Reply::Done) => each(op),
+            Ok(reply) => return Err(format!("{op:?} alone gave {reply:?}")),
+            Err(fault) => return Err(format!("{op:?} alone: {fault}")),
         }
-        let mut content = BTreeMap::new();
-        let must = |op: Op| match live.apply(&op) {
-            Ok(Reply::Done) => Ok(()),
-            Ok(reply) => Err(format!("{op:?} on a new structure gave {reply:?}")),
-            Err(fault) => Err(format!("{op:?} on a new structure: {fault}")),
+        match *op {
+            Op::Insert(key, value) => content.insert(key, value),
+            Op::Remove(key) => content.remove(&key),
+            _ => None,
         };
-        for i in order {
-            let (key, value) = (keys.key(i), 1 + i as u64);
-            must(Op::Insert(key, value))?;
-            content.insert(key, value);
+    }
+    Ok(content)
+}
+
+/// Inserts, in order or not, then removals of most of it.
+pub(super) fn workload(subject: &dyn Subject, rng: &mut Rng) -> Vec<Op> {
+    let step = key_step(subject);
+    let mut keys: Vec<u64> = (1..=(MOST / 2 + rng.below(MOST / 2 + 1)) as u64)
+        .map(|i| i * step)
+        .collect();
+    if rng.below(2) == 0 {
+        rng.shuffle(&mut keys);
+    }
+    let mut ops: Vec<Op> = keys.iter().map(|&key| Op::Insert(key, key)).collect();
+    match rng.below(4) {
+        0 => rng.shuffle(&mut keys),
+        1 => keys.reverse(),
+        _ => keys.sort_unstable(),
+    }
+    keys.truncate(keys.len() * 7 / 8);
+    let removals = keys.into_iter().map(Op::Remove);
+    ops.extend(removals.filter(|op| subject.can(op)));
+    ops
+}
+
+fn key_step(subject: &dyn Subject) -> u64 {
+    (subject.max_key() / (2 * MOST as u64)).clamp(1, 4)
+}
+
+impl Spot {
+    /// Chooses a dear operation of a workload, of the kind that `number` says: an insert, a removal, or
+    /// one of any cost.
+    pub(super) fn choose(
+        subject: &dyn Subject,
+        workload: &[Op],
+        costs: &[u64],
+        number: u64,
+        rng: &mut Rng,
+    ) -> Self {
+        let mut candidates: Vec<usize> = (FEWEST..workload.len())
+            .filter(|&i| match number % 3 {
+                0 => matches!(workload[i], Op::Insert(..)),
+                1 => matches!(workload[i], Op::Remove(_)),
+                _ => true,
+            })
+            .collect();
+        if candidates.is_empty() {
+            candidates = (0..workload.len()).collect();
         }
-        if rng.below(4) > 0 && subject.can(&Op::Remove(keys.key(0))) {
-            let first = rng.below(count);
-            let last = (first + count / 2).min(count);
-            for i in (first..last).filter(|i| i % 7 != 3) {
-                must(Op::Remove(keys.key(i)))?;
-                content.remove(&keys.key(i));
-            }
+        let mut distinct: Vec<u64> = candidates.iter().map(|&i| costs[i]).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        if number % 3 < 2 {
+            let most = distinct.last().copied().unwrap_or(0);
+            candidates.retain(|&i| 5 * costs[i] >= 4 * most);
+        } else {
+            // Each path through the code has its own cost.
+            let cost = distinct[rng.below(distinct.len())];
+            candidates.retain(|&i| costs[i] == cost);
         }
-        Ok((keys, content))
+        let at = candidates[rng.below(candidates.len())];
+        Self {
+            before: workload[..at].to_vec(),
+            dear: workload[at],
+            step: key_step(subject),
+        }
     }
 
-    /// A few neighbouring keys, some of them there and some not.
-    fn neighbours(self, rng: &mut Rng) -> Vec<u64> {
-        let centre = rng.below(self.count + 1);
-        let wide = 2 + rng.below(5);
-        let mut keys: Vec<u64> = (centre..centre + wide)
-            .flat_map(|i| [self.key(i), self.key(i) + self.step / 2])
+    /// The dear operation's key and a few around it.
+    fn keys(&self, rng: &mut Rng) -> Vec<u64> {
+        let (Op::Insert(hot, _) | Op::Remove(hot)) = self.dear else {
+            return vec![self.step];
+        };
+        let wide = 1 + rng.below(4) as u64;
+        let half = (self.step / 2).max(1);
+        let first = hot.saturating_sub(wide * half).max(1);
+        let mut keys: Vec<u64> = (0..=2 * wide)
+            .map(|i| first + i * half)
+            .filter(|key| *key != hot)
             .collect();
-        keys.dedup();
         rng.shuffle(&mut keys);
-        keys.truncate(2 + rng.below(6));
+        keys.truncate(1 + rng.below(5));
+        keys.push(hot);
         keys
     }
 
-    /// The operations of each thread: on few keys, with values that occur once.
+    /// The operations of each thread: on few keys, with values that occur once. The dear operation is
+    /// mostly one of them.
     pub(super) fn programs(
-        self,
+        &self,
         subject: &dyn Subject,
         threads: usize,
         ops: usize,
         rng: &mut Rng,
     ) -> Vec<Vec<Op>> {
-        let keys = self.neighbours(rng);
+        let keys = self.keys(rng);
         // Shares of insert, upsert, update, remove; the rest are lookups.
-        let shares: [usize; 4] = match rng.below(4) {
-            0 => [60, 10, 5, 5],
-            1 => [15, 5, 5, 60],
-            2 => [15, 15, 15, 15],
+        let shares: [usize; 4] = match (rng.below(4), self.dear) {
+            (0, Op::Remove(_)) => [15, 5, 5, 60],
+            (0, _) => [60, 10, 5, 5],
+            (1, _) => [15, 15, 15, 15],
+            (2, _) => [30, 5, 5, 40],
             _ => [30, 15, 15, 20],
         };
         let mut value = 1000;
-        let mut op = || loop {
+        let mut op = |rng: &mut Rng| loop {
             let key = keys[rng.below(keys.len())];
             value += 1;
             let dice = rng.below(100);
@@ -139,8 +200,12 @@ impl Keys {
                 return op;
             }
         };
-        (0..threads)
-            .map(|_| (0..ops).map(|_| op()).collect())
-            .collect()
+        let mut programs: Vec<Vec<Op>> = (0..threads)
+            .map(|_| (0..ops).map(|_| op(rng)).collect())
+            .collect();
+        if rng.below(4) > 0 {
+            programs[rng.below(threads)][rng.below(ops.min(2))] = self.dear;
+        }
+        programs
     }
 }

@@ -21,7 +21,6 @@ use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Once;
 use std::time::Duration;
 
 /// Accesses of one run, and turns given away in it, before it counts as stuck.
@@ -235,16 +234,6 @@ fn config() -> shuttle::Config {
     config.failure_persistence = shuttle::FailurePersistence::None;
     config.max_steps = shuttle::MaxSteps::None;
     config
-}
-
-/// Makes `shuttle` set its panic hook, so that ours comes after it.
-pub(super) fn warm_up_once() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let chooser = Chooser::random(Rng::new(0, 0, 0), 0);
-        shuttle::Runner::new(chooser, config()).run(|| {});
-        quiet::install();
-    });
 }
 
 /// Whose turn is next, for one run.

@@ -173,6 +173,11 @@ where
             return Ok(Opened::Absent);
         };
         match LbTree::open(&pool, ROOT, &self.options) {
+            // A clean closing is of no use if its snapshot is not durable by then.
+            Ok(tree) if pool.info().was_clean && !tree.recovery().clean => Err(Fault::new(
+                FaultKind::Lost,
+                "closed cleanly, but the snapshot was not there",
+            )),
             Ok(tree) => Ok(Opened::Live(Self::live(tree))),
             Err(TreeError::Root(RootError::NotFound(_))) => Ok(Opened::Absent),
             Err(e) => Err(Fault::new(FaultKind::Recovery, e.to_string())),

@@ -203,13 +203,14 @@ impl<M: Media> Root<M> {
         Heap::of(&self.pool, self.index as u8)
     }
 
-    /// Makes the root findable. What it leads to is durable before.
+    /// Makes the root findable. What the calling thread flushed is durable before: the descriptor, and
+    /// what the root leads to.
     pub fn publish(&self) {
-        // PERSIST: the root exists from here on; its descriptor and structure are durable already.
-        self.pool
-            .slot(self.index)
-            .state
-            .publish(&self.pool.pm, PUBLISHED);
+        let pm = &self.pool.pm;
+        // PERSIST: descriptor and structure, before the state word that makes them count.
+        pm.fence();
+        // PERSIST: the root exists from here on.
+        self.pool.slot(self.index).state.publish(pm, PUBLISHED);
     }
 
     /// Takes an unpublished (or no longer wanted) root back and frees its slot. Its chunks are
@@ -315,8 +316,8 @@ impl<M: Media> Pool<M> {
         for word in &slot.words {
             word.store(&self.pm, 0, Ordering::Relaxed);
         }
-        // PERSIST: the slot's content, before the state word that makes it count.
-        self.pm.persist(slot);
+        // PERSIST: the slot's content; `publish` fences it.
+        self.pm.flush_of(slot);
         *open |= 1 << index;
         Ok(Root {
             pool: Arc::clone(self),

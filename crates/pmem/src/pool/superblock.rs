@@ -180,12 +180,10 @@ impl Superblock {
                 Err(OpenError::OtherEndianness(path.to_path_buf()))
             }
             // Copy B is written after A is whole: no pool that was ever made looks so.
-            (Copy::BadChecksum, Copy::NoMagic) if b.iter().all(|byte| *byte == 0) => {
-                Err(OpenError::NotAPool {
-                    path: path.to_path_buf(),
-                    found: "it begins like a pool whose making was interrupted".into(),
-                })
-            }
+            (Copy::BadChecksum, Copy::NoMagic) => Err(OpenError::NotAPool {
+                path: path.to_path_buf(),
+                found: "it begins like a pool whose making was interrupted".into(),
+            }),
             _ => Err(OpenError::Corrupt {
                 path: path.to_path_buf(),
                 what: "both superblock copies (offsets 0 and 4096) fail their checksum".into(),

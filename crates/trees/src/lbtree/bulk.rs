@@ -78,7 +78,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         self.root().word(HEAD).publish(pm, offset(first));
         self.inner = inner;
         self.heap.retire(POff::new(offset(old)), &guard);
-        let positions = Positions::spread(chain.leaves.into_iter());
+        let positions = Positions::spread::<M>(chain.leaves.into_iter());
         positions.save(self.root());
         self.set_positions(positions);
         self.commit()?;

@@ -255,10 +255,9 @@ impl Block {
         if pm.planted("lbtree-word0-first") {
             words[0].store(pm, header.words[0], Ordering::Relaxed);
         }
-        // Entries in the header's own line must not become durable after it.
-        pm.store_fence();
         // ORDERING: Relaxed; only slots that do not count yet can differ.
         words[1].store(pm, header.words[1], Ordering::Relaxed);
+        // Entries in the header's own line, and its second word, must not become durable after its first.
         pm.store_fence();
         // ORDERING: Release; pairs with the Acquire in `header`.
         words[0].store(pm, header.words[0], Ordering::Release);

@@ -250,13 +250,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         // ORDERING: Relaxed; the root is not published.
         leaf.sibling(0).store(pm, 0, Ordering::Relaxed);
         leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
-        // PERSIST: the empty leaf, before the root leads to it.
-        pm.persist(leaf);
         if pm.planted("lbtree-root-first") {
             tree.root().publish();
         }
-        // PERSIST: the head pointer, before the root is published.
-        tree.root().word(HEAD).publish(pm, first.get());
+        // PERSIST: the empty leaf and the pointer to it; `publish` fences them.
+        pm.flush_of(leaf);
+        let head = tree.root().word(HEAD);
+        // ORDERING: Relaxed; the root is not published.
+        head.store(pm, first.get(), Ordering::Relaxed);
+        pm.flush_of(head);
         tree.root().publish();
         if let Err(e) = pm.commit() {
             tree.root().unpublish();
@@ -292,8 +294,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             base: pool.pm().base(),
             entry_moving: options.entry_moving,
             read_only: pool.pm().read_only(),
-            positions: Mutex::new(Positions::default()),
-            until_position: AtomicI64::new(recovery::FIRST_INTERVAL as i64),
+            positions: Mutex::new(Positions::new::<M>()),
+            until_position: AtomicI64::new(recovery::first_interval::<M>() as i64),
             report,
             heap,
             root: Some(root),

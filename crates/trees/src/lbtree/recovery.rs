@@ -25,8 +25,10 @@ use std::time::Instant;
 
 /// Segments that a thread walks in turns.
 const LANES: usize = 12;
-/// Splits before the first position is recorded.
-pub(super) const FIRST_INTERVAL: u64 = 64;
+/// Splits before the first position is recorded; few on a simulated medium, whose trees are small.
+pub(super) const fn first_interval<M: Media>() -> u64 {
+    if M::TRACED { 2 } else { 64 }
+}
 /// How full recovery leaves inner nodes.
 pub(super) const INNER_FILL: Fill = match Fill::percent(85) {
     Some(fill) => fill,
@@ -45,18 +47,17 @@ pub(super) struct Positions {
     interval: u64,
 }
 
-impl Default for Positions {
-    fn default() -> Self {
+impl Positions {
+    /// None recorded.
+    pub(super) fn new<M: Media>() -> Self {
         Self {
             at: [0; POSITION_COUNT],
             by_time: Vec::new(),
             spare: (0..POSITION_COUNT).rev().collect(),
-            interval: FIRST_INTERVAL,
+            interval: first_interval::<M>(),
         }
     }
-}
 
-impl Positions {
     /// Records a leaf that a split made; its slot, if one was free.
     fn add(&mut self, leaf: u32) -> Option<usize> {
         if self.spare.is_empty() {
@@ -91,11 +92,11 @@ impl Positions {
     }
 
     /// Equally spaced positions over `leaves`.
-    pub(super) fn spread(leaves: impl ExactSizeIterator<Item = u32>) -> Self {
-        let mut positions = Self::default();
-        let n = leaves.len() as u64;
-        positions.interval = (n / POSITION_COUNT as u64 * 2).max(FIRST_INTERVAL);
-        let every = n.div_ceil(POSITION_COUNT as u64).max(FIRST_INTERVAL) as usize;
+    pub(super) fn spread<M: Media>(leaves: impl ExactSizeIterator<Item = u32>) -> Self {
+        let mut positions = Self::new::<M>();
+        let (n, least) = (leaves.len() as u64, positions.interval);
+        positions.interval = (n / POSITION_COUNT as u64 * 2).max(least);
+        let every = n.div_ceil(POSITION_COUNT as u64).max(least) as usize;
         for leaf in leaves.skip(every).step_by(every) {
             let Some(slot) = positions.spare.pop() else {
                 break;
@@ -110,8 +111,8 @@ impl Positions {
     pub(super) fn load<M: Media>(root: &Root<M>, leaves: u64) -> Self {
         let mut positions = Self {
             spare: Vec::new(),
-            interval: (leaves / POSITION_COUNT as u64 * 2).max(FIRST_INTERVAL),
-            ..Self::default()
+            interval: (leaves / POSITION_COUNT as u64 * 2).max(first_interval::<M>()),
+            ..Self::new::<M>()
         };
         for (slot, off) in recorded(root).into_iter().enumerate() {
             match u32::try_from(off / super::BLOCK as u64) {
@@ -481,7 +482,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let kept = |walked: &Walked<K>| walked.leaf == first || walked.low.is_some();
         let positions = {
             let kept: Vec<u32> = leaves.iter().filter(|w| kept(w)).map(|w| w.leaf).collect();
-            Positions::spread(kept.into_iter())
+            Positions::spread::<M>(kept.into_iter())
         };
         // Before anything is unlinked: positions that name kept leaves only.
         positions.save(self.root());

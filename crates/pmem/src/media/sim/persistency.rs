@@ -7,7 +7,7 @@
 //! | --- | --- | --- | --- |
 //! | `x86-tso` | cache line | program order | its line was flushed after it and the flusher fenced |
 //! | `armv8` | cache line | only across store fences and fences | the same |
-//! | `eadr` | a thread's store buffer | program order | its thread fenced |
+//! | `eadr` | a thread's store buffer | program order | its thread fenced, or another one saw or replaced it |
 //!
 //! Order is by *epoch*: a crash keeps all stores of a domain before some epoch, none after it, and any
 //! subset of that epoch's own (per word, a prefix). Under total store order each store is an epoch
@@ -128,6 +128,9 @@ impl Pending {
 
     /// Takes over what an event does. Words that become durable are given to `durable`, in order.
     pub fn apply(&mut self, event: &Event, durable: &mut dyn FnMut(u32, u64)) {
+        if self.model == Model::Eadr {
+            self.leave_buffers(event, durable);
+        }
         match event.kind {
             EventKind::Load { .. } | EventKind::Resize { .. } => {}
             EventKind::Store { at, old, new } => {
@@ -181,6 +184,29 @@ impl Pending {
         }
     }
 
+    /// What another thread reads or overwrites has left the store buffer that it was in, and so has all
+    /// that was in there before it.
+    fn leave_buffers(&mut self, event: &Event, durable: &mut dyn FnMut(u32, u64)) {
+        let (at, bytes) = match event.kind {
+            EventKind::Load { at, bytes } => (at, u64::from(bytes)),
+            EventKind::Store { at, .. } => (at, 8),
+            EventKind::Store16 { at, .. } => (at, 16),
+            _ => return,
+        };
+        let words = (at / 8) as u32..(at + bytes).div_ceil(8) as u32;
+        let thread = u32::from(event.thread);
+        let others = self.domains.iter().filter(|(of, _)| **of != thread);
+        let left: Vec<(u32, u32)> = others
+            .filter_map(|(of, stores)| {
+                let last = stores.iter().rfind(|store| words.contains(&store.word))?;
+                Some((*of, last.seq))
+            })
+            .collect();
+        for (of, seq) in left {
+            self.drain(of, seq, durable);
+        }
+    }
+
     fn flushed_by(&mut self, thread: u8) -> &mut Vec<(u32, u32)> {
         let thread = usize::from(thread);
         if self.flushed.len() <= thread {
@@ -222,5 +248,71 @@ impl Pending {
         if stores.is_empty() {
             self.domains.remove(&domain);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn event(thread: u8, kind: EventKind) -> Event {
+        Event {
+            kind,
+            thread,
+            site: Location::caller(),
+        }
+    }
+
+    fn store(thread: u8, word: u64, new: u64) -> Event {
+        let (at, old) = (word * 8, 0);
+        event(thread, EventKind::Store { at, old, new })
+    }
+
+    /// What became durable, in order.
+    fn run(model: Model, events: &[Event]) -> (Pending, Vec<(u32, u64)>) {
+        let mut pending = Pending::new(model, 8);
+        let mut durable = Vec::new();
+        for event in events {
+            pending.apply(event, &mut |word, value| durable.push((word, value)));
+        }
+        (pending, durable)
+    }
+
+    #[test]
+    fn a_line_is_durable_when_its_flusher_has_fenced_whoever_stored() {
+        let flush = event(2, EventKind::Flush { line: 64 });
+        let fence = |thread| event(thread, EventKind::Fence);
+        let events = [store(1, 8, 5), flush, store(1, 9, 6), fence(1)];
+        for model in [Model::X86Tso, Model::ArmV8] {
+            let (mut pending, durable) = run(model, &events);
+            assert_eq!(durable, [], "thread 1 flushed nothing");
+            let mut durable = Vec::new();
+            pending.apply(&fence(2), &mut |word, value| durable.push((word, value)));
+            assert_eq!(durable, [(8, 5)], "what was stored after the flush is not");
+        }
+        let (pending, durable) = run(Model::Eadr, &events);
+        assert_eq!(durable, [(8, 5), (9, 6)]);
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn what_another_thread_sees_or_replaces_has_left_the_store_buffer() {
+        let load = |thread| event(thread, EventKind::Load { at: 64, bytes: 8 });
+        let buffered = [store(1, 3, 7), store(1, 8, 5), store(1, 9, 6)];
+        let with = |last: Event| [&buffered[..], &[last]].concat();
+        let (_, durable) = run(Model::Eadr, &with(load(2)));
+        assert_eq!(durable, [(3, 7), (8, 5)], "and all before it");
+        let (pending, durable) = run(Model::Eadr, &with(store(2, 8, 4)));
+        assert_eq!(
+            durable,
+            [(3, 7), (8, 5)],
+            "stores to a word keep their order"
+        );
+        assert_eq!(pending.domains().count(), 2);
+        let (_, durable) = run(Model::Eadr, &with(load(1)));
+        assert_eq!(durable, [], "a thread sees its own buffer");
+        let (_, durable) = run(Model::X86Tso, &with(load(2)));
+        assert_eq!(durable, [], "visible is not durable");
     }
 }
