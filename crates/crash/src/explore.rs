@@ -26,6 +26,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+/// Most images of a crash point in a creation, before they are sampled.
+const CREATING: usize = 50;
+/// Most images of one crash point in a recovery.
+const NESTED_AT_A_POINT: u64 = 32;
+/// Most images of all crash points in one recovery.
+const NESTED_MOST: u64 = 400;
+
 /// How a recording is explored.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -267,7 +274,7 @@ impl<'a> Worker<'a> {
         let sim = Simulation::new(subject.capacity());
         options.mutation.install(&sim);
         if recording.dirty {
-            make_dirty(&sim);
+            make_dirty(&sim, subject.capacity());
         }
         Self {
             subject,
@@ -405,6 +412,12 @@ impl<'a> Worker<'a> {
         let from = sim.expose(crash.pending, newest);
         let opened = sim.mark();
         sim.set_strategy(Strategy::DepthFirst);
+        // Before there is a pool most images are refused at once, and on a dirty device there are many.
+        let bound = if crash.expected.creating {
+            self.options.bound.min(CREATING)
+        } else {
+            self.options.bound
+        };
         let mut images = 0;
         let all = loop {
             sim.begin_image(0);
@@ -413,7 +426,7 @@ impl<'a> Worker<'a> {
             if !sim.next_image(0) {
                 break true;
             }
-            if images >= self.options.bound || self.enough() {
+            if images >= bound || self.enough() {
                 break false;
             }
         };
@@ -499,6 +512,7 @@ impl<'a> Worker<'a> {
         };
         let outer = self.point(crash, start);
         let mut pending = Pending::new(self.options.model, self.subject.unit());
+        let before = self.totals.nested_images;
         for (i, event) in trace.iter().enumerate() {
             Self::advance(&sim, &mut pending, event);
             let newest = match event.kind {
@@ -527,14 +541,15 @@ impl<'a> Worker<'a> {
                     self.totals.count(violation);
                 }
                 sim.roll_back(opened);
-                if !sim.next_image(base) || images >= 64 || self.enough() {
+                if !sim.next_image(base) || images >= NESTED_AT_A_POINT || self.enough() {
                     break;
                 }
             }
             sim.forget_below(base);
             sim.roll_back(inner_start);
             sim.close(from);
-            if self.enough() {
+            let tried = self.totals.nested_images - before;
+            if self.enough() || tried >= NESTED_MOST {
                 return;
             }
         }

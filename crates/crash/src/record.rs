@@ -63,19 +63,17 @@ pub struct Recording {
     pub dirty: bool,
 }
 
-/// Fills memory with what a device may hold that was used for something else.
-pub fn make_dirty(sim: &Simulation) {
-    for word in 0..(DIRTY / 8) as u32 {
-        sim.set_word(
-            word,
-            u64::from(word + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15),
-        );
+/// Fills memory with what a device may hold that was used for something else. A device does not grow.
+pub fn make_dirty(sim: &Simulation, bytes: u64) {
+    for word in 0..(bytes / 8) as u32 {
+        let garbage = u64::from(word + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        sim.set_word(word, garbage);
     }
-    sim.set_len(DIRTY);
+    sim.set_len(bytes);
 }
 
-/// Bytes of a dirty device at the beginning.
-const DIRTY: u64 = 2 << 20;
+/// The largest subject that is also made on a dirty device.
+const MOST_DIRTY: u64 = 8 << 20;
 
 /// What an operation does to a map, and what it must answer.
 pub fn model(map: &mut BTreeMap<u64, u64>, op: &Op) -> Reply {
@@ -156,8 +154,9 @@ pub fn record(
     let sim = Simulation::new(subject.capacity());
     let _attached = sim.attach();
     mutation.install(&sim);
-    if workload.dirty {
-        make_dirty(&sim);
+    let dirty = workload.dirty && subject.capacity() <= MOST_DIRTY;
+    if dirty {
+        make_dirty(&sim, subject.capacity());
     }
     sim.start_trace();
     let mut map = BTreeMap::new();
@@ -211,7 +210,7 @@ pub fn record(
         } else {
             workload.setup.len() + 1
         },
-        dirty: workload.dirty,
+        dirty,
     })
 }
 
