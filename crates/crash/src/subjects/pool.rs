@@ -50,7 +50,7 @@ const SIZES: [u64; 8] = [
     CHUNK * 7,
 ];
 /// The same where regions are to be filled.
-const LARGE: [u64; 4] = [256, 300 * CHUNK, CHUNK, 520 * CHUNK];
+const LARGE: [u64; 4] = [256, 300 * CHUNK, CHUNK, 400 * CHUNK];
 
 /// The pool as a subject.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl PoolSubject {
         Self {
             name: "pool-regions",
             initial: REGION - (2 << 20),
-            capacity: 4 * REGION,
+            capacity: 6 * REGION,
             sizes: &LARGE,
             keys: 4,
         }
