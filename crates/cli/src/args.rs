@@ -1,6 +1,7 @@
 //! The command line: what may be asked, with help and examples.
 
-use bristlecone_lab::micro;
+use bristlecone_lab::figure::{On, Scale};
+use bristlecone_lab::{micro, model};
 use bristlecone_pmem::{Durability, MediumKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -72,6 +73,10 @@ pub enum Command {
     /// The writer that `demo` kills.
     #[command(hide = true)]
     DemoWriter(DemoWriter),
+    /// Simulate an index on a described memory device
+    Model(Model),
+    /// Regenerate a figure or table of the papers, beside what they claim
+    Figure(Figure),
 }
 
 /// The medium asked for.
@@ -660,4 +665,137 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
         _ => Err("a number of seconds above 0".into()),
     }
+}
+
+fn fill(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|fill: &f64| *fill > 0.0 && *fill <= 1.0)
+        .ok_or_else(|| "expected a share above 0 and up to 1, like 0.7".to_owned())
+}
+
+fn model_help() -> String {
+    format!(
+        "\
+Simulated time follows from the index's own loads, stores, flushes and fences and from the device's
+description: the same command gives the same numbers on every machine.
+
+Devices shipped: {}.
+Workloads: {}; mixed:90 has 90 % lookups.
+
+Examples:
+  bristlecone model --index lbtree --device optane --workload insert --threads 1
+  bristlecone model --index lbtree-traditional --device ./mine.toml --workload mixed:90 --threads 8 --json",
+        model::Device::shipped().join(", "),
+        model::Workload::names().join(", ")
+    )
+}
+
+/// `model`
+#[derive(Debug, Args)]
+#[command(after_help = model_help())]
+pub struct Model {
+    /// Design of the index: lbtree, or lbtree-traditional (without entry moving)
+    #[arg(long, value_name = "NAME")]
+    pub index: String,
+    /// A shipped device, or the path of a device file (it has a / or ends in .toml)
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    pub device: String,
+    /// What the threads do
+    #[arg(long, value_name = "W", value_parser = parsed::<model::Workload>)]
+    pub workload: model::Workload,
+    /// Simulated threads
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: u16,
+    /// Keys loaded before: a number with K, M or G
+    #[arg(long, value_name = "N", value_parser = count, default_value = "200K")]
+    pub keys: u64,
+    /// Operations, of all threads together
+    #[arg(long, value_name = "N", value_parser = count, default_value = "50K")]
+    pub ops: u64,
+    /// Bytes in a leaf: 256, 512, 768 or 1024
+    #[arg(long, value_name = "BYTES", value_parser = node_size, default_value = "256")]
+    pub node_bytes: u32,
+    /// How full the load leaves the leaves, above 0 and up to 1
+    #[arg(long, value_name = "F", value_parser = fill, allow_negative_numbers = true, default_value = "0.7")]
+    pub fill: f64,
+    /// Seed of the keys and their order
+    #[arg(long, value_name = "S", default_value_t = 42)]
+    pub seed: u64,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where a figure's numbers come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnChoice {
+    /// Counts of what the code does
+    Counted,
+    /// The device model: simulated time
+    Model,
+    /// This machine, timed
+    Host,
+}
+
+impl OnChoice {
+    /// The same for the figure.
+    pub fn on(self) -> On {
+        match self {
+            Self::Counted => On::Counted,
+            Self::Model => On::Model,
+            Self::Host => On::Host,
+        }
+    }
+}
+
+/// How much work a figure may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ScaleChoice {
+    /// Under a minute on two cores
+    #[default]
+    Small,
+    /// As near to the paper's sizes as one machine allows
+    Paper,
+}
+
+impl ScaleChoice {
+    /// The same for the figure.
+    pub fn scale(self) -> Scale {
+        match self {
+            Self::Small => Scale::Small,
+            Self::Paper => Scale::Paper,
+        }
+    }
+}
+
+/// `figure`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints the numbers and, for each claim of the paper, what was measured and whether the claim holds.
+A claim that does not hold is a result: the exit status is 0 all the same.
+
+Examples:
+  bristlecone figure --list
+  bristlecone figure lb-theorem-3.5
+  bristlecone figure lb-fig11 --on host --scale paper --out figures --json")]
+pub struct Figure {
+    /// Its name, as --list gives it
+    #[arg(required_unless_present = "list")]
+    pub name: Option<String>,
+    /// Where the numbers come from [default: the first that --list gives for the figure]
+    #[arg(long, value_enum)]
+    pub on: Option<OnChoice>,
+    /// How much work it may be
+    #[arg(long, value_enum, default_value_t)]
+    pub scale: ScaleChoice,
+    /// Write a drawing (SVG) and the numbers (CSV) into this directory, made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// List every figure: what it shows, where it runs
+    #[arg(long, conflicts_with_all = ["name", "on", "scale", "out"])]
+    pub list: bool,
+    /// End with one JSON object on standard output (with --list: an array)
+    #[arg(long)]
+    pub json: bool,
 }

@@ -31,6 +31,8 @@ fn main() -> ExitCode {
         Command::Crash(a) => commands::crash::run(&a),
         Command::TortureWriter(a) => commands::torture::writer::run(&a),
         Command::DemoWriter(a) => commands::demo::writer(&a),
+        Command::Model(a) => commands::model::run(&a),
+        Command::Figure(a) => commands::figure::run(&a),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

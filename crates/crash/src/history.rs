@@ -2,9 +2,10 @@
 //!
 //! A history up to a crash is durably linearizable if there is an order of its calls that respects real
 //! time, holds every completed call and any of the pending ones, explains every reply, and ends in the
-//! content that recovery found. Both linearizability and its durable form are *local*: a history has
-//! such an order iff its part for each object has one, since all parts are cut by the same crash. A map is one object per
-//! key (no call here concerns two keys), so keys are checked one by one, which keeps the search small.
+//! content that recovery found. Linearizability is *local*, and so is its durable form: a history has such
+//! an order iff its part for each object has one, since one crash cuts all parts. A map is one
+//! object per key (no call here concerns two keys), so keys are checked one by one, which keeps the
+//! search small.
 //!
 //! The contents that a key may have after a crash do not depend on the image. They are computed once for
 //! a crash point ([`Outcomes`]) and looked up for every image.
@@ -36,6 +37,15 @@ impl Call {
         self.returned.is_some() && self.to <= point
     }
 
+    /// The call as it stood when `point` events had happened.
+    #[must_use]
+    pub fn at(mut self, point: usize) -> Self {
+        if !self.completed_at(point) {
+            self.returned = None;
+        }
+        self
+    }
+
     /// True if it was running when event number `event` happened.
     #[must_use]
     pub fn was_running_at(&self, event: usize) -> bool {
@@ -54,6 +64,66 @@ impl std::fmt::Display for Call {
             None => f.write_str(" (did not return)"),
         }
     }
+}
+
+impl Call {
+    /// True if it may change the map.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        !matches!(self.op, Op::Get(_))
+    }
+
+    /// True if it had returned by `point` and changed nothing: it only says what it saw.
+    #[must_use]
+    pub fn observed_by(&self, point: usize) -> bool {
+        let changed = matches!(self.returned, Some((_, Reply::Done)));
+        self.completed_at(point) && !(changed && self.writes())
+    }
+}
+
+/// Who saw too early what a crash then undid: the calls' places in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// A call that had returned, without changing anything.
+    pub observer: usize,
+    /// A call on the same key that had not.
+    pub writer: usize,
+}
+
+/// If `found` would be right but for what completed calls had seen of a call that was still running, who
+/// saw it. Then no completed change is lost; what was visible was not durable.
+#[must_use]
+pub fn sighting(
+    history: &[Call],
+    start: &BTreeMap<u64, u64>,
+    point: usize,
+    mismatch: &Mismatch,
+) -> Option<Sighting> {
+    let of_key = |call: &Call| call.from <= point && key_of(&call.op) == Some(mismatch.key);
+    let allowed = |keep: &dyn Fn(usize, &Call) -> bool| {
+        let calls: Vec<Call> = (history.iter().enumerate())
+            .filter(|(i, call)| of_key(call) && keep(*i, call))
+            .map(|(_, call)| call.at(point))
+            .collect();
+        let start = start.get(&mismatch.key).copied();
+        contents_after(&calls, start).contains(&mismatch.found)
+    };
+    if !allowed(&|_, call| !call.observed_by(point)) {
+        return None;
+    }
+    let mut observers = (history.iter().enumerate())
+        .filter(|(_, call)| of_key(call) && call.observed_by(point))
+        .map(|(i, _)| i);
+    // One that contradicts what was found even alone with the changes; there may be several.
+    let observer = observers
+        .find(|&only| !allowed(&|i, call: &Call| i == only || !call.observed_by(point)))?;
+    let writer = history.iter().position(|call| {
+        of_key(call)
+            && call.writes()
+            && !call.completed_at(point)
+            && call.thread != history[observer].thread
+    })?;
+    Some(Sighting { observer, writer })
 }
 
 /// The key that an operation concerns; `None` if it is not one key's.
@@ -183,11 +253,7 @@ impl<'a> Outcomes<'a> {
         let mut by_key: BTreeMap<u64, Vec<Call>> = BTreeMap::new();
         for call in history.iter().filter(|call| call.from <= point) {
             if let Some(key) = key_of(&call.op) {
-                let mut call = *call;
-                if !call.completed_at(point) {
-                    call.returned = None;
-                }
-                by_key.entry(key).or_default().push(call);
+                by_key.entry(key).or_default().push(call.at(point));
             }
         }
         let called = by_key
@@ -317,6 +383,29 @@ mod tests {
             call(Op::Insert(1, 10), 3, 0, ANY),
         ];
         assert_eq!(after(&late, None), [], "seen before it was called");
+    }
+
+    #[test]
+    fn a_sighting_is_told_from_a_loss() {
+        let start = BTreeMap::new();
+        let by = |thread, call: Call| Call { thread, ..call };
+        let history = [
+            by(1, call(Op::Insert(1, 10), 1, 9, Reply::Done)),
+            by(2, call(Op::Get(1), 2, 3, Reply::Found(None))),
+            by(2, call(Op::Insert(1, 20), 4, 5, Reply::Refused)),
+        ];
+        let at = |point, found| {
+            let lost = Mismatch {
+                key: 1,
+                found,
+                allowed: Vec::new(),
+            };
+            sighting(&history, &start, point, &lost)
+        };
+        let (observer, writer) = (2, 0);
+        assert_eq!(at(6, None), Some(Sighting { observer, writer }));
+        assert_eq!(at(9, None), None, "the insert had completed: it is lost");
+        assert_eq!(at(6, Some(7)), None, "no one put that there");
     }
 
     #[test]

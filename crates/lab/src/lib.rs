@@ -2,7 +2,9 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`figure`] | the papers' figures and tables, regenerated beside what they claim |
 //! | [`limits`] | what the hardware allows: flush, fence, cache miss, copy, sync |
+//! | [`model`] | what a run would cost on a memory that is not at hand |
 //! | [`micro`] | single operations on one index, beside its peers in the same run |
 //! | [`workload`] | what keys an experiment uses, and in which order |
 //!
@@ -11,8 +13,10 @@
 
 mod count;
 mod error;
+pub mod figure;
 pub mod limits;
 pub mod micro;
+pub mod model;
 pub mod workload;
 
 pub use count::parse_count;

@@ -230,6 +230,12 @@ impl VersionLocks {
         (leaf.wrapping_mul(0x9E37_79B9) >> (32 - SLOTS.trailing_zeros())) as usize
     }
 
+    /// Where a leaf's lock is, in bytes from the start of the table.
+    #[inline(always)]
+    pub(crate) fn place(leaf: u32) -> u64 {
+        Self::slot(leaf) as u64 * 8
+    }
+
     #[inline(always)]
     fn word(&self, leaf: u32) -> &VersionWord {
         let slot = Self::slot(leaf);

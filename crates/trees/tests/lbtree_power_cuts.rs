@@ -11,7 +11,7 @@
 
 mod common;
 
-use bristlecone_pmem::media::{Dram, Mapped};
+use bristlecone_pmem::media::{Dram, Mapped, Untraced};
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_pmem::{
     Access, CommitError, Media, MediaOptions, MediumKind, OpenError, SpaceError,
@@ -126,6 +126,8 @@ impl Recorder {
 }
 
 impl Media for Recorder {
+    type Dram = Untraced;
+
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let memory = Dram::open(path, initial, options)?;
         let durable = vec![0; memory.len() as usize];

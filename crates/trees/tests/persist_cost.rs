@@ -8,7 +8,7 @@
 use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
-use bristlecone_trees::{InsertError, OrderedIndex};
+use bristlecone_trees::{BulkLoad, Fill, InsertError, OrderedIndex};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -181,6 +181,30 @@ fn insertions_into_one_leaf() {
             }
             assert_eq!(tree.stats().leaves, 2);
         }
+    }
+}
+
+/// Insertions into leaves that bulk loading left 70 % full: it packs them as splits do, so that entry
+/// moving finds room in the header's line and the traditional design in another.
+#[test]
+fn insertions_after_a_bulk_load() {
+    for (entry_moving, golden) in [(true, (1, 1)), (false, (2, 2))] {
+        let pool = pool();
+        let options = LbOptions {
+            entry_moving,
+            ..LbOptions::default()
+        };
+        let mut tree = Numbers::create(&pool, "index", &options).expect("a new root");
+        let sorted = (0..9_000u64).map(|n| (n * 10, n));
+        tree.bulk_load(sorted, Fill::USUAL).expect("an empty tree");
+        // One key in each leaf of nine.
+        for n in (0..9_000).step_by(9) {
+            let paid = cost(&pool, || {
+                tree.insert(&(n * 10 + 5), &n).expect("a new key");
+            });
+            assert_eq!(paid, golden, "insert {n}, entry moving {entry_moving}");
+        }
+        tree.verify().expect("whole");
     }
 }
 

@@ -1,13 +1,15 @@
 //! Crashes of one run: where, which images, and what recovery makes of them.
 //!
 //! # Where
-//! Random points (where calls return, before fences, anywhere), and *directed* ones: where a call returns that has loaded a word whose last store was
-//! another thread's and is not durable yet. Such a load is no fault in itself (an optimistic reader may
-//! discard it); a crash at that point shows whether it is.
+//! Random points (where calls return, before fences, anywhere), and *directed* ones: where a call
+//! returns that has loaded a word whose last store was another thread's and is not durable yet. Such a
+//! load is no fault in itself (an optimistic reader may discard it); a crash at that point shows whether
+//! it is. And where a call returns while another is changing its key: what it has seen may have come
+//! through volatile memory.
 
 use super::program::Rng;
 use super::{Counts, Crash, Dependence, LostStore, recover};
-use crate::history::{Call, Outcomes};
+use crate::history::{Call, Mismatch, Outcomes, Sighting, key_of, sighting};
 use crate::subject::{Fault, FaultKind, Subject};
 use bristlecone_pmem::media::sim::{
     Event, EventKind, Mark, Model, Pending, PendingStore, Simulation, Strategy,
@@ -113,8 +115,24 @@ fn peeks(trace: &Trace<'_>, model: Model, unit: u8) -> (Vec<Peek>, Vec<usize>) {
             }
         }
     }
+    directed.extend(meetings(trace.calls));
+    directed.sort_unstable();
     directed.dedup();
     (peeks, directed)
+}
+
+/// Where calls return while another one is changing their key.
+fn meetings(calls: &[Call]) -> impl Iterator<Item = usize> {
+    let meets = |call: &&Call| {
+        call.returned.is_some()
+            && calls.iter().any(|other| {
+                other.thread != call.thread
+                    && other.writes()
+                    && other.was_running_at(call.to)
+                    && key_of(&other.op) == key_of(&call.op)
+            })
+    };
+    calls.iter().filter(meets).map(|call| call.to)
 }
 
 /// Crash points, ascending, and how many of them are directed.
@@ -256,7 +274,7 @@ impl Point<'_> {
             Err(fault) => Some((fault, self.crash(here))),
             Ok(content) => self.outcomes.check(&content).err().map(|mismatch| {
                 let mut crash = self.crash(here);
-                crash.dependence = self.dependence(&crash.lost, mismatch.key);
+                crash.dependence = self.dependence(&crash.lost, &mismatch);
                 let known = |value: u64| {
                     self.trace.start.values().any(|v| *v == value)
                         || self.trace.calls.iter().any(|call| {
@@ -293,27 +311,36 @@ impl Point<'_> {
         }
     }
 
-    /// A completed call that saw a store which this crash lost, of a call that had not returned.
-    /// Calls on the key that is wrong come first.
-    fn dependence(&self, lost: &[LostStore], key: u64) -> Option<Dependence> {
+    /// A completed call that saw what a call had done that had not returned, and that this crash
+    /// undid: by what the key's calls answered, or else by what any call loaded.
+    fn dependence(&self, lost: &[LostStore], mismatch: &Mismatch) -> Option<Dependence> {
         let calls = self.trace.calls;
-        let mut found: Vec<(bool, Dependence)> = (self.peeks.iter())
-            .filter(|peek| calls[peek.call].completed_at(self.at))
-            .filter_map(|peek| {
-                let store = lost.iter().find(|store| store.seq == peek.seq)?;
-                let writer = calls.iter().position(|call| {
-                    call.thread == store.thread && call.was_running_at(peek.store)
-                })?;
-                let other = crate::history::key_of(&calls[peek.call].op) != Some(key);
-                let dependence = Dependence {
+        let load = |peek: &Peek| {
+            let store = lost.iter().find(|store| store.seq == peek.seq)?;
+            let writer = calls
+                .iter()
+                .position(|call| call.thread == store.thread && call.was_running_at(peek.store))?;
+            (calls[peek.call].completed_at(self.at) && !calls[writer].completed_at(self.at))
+                .then_some(Dependence {
                     observer: peek.call,
                     writer,
-                    store: *store,
-                };
-                (!calls[writer].completed_at(self.at)).then_some((other, dependence))
-            })
-            .collect();
-        found.sort_by_key(|(other, _)| *other);
-        found.first().map(|(_, dependence)| *dependence)
+                    store: Some(*store),
+                })
+        };
+        let loads = || self.peeks.iter().filter_map(load);
+        match sighting(calls, self.trace.start, self.at, mismatch) {
+            Some(Sighting { observer, writer }) => Some(
+                loads()
+                    .find(|load| (load.observer, load.writer) == (observer, writer))
+                    .unwrap_or(Dependence {
+                        observer,
+                        writer,
+                        store: None,
+                    }),
+            ),
+            None => loads()
+                .find(|load| key_of(&calls[load.observer].op) == Some(mismatch.key))
+                .or_else(|| loads().next()),
+        }
     }
 }

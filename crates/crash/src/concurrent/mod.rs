@@ -12,9 +12,11 @@
 //! simulation back to what was durable there, try the images that a crash may leave, recover each, and
 //! check that the history up to the point is durably linearizable with what was recovered.
 //!
-//! *Visible before durable*: an image fails, and some completed call had seen a store of another thread,
-//! whose call had not returned, that the image lost. It is told apart from a plain loss because
-//! the cure differs: not a missing flush but a lock released, or a pointer followed, too early.
+//! *Visible before durable*: an image fails, and some completed call had seen what another thread's
+//! call, which had not returned, had done and the image lost. Either the replies say so (the content
+//! would be right but for calls that changed nothing and only answered), or the loads do. It is told
+//! apart from a plain loss because the cure differs: not a missing flush but a lock released, or a
+//! pointer followed, too early.
 //!
 //! Everything follows from the options and a schedule's number, so [`replay`] repeats a violation (to the
 //! last address only while no other thread of the process defers frees: epochs are the process's).
@@ -22,8 +24,9 @@
 //! # Limits
 //! Threads are switched before accesses to persistent memory, where the structure asks for it
 //! ([`Media::interleave`](bristlecone_pmem::Media::interleave)), and where they wait; not between other
-//! steps on volatile memory. Memory is sequentially consistent: it is the persistency model that is weak, and orders of
-//! memory accesses are argued in the code. All threads use one allocator cache, as one thread would.
+//! steps on volatile memory. Memory is sequentially consistent: only the persistency model is weak, and
+//! orders of memory accesses are argued in the code. All threads use one allocator cache, as one thread
+//! would.
 
 mod crashes;
 mod program;
@@ -119,7 +122,7 @@ pub struct ConcurrentReport {
     pub operations: u64,
     /// Crash points tried.
     pub crash_points: u64,
-    /// Of these: points where a call had returned that had seen what was not durable.
+    /// Of these: points where a call returned that may have seen what was not durable.
     pub directed_points: u64,
     /// Of the crash points: those of which every distinguishable image was tried.
     pub exhaustive_points: u64,
@@ -191,8 +194,8 @@ pub struct Dependence {
     pub observer: usize,
     /// The call that had stored, and not returned.
     pub writer: usize,
-    /// What was seen and lost.
-    pub store: LostStore,
+    /// What was loaded and lost; `None` if it was seen through volatile memory.
+    pub store: Option<LostStore>,
 }
 
 /// A crash whose image is wrong.
@@ -255,7 +258,8 @@ impl fmt::Display for ConcurrentViolation {
         {
             writeln!(
                 f,
-                "  call {observer} had returned and had seen what call {writer} had not made durable: {store}"
+                "  call {observer} had returned and had seen what call {writer} had not made durable{}",
+                store.map_or_else(String::new, |store| format!(": {store}"))
             )?;
         }
         for store in &crash.lost {

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// Accesses of one run, and turns given away in it, before it counts as stuck.
 const STEPS: u64 = 100_000;
+/// Turns that a thread has in a row, by priority: several operations.
+const TURNS: usize = 1000;
 /// Bytes of a simulated thread's stack.
 const STACK: usize = 256 << 10;
 
@@ -255,6 +257,9 @@ enum Kind {
         /// Steps after which the running thread gets the lowest priority.
         changes: Vec<usize>,
         step: usize,
+        /// Turns that the running thread has had without a change; one that waits for another by
+        /// loading a word over and over must not keep it from running.
+        turns: usize,
     },
 }
 
@@ -278,6 +283,7 @@ impl Chooser {
             lowest: threads + 1,
             changes: (0..changes).map(|_| rng.below(steps)).collect(),
             step: 0,
+            turns: 0,
         };
         Self {
             rng,
@@ -323,10 +329,16 @@ impl Scheduler for Chooser {
                 lowest,
                 changes,
                 step,
+                turns,
             } => {
                 *step += 1;
+                *turns += 1;
+                let lower = yielding || changes.contains(step) || *turns > TURNS;
+                if lower {
+                    *turns = 0;
+                }
                 if let Some(current) = current
-                    && (yielding || changes.contains(step))
+                    && lower
                     && let Some(priority) = priority.get_mut(usize::from(current))
                 {
                     *priority = *lowest;

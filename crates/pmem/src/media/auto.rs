@@ -7,7 +7,7 @@
 use super::mapping::is_tmpfs;
 use super::{
     Access, Dax, Durability, Journal, Mapped, Media, MediaOptions, MediaRecovery, MediumKind,
-    Recorder,
+    Recorder, Untraced,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::pool::superblock::Superblock;
@@ -75,6 +75,8 @@ impl Auto {
 }
 
 impl Media for Auto {
+    type Dram = Untraced;
+
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         if let Some(kind) = options.medium {
             return Self::open_on(kind, path, initial, options);

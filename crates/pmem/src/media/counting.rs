@@ -53,6 +53,7 @@ impl<M: Media> Counting<M> {
 
 impl<M: Media> Media for Counting<M> {
     const TRACED: bool = M::TRACED;
+    type Dram = M::Dram;
 
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Ok(Self {

@@ -1,7 +1,7 @@
 //! `Dram`: anonymous memory; flush and fence compile to nothing. The volatile mode.
 
 use super::mapping::{Mapping, Sharing};
-use super::{Media, MediaOptions, MediumKind};
+use super::{Media, MediaOptions, MediumKind, Untraced};
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
 
@@ -12,6 +12,8 @@ pub struct Dram {
 }
 
 impl Media for Dram {
+    type Dram = Untraced;
+
     /// `path` is only a name for messages; nothing is opened there.
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let mapping = Mapping::map(path, None, Sharing::Anonymous, options.reserve)?;

@@ -6,7 +6,7 @@
 
 use super::cpu::{self, FlushKind};
 use super::mapping::{Mapping, Sharing};
-use super::{Access, Media, MediaOptions, MediumKind, Recorder};
+use super::{Access, Media, MediaOptions, MediumKind, Recorder, Untraced};
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
 
@@ -66,6 +66,8 @@ impl Mapped {
 }
 
 impl Media for Mapped {
+    type Dram = Untraced;
+
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Self::open_as(path, initial, options, Sharing::Shared)
     }
@@ -155,6 +157,8 @@ impl Media for Mapped {
 }
 
 impl Media for Dax {
+    type Dram = Untraced;
+
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Mapped::open_as(path, initial, options, Sharing::Sync).map(Self)
     }

@@ -27,6 +27,7 @@ mod auto;
 mod counting;
 pub mod cpu;
 mod dram;
+mod dram_trace;
 pub mod journal;
 mod mapped;
 mod mapping;
@@ -36,6 +37,9 @@ pub mod sim;
 pub use auto::Auto;
 pub use counting::{Counting, PersistCounts};
 pub use dram::Dram;
+pub use dram_trace::{
+    DramAccess, DramObserver, DramRegion, DramTouch, DramTrace, Traced, Untraced,
+};
 pub use journal::Journal;
 pub use mapped::{Dax, Mapped};
 pub use mapping::Mapping;
@@ -191,6 +195,10 @@ pub trait Media: Send + Sync + Sized + 'static {
     /// [`trace_store`](Self::trace_store) and [`trace_load`](Self::trace_load). Cells compile to
     /// plain atomics where it is false.
     const TRACED: bool = false;
+
+    /// How structures in DRAM that serve this medium report what they touch: [`Untraced`] for all
+    /// but a simulated one.
+    type Dram: DramTrace;
 
     /// Opens `path` as `options.access` says. The content is not looked at: a new file has one
     /// zeroed extent of at least `initial` bytes.

@@ -2,7 +2,7 @@
 
 use super::node::Node;
 use super::separator::Separator;
-use super::{InnerIndex, NODE_SEPARATORS, ROOT};
+use super::{DramTrace, InnerIndex, NODE_SEPARATORS, ROOT};
 use crate::index::{Fill, Violation};
 use std::borrow::Borrow;
 use std::fmt;
@@ -62,7 +62,7 @@ pub struct InnerStats {
     pub bytes: u64,
 }
 
-impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
+impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D> {
     /// An index over `first_leaf` and, to the right of it, the leaves of `rest`, each with the
     /// smallest key routed to it, strictly ascending. Nodes get `fill` of their separators. Built
     /// from the bottom up in one pass. `leaf_bytes` as for [`new`](Self::new).

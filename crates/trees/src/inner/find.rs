@@ -5,7 +5,7 @@
 
 use super::node::{Meta, Node};
 use super::separator::Separator;
-use super::{InnerIndex, NODE_SEPARATORS, ROOT};
+use super::{DramTrace, InnerIndex, NODE_SEPARATORS, ROOT};
 use crate::sync::wait;
 use crossbeam_epoch::Guard;
 use crossbeam_utils::Backoff;
@@ -75,7 +75,7 @@ impl<S: Separator + ?Sized> Copy for Step<'_, S> {}
 /// Keys that a batch works on at a time: more misses than a core can have in flight.
 const BATCH: usize = 32;
 
-impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
+impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D> {
     /// Goes down from the root by `choose` and shows each step to `visit`, the level-1 node last.
     /// `None` means that a version changed: start again. Every step but the last has been validated
     /// after `visit` saw it.
@@ -93,6 +93,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         loop {
             let meta = node.meta();
             let at = choose(node, meta);
+            Self::report_search(handle, at);
             let step = Step {
                 handle,
                 node,
@@ -351,7 +352,9 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         // that the key goes on to, whatever that is.
         for (key, out) in keys.iter().zip(out.iter_mut()) {
             // SAFETY: pinned by `guard`.
-            let child = root.child(unsafe { root.upper(meta, key.borrow()) });
+            let at = unsafe { root.upper(meta, key.borrow()) };
+            Self::report_search(ROOT, at);
+            let child = root.child(at);
             if meta.level > 1 {
                 self.prefetch(child);
             }
@@ -399,7 +402,9 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         }
         let meta = child.meta();
         // SAFETY: the batch is pinned.
-        let next = child.child(unsafe { child.upper(meta, key) });
+        let at = unsafe { child.upper(meta, key) };
+        Self::report_search(from.leaf, at);
+        let next = child.child(at);
         if level > 1 {
             self.prefetch(next);
         }

@@ -69,10 +69,11 @@ pub use find::{Located, Neighbours, Ranged};
 pub use separator::Separator;
 
 use arena::Arena;
-use bristlecone_pmem::media::cpu;
+use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace, Untraced, cpu};
 use crossbeam_epoch::Guard;
 use node::Node;
 use std::io;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -85,22 +86,31 @@ const ROOT: u32 = 0;
 /// Maps keys to leaf handles. See the module's head.
 ///
 /// `CAP` is how many of a node's 30 separators are used; less than all makes trees deeper, which
-/// tests want.
-pub struct InnerIndex<S: Separator + ?Sized, const CAP: usize = NODE_SEPARATORS> {
+/// tests want. `D` is how it reports what it touches: the [`Media::Dram`] of the medium that it serves.
+///
+/// [`Media::Dram`]: bristlecone_pmem::Media::Dram
+pub struct InnerIndex<
+    S: Separator + ?Sized,
+    const CAP: usize = NODE_SEPARATORS,
+    D: DramTrace = Untraced,
+> {
     /// Node 0: `arena.base()`, without the detour.
     base: NonNull<Node<S>>,
     /// Handles are below this: `arena.capacity()`, likewise.
     capacity: u32,
     arena: Arc<Arena<Node<S>>>,
+    reports: PhantomData<D>,
 }
 
 // SAFETY: 1. `base` points into `arena`, which lives as long as this value and may be shared; 2. all
 // that is reached through it is atomic.
-unsafe impl<S: Separator + ?Sized, const CAP: usize> Send for InnerIndex<S, CAP> {}
+unsafe impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Send for InnerIndex<S, CAP, D> {}
 // SAFETY: as for `Send`.
-unsafe impl<S: Separator + ?Sized, const CAP: usize> Sync for InnerIndex<S, CAP> {}
+unsafe impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Sync for InnerIndex<S, CAP, D> {}
 
-impl<S: Separator + ?Sized, const CAP: usize> std::fmt::Debug for InnerIndex<S, CAP> {
+impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> std::fmt::Debug
+    for InnerIndex<S, CAP, D>
+{
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("InnerIndex")
             .field("stats", &self.stats())
@@ -108,7 +118,7 @@ impl<S: Separator + ?Sized, const CAP: usize> std::fmt::Debug for InnerIndex<S, 
     }
 }
 
-impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
+impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D> {
     const CHECK: () = assert!(
         CAP >= 3 && CAP <= node::SLOTS,
         "3 to 30 separators in a node"
@@ -145,6 +155,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
             base: arena.base(),
             capacity: arena.capacity(),
             arena,
+            reports: PhantomData,
         })
     }
 
@@ -173,6 +184,22 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
     fn prefetch(&self, handle: u32) {
         let at = self.base.as_ptr().wrapping_add(handle as usize);
         cpu::prefetch(at.cast(), Self::PREFETCH);
+        Self::report(DramAccess::Prefetch, handle, 0, Self::PREFETCH);
+    }
+
+    /// Reports an access to `bytes` of a node, from its byte `from` on.
+    #[inline(always)]
+    fn report(access: DramAccess, handle: u32, from: usize, bytes: usize) {
+        let at = u64::from(handle) * size_of::<Node<S>>() as u64 + from as u64;
+        D::touch(DramRegion::Inner, access, at, bytes as u64);
+    }
+
+    /// Reports a search in a node that leads to child `at`.
+    #[inline(always)]
+    fn report_search(handle: u32, at: usize) {
+        let access = DramAccess::Load;
+        Self::report(access, handle, 0, Node::<S>::CHILDREN_AT);
+        Self::report(access, handle, Node::<S>::CHILDREN_AT + at * 4, 4);
     }
 
     /// A node that no one else can reach, with a single child.
@@ -218,7 +245,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
     }
 }
 
-impl<S: Separator + ?Sized, const CAP: usize> Drop for InnerIndex<S, CAP> {
+impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Drop for InnerIndex<S, CAP, D> {
     fn drop(&mut self) {
         if S::EXACT {
             return;

@@ -7,12 +7,12 @@
 use super::find::Step;
 use super::node::Node;
 use super::separator::Separator;
-use super::{InnerIndex, ROOT};
+use super::{DramAccess, DramTrace, InnerIndex, ROOT};
 use crate::sync::wait;
 use crossbeam_epoch::Guard;
 use crossbeam_utils::Backoff;
 
-impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
+impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D> {
     /// Adds `right` as the leaf of the keys from `separator` on, as far as the leaf that covers
     /// `separator` now goes; that leaf keeps the keys below.
     ///
@@ -22,6 +22,12 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         Self::check_guard(guard);
         let full = self.allocate_separator(separator);
         Self::retry(|| self.try_insert(separator, full, right));
+    }
+
+    /// Reports that a node is locked and changed, as if all of it were written.
+    fn report_change(handle: u32) {
+        Self::report(DramAccess::Locked, handle, 0, 8);
+        Self::report(DramAccess::Store, handle, 0, size_of::<Node<S>>());
     }
 
     fn try_insert(&self, separator: &S, full: S::Full, right: u32) -> Option<()> {
@@ -54,6 +60,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
                     || step.node.separator(step.at - 1).is_some_and(|s| unsafe { S::view(&s) } < separator),
                 "{separator:?} is a separator already"
             );
+            Self::report_change(step.handle);
             // SAFETY: `full` is new, the others are in the index.
             unsafe { step.node.insert(step.at, full, right) };
             step.node.version.unlock();
@@ -75,6 +82,9 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
             return None;
         }
         let (handle, right) = self.new_node(step.meta.level, 0);
+        for changed in [parent.handle, step.handle, handle] {
+            Self::report_change(changed);
+        }
         // SAFETY: both nodes are locked, so their separators are in the index.
         unsafe {
             let up = step.node.split(Self::middle(step), right);
@@ -93,6 +103,9 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
         }
         let (left_handle, left) = self.new_node(step.meta.level, 0);
         let (right_handle, right) = self.new_node(step.meta.level, 0);
+        for changed in [ROOT, left_handle, right_handle] {
+            Self::report_change(changed);
+        }
         left.copy_from(root);
         // SAFETY: the root is locked, so its separators are in the index.
         unsafe {
@@ -152,6 +165,7 @@ impl<S: Separator + ?Sized, const CAP: usize> InnerIndex<S, CAP> {
             }
         }
         let (ancestor, emptied) = path.split_first()?;
+        Self::report_change(ancestor.handle);
         let separator = ancestor.node.remove(ancestor.at);
         for step in emptied.iter().rev() {
             step.node.version.unlock_obsolete();

@@ -58,6 +58,9 @@ unsafe impl<S: Separator + ?Sized> arena::Node for Node<S> {}
 impl<S: Separator + ?Sized> Node<S> {
     /// Where the pointers to whole separators start.
     pub(super) const FULL_AT: usize = std::mem::offset_of!(Self, full);
+
+    /// Where the children start; version, counts and key words come before.
+    pub(super) const CHILDREN_AT: usize = std::mem::offset_of!(Self, children);
 }
 
 /// The node's second word.

@@ -125,8 +125,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let leaf = self.leaf(new);
         let mut headers = [Header::default(); B];
         for (i, pair) in chain.pairs.drain(..).enumerate() {
-            // Blocks alike, each packed from the end, so that header lines have room.
-            let (b, slot) = (i % B, SLOTS - 1 - i / B);
+            // Blocks alike. Each is packed as a split packs a new leaf: from the end, so that header
+            // lines have room, or the traditional way.
+            let (b, first) = (i % B, i / B);
+            let slot = if self.entry_moving {
+                SLOTS - 1 - first
+            } else {
+                first
+            };
             leaf.blocks[b].store_entry(pm, slot, pair.key, pair.value);
             headers[b].set(slot, pair.fingerprint);
         }

@@ -115,6 +115,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         // After the fence: what others see now, a crash keeps.
         locked.unlock();
         if self.pm().planted(UNLOCK_FIRST) {
+            // PERSIST: (planted fault) too late; others have seen it since the unlock.
             self.pm().persist(leaf);
         }
         Ok(false)

@@ -61,9 +61,10 @@ use crate::index::{
     BulkLoad, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError,
     ReverseScan, UpdateError, VerifyReport, Violation,
 };
-use crate::inner::InnerIndex;
+use crate::inner::{InnerIndex, NODE_SEPARATORS};
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::version_lock::VersionLocks;
+use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootError, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, POff, Pool, SpaceError};
@@ -162,10 +163,13 @@ impl From<CommitError> for TreeError {
     }
 }
 
+/// The inner index of a tree on medium `M`.
+type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as Media>::Dram>;
+
 /// A durable ordered index with leaves of `B` x 256 bytes (`B` from 1 to 4). See the module's head.
 pub struct LbTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize = 1> {
     // The inner index first: it is dropped before the pool can be.
-    inner: InnerIndex<K>,
+    inner: Inner<K, M>,
     locks: VersionLocks,
     base: *mut u8,
     entry_moving: bool,
@@ -281,7 +285,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     }
 
     fn assemble(
-        inner: InnerIndex<K>,
+        inner: Inner<K, M>,
         heap: Heap<M>,
         root: Root<M>,
         options: &LbOptions,
@@ -366,6 +370,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     fn prefetch(&self, handle: u32) {
         let at = self.base.wrapping_add(handle as usize * BLOCK);
         bristlecone_pmem::media::cpu::prefetch(at, B * BLOCK);
+        let (region, access) = (DramRegion::Pool, DramAccess::Prefetch);
+        M::Dram::touch(region, access, offset(handle), Self::LEAF_BYTES);
     }
 
     fn new_leaf_in(heap: &Heap<M>) -> Result<POff<u8>, SpaceError> {

@@ -3,8 +3,9 @@
 use super::leaf::{Header, Leaf, slots};
 use super::{LbTree, offset};
 use crate::repr::{KeyRepr, Repr};
-use crate::version_lock::Locked;
+use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use crossbeam_epoch::{self as epoch, Guard};
 
 /// Keeps what words lead to from being reused, where words lead to anything.
@@ -80,6 +81,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         Pin(Self::RECORDS.then(epoch::pin))
     }
 
+    /// Reports an access to a leaf's lock.
+    #[inline(always)]
+    fn report_lock(access: DramAccess, leaf: u32) {
+        M::Dram::touch(DramRegion::Locks, access, VersionLocks::place(leaf), 8);
+    }
+
     /// Finds `key` and calls `f` with its value.
     #[inline]
     pub(super) fn find_value<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
@@ -95,6 +102,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         loop {
             let at = self.inner.find(key, guard);
             self.prefetch(at.leaf);
+            Self::report_lock(DramAccess::Load, at.leaf);
             self.pm().interleave();
             let version = self.locks.read(at.leaf);
             if !self.inner.validate(&at) {
@@ -113,6 +121,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         loop {
             let at = self.inner.find(key, guard);
             self.prefetch(at.leaf);
+            Self::report_lock(DramAccess::Locked, at.leaf);
             let version = self.locks.read(at.leaf);
             if !self.inner.validate(&at) {
                 continue;

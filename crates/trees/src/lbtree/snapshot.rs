@@ -11,7 +11,7 @@
 //! else changes, so a snapshot is used at most once; its blocks are in no marks, so they are free by
 //! then. A snapshot that fails its checksum costs a rebuild, nothing else.
 
-use super::{LbTree, SNAPSHOT, TreeError, offset};
+use super::{Inner, LbTree, SNAPSHOT, TreeError, offset};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
@@ -20,6 +20,9 @@ use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media};
 use std::sync::atomic::Ordering;
+
+/// The inner index and the number of leaves.
+type Saved<K, M> = (Inner<K, M>, u64);
 
 const MAGIC: [u8; 8] = *b"LBSNAP01";
 const PART_HEADER: usize = 16;
@@ -80,7 +83,7 @@ pub(super) fn load<K: KeyRepr + ?Sized, M: Media>(
     root: &Root<M>,
     heap: &Heap<M>,
     leaf_bytes: u64,
-) -> Result<Option<(InnerIndex<K>, u64)>, TreeError> {
+) -> Result<Option<Saved<K, M>>, TreeError> {
     let pm = root.pool().pm();
     // ORDERING: Relaxed; the tree is being opened.
     let first = root.word(SNAPSHOT).load(pm, Ordering::Relaxed);
@@ -154,7 +157,7 @@ fn parse<K: KeyRepr + ?Sized, M: Media>(
     payload: &[u8],
     heap: &Heap<M>,
     leaf_bytes: u64,
-) -> Option<(InnerIndex<K>, u64)> {
+) -> Option<Saved<K, M>> {
     let rest = payload.strip_prefix(&MAGIC)?;
     let (leaves, rest) = rest.split_first_chunk::<8>()?;
     let leaves = usize::try_from(u64::from_le_bytes(*leaves)).ok()?;

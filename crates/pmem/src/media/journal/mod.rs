@@ -92,7 +92,9 @@ pub(crate) use image::capture;
 pub use storage::{FileStorage, Storage};
 
 use super::mapping::{Mapping, PAGE, Sharing};
-use super::{Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder};
+use super::{
+    Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder, Untraced,
+};
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::sync::lock;
 use checkpoint::{Keeper, zero};
@@ -479,6 +481,8 @@ fn log_after(header: &Header, chain: Chain, dirty: DirtyPages) -> Log {
 }
 
 impl Media for Journal {
+    type Dram = Untraced;
+
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let read_only = options.access == Access::ReadOnly;
         let create = options.access == Access::Create;

@@ -21,7 +21,7 @@ pub use event::{Event, EventKind, Sink, Site, SiteKind, Trace};
 pub use images::{Decision, Mark, Strategy};
 pub use persistency::{Model, Pending, PendingStore, line_of};
 
-use super::{LINE, Media, MediaOptions, MediumKind};
+use super::{LINE, Media, MediaOptions, MediumKind, Traced};
 use crate::error::{CommitError, OpenError, SpaceError};
 use images::{Images, Memory};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -467,6 +467,7 @@ impl Sim {
 
 impl Media for Sim {
     const TRACED: bool = true;
+    type Dram = Traced;
 
     /// Opens the simulation that is attached to this thread; `path` is only a name for messages.
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {

@@ -459,3 +459,46 @@ fn verify_reports_damage() {
     assert!(report.contains("inner node"), "{report}");
     let _ = lost;
 }
+
+/// Shows what the device model hears: every node of a descent, and nothing from ordinary indexes.
+#[test]
+fn a_traced_index_reports_every_node_that_it_touches_and_an_untraced_one_nothing() {
+    use bristlecone_pmem::media::{DramTouch, Traced};
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    const LEAVES: u64 = 200;
+    let rest = || (1..LEAVES).map(|i| (i * 10, i as u32));
+    let traced =
+        InnerIndex::<u64, 4, Traced>::from_sorted(0, rest(), Fill::FULL, u64::MAX).expect("sorted");
+    let plain = InnerIndex::<u64, 4>::from_sorted(0, rest(), Fill::FULL, u64::MAX).expect("sorted");
+    let touches = Rc::new(RefCell::new(Vec::<DramTouch>::new()));
+    let into = Rc::clone(&touches);
+    Traced::observe(Some(Box::new(move |touch| into.borrow_mut().push(*touch))));
+    let guard = pin();
+    assert_eq!(plain.find(&777, &guard).leaf, 77);
+    plain.insert(&775, 1000, &guard);
+    assert!(touches.take().is_empty());
+
+    assert_eq!(traced.find(&777, &guard).leaf, 77);
+    let depth = traced.stats().depth as usize;
+    assert_eq!(depth, 4);
+    let heard = touches.take();
+    assert!(heard.iter().all(|t| t.region == DramRegion::Inner));
+    let nodes = |access| -> Vec<u64> {
+        let of = heard.iter().filter(|t| t.access == access);
+        of.map(|t| t.at / size_of::<Node<u64>>() as u64).collect()
+    };
+    let mut loads = nodes(DramAccess::Load);
+    assert_eq!(loads.len(), 2 * depth, "key words and child of each level");
+    loads.dedup();
+    assert_eq!(loads.len(), depth);
+    assert_eq!(loads[0], u64::from(ROOT));
+    assert_eq!(nodes(DramAccess::Prefetch), loads[1..], "all but the root");
+    assert_eq!(nodes(DramAccess::Store), [0; 0]);
+
+    traced.insert(&775, 1000, &guard);
+    let changed = |t: &&DramTouch| t.access == DramAccess::Locked;
+    assert!(touches.take().iter().filter(changed).count() > 0);
+    Traced::observe(None);
+}

@@ -1,0 +1,259 @@
+//! NVM line writes per insertion in a stable tree: the traditional design against entry moving
+//! (LB+-Tree, Theorem 3.5).
+//!
+//! The theorem bounds insertions that do not split a leaf, in a tree whose leaves all come from
+//! splits. Such a tree is one that random insertions made; then further random insertions are
+//! counted one by one. One that does not split writes the header's line and at most one other, so
+//! more than two lines tell a split.
+
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
+use crate::LabError;
+use crate::workload::Keys;
+use bristlecone_pmem::media::sim::{Event, EventKind, Simulation, Sink};
+use bristlecone_pmem::media::{Counting, Dram, Media, Sim};
+use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_trees::OrderedIndex;
+use bristlecone_trees::lbtree::{LbOptions, LbTree};
+use std::any::Any;
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "lb-theorem-3.5",
+    title: "NVM line writes per insertion in a stable tree, traditional and entry moving",
+    paper: papers::LB,
+    place: "section 3.5, Theorem 3.5",
+    on: &[On::Counted, On::Model],
+    run,
+};
+
+/// Lines per insertion in the theorem's proof: the traditional design's best case, entry moving's
+/// worst case, and what the one is of the other at least.
+const TRADITIONAL: f64 = 1.77;
+const MOVING: f64 = 1.31;
+const RATIO: f64 = 1.35;
+/// Most lines of an insertion that does not split.
+const UNSPLIT: usize = 2;
+/// Room that the simulator sets aside: leaves half full at the least, and what every pool needs.
+const BYTES_PER_KEY: u64 = 128;
+const SPARE: u64 = 16 << 20;
+/// Insertions between two reports of progress.
+const STRIDE: u64 = 10_000;
+
+/// How many of the counted insertions wrote so many lines: index is lines, the last is that or more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Histogram([u64; 16]);
+
+impl Histogram {
+    fn add(&mut self, lines: u64) {
+        let last = self.0.len() - 1;
+        self.0[usize::try_from(lines).map_or(last, |lines| lines.min(last))] += 1;
+    }
+
+    fn insertions(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    fn splits(&self) -> u64 {
+        self.0[UNSPLIT + 1..].iter().sum()
+    }
+
+    /// Lines per insertion that did not split.
+    fn lines(&self) -> f64 {
+        let lines: u64 = (0..)
+            .zip(&self.0[..=UNSPLIT])
+            .map(|(n, times)| n * times)
+            .sum();
+        lines as f64 / (self.insertions() - self.splits()) as f64
+    }
+
+    /// Share of the insertions that wrote so many lines.
+    fn share(&self, lines: std::ops::RangeInclusive<usize>) -> f64 {
+        self.0[lines].iter().sum::<u64>() as f64 / self.insertions() as f64
+    }
+}
+
+/// Makes a stable tree of `keys` random keys and counts a further half as many insertions.
+/// `flushed` tells how many lines have been flushed so far.
+fn count<M: Media>(
+    pool: &Arc<Pool<M>>,
+    entry_moving: bool,
+    keys: u64,
+    flushed: impl Fn() -> u64,
+    step: &mut dyn FnMut(u64),
+) -> Result<Histogram, FigureError> {
+    let refused = |e| LabError::index("inserting", e);
+    let options = LbOptions {
+        entry_moving,
+        ..LbOptions::default()
+    };
+    let tree = LbTree::<u64, u64, M, 1>::create(pool, "index", &options)
+        .map_err(|e| LabError::index("creating the index", e))?;
+    let spread = Keys::Random { seed: 35 };
+    for n in 0..keys {
+        tree.insert(&spread.key(n), &n).map_err(refused)?;
+        if n % STRIDE == 0 {
+            step(n);
+        }
+    }
+    let leaves = tree.stats().leaves;
+    let mut histogram = Histogram::default();
+    let mut before = flushed();
+    for n in keys..keys + keys / 2 {
+        tree.insert(&spread.key(n), &n).map_err(refused)?;
+        let now = flushed();
+        histogram.add(now - before);
+        before = now;
+        if n % STRIDE == 0 {
+            step(n);
+        }
+    }
+    // Each split makes one leaf: whatever the lines say must agree with the tree.
+    let made = tree.stats().leaves - leaves;
+    if made != histogram.splits() {
+        return Err(LabError::WrongAnswer {
+            contender: "lbtree".to_owned(),
+            phase: "telling splits by their lines",
+            right: histogram.splits(),
+            of: made,
+        }
+        .into());
+    }
+    Ok(histogram)
+}
+
+/// A way of counting: with entry moving or without, in a tree of so many keys; the last hears how many
+/// insertions were made.
+type By = fn(bool, u64, &mut dyn FnMut(u64)) -> Result<Histogram, FigureError>;
+
+/// Counted by the medium itself.
+fn by_medium(
+    entry_moving: bool,
+    keys: u64,
+    step: &mut dyn FnMut(u64),
+) -> Result<Histogram, FigureError> {
+    let pool = Pool::<Counting<Dram>>::create(Path::new("counted"), &PoolOptions::default())?;
+    count(&pool, entry_moving, keys, || pool.pm().counts().lines, step)
+}
+
+/// Counted from the events of the simulator, which reports one for every line written back.
+fn by_simulator(
+    entry_moving: bool,
+    keys: u64,
+    step: &mut dyn FnMut(u64),
+) -> Result<Histogram, FigureError> {
+    let simulation = Simulation::new(BYTES_PER_KEY * keys + SPARE);
+    let _attached = simulation.attach();
+    let pool = Pool::<Sim>::create(Path::new("simulated"), &PoolOptions::default())?;
+    let flushed = Rc::new(Cell::new(0));
+    simulation.set_sink(Some(Box::new(Flushes(Rc::clone(&flushed)))));
+    let histogram = count(&pool, entry_moving, keys, || flushed.get(), step);
+    simulation.set_sink(None);
+    histogram
+}
+
+/// Counts the lines that are written back.
+struct Flushes(Rc<Cell<u64>>);
+
+impl Sink for Flushes {
+    fn event(&mut self, event: &Event) {
+        if let EventKind::Flush { .. } = event.kind {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
+    let keys: u64 = setting.scale.pick(200_000, 2_000_000);
+    let each = keys + keys / 2;
+    let mut counted = |run: u64, entry_moving: bool, by: By| {
+        let mut step = |n| setting.step("inserting", run * each + n, 4 * each);
+        by(entry_moving, keys, &mut step)
+    };
+    let traditional = [
+        counted(0, false, by_medium)?,
+        counted(1, false, by_simulator)?,
+    ];
+    let moving = [
+        counted(2, true, by_medium)?,
+        counted(3, true, by_simulator)?,
+    ];
+    let apart: u64 = [traditional, moving]
+        .iter()
+        .flat_map(|[medium, simulator]| medium.0.iter().zip(&simulator.0))
+        .map(|(a, b)| a.abs_diff(*b))
+        .sum();
+    let which = usize::from(setting.on == On::Model);
+    let (traditional, moving) = (traditional[which], moving[which]);
+
+    let (t, m) = (traditional.lines(), moving.lines());
+    let note = |histogram: &Histogram| {
+        let unsplit = histogram.insertions() - histogram.splits();
+        format!(
+            "{unsplit} of {} insertions did not split",
+            histogram.insertions()
+        )
+    };
+    let claims = vec![
+        Claim::new(
+            "lines per insertion, traditional: not below the best case",
+            TRADITIONAL,
+            t,
+            Expect::at_least(TRADITIONAL),
+        )
+        .note(note(&traditional)),
+        Claim::new(
+            "lines per insertion, entry moving: not above the worst case",
+            MOVING,
+            m,
+            Expect::at_most(MOVING),
+        )
+        .note(note(&moving)),
+        Claim::new(
+            "traditional over entry moving",
+            RATIO,
+            t / m,
+            Expect::at_least(RATIO),
+        ),
+        Claim::new(
+            "insertions that the simulator counts otherwise than the medium",
+            "nothing (this checks the counting)",
+            apart as f64,
+            Expect::at_most(0.0),
+        )
+        .note("compared insertions with each number of lines, in both designs"),
+    ];
+    let shares = |h: &Histogram| vec![h.share(1..=1), h.share(2..=2), h.share(UNSPLIT + 1..=15)];
+    let panels = vec![
+        Panel::bars(
+            "Insertions that do not split",
+            "",
+            "lines per insertion",
+            ["traditional", "entry moving"],
+        )
+        .with("bound in the proof", vec![TRADITIONAL, MOVING])
+        .with("counted", vec![t, m]),
+        Panel::bars(
+            "All insertions by lines written",
+            "lines",
+            "share of insertions",
+            ["1", "2", "more (splits)"],
+        )
+        .with("traditional", shares(&traditional))
+        .with("entry moving", shares(&moving)),
+    ];
+    Ok(Findings {
+        claims,
+        panels,
+        notes: vec![format!(
+            "tree of {keys} random keys, all leaves from splits; then {} random insertions counted",
+            keys / 2
+        )],
+    })
+}

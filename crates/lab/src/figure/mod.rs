@@ -1,0 +1,395 @@
+//! The papers' figures and tables, regenerated: measurements beside the claims that they bear out.
+//!
+//! ```text
+//! registry ALL --find--> Entry --run--> Figure -+- claims   what the paper says, what was measured
+//!                                               +- panels   the numbers: table, CSV, SVG
+//!                                               +- notes    what a reader should know
+//! ```
+//!
+//! A figure is one file with an [`Entry`] in it, and one line in [`ALL`]. It says where it can be
+//! had: counted (what the code issues, whatever the machine), on the device model (deterministic), or
+//! on the host (timed). A claim that does not hold is a result like any other.
+//!
+//! | shared part | holds |
+//! | --- | --- |
+//! | `claim` | [`Claim`] and what its number must be, [`Expect`] |
+//! | `panel` | [`Panel`]: lines over numbers or bars in groups; table and rows |
+//! | `draw` | SVG of panels |
+//! | `tree` | designs under test, loaded in bulk |
+
+mod claim;
+mod draw;
+mod error;
+mod gap_table1;
+mod lb_fig11;
+mod lb_theorem_3_5;
+mod panel;
+mod tree;
+
+pub use claim::{Claim, Expect, Stated};
+pub use error::FigureError;
+pub use panel::{Panel, Places, Series};
+
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every figure, in the order of the papers.
+pub const ALL: &[Entry] = &[lb_theorem_3_5::ENTRY, lb_fig11::ENTRY, gap_table1::ENTRY];
+
+/// The papers, as figures name them.
+mod papers {
+    pub(super) const LB: &str = "LB+-Trees (PVLDB 13(7), 2020)";
+    pub(super) const GAP: &str = "Closing the Performance Gap (UCSC-CRSS-20-01)";
+}
+
+/// Where a figure's numbers come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum On {
+    /// Counts of what the code does, the same on every machine.
+    Counted,
+    /// The device model: simulated time, the same on every machine.
+    Model,
+    /// This machine, timed.
+    Host,
+}
+
+impl On {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counted => "counted",
+            Self::Model => "model",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// How much work a figure may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scale {
+    /// Under a minute on two cores.
+    #[default]
+    Small,
+    /// As near to the paper's sizes as one machine's memory and some minutes allow.
+    Paper,
+}
+
+impl Scale {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Paper => "paper",
+        }
+    }
+
+    /// `small` or `paper`, by what it is.
+    pub(crate) fn pick<T>(self, small: T, paper: T) -> T {
+        match self {
+            Self::Small => small,
+            Self::Paper => paper,
+        }
+    }
+}
+
+macro_rules! named {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(self.name())
+            }
+        }
+    )*};
+}
+
+named!(On, Scale);
+
+/// Names with commas between them.
+fn names_of(on: &[On]) -> String {
+    let names: Vec<_> = on.iter().map(|on| on.name()).collect();
+    names.join(", ")
+}
+
+/// How far a figure has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// What is being done.
+    pub doing: &'a str,
+    /// Units of work done.
+    pub done: u64,
+    /// Of how many.
+    pub total: u64,
+}
+
+/// What a figure is asked for.
+pub(crate) struct Setting<'a> {
+    /// Where; one of those that its entry lists.
+    pub on: On,
+    /// How much.
+    pub scale: Scale,
+    progress: &'a mut dyn FnMut(&Step<'_>),
+}
+
+impl Setting<'_> {
+    /// Tells how far the figure has come.
+    pub fn step(&mut self, doing: &str, done: u64, total: u64) {
+        (self.progress)(&Step { doing, done, total });
+    }
+}
+
+/// What a figure's own code finds out.
+#[derive(Default)]
+pub(crate) struct Findings {
+    pub claims: Vec<Claim>,
+    pub panels: Vec<Panel>,
+    pub notes: Vec<String>,
+}
+
+/// A figure that can be asked for.
+#[derive(Serialize)]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// The paper.
+    pub paper: &'static str,
+    /// Where in the paper.
+    pub place: &'static str,
+    /// Where it can be had; the first is the usual one.
+    pub on: &'static [On],
+    #[serde(skip)]
+    run: fn(&mut Setting<'_>) -> Result<Findings, FigureError>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("name", &self.name)
+            .field("on", &self.on)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    /// Where it can be had, with commas between.
+    #[must_use]
+    pub fn places(&self) -> String {
+        names_of(self.on)
+    }
+
+    /// Makes the figure; `on` is where, or its usual place if `None`. `progress` hears of every step.
+    ///
+    /// # Errors
+    /// [`FigureError::Elsewhere`] when it cannot be had there, and whatever a measurement meets.
+    pub fn run(
+        &self,
+        on: Option<On>,
+        scale: Scale,
+        progress: &mut dyn FnMut(&Step<'_>),
+    ) -> Result<Figure, FigureError> {
+        let on = match on {
+            Some(on) if !self.on.contains(&on) => {
+                return Err(FigureError::Elsewhere {
+                    name: self.name,
+                    on,
+                    can: self.on,
+                });
+            }
+            Some(on) => on,
+            None => self.on.first().copied().unwrap_or(On::Host),
+        };
+        let Findings {
+            claims,
+            panels,
+            notes,
+        } = (self.run)(&mut Setting {
+            on,
+            scale,
+            progress,
+        })?;
+        Ok(Figure {
+            name: self.name,
+            title: self.title,
+            paper: self.paper,
+            place: self.place,
+            on,
+            scale,
+            claims,
+            svg: None,
+            csv: None,
+            panels,
+            notes,
+        })
+    }
+}
+
+/// The figure of that name.
+///
+/// # Errors
+/// [`FigureError::Unknown`] with names near to it.
+pub fn find(name: &str) -> Result<&'static Entry, FigureError> {
+    ALL.iter()
+        .find(|entry| entry.name == name)
+        .ok_or_else(|| FigureError::Unknown {
+            name: name.to_owned(),
+            near: near(name, ALL.iter().map(|entry| entry.name)),
+        })
+}
+
+/// The names of `all` that somebody who wrote `name` may have meant, the likeliest first.
+fn near<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    /// Most names to offer.
+    const MOST: usize = 5;
+    let name: Vec<char> = name.to_lowercase().chars().take(64).collect();
+    let mut near: Vec<(usize, &str)> = all
+        .filter_map(|other| {
+            let letters: Vec<char> = other.chars().collect();
+            let away = distance(&name, &letters);
+            let part = name.len() >= 2 && letters.windows(name.len()).any(|w| w == name);
+            (part || away <= letters.len() / 3).then_some((away, other))
+        })
+        .collect();
+    near.sort_unstable();
+    near.into_iter().take(MOST).map(|(_, name)| name).collect()
+}
+
+/// How many letters to add, drop or change to turn `a` into `b` (Levenshtein).
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// A figure that was made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// Its name.
+    pub name: &'static str,
+    /// Where its numbers come from.
+    pub on: On,
+    /// How much work it was.
+    pub scale: Scale,
+    /// What the paper claims, beside what was measured.
+    pub claims: Vec<Claim>,
+    /// The drawing, if it was written.
+    pub svg: Option<PathBuf>,
+    /// The numbers, if they were written.
+    pub csv: Option<PathBuf>,
+    /// What it shows.
+    pub title: &'static str,
+    /// The paper.
+    pub paper: &'static str,
+    /// Where in the paper.
+    pub place: &'static str,
+    /// The numbers.
+    pub panels: Vec<Panel>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+impl Figure {
+    /// Writes NAME-ON.svg and NAME-ON.csv to `dir`, which is made if it is not there, and keeps
+    /// their paths.
+    ///
+    /// # Errors
+    /// [`FigureError::Write`] naming the file or directory.
+    pub fn write(&mut self, dir: &Path) -> Result<(), FigureError> {
+        ready(dir)?;
+        let file = |ending| dir.join(format!("{}-{}.{ending}", self.name, self.on));
+        let (svg, csv) = (file("svg"), file("csv"));
+        let title = format!("{}: {} ({})", self.name, self.title, self.on);
+        let drawing = draw::svg(&title, &self.panels).map_err(|e| FigureError::write(&svg, e))?;
+        fs::write(&svg, drawing).map_err(|e| FigureError::write(&svg, e))?;
+        let rows = self.rows().map_err(|e| FigureError::write(&csv, e))?;
+        fs::write(&csv, rows).map_err(|e| FigureError::write(&csv, e))?;
+        (self.svg, self.csv) = (Some(svg), Some(csv));
+        Ok(())
+    }
+
+    fn rows(&self) -> Result<Vec<u8>, csv::Error> {
+        let mut rows = csv::Writer::from_writer(Vec::new());
+        rows.write_record(["panel", "x", "series", "value"])?;
+        for row in self.panels.iter().flat_map(Panel::rows) {
+            rows.write_record(row)?;
+        }
+        rows.into_inner().map_err(|e| e.into_error().into())
+    }
+}
+
+/// Makes `dir` if it is not there, and makes sure that files can be made in it. Worth doing before the
+/// work whose result is to go there.
+///
+/// # Errors
+/// [`FigureError::Write`] naming the directory.
+pub fn ready(dir: &Path) -> Result<(), FigureError> {
+    fs::create_dir_all(dir)
+        .and_then(|()| tempfile::tempfile_in(dir).map(drop))
+        .map_err(|e| FigureError::write(dir, e))
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.name, self.title)?;
+        writeln!(
+            f,
+            "{}, {}; {}, scale {}\n",
+            self.paper, self.place, self.on, self.scale
+        )?;
+        for panel in &self.panels {
+            writeln!(f, "{panel}")?;
+        }
+        writeln!(f, "Claims")?;
+        let cells = |claim: &Claim| {
+            let verdict = if claim.holds { "yes" } else { "NO" };
+            let paper = match &claim.paper {
+                Stated::Number(number) => number.to_string(),
+                // Too wide for a column; they stand behind the claim.
+                Stated::Words(_) => "-".to_owned(),
+            };
+            let measured = panel::digits(claim.measured);
+            [verdict.to_owned(), paper, measured, claim.tolerance.clone()]
+        };
+        let heads = ["holds", "paper", "measured", "must be"].map(str::to_owned);
+        let rows: Vec<_> = std::iter::once(heads)
+            .chain(self.claims.iter().map(cells))
+            .collect();
+        let what = |claim: &Claim| match &claim.paper {
+            Stated::Number(_) => claim.claim.clone(),
+            Stated::Words(words) => format!("{}; the paper: {words}", claim.claim),
+        };
+        let last = std::iter::once("claim".to_owned()).chain(self.claims.iter().map(what));
+        panel::write_table(f, &rows, last)?;
+        let claims = self.claims.iter().filter(|claim| !claim.note.is_empty());
+        let notes: Vec<String> = claims
+            .map(|claim| format!("{}: {}", claim.claim, claim.note))
+            .chain(self.notes.iter().cloned())
+            .collect();
+        if !notes.is_empty() {
+            writeln!(f, "\nNotes")?;
+        }
+        for note in notes {
+            writeln!(f, "  {note}")?;
+        }
+        for path in [&self.svg, &self.csv].into_iter().flatten() {
+            writeln!(f, "\nwritten: {}", path.display())?;
+        }
+        Ok(())
+    }
+}

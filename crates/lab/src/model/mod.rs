@@ -1,0 +1,38 @@
+//! The device model: what a run would cost on a memory that is not at hand.
+//!
+//! An operation is executed for real on the simulated medium; what it reports, and what the inner
+//! index reports of DRAM, is charged to a machine of caches, buffers and a described device. `run`
+//! gives a [`ModelReport`] for an index, a device and a workload; [`characterise`] measures a device.
+//!
+//! ```text
+//!  source.rs      trace.rs             machine/                      memory.rs
+//!  operations --> steps of each one -> clocks, caches (cache.rs) --> device, DRAM (device.rs)
+//! ```
+//!
+//! What is modelled, every parameter with its unit and source, the comparison with the papers' table and
+//! the limits: `docs/device-model.md`. The rules that the machine follows are at the head of
+//! `machine/mod.rs`, those of a device at the head of `memory.rs`.
+//!
+//! # Invariants
+//! 1. One seed, one figure: time is integer picoseconds, no order depends on an address or a hash, the
+//!    thread to go on is the one with the smallest (clock, number).
+//! 2. Every picosecond of a thread has one cause; causes add up to its clock.
+
+mod cache;
+mod characterise;
+mod device;
+mod error;
+mod machine;
+mod memory;
+mod report;
+mod run;
+mod source;
+mod trace;
+mod workload;
+
+pub use characterise::{BandwidthPoint, Characteristics, characterise};
+pub use device::{Core, Device};
+pub use error::ModelError;
+pub use report::{ModelReport, Stalls};
+pub use run::{RunSpec, run};
+pub use workload::Workload;

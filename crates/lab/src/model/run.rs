@@ -1,0 +1,341 @@
+//! A run: an index, a device, a workload.
+//!
+//! 1. The index is made on the simulator and bulk-loaded, then closed and opened again, so that its
+//!    allocator starts from the leaves alone. None of this is charged.
+//! 2. Lookups warm the caches; then clocks and counters start at zero.
+//! 3. The simulated threads' operations are charged (`trace.rs`, `machine/mod.rs`). An operation that is
+//!    answered wrongly ends the run.
+
+use super::machine::{CAUSES, Cause, Machine};
+use super::memory::Time;
+use super::source::{Op, Source};
+use super::trace::{Recording, Step};
+use super::{Device, ModelError, ModelReport, Stalls, Workload};
+use crate::LabError;
+use crate::workload::{Keys, Random, value_of};
+use bristlecone_pmem::media::sim::{Sim, Simulation};
+use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_trees::lbtree::{LbOptions, LbTree};
+use bristlecone_trees::{BulkLoad, Fill, OrderedIndex};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::path::Path;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct RunSpec {
+    /// The design: one of [`RunSpec::indexes`].
+    pub index: String,
+    /// Bytes of a leaf: 256, 512, 768 or 1024.
+    pub node_bytes: u32,
+    /// On what.
+    pub device: Device,
+    /// What is done.
+    pub workload: Workload,
+    /// Simulated threads, 1 to 64.
+    pub threads: usize,
+    /// Keys that are loaded before, uncharged.
+    pub keys: u64,
+    /// Operations, of all threads together.
+    pub ops: u64,
+    /// How full the load leaves the leaves, above 0 to 1; whole percents count.
+    pub fill: f64,
+    /// What keys and their order follow from.
+    pub seed: u64,
+}
+
+const INDEXES: [&str; 2] = ["lbtree", "lbtree-traditional"];
+const MOST_THREADS: usize = 64;
+const MOST_KEYS: u64 = 200_000_000;
+/// A simulation numbers its 8-byte words with 32 bits.
+const MOST_BYTES: u64 = 16 << 30;
+const ROOT: &str = "model";
+/// Operations between two reports of progress.
+const PROGRESS: u64 = 4096;
+
+impl RunSpec {
+    /// The designs that can be run; `lbtree-traditional` is the LB+-Tree without entry moving.
+    #[must_use]
+    pub fn indexes() -> &'static [&'static str] {
+        &INDEXES
+    }
+
+    fn check(&self) -> Result<Fill, ModelError> {
+        if !INDEXES.contains(&self.index.as_str()) {
+            let may_be = INDEXES.join(" or ");
+            return Err(ModelError::parameter("index", &self.index, may_be));
+        }
+        if !matches!(self.node_bytes, 256 | 512 | 768 | 1024) {
+            let may_be = "256, 512, 768 or 1024";
+            return Err(ModelError::parameter(
+                "the node size",
+                self.node_bytes,
+                may_be,
+            ));
+        }
+        if !(1..=MOST_THREADS).contains(&self.threads) {
+            let may_be = format!("1 to {MOST_THREADS}");
+            return Err(ModelError::parameter("threads", self.threads, may_be));
+        }
+        if !(1..=MOST_KEYS).contains(&self.keys) {
+            let may_be = format!("1 to {MOST_KEYS}");
+            return Err(ModelError::parameter("keys", self.keys, may_be));
+        }
+        if !(1..=MOST_KEYS).contains(&self.ops) {
+            let may_be = format!("1 to {MOST_KEYS}");
+            return Err(ModelError::parameter("ops", self.ops, may_be));
+        }
+        if self.workload == Workload::Remove && self.ops > self.keys {
+            let may_be = "no more than there are keys, as each is removed once";
+            return Err(ModelError::parameter("ops", self.ops, may_be));
+        }
+        // Also catches what is no number: NaN becomes 0.
+        let fill = Fill::percent((self.fill * 100.0).round() as u8)
+            .filter(|_| self.fill <= 1.0)
+            .ok_or_else(|| ModelError::parameter("fill", self.fill, "0.01 to 1"))?;
+        let bytes = pool_bytes(self, fill);
+        if bytes > MOST_BYTES {
+            let may_be = format!(
+                "fewer, as with {} operations the pool may take {} GiB of at most {}; fuller leaves \
+                 help as well",
+                self.ops,
+                bytes >> 30,
+                MOST_BYTES >> 30
+            );
+            return Err(ModelError::parameter("keys", self.keys, may_be));
+        }
+        Ok(fill)
+    }
+}
+
+/// Runs `spec`; `progress` hears, every few thousand operations and at the end, how many were done.
+///
+/// # Errors
+/// [`ModelError`] when a parameter makes no sense, or the index refuses or answers wrongly.
+pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport, ModelError> {
+    let fill = spec.check()?;
+    match spec.node_bytes / 256 {
+        1 => lbtree::<1>(spec, fill, progress),
+        2 => lbtree::<2>(spec, fill, progress),
+        3 => lbtree::<3>(spec, fill, progress),
+        _ => lbtree::<4>(spec, fill, progress),
+    }
+}
+
+fn lbtree<const B: usize>(
+    spec: &RunSpec,
+    fill: Fill,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ModelReport, ModelError> {
+    let options = LbOptions {
+        entry_moving: spec.index != "lbtree-traditional",
+        ..LbOptions::default()
+    };
+    let mut sorted: Vec<u64> = (0..spec.keys).map(|i| keys_of(spec).key(i)).collect();
+    sorted.sort_unstable();
+    let simulation = Simulation::new(pool_bytes(spec, fill));
+    let _attached = simulation.attach();
+    let pool =
+        Pool::<Sim>::create(Path::new("model"), &PoolOptions::default()).map_err(LabError::from)?;
+    let mut tree = LbTree::<u64, u64, Sim, B>::create(&pool, ROOT, &options)
+        .map_err(|e| LabError::index("creating the index", e))?;
+    let pairs = sorted.iter().map(|key| (*key, value_of(*key)));
+    tree.bulk_load(pairs, fill)
+        .map_err(|e| LabError::index("loading the index", e))?;
+    tree.close()
+        .map_err(|e| LabError::index("closing the index", e))?;
+    let tree = LbTree::<u64, u64, Sim, B>::open(&pool, ROOT, &options)
+        .map_err(|e| LabError::index("opening the index", e))?;
+    charge(spec, &simulation, &tree, &sorted, progress)
+}
+
+fn keys_of(spec: &RunSpec) -> Keys {
+    Keys::Random { seed: spec.seed }
+}
+
+/// Room for the load and for a leaf more per operation, twice over. Untouched memory costs nothing.
+fn pool_bytes(spec: &RunSpec, fill: Fill) -> u64 {
+    let node = u64::from(spec.node_bytes);
+    let per_leaf = fill.of(node as usize / 256 * 14) as u64;
+    let leaves = spec.keys.div_ceil(per_leaf) + spec.ops;
+    (leaves * node * 2).next_multiple_of(2 << 20) + (64 << 20)
+}
+
+/// A simulated thread's operation: its steps, and how many the machine has taken.
+#[derive(Default)]
+struct Lane {
+    steps: Vec<Step>,
+    taken: usize,
+}
+
+/// Lets the machine take the threads' steps, always of the thread that is furthest behind, until
+/// `next` has no operation for any. `next` puts the steps of a thread's next operation into the
+/// vector, or returns false.
+pub(super) fn drive<E>(
+    machine: &mut Machine,
+    threads: usize,
+    mut next: impl FnMut(usize, &mut Vec<Step>) -> Result<bool, E>,
+) -> Result<(), E> {
+    let mut lanes: Vec<Lane> = (0..threads).map(|_| Lane::default()).collect();
+    let mut order: BinaryHeap<Reverse<(Time, usize)>> = (0..threads)
+        .map(|t| Reverse((machine.clock(t), t)))
+        .collect();
+    while let Some(Reverse((_, t))) = order.pop() {
+        let until = order.peek().map(|Reverse(next)| *next);
+        let lane = &mut lanes[t];
+        let more = loop {
+            if lane.taken == lane.steps.len() {
+                lane.taken = 0;
+                lane.steps.clear();
+                if !next(t, &mut lane.steps)? {
+                    break false;
+                }
+            }
+            machine.step(t, lane.steps[lane.taken]);
+            lane.taken += 1;
+            if until.is_some_and(|next| next < (machine.clock(t), t)) {
+                break true;
+            }
+        };
+        if more {
+            order.push(Reverse((machine.clock(t), t)));
+        }
+    }
+    Ok(())
+}
+
+fn charge(
+    spec: &RunSpec,
+    simulation: &Simulation,
+    index: &impl OrderedIndex<u64, u64>,
+    sorted: &[u64],
+    progress: &mut dyn FnMut(u64),
+) -> Result<ModelReport, ModelError> {
+    let threads = spec.threads;
+    let mut machine = Machine::new(&spec.device, &Device::load("dram")?, threads);
+    let recording = Recording::start(simulation);
+    let recorded = |t: usize, steps: &mut Vec<Step>, op: Op| -> Result<(), ModelError> {
+        simulation.set_thread(t as u8);
+        recording.of(steps, || execute(index, op))
+    };
+
+    // As many as fill the shared cache with leaves.
+    let core = spec.device.core();
+    let warming = spec.keys.min(core.l3_bytes / u64::from(spec.node_bytes));
+    let mut random = Random::new(spec.seed ^ 0x7761_726d);
+    let mut warmed = 0;
+    drive(&mut machine, threads, |t, steps| {
+        warmed += 1;
+        let key = sorted[random.below(sorted.len() as u64) as usize];
+        recorded(t, steps, Op::Lookup { key })?;
+        Ok::<_, ModelError>(warmed <= warming)
+    })?;
+    machine.restart();
+
+    let mut source = Source::new(spec, keys_of(spec), sorted)?;
+    let mut done = 0;
+    drive(&mut machine, threads, |t, steps| {
+        let Some(op) = source.next(t) else {
+            return Ok(false);
+        };
+        recorded(t, steps, op)?;
+        done += 1;
+        if done % PROGRESS == 0 {
+            progress(done);
+        }
+        Ok::<_, ModelError>(true)
+    })?;
+    progress(done);
+    Ok(report(spec, &machine))
+}
+
+/// Does an operation, and sees that it is answered rightly.
+fn execute(index: &impl OrderedIndex<u64, u64>, op: Op) -> Result<(), ModelError> {
+    let (phase, right) = match op {
+        Op::Insert { key } => {
+            index
+                .insert(&key, &value_of(key))
+                .map_err(|e| LabError::index("inserting a new key", e))?;
+            ("insert", true)
+        }
+        Op::Lookup { key } => ("lookup", index.get(&key) == Some(value_of(key))),
+        Op::Update { key, value } => {
+            index
+                .update(&key, &value)
+                .map_err(|e| LabError::index("updating a key", e))?;
+            ("update", true)
+        }
+        Op::Remove { key } => {
+            let was_there = index
+                .remove(&key)
+                .map_err(|e| LabError::index("removing a key", e))?;
+            ("remove", was_there)
+        }
+    };
+    if right {
+        return Ok(());
+    }
+    Err(ModelError::Lab(LabError::WrongAnswer {
+        contender: "the index under the model".into(),
+        phase,
+        right: 0,
+        of: 1,
+    }))
+}
+
+fn report(spec: &RunSpec, machine: &Machine) -> ModelReport {
+    let mut causes = [0; CAUSES];
+    let (mut total, mut longest, mut flushes, mut fences) = (0, 0, 0, 0);
+    for t in 0..spec.threads {
+        let spent = machine.spent(t);
+        for (sum, part) in causes.iter_mut().zip(spent.by_cause) {
+            *sum += part;
+        }
+        total += machine.clock(t);
+        longest = longest.max(machine.clock(t));
+        flushes += spent.flushes;
+        fences += spent.fences;
+    }
+    let per_op = |n: u64| n as f64 / spec.ops as f64;
+    let ns = |cause: Cause| causes[cause as usize] as f64 / 1e3 / spec.ops as f64;
+    let ratio = |media: u64, lines: u64| {
+        if lines == 0 {
+            0.0
+        } else {
+            media as f64 / (lines * 64) as f64
+        }
+    };
+    let traffic = machine.pm().traffic();
+    ModelReport {
+        index: spec.index.clone(),
+        node_bytes: spec.node_bytes,
+        device: spec.device.name().into(),
+        workload: spec.workload,
+        threads: spec.threads,
+        keys: spec.keys,
+        fill: spec.fill,
+        ops: spec.ops,
+        seed: spec.seed,
+        ns_per_op: per_op(total) / 1e3,
+        // Operations per picosecond, times 10^12 / 10^6.
+        mops: spec.ops as f64 * 1e6 / longest as f64,
+        lines_read_per_op: per_op(traffic.lines_read),
+        lines_written_per_op: per_op(traffic.lines_written),
+        media_bytes_read_per_op: per_op(traffic.media_read),
+        media_bytes_written_per_op: per_op(traffic.media_written),
+        read_amplification: ratio(traffic.media_read, traffic.lines_read),
+        write_amplification: ratio(traffic.media_written, traffic.lines_written),
+        flushes_per_op: per_op(flushes),
+        fences_per_op: per_op(fences),
+        stalls: Stalls {
+            compute_ns: ns(Cause::Compute),
+            cache_ns: ns(Cause::Cache),
+            dram_ns: ns(Cause::Dram),
+            pm_read_ns: ns(Cause::PmRead),
+            store_ns: ns(Cause::Store),
+            flush_ns: ns(Cause::Flush),
+            fence_ns: ns(Cause::Fence),
+            bandwidth_ns: ns(Cause::Bandwidth),
+        },
+    }
+}

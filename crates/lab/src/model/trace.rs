@@ -1,0 +1,235 @@
+//! From what the simulator and the inner index report to steps that the machine takes.
+//!
+//! An operation is executed for real, on the simulator; what it reports is kept as the operation's
+//! steps, and the machine takes them one by one, each when its thread is the one furthest behind. So
+//! the threads' accesses meet in the caches and in the device in the order of simulated time, although
+//! one operating-system thread does all the work and an operation's effect is whole at once.
+//!
+//! Lines of the pool keep their numbers (offset / 64). DRAM has lines of its own, a range for each kind
+//! of structure, numbered from the structure's start: addresses differ from run to run, these do not.
+
+use bristlecone_pmem::media::sim::{Event, EventKind, Simulation, Sink};
+use bristlecone_pmem::media::{DramAccess, DramObserver, DramRegion, DramTouch, Traced};
+use std::any::Any;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The first line of DRAM.
+pub(crate) const DRAM: u64 = 1 << 48;
+/// Lines of a DRAM region.
+const REGION: u64 = 1 << 40;
+
+/// What a thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// An operation begins.
+    Operation,
+    /// Loads of `words` words of one line.
+    Load { line: u64, words: u32 },
+    /// Stores of `words` words of one line.
+    Store { line: u64, words: u32 },
+    /// The line will be wanted.
+    Prefetch { line: u64 },
+    /// A locked instruction on the line.
+    Locked { line: u64 },
+    /// Write back the line.
+    Flush { line: u64 },
+    /// Write a whole line past the caches (streams that measure a device; no design does this).
+    NonTemporal { line: u64 },
+    /// Wait for stores and flushes.
+    Fence,
+}
+
+/// Steps of one operation.
+#[derive(Debug, Default)]
+pub(crate) struct Steps(pub Vec<Step>);
+
+impl Steps {
+    /// Adds loads of the 8-byte words in `at..at + bytes` of the memory that starts at line `base`.
+    pub(crate) fn load(&mut self, base: u64, at: u64, bytes: u64) {
+        for (line, words) in lines(base, at, bytes) {
+            if let Some(Step::Load {
+                line: last,
+                words: n,
+            }) = self.0.last_mut()
+                && *last == line
+            {
+                *n += words;
+            } else {
+                self.0.push(Step::Load { line, words });
+            }
+        }
+    }
+
+    /// Adds stores likewise.
+    pub(crate) fn store(&mut self, base: u64, at: u64, bytes: u64) {
+        for (line, words) in lines(base, at, bytes) {
+            if let Some(Step::Store {
+                line: last,
+                words: n,
+            }) = self.0.last_mut()
+                && *last == line
+            {
+                *n += words;
+            } else {
+                self.0.push(Step::Store { line, words });
+            }
+        }
+    }
+
+    /// Adds what the simulator reports.
+    fn event(&mut self, kind: &EventKind) {
+        match *kind {
+            EventKind::Load { at, bytes } => self.load(0, at, bytes.into()),
+            EventKind::Store { at, .. } => self.store(0, at, 8),
+            EventKind::Store16 { at, .. } => self.store(0, at, 16),
+            EventKind::Flush { line } => self.0.push(Step::Flush { line: line / 64 }),
+            EventKind::Fence => self.0.push(Step::Fence),
+            // No instruction on x86-64; and what the operating system does is not modelled.
+            EventKind::StoreFence | EventKind::Resize { .. } | EventKind::Zero { .. } => {}
+        }
+    }
+
+    /// Adds what a structure in DRAM reports.
+    pub(crate) fn dram(&mut self, touch: &DramTouch) {
+        let base = match touch.region {
+            DramRegion::Inner => DRAM,
+            DramRegion::Locks => DRAM + REGION,
+            // The pool itself: a prefetch is the one thing that the simulator does not see.
+            DramRegion::Pool => 0,
+        };
+        match touch.access {
+            DramAccess::Load => self.load(base, touch.at, touch.bytes),
+            DramAccess::Store => self.store(base, touch.at, touch.bytes),
+            DramAccess::Locked => self.0.push(Step::Locked {
+                line: base + touch.at / 64,
+            }),
+            DramAccess::Prefetch => {
+                let steps = lines(base, touch.at, touch.bytes);
+                self.0
+                    .extend(steps.map(|(line, _)| Step::Prefetch { line }));
+            }
+        }
+    }
+}
+
+/// The lines of a range, with how many of its words are in each.
+fn lines(base: u64, at: u64, bytes: u64) -> impl Iterator<Item = (u64, u32)> {
+    let end = at + bytes;
+    (at / 64..end.div_ceil(64)).map(move |line| {
+        let bytes = end.min((line + 1) * 64) - at.max(line * 64);
+        (base + line, bytes.div_ceil(8) as u32)
+    })
+}
+
+/// Takes down what this thread does on a simulation, until it is dropped.
+pub(crate) struct Recording {
+    simulation: Simulation,
+    steps: Rc<RefCell<Steps>>,
+    sink_before: Option<Box<dyn Sink>>,
+    observer_before: Option<DramObserver>,
+}
+
+struct Recorder(Rc<RefCell<Steps>>);
+
+impl Sink for Recorder {
+    fn event(&mut self, event: &Event) {
+        self.0.borrow_mut().event(&event.kind);
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl Recording {
+    pub(crate) fn start(simulation: &Simulation) -> Self {
+        let steps = Rc::new(RefCell::new(Steps::default()));
+        let into = Rc::clone(&steps);
+        Self {
+            simulation: simulation.clone(),
+            sink_before: simulation.set_sink(Some(Box::new(Recorder(Rc::clone(&steps))))),
+            observer_before: Traced::observe(Some(Box::new(move |touch| {
+                into.borrow_mut().dram(touch);
+            }))),
+            steps,
+        }
+    }
+
+    /// Puts the steps of `operation` in `into`, in place of what was there; returns its result.
+    pub(crate) fn of<R>(&self, into: &mut Vec<Step>, operation: impl FnOnce() -> R) -> R {
+        into.clear();
+        into.push(Step::Operation);
+        std::mem::swap(into, &mut self.steps.borrow_mut().0);
+        let result = operation();
+        std::mem::swap(into, &mut self.steps.borrow_mut().0);
+        result
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.simulation.set_sink(self.sink_before.take());
+        Traced::observe(self.observer_before.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_gathered_by_line() {
+        let mut steps = Steps::default();
+        steps.event(&EventKind::Load { at: 48, bytes: 8 });
+        steps.event(&EventKind::Load { at: 56, bytes: 16 });
+        steps.event(&EventKind::Load { at: 72, bytes: 8 });
+        let (old, new) = (0, 1);
+        steps.event(&EventKind::Store { at: 128, old, new });
+        steps.event(&EventKind::StoreFence);
+        steps.event(&EventKind::Store { at: 136, old, new });
+        steps.event(&EventKind::Flush { line: 128 });
+        steps.event(&EventKind::Fence);
+        let expected = [
+            Step::Load { line: 0, words: 2 },
+            Step::Load { line: 1, words: 2 },
+            Step::Store { line: 2, words: 2 },
+            Step::Flush { line: 2 },
+            Step::Fence,
+        ];
+        assert_eq!(steps.0, expected);
+    }
+
+    #[test]
+    fn dram_has_lines_of_its_own_and_the_pool_is_prefetched_where_it_is() {
+        let mut steps = Steps::default();
+        for (region, access) in [
+            (DramRegion::Inner, DramAccess::Load),
+            (DramRegion::Locks, DramAccess::Locked),
+            (DramRegion::Pool, DramAccess::Prefetch),
+        ] {
+            steps.dram(&DramTouch {
+                region,
+                access,
+                at: 256,
+                bytes: 72,
+            });
+        }
+        let expected = [
+            Step::Load {
+                line: DRAM + 4,
+                words: 8,
+            },
+            Step::Load {
+                line: DRAM + 5,
+                words: 1,
+            },
+            Step::Locked {
+                line: DRAM + REGION + 4,
+            },
+            Step::Prefetch { line: 4 },
+            Step::Prefetch { line: 5 },
+        ];
+        assert_eq!(steps.0, expected);
+    }
+}

@@ -1,0 +1,88 @@
+//! Which operations a run does, and on which keys.
+
+use super::ModelError;
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// What the threads of a run do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Inserts of new keys, anywhere.
+    Insert,
+    /// Inserts of ascending keys: one thread behind the largest key ("dense" in the LB+-Tree paper's
+    /// figure 11), more threads at a hot spot each.
+    DenseInsert,
+    /// Lookups of keys that are there.
+    Lookup,
+    /// Updates of keys that are there.
+    Update,
+    /// Removals of keys that are there, each once.
+    Remove,
+    /// Lookups and inserts of new keys.
+    Mixed {
+        /// Share of the lookups, in percent.
+        lookups: u8,
+    },
+}
+
+const NAMES: [&str; 6] = ["insert", "dense", "lookup", "update", "remove", "mixed"];
+
+impl Workload {
+    /// The names that [`FromStr`] takes; `mixed` is `mixed:50`, and `mixed:90` has 90 % lookups.
+    #[must_use]
+    pub fn names() -> &'static [&'static str] {
+        &NAMES
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Insert => f.write_str("insert"),
+            Self::DenseInsert => f.write_str("dense"),
+            Self::Lookup => f.write_str("lookup"),
+            Self::Update => f.write_str("update"),
+            Self::Remove => f.write_str("remove"),
+            Self::Mixed { lookups } => write!(f, "mixed:{lookups}"),
+        }
+    }
+}
+
+impl Serialize for Workload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl FromStr for Workload {
+    type Err = ModelError;
+
+    fn from_str(text: &str) -> Result<Self, ModelError> {
+        Ok(match text {
+            "insert" => Self::Insert,
+            "dense" => Self::DenseInsert,
+            "lookup" => Self::Lookup,
+            "update" => Self::Update,
+            "remove" => Self::Remove,
+            "mixed" => Self::Mixed { lookups: 50 },
+            _ => {
+                let lookups = text
+                    .strip_prefix("mixed:")
+                    .and_then(|percent| percent.parse().ok())
+                    .filter(|percent| *percent <= 100);
+                let Some(lookups) = lookups else {
+                    return Err(ModelError::parameter(
+                        "workload",
+                        text,
+                        format!(
+                            "{}, or mixed:P with P percent lookups (0 to 100)",
+                            NAMES.join(", ")
+                        ),
+                    ));
+                };
+                Self::Mixed { lookups }
+            }
+        })
+    }
+}
