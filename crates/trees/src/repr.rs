@@ -184,8 +184,12 @@ impl Repr for [u8] {
             write_bytes(pm, at, &header);
             write_bytes(pm, at.wrapping_add(HEADER), self);
         }
-        // PERSIST: the record, which the caller fences before it publishes the word.
-        pm.flush(at, bytes);
+        if pm.planted("lbtree-record-line") {
+            pm.flush(at.wrapping_add(bytes), 64);
+        } else {
+            // PERSIST: the record, which the caller fences before it publishes the word.
+            pm.flush(at, bytes);
+        }
         Ok(block.get() | u64::from(crc >> 16) << TAG_SHIFT)
     }
 

@@ -124,7 +124,7 @@ fn verify_pool(pool: &Pool<Sim>, settled: bool) -> Result<PoolReport, Fault> {
         return Err(Fault::new(
             FaultKind::Leak,
             format!(
-                "recovery left {} chunks to roots that are not there and {} to the tree with nothing \
+                "recovery left {} chunks to roots that are not there and {} to roots with nothing \
                  in them",
                 report.ownerless_chunks, report.idle_chunks
             ),

@@ -1,4 +1,102 @@
-//! Planted.
+//! Faults that can be planted in the LB+-Tree and the pool themselves
+//! ([`Simulation::plant`](bristlecone_pmem::media::sim::Simulation::plant)): mistakes that take code, where
+//! the mutants only leave out flushes and fences. On real media they are compiled out.
 
-/// Chunks.
-pub const RELEASE_BEFORE_UNPUBLISH: &str = "pool: chunks released before the root is unpublished";
+use crate::subject::FaultKind::{
+    self, Leak, Lost, Progress, Recovery, Structure, Torn, VisibleBeforeDurable,
+};
+use crate::workload::Kind;
+
+/// A fault that can be planted.
+#[derive(Clone, Copy, Debug)]
+pub struct Planted {
+    /// Its name.
+    pub name: &'static str,
+    /// Number in the list of known mistakes (`docs/crash.md`).
+    pub errata: u8,
+    /// A subject in which it shows.
+    pub subject: &'static str,
+    /// A kind of workload that it shows in.
+    pub workload: Kind,
+    /// What is to be found: one of these, whatever the image.
+    pub kinds: &'static [FaultKind],
+    /// What is done wrong.
+    pub what: &'static str,
+}
+
+impl Planted {
+    /// How many threads it takes.
+    #[must_use]
+    pub fn threads(&self) -> u8 {
+        if self.kinds == [VisibleBeforeDurable] {
+            2
+        } else {
+            1
+        }
+    }
+}
+
+const fn plant(
+    name: &'static str,
+    errata: u8,
+    subject: &'static str,
+    workload: Kind,
+    kinds: &'static [FaultKind],
+    what: &'static str,
+) -> Planted {
+    Planted {
+        name,
+        errata,
+        subject,
+        workload,
+        kinds,
+        what,
+    }
+}
+
+/// All of them.
+#[rustfmt::skip]
+pub const PLANTED: &[Planted] = &[
+    plant("lbtree-header-first", 1, "lbtree-256-u64", Kind::Split, &[Structure, Recovery, Torn],
+        "an insert's header is durable before its entry is written"),
+    plant("lbtree-link-first", 2, "lbtree-256-u64", Kind::Split, &[Lost, Structure, Recovery],
+        "a split links the new leaf in before it is written"),
+    plant("lbtree-record-line", 3, "lbtree-256-bytes", Kind::Split, &[Structure, Recovery],
+        "a line behind a record is flushed instead of the record's"),
+    plant("lbtree-root-first", 5, "lbtree-256-u64", Kind::Upkeep, &[Recovery],
+        "the root is published before its head pointer"),
+    plant("pool-root-first", 5, "pool", Kind::Drain, &[Recovery],
+        "a root is published before its descriptor"),
+    plant("pool-assignment-lost", 6, "pool", Kind::Drain, &[Recovery],
+        "a chunk's owner is not flushed"),
+    plant("lbtree-snapshot-kept", 8, "lbtree-256-u64", Kind::Upkeep, &[Structure, Leak, Lost, Recovery],
+        "the snapshot of a clean close still counts after it was read"),
+    plant("lbtree-switch-first", 8, "lbtree-256-u64", Kind::Drain, &[Lost, Structure, Recovery],
+        "a leaf is unlinked before the inactive sibling pointer is written"),
+    plant("pool-both-copies", 9, "pool", Kind::Upkeep, &[Recovery],
+        "both superblock copies are written before either is durable"),
+    plant("lbtree-clear-before-switch", 10, "lbtree-256-u64", Kind::Split, &[Lost],
+        "a split clears the moved slots before the new leaf is linked in"),
+    plant("lbtree-delete-then-insert", 11, "lbtree-256-u64", Kind::Split, &[Lost],
+        "entries are moved by deleting, then inserting them"),
+    plant("lbtree-two-stores", 13, "lbtree-256-u64", Kind::Update, &[Torn],
+        "an update stores the value word in two halves"),
+    plant("lbtree-word0-first", 13, "lbtree-256-u64", Kind::Split, &[Structure],
+        "the header word with the bitmap is stored before the other one"),
+    plant("unlock before fence", 14, "lbtree-256-u64", Kind::Mixed, &[VisibleBeforeDurable],
+        "a leaf is unlocked before its header is flushed"),
+    plant("pool-size-first", 15, "pool-regions", Kind::Upkeep, &[Recovery],
+        "the superblock says that a region exists before it has a chunk table"),
+    plant("pool-cut-first", 15, "pool", Kind::Upkeep, &[Recovery],
+        "the file is cut before the superblock says so"),
+    plant("lbtree-lock-bit", 16, "lbtree-256-u64", Kind::Split, &[Structure],
+        "an insert sets the leaf's lock bit, and recovery does not clear it"),
+    plant("lbtree-free-first", 18, "lbtree-256-bytes", Kind::Update, &[Structure, Recovery, Torn],
+        "a record is free before the word that leads to it is replaced"),
+    plant("pool-release-first", 18, "pool", Kind::Drain, &[Recovery],
+        "a root's chunks are free before the root is unpublished"),
+    plant("pool-release-lost", 18, "pool", Kind::Update, &[Leak, Progress],
+        "chunks are given back without their words being cleared"),
+    plant("pool-unowned-kept", 18, "pool", Kind::Drain, &[Leak],
+        "opening does not free the chunks of roots that were never published"),
+];

@@ -50,7 +50,7 @@ const SIZES: [u64; 8] = [
     CHUNK * 7,
 ];
 /// The same where regions are to be filled.
-const LARGE: [u64; 4] = [256, 300 * CHUNK, CHUNK, 520 * CHUNK];
+const LARGE: [u64; 4] = [256, 300 * CHUNK, CHUNK, 400 * CHUNK];
 
 /// The pool as a subject.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl PoolSubject {
         Self {
             name: "pool-regions",
             initial: REGION - (2 << 20),
-            capacity: 4 * REGION,
+            capacity: 6 * REGION,
             sizes: &LARGE,
             keys: 4,
         }
@@ -284,10 +284,7 @@ impl LivePool {
         let Some(entry) = self.roots.borrow_mut().remove(&key) else {
             return Reply::Refused;
         };
-        let planted = self
-            .pool
-            .pm()
-            .planted(super::planted::RELEASE_BEFORE_UNPUBLISH);
+        let planted = self.pool.pm().planted("pool-release-first");
         if !planted {
             entry.root.unpublish();
         }

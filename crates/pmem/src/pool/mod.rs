@@ -40,7 +40,7 @@ use crate::error::{CommitError, OpenError};
 use crate::heap;
 use crate::media::{Access, Media, MediaOptions, MediaRecovery, MediumKind};
 use crate::sync::lock;
-use layout::{CHUNK, ChunkUse, INITIAL, REGION_CHUNKS, ROOTS};
+use layout::{CHUNK, ChunkUse, INITIAL, REGION, REGION_CHUNKS, ROOTS};
 use space::Space;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -141,20 +141,9 @@ impl<M: Media> Pool<M> {
                 copy: 1,
             };
             let mut pool = Self::assemble(pm, path, superblock, true);
-            for chunk in 0..(size / CHUNK) as u32 {
-                let used = if u64::from(chunk) % REGION_CHUNKS == 0 {
-                    ChunkUse::Header
-                } else {
-                    ChunkUse::Free
-                };
-                // A device may hold anything; a file holds zeros already.
-                if pool.chunk_word(chunk).load(&pool.pm, Ordering::Relaxed) != used.encode() {
-                    // PERSIST: the chunk tables, before the superblock makes this a pool.
-                    pool.chunk_word(chunk).publish(&pool.pm, used.encode());
-                }
-            }
-            for index in 0..ROOTS {
-                pool.clear_root(index);
+            if pool.clear_tables() {
+                // PERSIST: chunk tables and roots, before the superblock makes this a pool.
+                pool.pm.fence();
             }
             // PERSIST: (in `write`) from here on this is a pool.
             pool.superblock
@@ -239,6 +228,9 @@ impl<M: Media> Pool<M> {
         }
         pool.pm.attach(*pool.uuid().as_bytes())?;
         for (first, chunks) in unowned {
+            if pool.pm.planted("pool-unowned-kept") {
+                break;
+            }
             pool.release_chunks(first, chunks);
         }
         Ok(Arc::new(pool))
@@ -319,13 +311,34 @@ impl<M: Media> Pool<M> {
         Ok(unowned)
     }
 
-    fn clear_root(&self, index: usize) {
-        let word = self.word_at(layout::ROOT_TABLE + index as u64 * layout::ROOT_SLOT);
-        // ORDERING: Relaxed; the pool is not shared yet.
-        if word.load(&self.pm, Ordering::Relaxed) != 0 {
-            // PERSIST: no root on a device that held something else, before the superblock.
-            word.publish(&self.pm, 0);
+    /// Clears what decides about chunks and roots: a device may hold anything, a file holds zeros
+    /// already. That takes all of a region's table, since the pool may grow into the rest of the region.
+    /// Flushed, not fenced; true if something had to be changed.
+    fn clear_tables(&self) -> bool {
+        let mut changed = false;
+        let mut clear = |word: &PWord, value: u64| {
+            // ORDERING (both): Relaxed; the pool is not shared yet.
+            if word.load(&self.pm, Ordering::Relaxed) != value {
+                word.store(&self.pm, value, Ordering::Relaxed);
+                // PERSIST: fenced by the caller.
+                self.pm.flush_of(word);
+                changed = true;
+            }
+        };
+        for chunk in 0..(self.pm.len().div_ceil(REGION) * REGION_CHUNKS) as u32 {
+            let header = u64::from(chunk).is_multiple_of(REGION_CHUNKS);
+            let used = if header {
+                ChunkUse::Header
+            } else {
+                ChunkUse::Free
+            };
+            clear(self.chunk_word(chunk), used.encode());
         }
+        for index in 0..ROOTS as u64 {
+            let state = self.word_at(layout::ROOT_TABLE + index * layout::ROOT_SLOT);
+            clear(state, 0);
+        }
+        changed
     }
 
     /// True if some chunk belongs to root slot `owner`.

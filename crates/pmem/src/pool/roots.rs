@@ -301,6 +301,9 @@ impl<M: Media> Pool<M> {
             })
             .ok_or(RootError::Full)?;
         let slot = self.slot(index);
+        if self.pm.planted("pool-root-first") {
+            slot.state.publish(&self.pm, PUBLISHED);
+        }
         let bytes = encode(name, kind);
         for (word, value) in slot.descriptor.iter().zip(bytes.chunks_exact(8)) {
             let mut eight = [0; 8];

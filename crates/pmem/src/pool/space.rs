@@ -93,6 +93,11 @@ impl<M: Media> Pool<M> {
             space.free.remove(&chunk);
             space.holes.remove(&chunk);
         }
+        if self.pm.planted("pool-assignment-lost") {
+            let word = self.chunk_word(first);
+            word.store(&self.pm, used.encode(), Ordering::Release);
+            return Ok(first);
+        }
         // PERSIST: the chunk's owner and class, before anything in it becomes reachable. The words
         // of a run's other chunks are 0 already.
         self.chunk_word(first).publish(&self.pm, used.encode());
@@ -102,6 +107,10 @@ impl<M: Media> Pool<M> {
     /// Gives back the chunks that begin at `first`. Nothing durable may lead there.
     pub(crate) fn release_chunks(&self, first: u32, chunks: u32) {
         let mut space = lock(&self.space);
+        if self.pm.planted("pool-release-lost") {
+            space.free.extend(first..first + chunks);
+            return;
+        }
         // PERSIST: the chunk is free, before it (or a run over it) is assigned again.
         self.chunk_word(first)
             .publish(&self.pm, ChunkUse::Free.encode());
@@ -124,6 +133,10 @@ impl<M: Media> Pool<M> {
             wanted
         };
         self.pm.grow(new)?;
+        if self.pm.planted("pool-size-first") {
+            (superblock.generation, superblock.size) = (superblock.generation + 1, new);
+            superblock.write(&self.pm);
+        }
         for chunk in (old / CHUNK) as u32..(new / CHUNK) as u32 {
             if u64::from(chunk) % REGION_CHUNKS == 0 {
                 // PERSIST: the new region's header, before the superblock says that it exists.
@@ -178,6 +191,9 @@ impl<M: Media> Pool<M> {
         let after = (u64::from(end) * CHUNK).next_multiple_of(STEP).min(before);
         let end = (after / CHUNK) as u32;
         if after < before {
+            if self.pm.planted("pool-cut-first") {
+                self.pm.shrink(after)?;
+            }
             space.free.split_off(&end);
             space.holes.split_off(&end);
             superblock.generation += 1;

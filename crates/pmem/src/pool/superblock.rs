@@ -201,8 +201,15 @@ impl Superblock {
                 // ORDERING: Relaxed; read only while opening.
                 word.store(pm, u64::from_le_bytes(eight), Ordering::Relaxed);
             }
+            if pm.planted("pool-both-copies") {
+                continue;
+            }
             // PERSIST: this whole copy, before the one that counts until then is touched.
             pm.persist(words(pm, at));
+        }
+        if pm.planted("pool-both-copies") {
+            pm.flush_of(words(pm, 0));
+            pm.persist(words(pm, SUPERBLOCK_B));
         }
     }
 }

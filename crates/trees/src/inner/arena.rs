@@ -78,7 +78,11 @@ impl<T: Node> Arena<T> {
     /// What the system said when it would not even grant 64 MiB.
     pub(super) fn reserve(bytes: usize) -> io::Result<Self> {
         let mut bytes = bytes.max(LEAST);
+        let spare = if bytes == LEAST { take_spare() } else { None };
         let mapping = loop {
+            if let Some(spare) = spare {
+                break spare;
+            }
             // SAFETY: a fresh anonymous mapping at an address that the kernel chooses touches
             // nothing of ours.
             let mapped = unsafe {
@@ -170,8 +174,44 @@ impl<T: Node> Arena<T> {
     }
 }
 
+/// Mappings of the least size that were given back, all zero: passing indexes (recovery after recovery
+/// in the crash-state explorer) would otherwise spend their time in the kernel.
+static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// How many are kept.
+const SPARES: usize = 4;
+/// Only mappings of which no more than this was used: the rest of it is zero.
+const SPARE_USED: usize = 64 << 10;
+
+fn take_spare() -> Option<*mut u8> {
+    lock(&SPARE)
+        .pop()
+        .map(std::ptr::with_exposed_provenance_mut)
+}
+
+impl<T> Arena<T> {
+    /// Keeps the mapping for the next arena; false if it is not fit for that, or enough are kept.
+    fn spare(&mut self) -> bool {
+        let used = lock(&self.space).next as usize * size_of::<T>();
+        if self.mapping_bytes != LEAST + HUGE || used > SPARE_USED {
+            return false;
+        }
+        let mut spare = lock(&SPARE);
+        if spare.len() == SPARES {
+            return false;
+        }
+        // SAFETY: 1. the nodes handed out are inside the mapping; 2. `&mut self`: no one else is left in
+        // it; 3. they are plain atomics, which need no drop.
+        unsafe { self.base.cast::<u8>().write_bytes(0, used) };
+        spare.push(self.mapping.as_ptr().expose_provenance());
+        true
+    }
+}
+
 impl<T> Drop for Arena<T> {
     fn drop(&mut self) {
+        if self.spare() {
+            return;
+        }
         // SAFETY: 1. the mapping was made by `reserve` and belongs to this value alone; 2. whoever
         // holds references into it shares ownership of this value, so none are left.
         unsafe {

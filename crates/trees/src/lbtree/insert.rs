@@ -11,6 +11,7 @@ use crate::index::{InsertError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
+use std::sync::atomic::Ordering;
 
 /// The planted fault of an insert that others see before a crash keeps it.
 const UNLOCK_FIRST: &str = "unlock before fence";
@@ -134,6 +135,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let pm = self.pm();
         let usable = header.empty();
         let mut header = header;
+        if pm.planted("lbtree-lock-bit") {
+            block.store_header(pm, place, header.with_lock_bit());
+        }
         let line = self.place(block, place, &mut header, usable, pair);
         if line != place.line() {
             // PERSIST: the new and the moved entries, before the header that makes them count.
@@ -171,6 +175,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             usable
         };
         let slot = candidates.trailing_zeros() as usize;
+        if pm.planted("lbtree-header-first") {
+            let mut early = *header;
+            early.set(slot, pair.fingerprint);
+            block.store_header(pm, place, early);
+            pm.persist(block);
+        }
         block.store_entry(pm, slot, pair.key, pair.value);
         header.set(slot, pair.fingerprint);
         let line = line_of(slot);
@@ -178,8 +188,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             // The line is to be written anyway: move what fits out of the header line, so that the
             // next inserts write that line only (Algorithm 2, lines 24 to 31).
             let room = usable & slots_in(line) & !(1 << slot);
+            let mut without = *header;
+            without.clear(slot);
             for (from, to) in slots(header.bitmap() & home).zip(slots(room)) {
                 let (key, value) = block.entry(pm, from);
+                if pm.planted("lbtree-delete-then-insert") {
+                    without.clear(from);
+                    block.store_header(pm, place, without);
+                    pm.persist(block);
+                }
                 block.store_entry(pm, to, key, value);
                 header.set(to, header.fingerprint(from));
                 header.clear(from);
@@ -194,6 +211,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         if V::RECORDS {
             // PERSIST: the new value's record, before the word that leads to it.
             pm.fence();
+        }
+        if pm.planted("lbtree-two-stores") {
+            // The low byte, then the others.
+            let half = found.value & !0xFF | value & 0xFF;
+            let word = &leaf.blocks[found.block].entries[found.slot].value;
+            word.store(pm, half, Ordering::Relaxed);
         }
         // PERSIST: (in `publish`) the new value counts.
         leaf.blocks[found.block].entries[found.slot]
@@ -218,6 +241,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let pin = Self::pin();
         let guard = pin.guard();
         let hash = key.hash();
+        let freed = self.pm().planted("lbtree-free-first");
+        if freed && let Some(old) = self.find_word(key, guard) {
+            V::discard(&self.heap, old);
+        }
         let word = value.make(&self.heap)?;
         let (_, leaf, locked) = self.lock_leaf(key, guard);
         let Some(found) = self.search(leaf, key, hash) else {
@@ -227,7 +254,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         };
         self.swap_value(leaf, found, word);
         locked.unlock();
-        V::retire(&self.heap, found.value, guard);
+        if !freed {
+            V::retire(&self.heap, found.value, guard);
+        }
         Ok(true)
     }
 }

@@ -143,6 +143,13 @@ impl Header {
         self.words[0] & LOCK != 0
     }
 
+    /// This header with the lock bit set, for a planted fault.
+    pub(super) fn with_lock_bit(self) -> Self {
+        Self {
+            words: [self.words[0] | LOCK, self.words[1]],
+        }
+    }
+
     pub(super) fn clear_lock_bit(&mut self) {
         self.words[0] &= !LOCK;
     }
@@ -245,6 +252,9 @@ impl Block {
     #[inline(always)]
     pub(super) fn store_header<M: Media>(&self, pm: &M, place: Place, header: Header) {
         let words = self.at(place);
+        if pm.planted("lbtree-word0-first") {
+            words[0].store(pm, header.words[0], Ordering::Relaxed);
+        }
         // ORDERING: Relaxed; only slots that do not count yet can differ.
         words[1].store(pm, header.words[1], Ordering::Relaxed);
         // Entries in the header's own line, and its second word, must not become durable after its first.

@@ -254,6 +254,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         // ORDERING: Relaxed; the root is not published.
         leaf.sibling(0).store(pm, 0, Ordering::Relaxed);
         leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
+        if pm.planted("lbtree-root-first") {
+            tree.root().publish();
+        }
         // PERSIST: the empty leaf and the pointer to it; `publish` fences them.
         pm.flush_of(leaf);
         let head = tree.root().word(HEAD);

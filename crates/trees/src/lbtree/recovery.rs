@@ -378,7 +378,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let next = leaf.sibling(headers[0].alt()).load(pm, Ordering::Relaxed);
         self.prefetch_checked(next);
         for (b, header) in headers.iter().enumerate() {
-            if header.lock_bit() {
+            if header.lock_bit() && !pm.planted("lbtree-lock-bit") {
                 let mut cleared = *header;
                 cleared.clear_lock_bit();
                 let place = headers[0].place(b);

@@ -86,6 +86,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let pm = self.pm();
         let active = before.headers(pm);
         let mut headers = active;
+        if pm.planted("lbtree-switch-first") {
+            headers[0].flip_alt();
+            self.switch(before, headers[0]);
+            headers = active;
+        }
         self.prepare_switch(before, &active, &mut headers, leaf.next(pm));
         // PERSIST: the inactive side, before the NAW that activates it.
         pm.fence();

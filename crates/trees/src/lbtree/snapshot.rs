@@ -91,9 +91,11 @@ pub(super) fn load<K: KeyRepr + ?Sized, M: Media>(
         return Ok(None);
     }
     let loaded = gather(pm, first).and_then(|payload| parse(&payload, heap, leaf_bytes));
-    // PERSIST: (in `publish`) the snapshot no longer counts, before the tree changes or its blocks
-    // are used again.
-    root.word(SNAPSHOT).publish(pm, 0);
+    if !pm.planted("lbtree-snapshot-kept") {
+        // PERSIST: (in `publish`) the snapshot no longer counts, before the tree changes or its blocks
+        // are used again.
+        root.word(SNAPSHOT).publish(pm, 0);
+    }
     if loaded.is_none() {
         heap.begin_recovery();
     }

@@ -69,6 +69,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             new_leaf.blocks[0].store_entry(pm, to, pair.key, pair.value);
             new_headers[0].set(to, pair.fingerprint);
         }
+        if pm.planted("lbtree-link-first") {
+            let mut early = left;
+            self.prepare_switch(leaf, &headers, &mut early, offset(new));
+            pm.fence();
+            self.switch(leaf, early[0]);
+        }
+        if pm.planted("lbtree-clear-before-switch") {
+            leaf.blocks[0].store_header(pm, Place::Front, left[0]);
+            pm.persist(leaf);
+        }
         let next = leaf.sibling(headers[0].alt());
         // ORDERING: Relaxed; nothing leads to the new leaf yet, and the inactive pointer counts only
         // after the header that is stored below with Release.

@@ -27,6 +27,7 @@
 use super::{Flaw, MADE, MAGIC, Raw, mix};
 use crate::subject::{Fault, FaultKind, Live, Op, Reply};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::give_way;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -144,9 +145,10 @@ impl Array {
 
     fn lock(&self) {
         let bit = self.has(Flaw::LockBit);
-        // Every turn is a load, where another simulated thread may go on.
+        // Every turn is a load, which counts as a step.
         while bit && self.raw.load(LOCK) != 0 || self.locked.get() {
             self.raw.load(COUNTER);
+            give_way();
         }
         self.locked.set(true);
         if bit {
