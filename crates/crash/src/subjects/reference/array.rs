@@ -173,7 +173,7 @@ impl Array {
         }
         let before = self.mirror.borrow().get(&key).copied();
         let keys = keys + u64::from(value.is_some()) - u64::from(before.is_some());
-        let counter = i + 1 | keys << 32;
+        let counter = (i + 1) | (keys << 32);
         if self.has(Flaw::VisibleFirst) {
             self.show(key, value);
         }

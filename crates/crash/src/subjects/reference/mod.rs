@@ -7,8 +7,7 @@
 //! | `reference-blocks` | a table of pointers to blocks from a bitmap, with a redo log | `blocks.rs` |
 //!
 //! What is wrong with each variant, and what the explorer must call it, is [`FLAWS`]. The numbers are those
-//! of the list of known mistakes in durable indexes (`docs/crash.md`); 0 stands for one that is not in
-//! it.
+//! of the list of [known mistakes](super#known-mistakes); 0 stands for one that is not in it.
 //!
 //! Both structures lie on the bare medium, without a pool, so that there is nothing else to be wrong.
 
@@ -74,7 +73,7 @@ pub struct Known {
     pub flaw: Flaw,
     /// Its name, after the structure's and a colon.
     pub name: &'static str,
-    /// Number in the list of known mistakes; 0 if it is not in it.
+    /// Number in the list of [known mistakes](super#known-mistakes); 0 if it is not in it.
     pub errata: u8,
     /// What the explorer must report, and nothing else.
     pub kind: FaultKind,
