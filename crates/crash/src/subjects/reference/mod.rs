@@ -228,7 +228,7 @@ impl Subject for Reference {
     fn open(&self) -> Result<Opened, Fault> {
         let raw = Raw::open(Access::ReadWrite)?;
         // ORDERING: Relaxed; no one else is there yet.
-        if raw.pm.is_empty() || raw.word(MAGIC).load(&raw.pm, Ordering::Relaxed) == 0 {
+        if raw.pm.is_empty() || raw.word(MAGIC).load(&raw.pm, Ordering::Relaxed) != MADE {
             return Ok(Opened::Absent);
         }
         Ok(Opened::Live(if self.array {
@@ -251,9 +251,9 @@ impl Subject for Reference {
     }
 }
 
-/// Place of the magic number, 0 before the structure is there.
+/// Place of the magic number.
 const MAGIC: u64 = 0;
-/// What stands there afterwards.
+/// What stands there once the structure is there.
 const MADE: u64 = u64::from_le_bytes(*b"REFERNCE");
 
 /// The bare medium.
@@ -298,6 +298,18 @@ impl Raw {
     fn flush(&self, at: u64, bytes: usize) {
         self.pm
             .flush(self.pm.base().wrapping_add(at as usize), bytes);
+    }
+
+    /// Zeroes the word at `at`, flushed; true if it was not zero. What is made on memory that held
+    /// something else clears what its recovery reads.
+    fn clear(&self, at: u64) -> bool {
+        let dirty = self.load(at) != 0;
+        if dirty {
+            self.store(at, 0);
+            // PERSIST: fenced by the caller, before the magic number makes it count.
+            self.flush(at, 8);
+        }
+        dirty
     }
 
     /// NAW.
