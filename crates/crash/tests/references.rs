@@ -1,6 +1,7 @@
 //! The explorer on structures that are known to be right, and on variants each wrong in one way: no
 //! false alarm, and of each flaw exactly the report that its table promises.
 
+use bristlecone_crash::concurrent::{self, ConcurrentOptions};
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
 use bristlecone_crash::subject::{FaultKind, Subject};
@@ -89,4 +90,33 @@ fn each_flaw_is_reported_as_what_it_is() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is reported of a structure that two threads work on.
+fn reports_of_two(subject: &dyn Subject, model: Model) -> Vec<(FaultKind, String)> {
+    let options = ConcurrentOptions {
+        model,
+        threads: 2,
+        schedules: 300,
+        ..ConcurrentOptions::default()
+    };
+    let report = concurrent::explore(subject, &options, &mut |_| ());
+    assert!(report.crash_points > 100, "{}: {report:?}", subject.name());
+    let found = report.violations.iter();
+    found.map(|v| (v.fault.kind, v.to_string())).collect()
+}
+
+#[test]
+fn what_is_shown_before_it_is_durable_takes_two_threads() {
+    for model in Model::ALL {
+        let found = reports_of_two(&Reference::array(), model);
+        assert!(found.is_empty(), "{}: {found:?}", model.name());
+        for known in FLAWS.iter().filter(|known| known.threads == 2) {
+            let found = reports_of_two(&Reference::flawed(known.flaw), model);
+            assert_eq!(known.shows_on(model), !found.is_empty(), "{}", model.name());
+            for (kind, what) in found {
+                assert_eq!(kind, known.kind, "{}: {what}", model.name());
+            }
+        }
+    }
 }

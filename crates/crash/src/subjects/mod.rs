@@ -1,4 +1,27 @@
 //! What can be explored, by name.
+//!
+//! # Known mistakes
+//! Mistakes that durable indexes have been found to make. The flawed references
+//! ([`reference::FLAWS`]) and the planted faults ([`planted::PLANTED`]) say which of these they are.
+//!
+//! 1. What makes an entry count (bit, counter, state) is durable before the entry.
+//! 2. A new node is linked in without a fence after its flush.
+//! 3. The wrong line is flushed.
+//! 4. What crosses into a next line is flushed in part.
+//! 5. A root pointer or header is not flushed.
+//! 6. The allocator's metadata are not flushed.
+//! 7. Flushes are taken to be ordered among themselves.
+//! 8. A single field is forgotten: a sibling pointer, a count, a switch.
+//! 9. Two related words are changed as if they were one.
+//! 10. A split or merge links one side before the other can be reached.
+//! 11. A move deletes before it inserts.
+//! 12. A removal overlooks the duplicate that an interrupted move left.
+//! 13. What takes several stores, or their order in a line, is taken for one store.
+//! 14. Others see what a crash can undo.
+//! 15. Something is put into a node or region that is itself not durable yet.
+//! 16. A lock bit in persistent memory outlives the crash.
+//! 17. Log slots are closer than a record is long.
+//! 18. Space is lost before it is handed to its owner, or handed out twice.
 
 pub mod lbtree;
 pub mod planted;

@@ -12,7 +12,7 @@ use crate::workload::Kind;
 pub struct Planted {
     /// Its name.
     pub name: &'static str,
-    /// Number in the list of known mistakes (`docs/crash.md`).
+    /// Number in the list of [known mistakes](super#known-mistakes).
     pub errata: u8,
     /// A subject in which it shows.
     pub subject: &'static str,

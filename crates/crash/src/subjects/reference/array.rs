@@ -6,7 +6,7 @@
 //!   128 | counter: entries (bits 0..32), keys (bits 32..64) | lock bit (of a flawed variant)
 //!   192 | keys (of a flawed variant)
 //!  4096 | directory: per segment | check | offset |
-//! 16384 | segments of 8 entries: | key | value, or nothing | check and kind |
+//!  8192 | segments of 8 entries: | key | value, or nothing | check and kind |
 //! ```
 //!
 //! An operation appends an entry (a removal: a tombstone) and counts it with one NAW; a key's last entry
@@ -36,13 +36,13 @@ const COUNTER: u64 = 128;
 const LOCK: u64 = 136;
 const KEYS: u64 = 192;
 const DIRECTORY: u64 = 4096;
-const SEGMENTS: u64 = 16384;
+const SEGMENTS: u64 = 8192;
 /// Entries in a segment.
 const SEGMENT: u64 = 8;
 /// Bytes of an entry.
 const ENTRY: u64 = 24;
 /// Most entries.
-const MOST: u64 = (SEGMENTS - DIRECTORY) / 16 * SEGMENT;
+const MOST: u64 = 1024;
 /// Bytes of the medium.
 pub(super) const BYTES: u64 = SEGMENTS + MOST * ENTRY;
 
@@ -80,13 +80,17 @@ impl Array {
         self.flaw == Some(flaw)
     }
 
-    /// Makes an empty array in memory that is zero, or holds what an interrupted making left.
+    /// Makes an empty array, whatever memory holds.
     pub(super) fn create(raw: Raw, flaw: Option<Flaw>) -> Self {
         let array = Self::new(raw, flaw);
         let raw = &array.raw;
+        let offsets = (0..MOST / SEGMENT).map(|segment| DIRECTORY + segment * 16 + 8);
+        for at in offsets.chain([COUNTER, LOCK, KEYS]) {
+            raw.clear(at);
+        }
         raw.store(GEOMETRY, SEGMENT);
         if !array.has(Flaw::FieldForgotten) {
-            // PERSIST: the header's fields, before the magic number that makes them count.
+            // PERSIST: the header's fields, with what was cleared, before the magic number that makes them count.
             raw.flush(GEOMETRY, 8);
         }
         raw.pm.fence();
@@ -102,9 +106,9 @@ impl Array {
 
     pub(super) fn recover(raw: Raw, flaw: Option<Flaw>) -> Result<Self, Fault> {
         let refuse = |what: String| Err(Fault::new(FaultKind::Recovery, what));
-        let (magic, segment) = (raw.load(MAGIC), raw.load(GEOMETRY));
-        if magic != MADE || segment != SEGMENT {
-            return refuse(format!("magic {magic:#x}, {segment} entries in a segment"));
+        let segment = raw.load(GEOMETRY);
+        if segment != SEGMENT {
+            return refuse(format!("{segment} entries in a segment"));
         }
         let entries = raw.load(COUNTER) & 0xFFFF_FFFF;
         if entries > MOST {
@@ -173,7 +177,7 @@ impl Array {
         }
         let before = self.mirror.borrow().get(&key).copied();
         let keys = keys + u64::from(value.is_some()) - u64::from(before.is_some());
-        let counter = i + 1 | keys << 32;
+        let counter = (i + 1) | (keys << 32);
         if self.has(Flaw::VisibleFirst) {
             self.show(key, value);
         }

@@ -65,9 +65,17 @@ impl Blocks {
         self.flaw == Some(flaw)
     }
 
-    /// Makes an empty table in memory that is zero, or holds what an interrupted making left.
+    /// Makes an empty table, whatever memory holds.
     pub(super) fn create(raw: Raw, flaw: Option<Flaw>) -> Self {
-        // PERSIST: (in `publish`) the table exists; all else is 0 durably.
+        let mut dirty = false;
+        for at in (0..SLOTS).map(slot_at).chain([BITMAP, LOG]) {
+            dirty |= raw.clear(at);
+        }
+        if dirty {
+            // PERSIST: what was cleared, before the magic number.
+            raw.pm.fence();
+        }
+        // PERSIST: (in `publish`) the table exists.
         raw.publish(MAGIC, MADE);
         Self { raw, flaw }
     }
@@ -75,10 +83,6 @@ impl Blocks {
     pub(super) fn recover(raw: Raw, flaw: Option<Flaw>) -> Result<Self, Fault> {
         let this = Self { raw, flaw };
         let refuse = |what: String| Err(Fault::new(FaultKind::Recovery, what));
-        let magic = this.raw.load(MAGIC);
-        if magic != MADE {
-            return refuse(format!("magic {magic:#x}"));
-        }
         match this.raw.load(LOG) {
             0 => {}
             2 => this.replay()?,

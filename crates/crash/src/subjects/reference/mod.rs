@@ -7,8 +7,7 @@
 //! | `reference-blocks` | a table of pointers to blocks from a bitmap, with a redo log | `blocks.rs` |
 //!
 //! What is wrong with each variant, and what the explorer must call it, is [`FLAWS`]. The numbers are those
-//! of the list of known mistakes in durable indexes (`docs/crash.md`); 0 stands for one that is not in
-//! it.
+//! of the list of [known mistakes](super#known-mistakes); 0 stands for one that is not in it.
 //!
 //! Both structures lie on the bare medium, without a pool, so that there is nothing else to be wrong.
 
@@ -74,7 +73,7 @@ pub struct Known {
     pub flaw: Flaw,
     /// Its name, after the structure's and a colon.
     pub name: &'static str,
-    /// Number in the list of known mistakes; 0 if it is not in it.
+    /// Number in the list of [known mistakes](super#known-mistakes); 0 if it is not in it.
     pub errata: u8,
     /// What the explorer must report, and nothing else.
     pub kind: FaultKind,
@@ -233,7 +232,7 @@ impl Subject for Reference {
     fn open(&self) -> Result<Opened, Fault> {
         let raw = Raw::open(Access::ReadWrite)?;
         // ORDERING: Relaxed; no one else is there yet.
-        if raw.pm.is_empty() || raw.word(MAGIC).load(&raw.pm, Ordering::Relaxed) == 0 {
+        if raw.pm.is_empty() || raw.word(MAGIC).load(&raw.pm, Ordering::Relaxed) != MADE {
             return Ok(Opened::Absent);
         }
         Ok(Opened::Live(if self.array {
@@ -256,9 +255,9 @@ impl Subject for Reference {
     }
 }
 
-/// Place of the magic number, 0 before the structure is there.
+/// Place of the magic number.
 const MAGIC: u64 = 0;
-/// What stands there afterwards.
+/// What stands there once the structure is there.
 const MADE: u64 = u64::from_le_bytes(*b"REFERNCE");
 
 /// The bare medium.
@@ -303,6 +302,18 @@ impl Raw {
     fn flush(&self, at: u64, bytes: usize) {
         self.pm
             .flush(self.pm.base().wrapping_add(at as usize), bytes);
+    }
+
+    /// Zeroes the word at `at`, flushed; true if it was not zero. What is made on memory that held
+    /// something else clears what its recovery reads.
+    fn clear(&self, at: u64) -> bool {
+        let dirty = self.load(at) != 0;
+        if dirty {
+            self.store(at, 0);
+            // PERSIST: fenced by the caller, before the magic number makes it count.
+            self.flush(at, 8);
+        }
+        dirty
     }
 
     /// NAW.
