@@ -221,21 +221,25 @@ impl Workload {
                 }
             }
             Kind::Upkeep => {
+                // Grows and shrinks by turns, so that what a closing saves differs from one to the next.
+                let mut at = rng.below(range);
                 for i in 0..ops {
                     let (k, v) = (key(&mut rng), value(&mut rng));
-                    w.ops.push(match (i + 1) % 12 {
-                        6 => Op::Reopen,
+                    let growing = i / 9 % 2 == 0;
+                    w.ops.push(match (i + 1) % 9 {
+                        0 if rng.below(3) > 0 => Op::Reopen,
                         0 => Op::Compact,
-                        _ => match rng.below(8) {
-                            0 | 1 => Op::Batch {
-                                first: k,
-                                step: 1,
-                                count: (2 + rng.below(12)).min(most.saturating_sub(k).max(1)),
-                                value: v,
-                            },
-                            2..5 => Op::Upsert(k, v),
-                            _ => Op::Remove(k),
+                        _ if growing && rng.below(2) == 0 => Op::Batch {
+                            first: k,
+                            step: 1,
+                            count: (2 + rng.below(12)).min(most.saturating_sub(k).max(1)),
+                            value: v,
                         },
+                        _ if growing => Op::Upsert(k, v),
+                        _ => {
+                            at += 1;
+                            Op::Remove(at % range * step + at % 2)
+                        }
                     });
                 }
             }
