@@ -154,7 +154,7 @@ pub fn record(
     let sim = Simulation::new(subject.capacity());
     let _attached = sim.attach();
     mutation.install(&sim);
-    let dirty = workload.dirty && subject.capacity() <= MOST_DIRTY;
+    let dirty = workload.dirty && subject.takes_dirty() && subject.capacity() <= MOST_DIRTY;
     if dirty {
         make_dirty(&sim, subject.capacity());
     }

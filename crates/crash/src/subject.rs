@@ -157,6 +157,11 @@ pub trait Subject: Send + Sync {
         true
     }
 
+    /// True if it can be made where memory holds garbage, as on a device.
+    fn takes_dirty(&self) -> bool {
+        true
+    }
+
     /// True if it can do `op`; workloads leave out what it cannot.
     fn can(&self, op: &Op) -> bool {
         let _ = op;

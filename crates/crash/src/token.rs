@@ -16,13 +16,11 @@ use crate::concurrent::ConcurrentOptions;
 use crate::explore::Point;
 use crate::record::Mutation;
 use crate::subject::Subject;
+use crate::subjects::planted::PLANTED;
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Decision, Model, Site, SiteKind};
 use std::fmt;
 use std::str::FromStr;
-
-/// Known faults.
-pub const PLANTED: &[(&str, u8, crate::subject::FaultKind)] = &[];
 
 /// Which workload, by its generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +119,7 @@ impl fmt::Display for Token {
         mutations.extend(
             self.mutation
                 .planted
-                .map(|fault| format!("plant:{}", fault.replace(' ', "-"))),
+                .map(|fault| format!("plant:{}", plain(fault))),
         );
         write!(f, "{}~", dash(mutations.join("_")))?;
         point(f, &self.point)?;
@@ -169,7 +167,7 @@ impl ScheduleToken {
 
 impl fmt::Display for ScheduleToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let planted = self.planted.map_or(String::new(), |p| p.replace(' ', "-"));
+        let planted = self.planted.map_or(String::new(), plain);
         write!(
             f,
             "{}{}~{}~{}.{}.{}~{}",
@@ -214,9 +212,14 @@ impl FromStr for ScheduleToken {
     }
 }
 
+/// A fault's name without what would need quoting or separates parts of a token.
+fn plain(fault: &str) -> String {
+    fault.replace([' ', ':', '_', '~'], "-")
+}
+
 fn planted(name: &str) -> Option<&'static str> {
-    let mut all = PLANTED.iter().map(|(fault, ..)| *fault);
-    all.find(|fault| fault.replace(' ', "-") == name)
+    let mut all = PLANTED.iter().map(|fault| fault.name);
+    all.find(|fault| plain(fault) == name)
 }
 
 /// What is wrong with a token.

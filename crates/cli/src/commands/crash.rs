@@ -294,9 +294,9 @@ fn planted(args: &Crash) -> Outcome<Option<&'static str>> {
         return Ok(None);
     };
     let known = || {
-        bristlecone_crash::token::PLANTED
+        subjects::planted::PLANTED
             .iter()
-            .map(|planted| planted.0)
+            .map(|planted| planted.name)
     };
     known()
         .find(|fault| fault == name)

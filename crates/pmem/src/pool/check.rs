@@ -137,7 +137,7 @@ impl<M: Media> Pool<M> {
     }
 
     fn verify_superblock(&self) -> Result<(), String> {
-        let known = lock(&self.superblock).clone().with_copy(0);
+        let known = lock(&self.superblock).clone().of_copy(0);
         if self.pm.len() != known.size {
             return Err(format!(
                 "the pool has {} bytes, its superblock says {}",

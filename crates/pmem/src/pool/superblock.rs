@@ -112,7 +112,7 @@ impl Superblock {
     }
 
     /// The same, as if read from copy number `copy`.
-    pub(super) fn with_copy(self, copy: usize) -> Self {
+    pub(super) fn of_copy(self, copy: usize) -> Self {
         Self { copy, ..self }
     }
 
@@ -159,10 +159,10 @@ impl Superblock {
             (Copy::Whole(a), Copy::Whole(b)) => Ok(if a.generation >= b.generation {
                 a
             } else {
-                b.with_copy(1)
+                b.of_copy(1)
             }),
             (Copy::Whole(a), _) => Ok(a),
-            (_, Copy::Whole(b)) => Ok(b.with_copy(1)),
+            (_, Copy::Whole(b)) => Ok(b.of_copy(1)),
             (Copy::NoMagic, Copy::NoMagic) => Err(OpenError::NotAPool {
                 path: path.to_path_buf(),
                 found: if a.iter().all(|byte| *byte == 0) {
@@ -265,7 +265,7 @@ mod tests {
             let mut torn = new;
             torn[bit / 8] ^= 1 << (bit % 8);
             let chosen = Superblock::choose(path, &torn, &old).unwrap();
-            assert_eq!(chosen, sample().with_copy(1), "bit {bit}");
+            assert_eq!(chosen, sample().of_copy(1), "bit {bit}");
         }
     }
 

@@ -205,6 +205,10 @@ impl Reference {
 }
 
 impl Subject for Reference {
+    fn takes_dirty(&self) -> bool {
+        false
+    }
+
     fn name(&self) -> String {
         match FLAWS.iter().find(|known| Some(known.flaw) == self.flaw) {
             Some(known) => known.subject(),
