@@ -316,7 +316,12 @@ fn try_mutant(
     recorded: &[Recorded],
     mutant: Mutant,
 ) -> Fate {
-    let until = Instant::now() + options.patience;
+    let patience = match mutant {
+        Mutant::Off(_) => options.patience,
+        // Many of these are independent, and the others are noticed soon.
+        Mutant::EarlyPublish(..) | Mutant::Swap(..) => options.patience / 4,
+    };
+    let until = Instant::now() + patience;
     let mut images = 0;
     // First where the mutant is at work, quickly; then thoroughly, crashes in recovery included.
     let mut order: Vec<&Recorded> = recorded.iter().collect();
