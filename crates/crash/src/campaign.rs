@@ -198,21 +198,21 @@ fn shrink(
 /// Recovers the image that a token names. `Ok(None)`: it recovers well now.
 ///
 /// # Errors
-/// The subject does not exist, or an operation of the workload failed before the crash.
-pub fn replay_token(token: &Token) -> Result<Option<Finding>, Fault> {
-    use crate::subject::FaultKind;
-    let subject = crate::subjects::named(&token.subject).ok_or_else(|| {
-        let what = format!("no subject is called {:?}", token.subject);
-        Fault::new(FaultKind::Wrong, what)
-    })?;
+/// The subject does not exist, the workload has no such crash (it was another version's), or an operation
+/// of it failed before the crash.
+pub fn replay_token(token: &Token) -> Result<Option<Finding>, String> {
+    let subject = crate::subjects::named(&token.subject)
+        .ok_or_else(|| format!("no design is called {:?}", token.subject))?;
     let workload = token.workload.generate(&*subject);
-    let recording = record(&*subject, &workload, &token.mutation)?;
+    let recording = record(&*subject, &workload, &token.mutation)
+        .map_err(|fault| format!("the workload fails without any crash: {fault}"))?;
     let options = Options {
         mutation: token.mutation.clone(),
         ..Options::new(token.model)
     };
     let nested = token.nested.as_ref();
-    let found = replay(&*subject, &recording, &options, &token.point, nested);
+    let found = replay(&*subject, &recording, &options, &token.point, nested)
+        .map_err(|what| format!("there is no such image (any more): {what}"))?;
     Ok(found.map(|violation| Finding {
         violation,
         token: token.clone(),
