@@ -101,14 +101,20 @@ pub fn run(
             let totals = explore(subject, &recording, &options, seen);
             report.workloads += 1;
             for violation in &totals.found {
-                let known = report.findings.iter().any(|finding| {
-                    finding.violation.fault.kind == violation.fault.kind
-                        && finding.violation.last_site == violation.last_site
-                });
-                if !known && report.findings.len() < FINDINGS {
-                    report
-                        .findings
-                        .push(shrink(subject, &id, &options, violation));
+                // Different violations may shrink to one.
+                let alike = |kind, site: &str| {
+                    let known = report.findings.iter().map(|finding| &finding.violation);
+                    known
+                        .clone()
+                        .any(|v| v.fault.kind == kind && v.last_site == site)
+                };
+                let kind = violation.fault.kind;
+                if alike(kind, &violation.last_site) || report.findings.len() >= FINDINGS {
+                    continue;
+                }
+                let smallest = shrink(subject, &id, &options, violation);
+                if !alike(kind, &smallest.violation.last_site) {
+                    report.findings.push(smallest);
                 }
             }
             let over = totals.cut_short;
@@ -254,7 +260,12 @@ impl Finding {
             let _ = writeln!(text, "    {:>3}  {op:?}", i + 1);
         }
         if v.lost.is_empty() {
-            let _ = writeln!(text, "  no store that recovery read was lost");
+            let which = if v.nested.is_some() {
+                "the first crash lost no"
+            } else {
+                "the crash lost no"
+            };
+            let _ = writeln!(text, "  {which} store that recovery read");
         } else {
             let _ = writeln!(text, "  stores that the crash lost:");
         }
