@@ -1,5 +1,7 @@
 //! The command line: what may be asked, with help and examples.
 
+use bristlecone_crash::concurrent::MOST_THREADS;
+use bristlecone_crash::token::MOST_OPS;
 use bristlecone_lab::figure::{On, Scale};
 use bristlecone_lab::{micro, model};
 use bristlecone_pmem::{Durability, MediumKind};
@@ -603,9 +605,10 @@ Examples:
   bristlecone crash --index lbtree,pool --threads 3       threads under a deterministic scheduler
   bristlecone crash --replay '1~lbtree-256-u64~...'       the line that a violation printed
 
-A workload runs once on a simulated persistent memory. At every store, flush and fence, the images that
-the model allows are recovered and checked: nothing acknowledged is lost, the operation in flight is
-there wholly or not at all, the structure is whole, nothing leaks, and it takes every operation.
+A workload runs once on a simulated persistent memory. At every store, flush and fence, the images \
+that the model allows are recovered and checked: nothing acknowledged is lost, the operation in \
+flight is there wholly or not at all, the structure is whole, nothing leaks, and it takes every \
+operation. docs/crash.md says how, and what that proves.
 
 Exit status: 0 nothing found, 1 a violation or a surviving mutant, 2 wrong usage.";
 
@@ -624,15 +627,15 @@ pub struct Crash {
     /// Persistency model: x86-tso, armv8, eadr or all
     #[arg(long, value_name = "MODEL", default_value = "x86-tso")]
     pub model: String,
-    /// Operations in each workload
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
-    pub ops: usize,
+    /// Operations in each workload [default: 60; with --threads, of each thread: 4]
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MOST_OPS as u64))]
+    pub ops: Option<usize>,
     /// Simulated threads, 1 to 8; more than one run under a deterministic scheduler
-    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=8))]
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MOST_THREADS as u64))]
     pub threads: usize,
-    /// Schedules of the threads
-    #[arg(long, value_name = "N", default_value_t = 2_000, requires = "threads")]
-    pub schedules: u64,
+    /// Schedules of several threads [default: 2000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub schedules: Option<u64>,
     /// Crash again inside recovery
     #[arg(long)]
     pub nested: bool,
@@ -643,17 +646,17 @@ pub struct Crash {
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
     /// Switch off one flush or fence after another, and swap stores: each must be noticed
-    #[arg(long, conflicts_with_all = ["replay", "threads"])]
+    #[arg(long, conflicts_with_all = ["threads", "schedules", "plant"])]
     pub mutants: bool,
     /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants: most
     /// seconds for a mutant that nothing notices)
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub budget: Option<f64>,
     /// Plant a known fault, to see it found
     #[arg(long, value_name = "FAULT", hide = true)]
     pub plant: Option<String>,
-    /// Recover one image again, as a violation named it
-    #[arg(long, value_name = "TOKEN", conflicts_with = "plant")]
+    /// Recover one image again, as a violation named it; nothing else is to be said
+    #[arg(long, value_name = "TOKEN", exclusive = true)]
     pub replay: Option<String>,
     /// Print results as one line of JSON
     #[arg(long)]
@@ -663,7 +666,7 @@ pub struct Crash {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
-        _ => Err("a number of seconds above 0".into()),
+        _ => Err("expected a number of seconds above 0 and up to 1000000, like 0.5 or 600".into()),
     }
 }
 

@@ -101,14 +101,20 @@ pub fn run(
             let totals = explore(subject, &recording, &options, seen);
             report.workloads += 1;
             for violation in &totals.found {
-                let known = report.findings.iter().any(|finding| {
-                    finding.violation.fault.kind == violation.fault.kind
-                        && finding.violation.last_site == violation.last_site
-                });
-                if !known && report.findings.len() < FINDINGS {
-                    report
-                        .findings
-                        .push(shrink(subject, &id, &options, violation));
+                // Different violations may shrink to one.
+                let alike = |kind, site: &str| {
+                    let known = report.findings.iter().map(|finding| &finding.violation);
+                    known
+                        .clone()
+                        .any(|v| v.fault.kind == kind && v.last_site == site)
+                };
+                let kind = violation.fault.kind;
+                if alike(kind, &violation.last_site) || report.findings.len() >= FINDINGS {
+                    continue;
+                }
+                let smallest = shrink(subject, &id, &options, violation);
+                if !alike(kind, &smallest.violation.last_site) {
+                    report.findings.push(smallest);
                 }
             }
             let over = totals.cut_short;
@@ -198,21 +204,21 @@ fn shrink(
 /// Recovers the image that a token names. `Ok(None)`: it recovers well now.
 ///
 /// # Errors
-/// The subject does not exist, or an operation of the workload failed before the crash.
-pub fn replay_token(token: &Token) -> Result<Option<Finding>, Fault> {
-    use crate::subject::FaultKind;
-    let subject = crate::subjects::named(&token.subject).ok_or_else(|| {
-        let what = format!("no subject is called {:?}", token.subject);
-        Fault::new(FaultKind::Wrong, what)
-    })?;
+/// The subject does not exist, the workload has no such crash (it was another version's), or an operation
+/// of it failed before the crash.
+pub fn replay_token(token: &Token) -> Result<Option<Finding>, String> {
+    let subject = crate::subjects::named(&token.subject)
+        .ok_or_else(|| format!("no design is called {:?}", token.subject))?;
     let workload = token.workload.generate(&*subject);
-    let recording = record(&*subject, &workload, &token.mutation)?;
+    let recording = record(&*subject, &workload, &token.mutation)
+        .map_err(|fault| format!("the workload fails without any crash: {fault}"))?;
     let options = Options {
         mutation: token.mutation.clone(),
         ..Options::new(token.model)
     };
     let nested = token.nested.as_ref();
-    let found = replay(&*subject, &recording, &options, &token.point, nested);
+    let found = replay(&*subject, &recording, &options, &token.point, nested)
+        .map_err(|what| format!("there is no such image (any more): {what}"))?;
     Ok(found.map(|violation| Finding {
         violation,
         token: token.clone(),
@@ -254,7 +260,12 @@ impl Finding {
             let _ = writeln!(text, "    {:>3}  {op:?}", i + 1);
         }
         if v.lost.is_empty() {
-            let _ = writeln!(text, "  no store that recovery read was lost");
+            let which = if v.nested.is_some() {
+                "the first crash lost no"
+            } else {
+                "the crash lost no"
+            };
+            let _ = writeln!(text, "  {which} store that recovery read");
         } else {
             let _ = writeln!(text, "  stores that the crash lost:");
         }

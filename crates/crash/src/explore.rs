@@ -228,18 +228,20 @@ pub fn explore(
 }
 
 /// Recovers exactly one image again; its fault, if it still has one.
-#[must_use]
+///
+/// # Errors
+/// There is no such image: the recording has no such event, or not those stores pending there.
 pub fn replay(
     subject: &dyn Subject,
     recording: &Recording,
     options: &Options,
     point: &Point,
     nested: Option<&Point>,
-) -> Option<Violation> {
+) -> Result<Option<Violation>, String> {
     let stop = AtomicBool::new(false);
     let mut worker = Worker::new(subject, recording, options, &stop, &|_| {});
-    worker.replay(point, nested);
-    worker.totals.found.pop()
+    worker.replay(point, nested)?;
+    Ok(worker.totals.found.pop())
 }
 
 struct Worker<'a> {
@@ -479,7 +481,8 @@ impl<'a> Worker<'a> {
                 self.totals.recovery_sites.extend(sites_of(&trace));
                 let decisions = sim.decisions(start);
                 sim.roll_back(opened);
-                sim.impose(&decisions);
+                let same = sim.impose(&decisions);
+                debug_assert!(same, "they were decided here");
                 self.crash_in_recovery(crash, start, &trace, depth_first);
             }
             Ok(_) => {}
@@ -639,7 +642,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn replay(&mut self, point: &Point, nested: Option<&Point>) {
+    fn replay(&mut self, point: &Point, nested: Option<&Point>) -> Result<(), String> {
         let sim = self.sim.clone();
         let _attached = sim.attach();
         let recording = self.recording;
@@ -651,8 +654,14 @@ impl<'a> Worker<'a> {
             }
             let here = point.events > step.begin && point.events <= step.end;
             let ends_empty = point.completed && point.events == step.end;
-            if !(here || ends_empty) || (here && point.events == step.begin) {
+            if !(here || ends_empty) {
                 continue;
+            }
+            if point.completed && point.events != step.end {
+                return Err(format!(
+                    "no operation ends with event {}: {:?} ends with {}",
+                    point.events, step.action, step.end
+                ));
             }
             let crash = Crash {
                 step: number,
@@ -673,7 +682,12 @@ impl<'a> Worker<'a> {
             let start = sim.mark();
             let from = sim.expose(&pending, None);
             sim.set_strategy(Strategy::Oldest);
-            sim.impose(&point.decisions);
+            if !sim.impose(&point.decisions) {
+                return Err(format!(
+                    "other stores are pending after event {}",
+                    point.events
+                ));
+            }
             if let Some(inner) = nested {
                 sim.start_trace();
                 let trace = self.check(&crash.expected, false, true).unwrap_or_default();
@@ -681,11 +695,23 @@ impl<'a> Worker<'a> {
                 sim.roll_back(start);
                 sim.impose(&point.decisions);
                 let mut pending = Pending::new(self.options.model, self.subject.unit());
-                for event in trace.iter().take(inner.events) {
+                let Some(before) = trace.get(..inner.events) else {
+                    return Err(format!(
+                        "recovery has {} events, not {}",
+                        trace.len(),
+                        inner.events
+                    ));
+                };
+                for event in before {
                     Self::advance(&sim, &mut pending, event);
                 }
                 let again = sim.expose(&pending, None);
-                sim.impose(&inner.decisions);
+                if !sim.impose(&inner.decisions) {
+                    return Err(format!(
+                        "other stores are pending after event {} of recovery",
+                        inner.events
+                    ));
+                }
                 if let Err(fault) = self.check(&crash.expected, false, false) {
                     let found = self.violation(&crash, fault, point.clone(), Some(inner.clone()));
                     self.totals.count(found);
@@ -699,7 +725,12 @@ impl<'a> Worker<'a> {
             sim.roll_back(start);
             sim.close(from);
             sim.note_changes(false);
-            return;
+            return Ok(());
         }
+        Err(format!(
+            "the workload has {} events, not {}",
+            recording.events.len(),
+            point.events
+        ))
     }
 }

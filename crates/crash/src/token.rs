@@ -10,9 +10,16 @@
 //! | |              |       workload . operations . seed
 //! | subject        model
 //! version
+//!
+//! 1t~lbtree-256-u64~x86-tso~3.4.1.1234~-
+//!                           | | | |    planted fault
+//!                           threads . operations of each . seed . schedule
 //! ```
+//!
+//! Whatever text is parsed, what comes out can be replayed: numbers are in the ranges that the command
+//! line takes. Whether the crash exists is known only when the workload has been run again.
 
-use crate::concurrent::ConcurrentOptions;
+use crate::concurrent::{ConcurrentOptions, MOST_OPERATIONS, MOST_THREADS};
 use crate::explore::Point;
 use crate::record::Mutation;
 use crate::subject::Subject;
@@ -21,6 +28,9 @@ use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Decision, Model, Site, SiteKind};
 use std::fmt;
 use std::str::FromStr;
+
+/// Most operations of a workload.
+pub const MOST_OPS: usize = 100_000;
 
 /// Which workload, by its generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +131,7 @@ impl fmt::Display for Token {
                 .planted
                 .map(|fault| format!("plant:{}", plain(fault))),
         );
-        write!(f, "{}~", dash(mutations.join("_")))?;
+        write!(f, "{}~", dash(mutations.join(",")))?;
         point(f, &self.point)?;
         f.write_str("~")?;
         match &self.nested {
@@ -140,6 +150,8 @@ pub struct ScheduleToken {
     pub model: Model,
     /// Simulated threads.
     pub threads: usize,
+    /// Operations of each.
+    pub ops: usize,
     /// The exploration's seed.
     pub seed: u64,
     /// The schedule's number.
@@ -158,6 +170,7 @@ impl ScheduleToken {
         ConcurrentOptions {
             model: self.model,
             threads: self.threads,
+            ops_per_thread: self.ops,
             seed: self.seed,
             planted: self.planted,
             ..ConcurrentOptions::default()
@@ -170,11 +183,12 @@ impl fmt::Display for ScheduleToken {
         let planted = self.planted.map_or(String::new(), plain);
         write!(
             f,
-            "{}{}~{}~{}.{}.{}~{}",
+            "{}{}~{}~{}.{}.{}.{}~{}",
             Self::PREFIX,
             self.subject,
             self.model.name(),
             self.threads,
+            self.ops,
             self.seed,
             self.schedule,
             dash(planted)
@@ -194,14 +208,27 @@ impl FromStr for ScheduleToken {
         let &["1t", subject, model, numbers, fault] = parts.as_slice() else {
             return Err(bad("form", text));
         };
-        let all: Vec<u64> = numbers.split('.').filter_map(|n| n.parse().ok()).collect();
-        let &[threads @ 1..=8, seed, schedule] = all.as_slice() else {
-            return Err(bad("threads.seed.schedule", numbers));
+        let all: Option<Vec<u64>> = numbers.split('.').map(|n| n.parse().ok()).collect();
+        let size = |threads: u64, ops: u64| {
+            let (threads, ops) = (usize::try_from(threads).ok()?, usize::try_from(ops).ok()?);
+            let few = (1..=MOST_THREADS).contains(&threads)
+                && (1..=MOST_OPERATIONS / threads).contains(&ops);
+            few.then_some((threads, ops))
+        };
+        let parsed = match all.as_deref() {
+            Some(&[threads, ops, seed, schedule]) => {
+                size(threads, ops).map(|size| (size, seed, schedule))
+            }
+            _ => None,
+        };
+        let Some(((threads, ops), seed, schedule)) = parsed else {
+            return Err(bad("threads.operations.seed.schedule", numbers));
         };
         Ok(Self {
             subject: subject.into(),
             model: Model::named(model).ok_or_else(|| bad("model", model))?,
-            threads: threads as usize,
+            threads,
+            ops,
             seed,
             schedule,
             planted: match fault {
@@ -214,7 +241,7 @@ impl FromStr for ScheduleToken {
 
 /// A fault's name without what would need quoting or separates parts of a token.
 fn plain(fault: &str) -> String {
-    fault.replace([' ', ':', '_', '~'], "-")
+    fault.replace([' ', ':', ',', '~'], "-")
 }
 
 fn planted(name: &str) -> Option<&'static str> {
@@ -253,12 +280,17 @@ fn parse_point(events: &str, decisions: &str) -> Result<Point, BadToken> {
     let (at, completed) = events
         .split_once('.')
         .ok_or_else(|| bad("crash point")(events))?;
+    let completed = match completed {
+        "0" => false,
+        "1" => true,
+        _ => return Err(bad("crash point")(events)),
+    };
     let mut point = Point {
         events: at.parse().map_err(|_| bad("crash point")(events))?,
-        completed: completed == "1",
+        completed,
         decisions: Vec::new(),
     };
-    for one in decisions.split('_').filter(|one| *one != "-") {
+    for one in decisions.split('_').filter(|_| decisions != "-") {
         let parsed = one.split_once(':').and_then(|(word, kept)| {
             Some(Decision {
                 word: u32::from_str_radix(word, 16).ok()?,
@@ -302,12 +334,13 @@ impl FromStr for Token {
         let model = Model::named(model).ok_or_else(|| bad("model", model))?;
         let mut of = workload.split('.');
         let id = (|| {
-            Some(WorkloadId {
+            let id = WorkloadId {
                 kind: Kind::named(of.next()?)?,
                 ops: of.next()?.parse().ok()?,
                 seed: of.next()?.parse().ok()?,
                 kept: None,
-            })
+            };
+            (of.next().is_none() && (1..=MOST_OPS).contains(&id.ops)).then_some(id)
         })();
         let mut workload = id.ok_or_else(|| bad("workload", workload))?;
         if kept != "-" {
@@ -319,7 +352,7 @@ impl FromStr for Token {
             workload.kept = Some(bits);
         }
         let mut mutation = Mutation::default();
-        for one in mutations.split('_').filter(|one| *one != "-") {
+        for one in mutations.split(',').filter(|_| mutations != "-") {
             if let Some(name) = one.strip_prefix("plant:") {
                 let fault = planted(name).ok_or_else(|| bad("planted fault", name))?;
                 mutation.planted = Some(fault);
@@ -374,14 +407,21 @@ mod tests {
             subject: "pool".into(),
             model: Model::Eadr,
             threads: 3,
+            ops: 4,
             seed: 9,
             schedule: 1234,
-            planted: None,
+            planted: Some("unlock before fence"),
         };
         let text = token.to_string();
         assert_eq!(text.parse::<ScheduleToken>(), Ok(token));
         for broken in [
-            text.replace("3.9", "9.9"),
+            text.replace("3.4.9", "9.4.9"),
+            text.replace("3.4.9", "0.4.9"),
+            text.replace("3.4.9", "3.22.9"),
+            text.replace("3.4.9", "3.0.9"),
+            text.replace("3.4.9", "3.x.4.9"),
+            text.replace("3.4.9", "3.4.9.9"),
+            text.replace("unlock", "lock"),
             text.replace("eadr", "x"),
             "1t~".into(),
         ] {
@@ -403,12 +443,12 @@ mod tests {
             },
             mutation: Mutation {
                 off: vec![Site {
-                    file: "crates/trees/src/lbtree/split.rs",
+                    file: "crates/trees/src/version_lock.rs",
                     line: 90,
                     column: 12,
                     kind: SiteKind::StoreFence,
                 }],
-                planted: None,
+                planted: Some("lbtree-header-first"),
             },
             point: Point {
                 events: 1234,
@@ -431,12 +471,23 @@ mod tests {
         assert_eq!(plain.to_string().parse::<Token>(), Ok(plain.clone()));
         for (part, broken) in [
             ("form", "nonsense".to_string()),
+            ("form", String::new()),
             ("version", text.replacen('1', "9", 1)),
             ("model", text.replace("armv8", "z80")),
             ("workload", text.replace("split.60", "split.x")),
+            ("workload", text.replace("split.60", "split.0")),
+            ("workload", text.replace("split.60", "split.100001")),
+            ("workload", text.replace("split.60", "split.60.60")),
             ("kept bits", text.replace("~d8~", "~zz~")),
             ("crash point", text.replace("1234.0", "1234")),
+            ("crash point", text.replace("1234.0", "1234.2")),
+            ("crash point", text.replace("1234.0", "-1.0")),
             ("list of decisions", text.replace("1a2f:1", "1a2f")),
+            ("list of decisions", text.replace("1a2f:1", "1a2f1a2f1:1")),
+            ("list of decisions", text.replace("1a2f:1", "1a2f:65536")),
+            ("list of decisions", text.replace("1a2f:1", "-")),
+            ("planted fault", text.replace("plant:lbtree", "plant:x")),
+            ("crash in recovery", format!("{text}~-")),
             (
                 "switched-off site",
                 text.replace(":store-fence", ":fencing"),

@@ -4,17 +4,24 @@ use crate::args::Crash;
 use crate::failure::{Failure, Outcome};
 use crate::progress;
 use bristlecone_crash::campaign::{self, Campaign, CampaignReport};
-use bristlecone_crash::concurrent::{self, ConcurrentOptions};
-use bristlecone_crash::mutants::{self, MutantOptions, MutantReport, Waste};
+use bristlecone_crash::concurrent::{self, ConcurrentOptions, MOST_OPERATIONS};
+use bristlecone_crash::mutants::{self, Mutant, MutantOptions, MutantReport, Waste};
 use bristlecone_crash::subject::FaultKind;
 use bristlecone_crash::subject::Subject;
 use bristlecone_crash::subjects;
 use bristlecone_crash::token::{ScheduleToken, Token};
 use bristlecone_crash::workload::Kind;
-use bristlecone_pmem::media::sim::Model;
+use bristlecone_pmem::media::sim::{Model, Site};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Operations in a workload, unless told.
+const OPS: usize = 60;
+/// Operations of each of several threads, unless told.
+const OPS_OF_A_THREAD: usize = 4;
+/// Schedules of several threads, unless told.
+const SCHEDULES: u64 = 2_000;
 
 /// What `--json` prints of an exploration.
 #[derive(Debug, Serialize)]
@@ -55,9 +62,18 @@ pub fn run(args: &Crash) -> Outcome {
     if let Some(token) = &args.replay {
         return replay(token);
     }
-    let chosen = subjects(&args.index)?;
+    if args.threads == 1 && args.schedules.is_some() {
+        return Err(Failure::Usage(
+            "--schedules: one thread has one schedule; add --threads 2 or more".into(),
+        ));
+    }
     let models = models(&args.model)?;
     let kinds = kinds(&args.workload)?;
+    planted(args)?;
+    let mut chosen = subjects(&args.index)?;
+    if args.threads > 1 {
+        chosen = concurrent_only(args, chosen)?;
+    }
     if args.mutants {
         return mutate(args, &chosen, &models, &kinds);
     }
@@ -111,13 +127,47 @@ fn subjects(names: &[String]) -> Outcome<Vec<Arc<dyn Subject>>> {
         };
         if found.is_empty() {
             return Err(Failure::Usage(format!(
-                "--index {name}: no such design; there are: all, {}",
+                "--index {name:?}: no such design; there are: all, {}",
                 subjects::names().join(", ")
             )));
         }
-        chosen.extend(found.into_iter().map(Arc::from));
+        for one in found {
+            // Named twice, explored once.
+            if chosen.iter().all(|known| known.name() != one.name()) {
+                chosen.push(Arc::from(one));
+            }
+        }
     }
     Ok(chosen)
+}
+
+/// The designs that threads may share, for a run with threads; others are left out unless they were named.
+fn concurrent_only(args: &Crash, chosen: Vec<Arc<dyn Subject>>) -> Outcome<Vec<Arc<dyn Subject>>> {
+    if args.nested || args.workload != "all" {
+        eprintln!(
+            "note: threads have programs of their own and crash once: --workload and --nested change nothing"
+        );
+    }
+    let most = MOST_OPERATIONS / args.threads;
+    if let Some(ops) = args.ops.filter(|ops| *ops > most) {
+        return Err(Failure::Usage(format!(
+            "--ops {ops}: {} threads do at most {most} operations each ({MOST_OPERATIONS} together)",
+            args.threads
+        )));
+    }
+    let (together, alone): (Vec<_>, Vec<_>) =
+        chosen.into_iter().partition(|subject| subject.concurrent());
+    for subject in alone {
+        let name = subject.name();
+        if together.is_empty() || args.index.contains(&name) {
+            return Err(Failure::Usage(format!(
+                "--threads {}: {name} takes one thread at a time; choose others with --index",
+                args.threads
+            )));
+        }
+        eprintln!("note: {name} takes one thread at a time and is left out");
+    }
+    Ok(together)
 }
 
 fn models(name: &str) -> Outcome<Vec<Model>> {
@@ -126,7 +176,7 @@ fn models(name: &str) -> Outcome<Vec<Model>> {
         name => Model::named(name).map(|model| vec![model]).ok_or_else(|| {
             let known: Vec<&str> = Model::ALL.iter().map(|model| model.name()).collect();
             Failure::Usage(format!(
-                "--model {name}: no such persistency model; there are: all, {}",
+                "--model {name:?}: no such persistency model; there are: all, {}",
                 known.join(", ")
             ))
         }),
@@ -139,7 +189,7 @@ fn kinds(name: &str) -> Outcome<Vec<Kind>> {
         name => Kind::named(name).map(|kind| vec![kind]).ok_or_else(|| {
             let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
             Failure::Usage(format!(
-                "--workload {name}: no such workload; there are: all, {}",
+                "--workload {name:?}: no such workload; there are: all, {}",
                 known.join(", ")
             ))
         }),
@@ -170,7 +220,7 @@ fn explore(
     let campaign = Campaign {
         model,
         kinds: kinds.to_vec(),
-        ops: args.ops,
+        ops: args.ops.unwrap_or(OPS),
         seed: args.seed,
         nested: args.nested,
         workers: workers(),
@@ -213,20 +263,17 @@ fn explore_threads(
     model: Model,
     budget: Option<Duration>,
 ) -> Outcome<Explored> {
-    if !subject.concurrent() {
-        return Err(Failure::Usage(format!(
-            "--threads {}: {} takes one thread at a time; choose others with --index",
-            args.threads,
-            subject.name()
-        )));
-    }
-    let schedules = args.schedules;
+    let schedules = args.schedules.unwrap_or(SCHEDULES);
     let bar = progress::steps("schedules", schedules);
     bar.set_message(format!("{}, {}", subject.name(), model.name()));
     let options = ConcurrentOptions {
         model,
         threads: args.threads,
         schedules,
+        ops_per_thread: args
+            .ops
+            .unwrap_or(OPS_OF_A_THREAD)
+            .min(MOST_OPERATIONS / args.threads),
         seed: args.seed,
         budget,
         planted: planted(args)?,
@@ -239,6 +286,7 @@ fn explore_threads(
             subject: subject.name(),
             model,
             threads: args.threads,
+            ops: options.ops_per_thread,
             seed: args.seed,
             schedule,
             planted: options.planted,
@@ -320,7 +368,7 @@ fn summary(
         index: subject.name(),
         model: model.name(),
         workload: args.workload.clone(),
-        ops: args.ops,
+        ops: args.ops.unwrap_or(OPS),
         threads: 1,
         workloads: report.workloads,
         crash_points: totals.crash_points,
@@ -338,14 +386,28 @@ fn summary(
     }
 }
 
+/// The design that a token names.
+fn replayed(name: &str) -> Outcome<Box<dyn Subject>> {
+    subjects::named(name).ok_or_else(|| {
+        Failure::Usage(format!(
+            "--replay: the token is for {name:?}; there are: {}",
+            subjects::names().join(", ")
+        ))
+    })
+}
+
 fn replay(text: &str) -> Outcome {
     if text.starts_with(ScheduleToken::PREFIX) {
         let token: ScheduleToken = text
             .parse()
             .map_err(|e| Failure::Usage(format!("--replay: {e}")))?;
-        let subject = subjects::named(&token.subject).ok_or_else(|| {
-            Failure::Usage(format!("--replay: no design is called {:?}", token.subject))
-        })?;
+        let subject = replayed(&token.subject)?;
+        if !subject.concurrent() {
+            return Err(Failure::Usage(format!(
+                "--replay: {} takes one thread at a time, the token is one of threads",
+                token.subject
+            )));
+        }
         let violation = concurrent::replay(&*subject, &token.options(), token.schedule);
         let Some(violation) = violation else {
             eprintln!("this schedule goes well now");
@@ -357,8 +419,9 @@ fn replay(text: &str) -> Outcome {
     let token: Token = text
         .parse()
         .map_err(|e| Failure::Usage(format!("--replay: {e}")))?;
+    replayed(&token.subject)?;
     match campaign::replay_token(&token) {
-        Err(fault) => Err(Failure::new(format!("--replay: {fault}"))),
+        Err(what) => Err(Failure::new(format!("--replay: {what}"))),
         Ok(None) => {
             eprintln!("this image is recovered well now");
             Ok(())
@@ -379,7 +442,7 @@ fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[
         bar.set_message(format!("{}, {}", subject.name(), model.name()));
         let options = MutantOptions {
             model,
-            ops: args.ops,
+            ops: args.ops.unwrap_or(OPS),
             kinds: kinds.to_vec(),
             seeds: (0..3).map(|i| args.seed.wrapping_add(i)).collect(),
             workers: workers(),
@@ -400,6 +463,10 @@ fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[
         return Err(Failure::Reported);
     }
     Ok(())
+}
+
+fn file_and_line(site: &Site) -> String {
+    format!("{}:{}", site.file, site.line)
 }
 
 fn report_mutants(
@@ -450,11 +517,18 @@ fn report_mutants(
         sites: report.sites,
         orderings: report.orderings,
         killed,
-        survivors: report.survivors.iter().map(ToString::to_string).collect(),
+        survivors: report
+            .survivors
+            .iter()
+            .filter_map(|mutant| match mutant {
+                Mutant::Off(site) => Some(file_and_line(site)),
+                _ => None, // orderings that nothing notices are independent, no survivors
+            })
+            .collect(),
         waste: report
             .waste
             .iter()
-            .map(|waste| format!("{}:{}", waste.site.file, waste.site.line))
+            .map(|waste| file_and_line(&waste.site))
             .collect(),
         images: report.images,
         seconds: took.as_secs_f64(),

@@ -408,15 +408,21 @@ impl Images {
             .collect()
     }
 
-    /// Decides words as they were decided before.
-    pub(super) fn impose(&mut self, memory: &impl Memory, decisions: &[Decision]) {
-        for decision in decisions {
-            if self.is_open(decision.word)
-                && let Some(&open) = self.index.get(&decision.word)
-            {
+    /// Decides words as they were decided before; those decided already stay. False if some word has
+    /// nothing to decide, or fewer stores: the decisions are another image's, and the rest was left.
+    pub(super) fn impose(&mut self, memory: &impl Memory, decisions: &[Decision]) -> bool {
+        decisions.iter().all(|decision| {
+            let Some(&open) = self.index.get(&decision.word) else {
+                return false;
+            };
+            if self.is_open(decision.word) {
+                if usize::from(decision.kept) > self.range(open).len() {
+                    return false;
+                }
                 self.settle(memory, open, decision.kept);
             }
-        }
+            true
+        })
     }
 
     pub(super) fn set_strategy(&mut self, strategy: Strategy) {

@@ -427,10 +427,11 @@ impl Simulation {
         self.shared.state.borrow().images.decisions(mark)
     }
 
-    /// Decides words as they were decided before.
-    pub fn impose(&self, decisions: &[Decision]) {
+    /// Decides words as they were decided before. False if they are the decisions of another image: a word
+    /// has nothing to decide, or not that many stores.
+    pub fn impose(&self, decisions: &[Decision]) -> bool {
         let mut state = self.shared.state.borrow_mut();
-        state.images.impose(&self.shared.words(), decisions);
+        state.images.impose(&self.shared.words(), decisions)
     }
 }
 
