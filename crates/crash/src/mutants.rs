@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Further seeds that a mutant is tried on which the given ones do not notice.
-const MORE_SEEDS: usize = 12;
+const MORE_SEEDS: usize = 40;
 
 /// How mutants are explored.
 #[derive(Clone, Debug)]
