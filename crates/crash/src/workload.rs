@@ -183,7 +183,7 @@ impl Workload {
             }
             Kind::Drain => {
                 // All of a few keys at random, or many neighbours: one leaf after another.
-                let neighbours = seed % 2 == 0 && step > 1;
+                let neighbours = seed.is_multiple_of(2) && step > 1;
                 let n = if neighbours {
                     2 * range
                 } else {
