@@ -14,11 +14,12 @@
 //! shares with the points before it were all visited.
 //!
 //! # Crashes in recovery
-//! Recovery's own trace is explored in the same way, below the image that it recovered, once (depth 2), up
-//! to [`NESTED_MOST`] images; how many of its points were exhaustive is counted apart. Operations after
-//! recovery are not crashed.
+//! The trace of recovery and of an operation after it is explored in the same way, below the image that
+//! was recovered, once (depth 2), up to some number of images; how many of its points were exhaustive is
+//! counted apart. See [`recovery`].
 
-use crate::mutants::sites_of;
+mod recovery;
+
 use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, power_off, progress};
 use crate::quiet::{self, Caught};
 use crate::record::{Action, Mutation, Recording, Step, make_dirty};
@@ -32,11 +33,6 @@ use std::time::Instant;
 
 /// Most images of a crash point in a creation, before they are sampled.
 const CREATING: usize = 50;
-/// Most images of one crash point in a recovery.
-const NESTED_AT_A_POINT: u64 = 32;
-/// Most images of all crash points in one recovery.
-const NESTED_MOST: u64 = 400;
-
 /// How a recording is explored.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -536,12 +532,7 @@ impl<'a> Worker<'a> {
             .totals
             .images
             .is_multiple_of(self.options.thorough_every.max(1));
-        let nested = thorough && self.options.nested;
-        if nested {
-            sim.start_trace();
-        }
-        let result = self.check(&crash.expected, thorough, nested);
-        sim.set_sink(None);
+        let result = self.check(&crash.expected, thorough);
         self.totals.images += 1;
         match result {
             Err(fault) => {
@@ -549,14 +540,13 @@ impl<'a> Worker<'a> {
                 let violation = self.violation(crash, fault, point, None);
                 self.totals.count(violation);
             }
-            Ok(trace) if !trace.is_empty() => {
-                self.totals.recovery_sites.extend(sites_of(&trace));
+            Ok(()) if thorough && self.options.nested => {
                 let decisions = sim.decisions(start);
                 sim.roll_back(opened);
                 sim.impose(&decisions);
-                self.crash_in_recovery(crash, start, &trace, depth_first);
+                self.crash_in_recovery(crash, start, opened, depth_first);
             }
-            Ok(_) => {}
+            Ok(()) => {}
         }
         sim.roll_back(opened);
     }
@@ -569,89 +559,15 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The crash points of a recovery, whose image is in memory.
-    fn crash_in_recovery(
-        &mut self,
-        crash: &Crash<'_>,
-        start: Mark,
-        trace: &[Event],
-        depth_first: bool,
-    ) {
-        let sim = self.sim.clone();
-        let base = if depth_first {
-            sim.depth()
-        } else {
-            sim.set_strategy(Strategy::DepthFirst);
-            0
-        };
-        let outer = self.point(crash, start);
-        let mut pending = Pending::new(self.options.model, self.subject.unit());
-        let before = self.totals.nested_images;
-        // The image itself is the one before the first event.
-        let mut covered = true;
-        self.totals.nested_points += trace.len() as u64;
-        for (i, event) in trace.iter().enumerate() {
-            Self::advance(&sim, &mut pending, event);
-            let Some(newest) = adds(event, &pending) else {
-                self.totals.nested_exhaustive_points += u64::from(covered);
-                continue;
-            };
-            let inner_start = sim.mark();
-            let from = sim.expose(&pending, newest);
-            let opened = sim.mark();
-            let mut images = 0;
-            let all = loop {
-                sim.begin_image(base);
-                let result = self.check(&crash.expected, false, false);
-                images += 1;
-                self.totals.images += 1;
-                self.totals.nested_images += 1;
-                if let Err(fault) = result {
-                    let inner = Point {
-                        events: i + 1,
-                        completed: false,
-                        decisions: sim.decisions(inner_start),
-                    };
-                    let inner = Some((inner, &pending));
-                    let violation = self.violation(crash, fault, outer.clone(), inner);
-                    self.totals.count(violation);
-                }
-                sim.roll_back(opened);
-                if !sim.next_image(base) {
-                    break !sim.diverged();
-                }
-                if images >= NESTED_AT_A_POINT || self.enough() {
-                    break false;
-                }
-            };
-            sim.forget_below(base);
-            sim.roll_back(inner_start);
-            sim.close(from);
-            covered = Visited::of(newest, all).covers(covered);
-            self.totals.nested_exhaustive_points += u64::from(covered);
-            let tried = self.totals.nested_images - before;
-            if self.enough() || tried >= NESTED_MOST {
-                return;
-            }
-        }
-    }
-
-    /// Recovers what is in memory and asks the oracles. Returns recovery's trace, if wanted.
-    fn check(
-        &mut self,
-        expected: &Expected<'_>,
-        thorough: bool,
-        traced: bool,
-    ) -> Result<Vec<Event>, Fault> {
+    /// Recovers what is in memory and asks the oracles.
+    fn check(&mut self, expected: &Expected<'_>, thorough: bool) -> Result<(), Fault> {
         let (subject, sim) = (self.subject, self.sim.clone());
         let mut observed = std::mem::take(&mut self.observed);
         sim.set_frozen(false);
         sim.set_thread(0);
         sim.set_limit(RECOVERY_STEPS);
         let result = quietly(|| {
-            let opened = subject.open()?;
-            let trace = if traced { sim.take_trace() } else { Vec::new() };
-            let live = match opened {
+            let live = match subject.open()? {
                 Opened::Live(live) => live,
                 Opened::Absent if expected.creating => {
                     if thorough {
@@ -662,7 +578,7 @@ impl<'a> Worker<'a> {
                         sim.set_frozen(true);
                         drop(made);
                     }
-                    return Ok(trace);
+                    return Ok(());
                 }
                 Opened::Absent => {
                     return Err(Fault::new(FaultKind::Lost, "the structure is not there"));
@@ -673,10 +589,10 @@ impl<'a> Worker<'a> {
                 .and_then(|()| expected.check(&observed));
             if right.is_err() || !thorough {
                 power_off(&sim, live);
-                return right.map(|()| trace);
+                return right;
             }
             let live = again(subject, &sim, live, &observed)?;
-            progress(subject, &sim, live, &observed).map(|()| trace)
+            progress(subject, &sim, live, &observed)
         });
         self.observed = observed;
         // Whatever a panic left open must not write either.
@@ -737,18 +653,17 @@ impl<'a> Worker<'a> {
             sim.set_strategy(Strategy::Oldest);
             sim.impose(&point.decisions);
             if let Some(inner) = nested {
-                sim.start_trace();
-                let trace = self.check(&crash.expected, false, true).unwrap_or_default();
-                sim.set_sink(None);
+                let rerun = self.rerun();
                 sim.roll_back(start);
                 sim.impose(&point.decisions);
                 let mut pending = Pending::new(self.options.model, self.subject.unit());
-                for event in trace.iter().take(inner.events) {
+                for event in rerun.events().iter().take(inner.events) {
                     Self::advance(&sim, &mut pending, event);
                 }
+                let expected = rerun.expected(crash.expected, inner.events, inner.completed);
                 let again = sim.expose(&pending, None);
                 sim.impose(&inner.decisions);
-                if let Err(fault) = self.check(&crash.expected, false, false) {
+                if let Err(fault) = self.check(&expected, false) {
                     let found = self.violation(
                         &crash,
                         fault,
@@ -759,7 +674,7 @@ impl<'a> Worker<'a> {
                 }
                 sim.roll_back(start);
                 sim.close(again);
-            } else if let Err(fault) = self.check(&crash.expected, true, false) {
+            } else if let Err(fault) = self.check(&crash.expected, true) {
                 let found = self.violation(&crash, fault, point.clone(), None);
                 self.totals.count(found);
             }

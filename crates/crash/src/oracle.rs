@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Accesses that recovery may take before it counts as hanging.
 pub const RECOVERY_STEPS: u64 = 4_000_000;
 /// Accesses that one operation may take after recovery.
-const OPERATION_STEPS: u64 = 400_000;
+pub(crate) const OPERATION_STEPS: u64 = 400_000;
 
 /// What is right after a crash.
 #[derive(Clone, Copy, Debug)]
