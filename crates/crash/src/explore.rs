@@ -545,14 +545,9 @@ impl<'a> Worker<'a> {
             Ok(()) if thorough && self.options.nested => {
                 let decisions = sim.decisions(start);
                 sim.roll_back(opened);
-<<<<<<< HEAD
                 let same = sim.impose(&decisions);
                 debug_assert!(same, "they were decided here");
-                self.crash_in_recovery(crash, start, &trace, depth_first);
-=======
-                sim.impose(&decisions);
                 self.crash_in_recovery(crash, start, opened, depth_first);
->>>>>>> review
             }
             Ok(()) => {}
         }
@@ -650,8 +645,8 @@ impl<'a> Worker<'a> {
             }
             let here = point.events > step.begin && point.events <= step.end;
             let ends_empty = point.completed && point.events == step.end;
-<<<<<<< HEAD
-            if !(here || ends_empty) {
+            let begins = !point.completed && point.events == 0;
+            if !(here || ends_empty || begins) {
                 continue;
             }
             if point.completed && point.events != step.end {
@@ -660,28 +655,7 @@ impl<'a> Worker<'a> {
                     point.events, step.action, step.end
                 ));
             }
-            let crash = Crash {
-                step: number,
-                events: point.events,
-                completed: point.completed,
-                expected: Expected {
-                    before: if point.completed {
-                        &step.after
-                    } else {
-                        &step.before
-                    },
-                    after: &step.after,
-                    creating: step.action == Action::Create && !point.completed,
-                },
-                pending: &pending,
-            };
-=======
-            let begins = !point.completed && point.events == 0;
-            if !(here || ends_empty || begins) {
-                continue;
-            }
             let crash = Crash::at(number, step, point.events, point.completed, &pending);
->>>>>>> review
             sim.note_changes(true);
             let start = sim.mark();
             let from = sim.expose(&pending, None);
@@ -697,33 +671,24 @@ impl<'a> Worker<'a> {
                 sim.roll_back(start);
                 sim.impose(&point.decisions);
                 let mut pending = Pending::new(self.options.model, self.subject.unit());
-<<<<<<< HEAD
-                let Some(before) = trace.get(..inner.events) else {
+                let Some(before) = rerun.events().get(..inner.events) else {
                     return Err(format!(
                         "recovery has {} events, not {}",
-                        trace.len(),
+                        rerun.events().len(),
                         inner.events
                     ));
                 };
                 for event in before {
-=======
-                for event in rerun.events().iter().take(inner.events) {
->>>>>>> review
                     Self::advance(&sim, &mut pending, event);
                 }
                 let expected = rerun.expected(crash.expected, inner.events, inner.completed);
                 let again = sim.expose(&pending, None);
-<<<<<<< HEAD
                 if !sim.impose(&inner.decisions) {
                     return Err(format!(
                         "other stores are pending after event {} of recovery",
                         inner.events
                     ));
                 }
-                if let Err(fault) = self.check(&crash.expected, false, false) {
-                    let found = self.violation(&crash, fault, point.clone(), Some(inner.clone()));
-=======
-                sim.impose(&inner.decisions);
                 if let Err(fault) = self.check(&expected, false) {
                     let found = self.violation(
                         &crash,
@@ -731,7 +696,6 @@ impl<'a> Worker<'a> {
                         point.clone(),
                         Some((inner.clone(), &pending)),
                     );
->>>>>>> review
                     self.totals.count(found);
                 }
                 sim.roll_back(start);
