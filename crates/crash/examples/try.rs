@@ -15,7 +15,7 @@ fn main() {
                 model,
                 ops: 60,
                 kinds: Kind::ALL.to_vec(),
-                seeds: vec![1, 2],
+                seeds: vec![1, 2, 3],
                 workers: 2,
                 patience: Duration::from_secs_f64(a[4].parse().unwrap()),
             };

@@ -13,7 +13,7 @@
 //! nothing to wait for.
 
 use crate::concurrent::{self, ConcurrentOptions};
-use crate::explore::{Options, Totals, Violation, explore};
+use crate::explore::{Options, Violation, explore};
 use crate::record::{Mutation, Recording, record};
 use crate::subject::Subject;
 use crate::workload::{Kind, Workload};
@@ -23,6 +23,9 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Further seeds that a mutant is tried on which the given ones do not notice.
+const MORE_SEEDS: usize = 40;
 
 /// How mutants are explored.
 #[derive(Clone, Debug)]
@@ -313,7 +316,12 @@ fn try_mutant(
     recorded: &[Recorded],
     mutant: Mutant,
 ) -> Fate {
-    let until = Instant::now() + options.patience;
+    let patience = match mutant {
+        Mutant::Off(_) => options.patience,
+        // Many of these are independent, and the others are noticed soon.
+        Mutant::EarlyPublish(..) | Mutant::Swap(..) => options.patience / 4,
+    };
+    let until = Instant::now() + patience;
     let mut images = 0;
     // First where the mutant is at work, quickly; then thoroughly, crashes in recovery included.
     let mut order: Vec<&Recorded> = recorded.iter().collect();
@@ -321,59 +329,73 @@ fn try_mutant(
         Mutant::Off(site) => !r.sites.contains(&site),
         _ => !orderings_of(&r.recording).contains(&mutant),
     });
-    for (bound, thorough_every, nested) in [(200, 60, false), (400, 3, true), (2000, 1, true)] {
-        for r in &order {
-            let (recording, mutation) = match mutant {
-                Mutant::Off(site) => {
-                    let mutation = Mutation {
-                        off: vec![site],
-                        planted: None,
-                    };
-                    match record(subject, &r.workload, &mutation) {
-                        Ok(recording) => (recording, mutation),
-                        Err(_) => {
-                            return Fate {
-                                outcome: Outcome::FailedLive,
-                                images,
-                            };
-                        }
-                    }
+    let mut fate = |r: &Recorded, bound, thorough_every, nested| {
+        let (recording, mutation) = match mutant {
+            Mutant::Off(site) => {
+                let mutation = Mutation {
+                    off: vec![site],
+                    planted: None,
+                };
+                match record(subject, &r.workload, &mutation) {
+                    Ok(recording) => (recording, mutation),
+                    Err(_) => return Some(Outcome::FailedLive),
                 }
-                ordering => match reordered(&r.recording, ordering) {
-                    Some(recording) => (recording, Mutation::default()),
-                    None => continue,
-                },
-            };
-            let explored = Options {
-                nested,
-                bound,
-                samples: 16,
-                thorough_every,
-                deadline: Some(until),
-                stop_at_first: true,
-                mutation,
-                ..Options::new(options.model)
-            };
-            let Totals {
-                found, images: n, ..
-            } = explore(subject, &recording, &explored, &|_| {});
-            images += n;
-            if let Some(violation) = found.into_iter().next() {
-                return Fate {
-                    outcome: Outcome::Killed(Box::new(violation)),
-                    images,
-                };
             }
-            if Instant::now() > until {
-                return Fate {
-                    outcome: Outcome::Survived,
-                    images,
-                };
+            ordering => (reordered(&r.recording, ordering)?, Mutation::default()),
+        };
+        let explored = Options {
+            nested,
+            bound,
+            samples: 16,
+            thorough_every,
+            deadline: Some(until),
+            stop_at_first: true,
+            mutation,
+            ..Options::new(options.model)
+        };
+        let totals = explore(subject, &recording, &explored, &|_| {});
+        images += totals.images;
+        let violation = totals.found.into_iter().next()?;
+        Some(Outcome::Killed(Box::new(violation)))
+    };
+    let outcome = (|| {
+        for (bound, thorough_every, nested) in [(200, 60, false), (400, 3, true)] {
+            for r in &order {
+                let killed = fate(r, bound, thorough_every, nested);
+                if killed.is_some() || Instant::now() > until {
+                    return killed;
+                }
             }
         }
-    }
+        // Then workloads that no one else needs.
+        let first = options.seeds.iter().max().map_or(0, |seed| seed + 1);
+        for seed in (first..).take(MORE_SEEDS) {
+            for kind in &options.kinds {
+                let workload = Workload::generate(*kind, options.ops, seed, subject);
+                let recording = record(subject, &workload, &Mutation::default()).ok()?;
+                let r = Recorded {
+                    sites: sites_of(&recording.events),
+                    workload,
+                    recording,
+                };
+                let at_work = match mutant {
+                    Mutant::Off(site) => r.sites.contains(&site),
+                    _ => orderings_of(&r.recording).contains(&mutant),
+                };
+                let killed = if at_work {
+                    fate(&r, 200, 60, false)
+                } else {
+                    None
+                };
+                if killed.is_some() || Instant::now() > until {
+                    return killed;
+                }
+            }
+        }
+        None
+    })();
     Fate {
-        outcome: Outcome::Survived,
+        outcome: outcome.unwrap_or(Outcome::Survived),
         images,
     }
 }

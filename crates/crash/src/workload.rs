@@ -46,13 +46,15 @@ pub enum Kind {
     Update,
     /// Smallest and largest keys, and neighbours.
     Boundary,
+    /// Full nodes split while nodes with one entry go.
+    Churn,
     /// Batches, clean closing and reopening, giving space back.
     Upkeep,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Mixed,
         Self::Split,
         Self::Merge,
@@ -60,6 +62,7 @@ impl Kind {
         Self::Drain,
         Self::Update,
         Self::Boundary,
+        Self::Churn,
         Self::Upkeep,
     ];
 
@@ -74,6 +77,7 @@ impl Kind {
             Self::Drain => "drain",
             Self::Update => "update",
             Self::Boundary => "boundary",
+            Self::Churn => "churn",
             Self::Upkeep => "upkeep",
         }
     }
@@ -116,8 +120,8 @@ impl Workload {
         let step = if most / STEP < 256 { 1 } else { STEP };
         let range = (most / step).clamp(1, 96);
         let mut w = Self {
-            creation: kind == Kind::Upkeep,
-            dirty: kind == Kind::Upkeep && seed % 2 == 1,
+            creation: kind == Kind::Upkeep && seed % 2 == 1,
+            dirty: kind == Kind::Upkeep && seed % 4 == 3,
             ..Self::default()
         };
         let key = |rng: &mut Rng| rng.below(range) * step + rng.below(2.min(step));
@@ -178,14 +182,33 @@ impl Workload {
                 }
             }
             Kind::Drain => {
-                let mut keys: Vec<u64> = (0..range.min(ops as u64 * 3 / 4)).collect();
-                for k in &keys {
-                    w.setup.push(Op::Upsert(k * step, value(&mut rng)));
+                // All of a few keys at random, or many neighbours: one leaf after another.
+                let neighbours = seed % 2 == 0 && step > 1;
+                let n = if neighbours {
+                    2 * range
+                } else {
+                    range.min(ops as u64 * 3 / 4)
+                };
+                let nth = |i: u64| {
+                    if neighbours {
+                        i / 2 * step + i % 2
+                    } else {
+                        i * step
+                    }
+                };
+                let mut keys: Vec<u64> = (0..n).map(nth).collect();
+                for key in &keys {
+                    w.setup.push(Op::Upsert(*key, value(&mut rng)));
                 }
-                for i in (1..keys.len()).rev() {
-                    keys.swap(i, rng.below(i as u64 + 1) as usize);
+                if neighbours {
+                    keys.rotate_left(rng.below(n) as usize);
+                    keys.truncate(ops);
+                } else {
+                    for i in (1..keys.len()).rev() {
+                        keys.swap(i, rng.below(i as u64 + 1) as usize);
+                    }
                 }
-                w.ops.extend(keys.iter().map(|k| Op::Remove(k * step)));
+                w.ops.extend(keys.into_iter().map(Op::Remove));
                 while w.ops.len() < ops {
                     w.ops.push(Op::Insert(key(&mut rng), value(&mut rng)));
                 }
@@ -220,22 +243,60 @@ impl Workload {
                     });
                 }
             }
+            Kind::Churn => {
+                // Ascending insertion leaves half-full nodes; as many keys between fill some of them.
+                // Of others all but one key in seven goes.
+                let keys: Vec<u64> = (0..range).map(|i| i * step).collect();
+                for k in &keys {
+                    w.setup.push(Op::Upsert(*k, value(&mut rng)));
+                }
+                let cut = range / 2;
+                let mut single = Vec::new();
+                for (i, k) in keys.iter().enumerate() {
+                    if (i as u64) < cut {
+                        w.setup
+                            .push(Op::Upsert(k + 1.min(step - 1), value(&mut rng)));
+                    } else if i % 7 == 3 {
+                        single.push(*k);
+                    } else {
+                        w.setup.push(Op::Remove(*k));
+                    }
+                }
+                for i in 0..ops {
+                    let n = single.len() as u64;
+                    w.ops.push(if i % 2 == 0 || n == 0 {
+                        Op::Upsert(rng.below((cut * step).max(1)), value(&mut rng))
+                    } else {
+                        Op::Remove(single.swap_remove(rng.below(n) as usize))
+                    });
+                }
+            }
             Kind::Upkeep => {
+                if !w.creation {
+                    for i in 0..24 + rng.below(2 * range) {
+                        let k = i % range * step + i / range % step;
+                        w.setup.push(Op::Upsert(k, value(&mut rng)));
+                    }
+                }
+                // Grows and shrinks by turns, so that what a closing saves differs from one to the next.
+                let mut at = rng.below(range);
                 for i in 0..ops {
                     let (k, v) = (key(&mut rng), value(&mut rng));
-                    w.ops.push(match (i + 1) % 12 {
-                        6 => Op::Reopen,
+                    let growing = i / 9 % 2 == 0;
+                    w.ops.push(match (i + 1) % 9 {
+                        0 if rng.below(3) > 0 => Op::Reopen,
                         0 => Op::Compact,
-                        _ => match rng.below(8) {
-                            0 | 1 => Op::Batch {
-                                first: k,
-                                step: 1,
-                                count: (2 + rng.below(12)).min(most.saturating_sub(k).max(1)),
-                                value: v,
-                            },
-                            2..5 => Op::Upsert(k, v),
-                            _ => Op::Remove(k),
+                        _ if growing && rng.below(2) == 0 => Op::Batch {
+                            first: k,
+                            step: 1,
+                            count: (2 + rng.below(12)).min(most.saturating_sub(k).max(1)),
+                            value: v,
                         },
+                        _ if growing => Op::Upsert(k, v),
+                        _ => {
+                            at += 1;
+                            Op::Remove(at % range * step + at % 2)
+                        }
                     });
                 }
             }

@@ -444,9 +444,9 @@ fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[
             model,
             ops: args.ops.unwrap_or(OPS),
             kinds: kinds.to_vec(),
-            seeds: vec![args.seed, args.seed.wrapping_add(1)],
+            seeds: (0..3).map(|i| args.seed.wrapping_add(i)).collect(),
             workers: workers(),
-            patience: Duration::from_secs_f64(args.budget.unwrap_or(20.0)),
+            patience: Duration::from_secs_f64(args.budget.unwrap_or(5.0)),
         };
         let report = mutants::mutants(&**subject, &companions, &options, &|done, of| {
             bar.set_length(of as u64);

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip_and_choice_of_copy() {
+    fn round_trip_and_choice_with_copy() {
         let path = Path::new("p");
         let old = sample().encode();
         let new = Superblock {

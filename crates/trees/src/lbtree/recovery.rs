@@ -29,6 +29,10 @@ const LANES: usize = 12;
 pub(super) const fn first_interval<M: Media>() -> u64 {
     if M::TRACED { 2 } else { 64 }
 }
+/// Root words that are used for positions; few on a simulated medium, so that they are used again.
+const fn slots_used<M: Media>() -> usize {
+    if M::TRACED { 3 } else { POSITION_COUNT }
+}
 /// How full recovery leaves inner nodes.
 pub(super) const INNER_FILL: Fill = match Fill::percent(85) {
     Some(fill) => fill,
@@ -53,7 +57,7 @@ impl Positions {
         Self {
             at: [0; POSITION_COUNT],
             by_time: Vec::new(),
-            spare: (0..POSITION_COUNT).rev().collect(),
+            spare: (0..slots_used::<M>()).rev().collect(),
             interval: first_interval::<M>(),
         }
     }
@@ -64,7 +68,7 @@ impl Positions {
             // Twice the distance from here on: every other position may be overwritten. It stays
             // valid until it is.
             self.interval *= 2;
-            let mut kept = Vec::with_capacity(POSITION_COUNT);
+            let mut kept = Vec::with_capacity(self.by_time.len());
             for (i, slot) in self.by_time.drain(..).enumerate() {
                 if i % 2 == 0 {
                     kept.push(slot)
@@ -95,8 +99,9 @@ impl Positions {
     pub(super) fn spread<M: Media>(leaves: impl ExactSizeIterator<Item = u32>) -> Self {
         let mut positions = Self::new::<M>();
         let (n, least) = (leaves.len() as u64, positions.interval);
-        positions.interval = (n / POSITION_COUNT as u64 * 2).max(least);
-        let every = n.div_ceil(POSITION_COUNT as u64).max(least) as usize;
+        let slots = positions.spare.len() as u64;
+        positions.interval = (n / slots * 2).max(least);
+        let every = n.div_ceil(slots).max(least) as usize;
         for leaf in leaves.skip(every).step_by(every) {
             let Some(slot) = positions.spare.pop() else {
                 break;
@@ -111,7 +116,7 @@ impl Positions {
     pub(super) fn load<M: Media>(root: &Root<M>, leaves: u64) -> Self {
         let mut positions = Self {
             spare: Vec::new(),
-            interval: (leaves / POSITION_COUNT as u64 * 2).max(first_interval::<M>()),
+            interval: (leaves / slots_used::<M>() as u64 * 2).max(first_interval::<M>()),
             ..Self::new::<M>()
         };
         for (slot, off) in recorded(root).into_iter().enumerate() {
@@ -120,7 +125,8 @@ impl Positions {
                     positions.at[slot] = leaf;
                     positions.by_time.push(slot);
                 }
-                _ => positions.spare.push(slot),
+                _ if slot < slots_used::<M>() => positions.spare.push(slot),
+                _ => {}
             }
         }
         positions

@@ -104,8 +104,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             let word = self.root().word(super::POSITIONS + i);
             // ORDERING: Relaxed; read by recovery only.
             debug_assert_eq!(word.load(self.pm(), Ordering::Relaxed), offset(handle));
-            // PERSIST: (in `publish`) no position names the leaf, before it leaves the chain.
-            word.publish(self.pm(), 0);
+            // ORDERING: Relaxed; as above.
+            word.store(self.pm(), 0, Ordering::Relaxed);
+            // PERSIST: no position names the leaf; fenced with the inactive side, before the leaf leaves
+            // the chain.
+            self.pm().flush_of(word);
         }
     }
 }

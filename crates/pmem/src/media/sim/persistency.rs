@@ -143,11 +143,10 @@ impl Pending {
                 if self.model != Model::ArmV8 {
                     self.epoch += 1;
                 }
-                let pair = if self.unit >= 16 { self.seq + 1 } else { 0 };
+                // A half that does not change is kept with the other: what was there is older.
+                let whole = self.unit >= 16 && old != new;
+                let pair = if whole { self.seq + 1 } else { 0 };
                 let word = (at / 8) as u32;
-                // If only one half changes there is nothing to tear.
-                let both = old as u64 != new as u64 && old >> 64 != new >> 64;
-                let pair = if both { pair } else { 0 };
                 self.push(word, old as u64, new as u64, pair, event);
                 self.push(
                     word + 1,
@@ -157,6 +156,7 @@ impl Pending {
                     event,
                 );
             }
+            EventKind::Flush { .. } if self.model == Model::Eadr => {}
             EventKind::Flush { line } => {
                 let line = (line / LINE as u64) as u32;
                 let seq = self.seq;
@@ -198,7 +198,9 @@ impl Pending {
         let others = self.domains.iter().filter(|(of, _)| **of != thread);
         let left: Vec<(u32, u32)> = others
             .filter_map(|(of, stores)| {
-                let last = stores.iter().rfind(|store| words.contains(&store.word))?;
+                let met = stores.iter().rfind(|store| words.contains(&store.word))?;
+                // Both halves of a 16-byte store leave at once.
+                let last = stores.iter().rfind(|store| store.epoch == met.epoch)?;
                 Some((*of, last.seq))
             })
             .collect();
@@ -217,7 +219,7 @@ impl Pending {
 
     fn push(&mut self, word: u32, old: u64, new: u64, pair: u32, event: &Event) {
         self.seq += 1;
-        if old == new {
+        if old == new && pair == 0 {
             return; // a crash cannot tell
         }
         let domain = if self.model == Model::Eadr {
