@@ -162,6 +162,12 @@ fn a_planted_fault_is_found_and_its_token_recovers_that_image() {
     let well = token.replace("plant:pool-unowned-kept", "-");
     assert_ne!(token, well);
     crash(&b, &["--replay", &well]).ends(0, &["recovered well"]);
+    // More stores kept than there are, and a word with none.
+    let (most, _) = token.rsplit_once(':').expect("a decision");
+    let decided = token.strip_suffix("~-").expect("no crash in recovery");
+    for odd in [format!("{most}:60000~-"), format!("{decided}_ffffffff:0~-")] {
+        crash(&b, &["--replay", &odd]).ends(1, &["no such image", "other stores are pending"]);
+    }
 
     // With the right line flushed, the store that this image lost cannot be lost.
     let planted = "--index lbtree-256-bytes --workload split --ops 2 --plant lbtree-record-line";
@@ -307,7 +313,7 @@ fn malformed_tokens_say_which_part() {
         (image("2000:1", "2000:70000"), "decisions"),
         (image("2000:1", "fffffffff:1"), "decisions"),
         (image("2000:1~-", "2000:1~7~-"), "crash point"),
-        ((format!("{TOKEN}~-"), 2), "crash in recovery"),
+        ((format!("{TOKEN}~-~-"), 2), "crash in recovery"),
         // Well-formed, but no such crash.
         ((TOKEN.replace("2000:1", "ffffffff:1"), 1), "no such image"),
         ((TOKEN.replace("2000:1", "2000:60000"), 1), "no such image"),
