@@ -325,10 +325,7 @@ fn try_mutant(
     let mut images = 0;
     // First where the mutant is at work, quickly; then thoroughly, crashes in recovery included.
     let mut order: Vec<&Recorded> = recorded.iter().collect();
-    order.sort_by_key(|r| match mutant {
-        Mutant::Off(site) => !r.sites.contains(&site),
-        _ => !orderings_of(&r.recording).contains(&mutant),
-    });
+    order.sort_by_key(|r| !at_work(r, mutant));
     let mut fate = |r: &Recorded, bound, thorough_every, nested| {
         let (recording, mutation) = match mutant {
             Mutant::Off(site) => {
@@ -359,17 +356,17 @@ fn try_mutant(
         Some(Outcome::Killed(Box::new(violation)))
     };
     let outcome = (|| {
-        for (bound, thorough_every, nested) in [(200, 60, false), (400, 3, true)] {
-            for r in &order {
-                let killed = fate(r, bound, thorough_every, nested);
-                if killed.is_some() || Instant::now() > until {
-                    return killed;
-                }
+        for r in &order {
+            let killed = fate(r, 200, 60, false);
+            if killed.is_some() || Instant::now() > until {
+                return killed;
             }
         }
-        // Then workloads that no one else needs.
+        // Then workloads that no one else needs, for half of the time.
+        let reached = recorded.iter().any(|r| at_work(r, mutant));
         let first = options.seeds.iter().max().map_or(0, |seed| seed + 1);
-        for seed in (first..).take(MORE_SEEDS) {
+        let more = (first..).take(if reached { MORE_SEEDS } else { 0 });
+        'more: for seed in more {
             for kind in &options.kinds {
                 let workload = Workload::generate(*kind, options.ops, seed, subject);
                 let recording = record(subject, &workload, &Mutation::default()).ok()?;
@@ -378,25 +375,33 @@ fn try_mutant(
                     workload,
                     recording,
                 };
-                let at_work = match mutant {
-                    Mutant::Off(site) => r.sites.contains(&site),
-                    _ => orderings_of(&r.recording).contains(&mutant),
-                };
-                let killed = if at_work {
-                    fate(&r, 200, 60, false)
-                } else {
-                    None
-                };
-                if killed.is_some() || Instant::now() > until {
-                    return killed;
+                if at_work(&r, mutant) {
+                    let killed = fate(&r, 200, 60, false);
+                    if killed.is_some() {
+                        return killed;
+                    }
+                }
+                if Instant::now() + patience / 2 > until {
+                    break 'more;
                 }
             }
         }
-        None
+        order.iter().find_map(|r| {
+            let over = Instant::now() > until;
+            if over { None } else { fate(r, 400, 3, true) }
+        })
     })();
     Fate {
         outcome: outcome.unwrap_or(Outcome::Survived),
         images,
+    }
+}
+
+/// True if the trace has what the mutant changes.
+fn at_work(r: &Recorded, mutant: Mutant) -> bool {
+    match mutant {
+        Mutant::Off(site) => r.sites.contains(&site),
+        _ => orderings_of(&r.recording).contains(&mutant),
     }
 }
 

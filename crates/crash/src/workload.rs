@@ -183,7 +183,7 @@ impl Workload {
             }
             Kind::Drain => {
                 // All of a few keys at random, or many neighbours: one leaf after another.
-                let neighbours = seed % 2 == 0 && step > 1;
+                let neighbours = seed.is_multiple_of(2) && step > 1;
                 let n = if neighbours {
                     2 * range
                 } else {
@@ -272,14 +272,17 @@ impl Workload {
                 }
             }
             Kind::Upkeep => {
+                // Neighbours go one after another, so that leaves do.
+                let mut doomed = std::collections::BTreeSet::new();
                 if !w.creation {
                     for i in 0..24 + rng.below(2 * range) {
                         let k = i % range * step + i / range % step;
                         w.setup.push(Op::Upsert(k, value(&mut rng)));
+                        doomed.insert(k);
                     }
                 }
+                let mut at = rng.below(range * step);
                 // Grows and shrinks by turns, so that what a closing saves differs from one to the next.
-                let mut at = rng.below(range);
                 for i in 0..ops {
                     let (k, v) = (key(&mut rng), value(&mut rng));
                     let growing = i / 9 % 2 == 0;
@@ -294,8 +297,9 @@ impl Workload {
                         },
                         _ if growing => Op::Upsert(k, v),
                         _ => {
-                            at += 1;
-                            Op::Remove(at % range * step + at % 2)
+                            let next = doomed.range(at..).next().or(doomed.first());
+                            at = next.map_or(k, |next| next + 1);
+                            Op::Remove(at.saturating_sub(1))
                         }
                     });
                 }

@@ -138,7 +138,8 @@ fn brute_force(model: Model, unit: u8, base: &[u64], events: &[Event]) -> Option
             Err(_) => true,
         };
         let allowed = open.iter().all(|&a| {
-            kept(a) || (0..atoms.len()).all(|b| !kept(b) || !binds(model, unit, &atoms[a], &atoms[b]))
+            kept(a)
+                || (0..atoms.len()).all(|b| !kept(b) || !binds(model, unit, &atoms[a], &atoms[b]))
         });
         if allowed {
             let mut image = base.clone();
@@ -242,7 +243,11 @@ fn visit(sim: &Simulation, pending: &Pending, newest: Option<u32>) -> BTreeSet<I
         sim.begin_image(0);
         sim.decide_rest();
         images.insert(memory(sim));
-        let mut taken: Vec<_> = sim.decisions(start).iter().map(|d| (d.word, d.kept)).collect();
+        let mut taken: Vec<_> = sim
+            .decisions(start)
+            .iter()
+            .map(|d| (d.word, d.kept))
+            .collect();
         taken.sort_unstable();
         assert!(decisions.insert(taken), "visited twice");
         sim.roll_back(opened);
@@ -456,7 +461,13 @@ impl Scripted {
     }
 
     /// What recovery may come to read after a crash in operation `n` or at its end.
-    fn allowed(&self, model: Model, events: &[Event], from: usize, nested: bool) -> Option<BTreeSet<Image>> {
+    fn allowed(
+        &self,
+        model: Model,
+        events: &[Event],
+        from: usize,
+        nested: bool,
+    ) -> Option<BTreeSet<Image>> {
         let base = vec![0; WORDS];
         let mut reads = BTreeSet::new();
         let mut recovered: BTreeSet<Image> = BTreeSet::new();
@@ -489,8 +500,11 @@ fn the_explorer_visits_exactly_what_the_model_allows() {
         for (model, nested) in Model::ALL.into_iter().flat_map(|m| [(m, false), (m, true)]) {
             let mut rng = Rng::new(seed ^ 0x5EED);
             let mut fresh = 0;
-            let mut script =
-                || (0..1 + rng.below(4)).map(|_| random_step(&mut rng, LINES, &mut fresh)).collect();
+            let mut script = || {
+                (0..1 + rng.below(4))
+                    .map(|_| random_step(&mut rng, LINES, &mut fresh))
+                    .collect()
+            };
             let scripts: Vec<Vec<Do>> = (0..3).map(|_| script()).collect();
             let subject = Scripted {
                 unit: if seed % 2 == 0 { 8 } else { 16 },
