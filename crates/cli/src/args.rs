@@ -602,7 +602,7 @@ Examples:
   bristlecone crash                                       each design, each workload once
   bristlecone crash --index lbtree --model all --nested --budget 600
   bristlecone crash --index lbtree-256-u64 --mutants      switch off each flush and fence
-  bristlecone crash --index lbtree,pool --threads 3       threads under a deterministic scheduler
+  bristlecone crash --index lbtree --threads 3            threads under a deterministic scheduler
   bristlecone crash --replay '1~lbtree-256-u64~...'       the line that a violation printed
 
 A workload runs once on a simulated persistent memory. At every store, flush and fence, the images \

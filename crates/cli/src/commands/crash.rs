@@ -143,7 +143,7 @@ fn subjects(names: &[String]) -> Outcome<Vec<Arc<dyn Subject>>> {
     Ok(chosen)
 }
 
-/// The designs that threads may share, for a run with threads; others are left out unless they were named.
+/// The designs that threads may share, for a run with threads; others are left out, if that leaves any.
 fn concurrent_only(args: &Crash, chosen: Vec<Arc<dyn Subject>>) -> Outcome<Vec<Arc<dyn Subject>>> {
     if args.nested || args.workload != "all" {
         eprintln!(
@@ -161,7 +161,7 @@ fn concurrent_only(args: &Crash, chosen: Vec<Arc<dyn Subject>>) -> Outcome<Vec<A
         chosen.into_iter().partition(|subject| subject.concurrent());
     for subject in alone {
         let name = subject.name();
-        if together.is_empty() || args.index.contains(&name) {
+        if together.is_empty() {
             return Err(Failure::Usage(format!(
                 "--threads {}: {name} takes one thread at a time; choose others with --index",
                 args.threads
