@@ -530,10 +530,9 @@ impl<'a> Worker<'a> {
     /// Recovers the image that the strategy makes, checks it, and puts everything back.
     fn try_image(&mut self, crash: &Crash<'_>, start: Mark, opened: Mark, depth_first: bool) {
         let sim = self.sim.clone();
-        let thorough = self
-            .totals
-            .images
-            .is_multiple_of(self.options.thorough_every.max(1));
+        // Images of crashes in recovery do not count, or their number would decide which come next.
+        let outer = self.totals.images - self.totals.nested_images;
+        let thorough = outer.is_multiple_of(self.options.thorough_every.max(1));
         let result = self.check(&crash.expected, thorough);
         self.totals.images += 1;
         match result {

@@ -24,7 +24,7 @@ pub(super) struct Rerun {
     /// How many of the events are recovery's.
     recovered: usize,
     /// What the operation found and what it left, if there was one.
-    then: Option<(Vec<(u64, u64)>, Vec<(u64, u64)>)>,
+    then: Option<[Vec<(u64, u64)>; 2]>,
 }
 
 impl Rerun {
@@ -39,7 +39,7 @@ impl Rerun {
         events: usize,
         completed: bool,
     ) -> Expected<'a> {
-        let Some((before, after)) = &self.then else {
+        let Some([before, after]) = &self.then else {
             return first;
         };
         let operated = events > self.recovered;
@@ -109,7 +109,7 @@ impl Worker<'_> {
             let live = apply(subject, live, &mut after, &op)?;
             events.extend(sim.take_trace());
             power_off(&sim, live);
-            Ok(Some((before, after.into_iter().collect())))
+            Ok(Some([before, after.into_iter().collect()]))
         });
         sim.set_sink(None);
         sim.set_frozen(true);

@@ -208,6 +208,9 @@ impl<M: Media> Pool<M> {
             ));
         }
         let writer = !pm.read_only();
+        if writer {
+            superblock.repair(&pm);
+        }
         if writer && pm.len() > superblock.size {
             // Crash state 2 or 3 of `space`: new space must start as zeros.
             pm.shrink(superblock.size)?;

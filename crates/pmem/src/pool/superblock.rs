@@ -193,14 +193,8 @@ impl Superblock {
 
     /// Writes both copies, one after the other. After it, a crash finds this content.
     pub(super) fn write<M: Media>(&self, pm: &M) {
-        let bytes = self.encode();
         for at in [COPIES[1 - self.copy], COPIES[self.copy]] {
-            for (word, value) in words(pm, at).iter().zip(bytes.chunks_exact(8)) {
-                let mut eight = [0; 8];
-                eight.copy_from_slice(value);
-                // ORDERING: Relaxed; read only while opening.
-                word.store(pm, u64::from_le_bytes(eight), Ordering::Relaxed);
-            }
+            self.store_at(pm, at);
             if pm.planted("pool-both-copies") {
                 continue;
             }
@@ -210,6 +204,29 @@ impl Superblock {
         if pm.planted("pool-both-copies") {
             pm.flush_of(words(pm, 0));
             pm.persist(words(pm, SUPERBLOCK_B));
+        }
+    }
+
+    /// Makes the copy that was not chosen the same as the one that was, if it is not.
+    ///
+    /// A copy that a crash tore may lack no more than its generation. The next change has the same one:
+    /// torn too, it would complete what was there before it.
+    pub(super) fn repair<M: Media>(&self, pm: &M) {
+        let other = 1 - self.copy;
+        let there = &Self::copies(pm)[other];
+        if there.as_ref().map(Self::encode) != Some(self.encode()) {
+            self.store_at(pm, COPIES[other]);
+            // PERSIST: nothing of what was torn is left, before the next generation is written over it.
+            pm.persist(words(pm, COPIES[other]));
+        }
+    }
+
+    fn store_at<M: Media>(&self, pm: &M, at: u64) {
+        for (word, value) in words(pm, at).iter().zip(self.encode().chunks_exact(8)) {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(value);
+            // ORDERING: Relaxed; read only while opening.
+            word.store(pm, u64::from_le_bytes(eight), Ordering::Relaxed);
         }
     }
 }
