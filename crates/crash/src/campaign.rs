@@ -251,7 +251,7 @@ impl Finding {
         if let Some(nested) = &v.nested {
             let _ = writeln!(
                 text,
-                "  and again in the recovery from it, after its event {}",
+                "  and again in the recovery from it or the operation after that, after event {}",
                 nested.events
             );
         }

@@ -8,16 +8,21 @@
 //! # Which points are visited
 //! After a store, the images that are new are those that kept it; the others were visited before it, with
 //! the same operation in flight. A flush or a silent store adds none, a fence only takes some away. So
-//! images are enumerated after stores (those that kept the store) and when an operation ends (all, since
-//! it now must be there). The other points are covered by these, and count as crash points.
+//! images are enumerated where the explored part begins (all), after stores (those that kept the store)
+//! and when an operation ends (all, since it now must be there). The other points are covered by these,
+//! and count as crash points. A point counts as exhaustive if the images that it adds and those that it
+//! shares with the points before it were all visited.
 //!
 //! # Crashes in recovery
-//! Recovery's own trace is explored in the same way, below the image that it recovered, once (depth 2).
+//! The trace of recovery and of an operation after it is explored in the same way, below the image that
+//! was recovered, once (depth 2), up to some number of images; how many of its points were exhaustive is
+//! counted apart. See [`recovery`].
 
-use crate::mutants::sites_of;
-use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, progress};
+mod recovery;
+
+use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, power_off, progress};
 use crate::quiet::{self, Caught};
-use crate::record::{Action, Mutation, Recording, make_dirty};
+use crate::record::{Action, Mutation, Recording, Step, make_dirty};
 use crate::subject::{Fault, FaultKind, Opened, Subject};
 use bristlecone_pmem::media::sim::{
     Decision, Event, EventKind, Mark, Model, Pending, PendingStore, Simulation, Site, Strategy,
@@ -28,11 +33,6 @@ use std::time::Instant;
 
 /// Most images of a crash point in a creation, before they are sampled.
 const CREATING: usize = 50;
-/// Most images of one crash point in a recovery.
-const NESTED_AT_A_POINT: u64 = 32;
-/// Most images of all crash points in one recovery.
-const NESTED_MOST: u64 = 400;
-
 /// How a recording is explored.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -139,10 +139,43 @@ pub struct Totals {
     pub found: Vec<Violation>,
     /// The deadline came first.
     pub cut_short: bool,
+    /// Crash points of the recoveries whose own crashes were explored.
+    pub nested_points: u64,
+    /// Of these, points all of whose images were visited.
+    pub nested_exhaustive_points: u64,
     /// Flushes and fences of the recoveries whose own crashes were explored.
     pub recovery_sites: BTreeSet<Site>,
-    /// Visited points by number: whether all images were, `None` if it adds none.
-    points: Vec<(u64, Option<bool>)>,
+    /// Points by number, and what was visited there.
+    points: Vec<(u64, Visited)>,
+}
+
+/// What was visited at a crash point, and whether all of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Visited {
+    /// Nothing: there is no image that the point before it does not have.
+    Nothing,
+    /// The images that kept the store before it.
+    New(bool),
+    /// Every image.
+    Whole(bool),
+}
+
+impl Visited {
+    fn of(newest: Option<u32>, all: bool) -> Self {
+        match newest {
+            Some(_) => Self::New(all),
+            None => Self::Whole(all),
+        }
+    }
+
+    /// True if every image of the point was visited, here or (`before`) where it was already possible.
+    fn covers(self, before: bool) -> bool {
+        match self {
+            Self::Nothing => before,
+            Self::New(all) => all && before,
+            Self::Whole(all) => all,
+        }
+    }
 }
 
 impl Totals {
@@ -157,16 +190,18 @@ impl Totals {
         self.progress_failures += other.progress_failures;
         self.found.extend(other.found);
         self.cut_short |= other.cut_short;
+        self.nested_points += other.nested_points;
+        self.nested_exhaustive_points += other.nested_exhaustive_points;
         self.recovery_sites.extend(other.recovery_sites);
         self.points.extend(other.points);
     }
 
-    /// Counts the points: one that adds no image is as exhaustive as the one before it.
+    /// Counts the points.
     fn settle(mut self) -> Self {
         self.points.sort_unstable();
-        let mut covered = true;
-        for (_, all) in self.points.drain(..) {
-            covered = all.unwrap_or(covered);
+        let mut covered = false;
+        for (_, visited) in self.points.drain(..) {
+            covered = visited.covers(covered);
             self.crash_points += 1;
             self.exhaustive_points += u64::from(covered);
         }
@@ -244,6 +279,33 @@ pub fn replay(
     Ok(worker.totals.found.pop())
 }
 
+/// The stores of `pending` that these decisions lost.
+fn lost(decisions: &[Decision], pending: &Pending) -> Vec<Lost> {
+    let stores: Vec<&PendingStore> = pending.domains().flatten().collect();
+    let mut lost = Vec::new();
+    for decision in decisions {
+        let of_word = stores.iter().filter(|store| store.word == decision.word);
+        lost.extend(of_word.skip(usize::from(decision.kept)).map(|store| Lost {
+            at: u64::from(store.word) * 8,
+            value: store.value,
+            site: store.site.to_string(),
+            thread: store.thread,
+        }));
+    }
+    lost
+}
+
+/// Which images are possible after an event that were not before it: none, those that kept the store of
+/// that number, or any.
+fn adds(event: &Event, pending: &Pending) -> Option<Option<u32>> {
+    match event.kind {
+        EventKind::Store { old, new, .. } if old != new => Some(Some(pending.newest())),
+        EventKind::Store16 { old, new, .. } if old != new => Some(None),
+        EventKind::Resize { .. } | EventKind::Zero { .. } => Some(None),
+        _ => None,
+    }
+}
+
 struct Worker<'a> {
     subject: &'a dyn Subject,
     recording: &'a Recording,
@@ -263,6 +325,29 @@ struct Crash<'a> {
     completed: bool,
     expected: Expected<'a>,
     pending: &'a Pending,
+}
+
+impl<'a> Crash<'a> {
+    /// A crash in step `number`, or (`completed`) right after it.
+    fn at(
+        number: usize,
+        step: &'a Step,
+        events: usize,
+        completed: bool,
+        pending: &'a Pending,
+    ) -> Self {
+        Self {
+            step: number,
+            events,
+            completed,
+            expected: Expected {
+                before: if completed { &step.after } else { &step.before },
+                after: &step.after,
+                creating: step.action == Action::Create && !completed,
+            },
+            pending,
+        }
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -301,12 +386,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// True if this worker is to visit the next point (each is visited by the first to come).
-    fn takes(&self, turn: &AtomicU64, point: u64) -> bool {
+    /// Counts a point, and is true if this worker is to visit it (each is visited by the first to come).
+    fn takes(&self, turn: &AtomicU64, point: &mut u64) -> bool {
+        let before = *point;
+        *point += 1;
         // ORDERING: Relaxed; only the number matters.
         self.options.workers <= 1
             || turn
-                .compare_exchange(point, point + 1, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(before, *point, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
     }
 
@@ -318,61 +405,38 @@ impl<'a> Worker<'a> {
         let mut point = 0;
         for (number, step) in recording.steps.iter().enumerate() {
             let explored = number >= recording.explored;
-            let creating = step.action == Action::Create;
+            if explored && number == 0 && self.takes(turn, &mut point) {
+                self.visit_point(point, &Crash::at(number, step, 0, false, &pending), None);
+            }
             for i in step.begin..step.end {
                 let event = &recording.events[i];
                 Self::advance(&sim, &mut pending, event);
                 if !explored {
                     continue;
                 }
-                let newest = match event.kind {
-                    EventKind::Store { old, new, .. } if old != new => Some(pending.newest()),
-                    EventKind::Store16 { old, new, .. } if old != new => None,
-                    EventKind::Resize { .. } | EventKind::Zero { .. } => None,
-                    _ => {
-                        point += 1;
-                        if self.takes(turn, point - 1) {
-                            self.totals.points.push((point - 1, None));
+                let adds = adds(event, &pending);
+                if self.takes(turn, &mut point) {
+                    match adds {
+                        Some(newest) => {
+                            let crash = Crash::at(number, step, i + 1, false, &pending);
+                            self.visit_point(point, &crash, newest);
                         }
-                        continue;
+                        None => self.totals.points.push((point, Visited::Nothing)),
                     }
-                };
-                point += 1;
-                if self.takes(turn, point - 1) {
-                    let crash = Crash {
-                        step: number,
-                        events: i + 1,
-                        completed: false,
-                        expected: Expected {
-                            before: &step.before,
-                            after: &step.after,
-                            creating,
-                        },
-                        pending: &pending,
-                    };
-                    let all = self.visit(&crash, newest);
-                    self.totals.points.push((point - 1, Some(all)));
                 }
-                if self.over() {
+                if adds.is_some() && self.over() {
                     return;
                 }
             }
+            // What the explored part begins with is what the step before it left.
+            let explored = number + 1 >= recording.explored;
             if explored && (step.end > step.begin || !pending.is_empty()) {
-                point += 1;
-                if self.takes(turn, point - 1) {
-                    let crash = Crash {
-                        step: number,
-                        events: step.end,
-                        completed: true,
-                        expected: Expected {
-                            before: &step.after,
-                            after: &step.after,
-                            creating: false,
-                        },
-                        pending: &pending,
-                    };
-                    let all = self.visit(&crash, None);
-                    self.totals.points.push((point - 1, Some(all)));
+                if self.takes(turn, &mut point) {
+                    self.visit_point(
+                        point,
+                        &Crash::at(number, step, step.end, true, &pending),
+                        None,
+                    );
                 }
                 if self.over() {
                     return;
@@ -380,6 +444,12 @@ impl<'a> Worker<'a> {
             }
         }
         self.report();
+    }
+
+    fn visit_point(&mut self, point: u64, crash: &Crash<'_>, newest: Option<u32>) {
+        let all = self.visit(crash, newest);
+        let visited = Visited::of(newest, all);
+        self.totals.points.push((point, visited));
     }
 
     fn report(&mut self) {
@@ -426,7 +496,7 @@ impl<'a> Worker<'a> {
             self.try_image(crash, start, opened, true);
             images += 1;
             if !sim.next_image(0) {
-                break true;
+                break !sim.diverged();
             }
             if images >= bound || self.enough() {
                 break false;
@@ -464,12 +534,7 @@ impl<'a> Worker<'a> {
             .totals
             .images
             .is_multiple_of(self.options.thorough_every.max(1));
-        let nested = thorough && self.options.nested;
-        if nested {
-            sim.start_trace();
-        }
-        let result = self.check(&crash.expected, thorough, nested);
-        sim.set_sink(None);
+        let result = self.check(&crash.expected, thorough);
         self.totals.images += 1;
         match result {
             Err(fault) => {
@@ -477,15 +542,14 @@ impl<'a> Worker<'a> {
                 let violation = self.violation(crash, fault, point, None);
                 self.totals.count(violation);
             }
-            Ok(trace) if !trace.is_empty() => {
-                self.totals.recovery_sites.extend(sites_of(&trace));
+            Ok(()) if thorough && self.options.nested => {
                 let decisions = sim.decisions(start);
                 sim.roll_back(opened);
                 let same = sim.impose(&decisions);
                 debug_assert!(same, "they were decided here");
-                self.crash_in_recovery(crash, start, &trace, depth_first);
+                self.crash_in_recovery(crash, start, opened, depth_first);
             }
-            Ok(_) => {}
+            Ok(()) => {}
         }
         sim.roll_back(opened);
     }
@@ -498,82 +562,15 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The crash points of a recovery, whose image is in memory.
-    fn crash_in_recovery(
-        &mut self,
-        crash: &Crash<'_>,
-        start: Mark,
-        trace: &[Event],
-        depth_first: bool,
-    ) {
-        let sim = self.sim.clone();
-        let base = if depth_first {
-            sim.depth()
-        } else {
-            sim.set_strategy(Strategy::DepthFirst);
-            0
-        };
-        let outer = self.point(crash, start);
-        let mut pending = Pending::new(self.options.model, self.subject.unit());
-        let before = self.totals.nested_images;
-        for (i, event) in trace.iter().enumerate() {
-            Self::advance(&sim, &mut pending, event);
-            let newest = match event.kind {
-                EventKind::Store { old, new, .. } if old != new => Some(pending.newest()),
-                EventKind::Store16 { old, new, .. } if old != new => None,
-                EventKind::Resize { .. } | EventKind::Zero { .. } => None,
-                _ => continue,
-            };
-            let inner_start = sim.mark();
-            let from = sim.expose(&pending, newest);
-            let opened = sim.mark();
-            let mut images = 0;
-            loop {
-                sim.begin_image(base);
-                let result = self.check(&crash.expected, false, false);
-                images += 1;
-                self.totals.images += 1;
-                self.totals.nested_images += 1;
-                if let Err(fault) = result {
-                    let inner = Point {
-                        events: i + 1,
-                        completed: false,
-                        decisions: sim.decisions(inner_start),
-                    };
-                    let violation = self.violation(crash, fault, outer.clone(), Some(inner));
-                    self.totals.count(violation);
-                }
-                sim.roll_back(opened);
-                if !sim.next_image(base) || images >= NESTED_AT_A_POINT || self.enough() {
-                    break;
-                }
-            }
-            sim.forget_below(base);
-            sim.roll_back(inner_start);
-            sim.close(from);
-            let tried = self.totals.nested_images - before;
-            if self.enough() || tried >= NESTED_MOST {
-                return;
-            }
-        }
-    }
-
-    /// Recovers what is in memory and asks the oracles. Returns recovery's trace, if wanted.
-    fn check(
-        &mut self,
-        expected: &Expected<'_>,
-        thorough: bool,
-        traced: bool,
-    ) -> Result<Vec<Event>, Fault> {
+    /// Recovers what is in memory and asks the oracles.
+    fn check(&mut self, expected: &Expected<'_>, thorough: bool) -> Result<(), Fault> {
         let (subject, sim) = (self.subject, self.sim.clone());
         let mut observed = std::mem::take(&mut self.observed);
         sim.set_frozen(false);
         sim.set_thread(0);
         sim.set_limit(RECOVERY_STEPS);
         let result = quietly(|| {
-            let opened = subject.open()?;
-            let trace = if traced { sim.take_trace() } else { Vec::new() };
-            let live = match opened {
+            let live = match subject.open()? {
                 Opened::Live(live) => live,
                 Opened::Absent if expected.creating => {
                     if thorough {
@@ -584,27 +581,25 @@ impl<'a> Worker<'a> {
                         sim.set_frozen(true);
                         drop(made);
                     }
-                    return Ok(trace);
+                    return Ok(());
                 }
                 Opened::Absent => {
                     return Err(Fault::new(FaultKind::Lost, "the structure is not there"));
                 }
             };
-            live.verify()?;
-            observe(&*live, &mut observed)?;
-            expected.check(&observed)?;
-            let live = if thorough {
-                let live = again(subject, &sim, live, &observed)?;
-                return progress(subject, &sim, live, &observed).map(|()| trace);
-            } else {
-                live
-            };
-            sim.set_frozen(true);
-            drop(live);
-            Ok(trace)
+            let right = (live.verify())
+                .and_then(|()| observe(&*live, &mut observed))
+                .and_then(|()| expected.check(&observed));
+            if right.is_err() || !thorough {
+                power_off(&sim, live);
+                return right;
+            }
+            let live = again(subject, &sim, live, &observed)?;
+            progress(subject, &sim, live, &observed)
         });
         self.observed = observed;
         // Whatever a panic left open must not write either.
+        sim.set_frozen(true);
         sim.set_limit(u64::MAX);
         result.and_then(|inner| inner)
     }
@@ -614,19 +609,15 @@ impl<'a> Worker<'a> {
         crash: &Crash<'_>,
         fault: Fault,
         point: Point,
-        nested: Option<Point>,
+        nested: Option<(Point, &Pending)>,
     ) -> Violation {
-        let stores: Vec<&PendingStore> = crash.pending.domains().flatten().collect();
-        let mut lost = Vec::new();
-        for decision in &point.decisions {
-            let of_word = stores.iter().filter(|store| store.word == decision.word);
-            lost.extend(of_word.skip(usize::from(decision.kept)).map(|store| Lost {
-                at: u64::from(store.word) * 8,
-                value: store.value,
-                site: store.site.to_string(),
-                thread: store.thread,
-            }));
+        let mut lost = lost(&point.decisions, crash.pending);
+        if let Some((inner, pending)) = &nested {
+            // What the first crash left open and the second recovery read.
+            lost.extend(self::lost(&inner.decisions, crash.pending));
+            lost.extend(self::lost(&inner.decisions, pending));
         }
+        let nested = nested.map(|(inner, _)| inner);
         let last_site = match crash.events {
             0 => String::new(),
             n => self.recording.events[n - 1].site.to_string(),
@@ -654,7 +645,8 @@ impl<'a> Worker<'a> {
             }
             let here = point.events > step.begin && point.events <= step.end;
             let ends_empty = point.completed && point.events == step.end;
-            if !(here || ends_empty) {
+            let begins = !point.completed && point.events == 0;
+            if !(here || ends_empty || begins) {
                 continue;
             }
             if point.completed && point.events != step.end {
@@ -663,21 +655,7 @@ impl<'a> Worker<'a> {
                     point.events, step.action, step.end
                 ));
             }
-            let crash = Crash {
-                step: number,
-                events: point.events,
-                completed: point.completed,
-                expected: Expected {
-                    before: if point.completed {
-                        &step.after
-                    } else {
-                        &step.before
-                    },
-                    after: &step.after,
-                    creating: step.action == Action::Create && !point.completed,
-                },
-                pending: &pending,
-            };
+            let crash = Crash::at(number, step, point.events, point.completed, &pending);
             sim.note_changes(true);
             let start = sim.mark();
             let from = sim.expose(&pending, None);
@@ -689,22 +667,21 @@ impl<'a> Worker<'a> {
                 ));
             }
             if let Some(inner) = nested {
-                sim.start_trace();
-                let trace = self.check(&crash.expected, false, true).unwrap_or_default();
-                sim.set_sink(None);
+                let rerun = self.rerun();
                 sim.roll_back(start);
                 sim.impose(&point.decisions);
                 let mut pending = Pending::new(self.options.model, self.subject.unit());
-                let Some(before) = trace.get(..inner.events) else {
+                let Some(before) = rerun.events().get(..inner.events) else {
                     return Err(format!(
                         "recovery has {} events, not {}",
-                        trace.len(),
+                        rerun.events().len(),
                         inner.events
                     ));
                 };
                 for event in before {
                     Self::advance(&sim, &mut pending, event);
                 }
+                let expected = rerun.expected(crash.expected, inner.events, inner.completed);
                 let again = sim.expose(&pending, None);
                 if !sim.impose(&inner.decisions) {
                     return Err(format!(
@@ -712,13 +689,18 @@ impl<'a> Worker<'a> {
                         inner.events
                     ));
                 }
-                if let Err(fault) = self.check(&crash.expected, false, false) {
-                    let found = self.violation(&crash, fault, point.clone(), Some(inner.clone()));
+                if let Err(fault) = self.check(&expected, false) {
+                    let found = self.violation(
+                        &crash,
+                        fault,
+                        point.clone(),
+                        Some((inner.clone(), &pending)),
+                    );
                     self.totals.count(found);
                 }
                 sim.roll_back(start);
                 sim.close(again);
-            } else if let Err(fault) = self.check(&crash.expected, true, false) {
+            } else if let Err(fault) = self.check(&crash.expected, true) {
                 let found = self.violation(&crash, fault, point.clone(), None);
                 self.totals.count(found);
             }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Accesses that recovery may take before it counts as hanging.
 pub const RECOVERY_STEPS: u64 = 4_000_000;
 /// Accesses that one operation may take after recovery.
-const OPERATION_STEPS: u64 = 400_000;
+pub(crate) const OPERATION_STEPS: u64 = 400_000;
 
 /// What is right after a crash.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +72,13 @@ pub fn observe(live: &dyn Live, into: &mut Vec<(u64, u64)>) -> Result<(), Fault>
     live.observe(&mut |key, value| into.push((key, value)))
 }
 
+/// Drops a structure as a crash does: nothing is written any more.
+pub(crate) fn power_off(sim: &Simulation, live: Box<dyn Live>) {
+    sim.set_frozen(true);
+    drop(live);
+    sim.set_frozen(false);
+}
+
 /// After recovery every kind of operation on every key range completes within its steps, answers rightly
 /// and leaves the structure whole; a clean closing too. Consumes the structure.
 ///
@@ -107,19 +114,18 @@ pub fn progress(
     }
     sim.set_limit(RECOVERY_STEPS);
     let mut observed = Vec::new();
-    observe(&*live, &mut observed)?;
-    if !observed.iter().copied().eq(map) {
-        return Err(Fault::new(
-            FaultKind::Progress,
-            format!("operations after recovery left {observed:?}"),
-        ));
-    }
-    live.verify()
-        .map_err(|e| Fault::new(FaultKind::Progress, format!("after operations: {e}")))?;
-    sim.set_frozen(true);
-    drop(live);
-    sim.set_frozen(false);
-    Ok(())
+    let right = observe(&*live, &mut observed).and_then(|()| {
+        if !observed.iter().copied().eq(map) {
+            return Err(Fault::new(
+                FaultKind::Progress,
+                format!("operations after recovery left {observed:?}"),
+            ));
+        }
+        live.verify()
+            .map_err(|e| Fault::new(FaultKind::Progress, format!("after operations: {e}")))
+    });
+    power_off(sim, live);
+    right
 }
 
 /// Recovering once more, after a crash that lost nothing, gives the same.
@@ -132,20 +138,25 @@ pub fn again(
     live: Box<dyn Live>,
     content: &[(u64, u64)],
 ) -> Result<Box<dyn Live>, Fault> {
-    sim.set_frozen(true);
-    drop(live);
-    sim.set_frozen(false);
+    power_off(sim, live);
     sim.set_limit(RECOVERY_STEPS);
     let differs = |what: String| Fault::new(FaultKind::NotIdempotent, what);
     let live = reopen(subject).map_err(|e| differs(format!("the second time: {e}")))?;
     let mut observed = Vec::with_capacity(content.len());
-    observe(&*live, &mut observed)?;
-    if observed != content {
-        return Err(differs(format!("{observed:?} after {content:?}")));
+    let right = observe(&*live, &mut observed).and_then(|()| {
+        if observed != content {
+            return Err(differs(format!("{observed:?} after {content:?}")));
+        }
+        live.verify()
+            .map_err(|e| differs(format!("the second time: {e}")))
+    });
+    match right {
+        Ok(()) => Ok(live),
+        Err(fault) => {
+            power_off(sim, live);
+            Err(fault)
+        }
     }
-    live.verify()
-        .map_err(|e| differs(format!("the second time: {e}")))?;
-    Ok(live)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Recording: a workload is run once on a simulation; its trace is what is explored.
 
+use crate::quiet::{self, Caught};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use crate::workload::Workload;
 use bristlecone_pmem::media::sim::{Event, Simulation, Site};
@@ -74,6 +75,9 @@ pub fn make_dirty(sim: &Simulation, bytes: u64) {
 
 /// The largest subject that is also made on a dirty device.
 const MOST_DIRTY: u64 = 8 << 20;
+
+/// Accesses that a live operation may take before it counts as hanging.
+const STEPS: u64 = 40_000_000;
 
 /// What an operation does to a map, and what it must answer.
 pub fn model(map: &mut BTreeMap<u64, u64>, op: &Op) -> Reply {
@@ -169,7 +173,7 @@ pub fn record(
         after: empty,
     }];
     let mut events = Vec::new();
-    let mut live = subject.create()?;
+    let mut live = live_step(&sim, || subject.create())?;
     take(&sim, &mut events);
     steps[0].end = events.len();
     for (number, op) in workload.setup.iter().chain(&workload.ops).enumerate() {
@@ -183,7 +187,7 @@ pub fn record(
         } else {
             1 + (number % 3) as u8
         });
-        live = apply(subject, live, &mut map, op)?;
+        live = live_step(&sim, || apply(subject, live, &mut map, op))?;
         take(&sim, &mut events);
         let after: Vec<(u64, u64)> = map.iter().map(|(k, v)| (*k, *v)).collect();
         let after = if after == *before {
@@ -211,6 +215,22 @@ pub fn record(
             workload.setup.len() + 1
         },
         dirty,
+    })
+}
+
+/// Does something live; a panic in it, or no end of it, is a fault too.
+fn live_step<R>(sim: &Simulation, f: impl FnOnce() -> Result<R, Fault>) -> Result<R, Fault> {
+    quiet::install();
+    sim.set_limit(STEPS);
+    let result = quiet::catch(f);
+    sim.set_limit(u64::MAX);
+    result.unwrap_or_else(|caught| {
+        Err(match caught {
+            Caught::OutOfSteps => {
+                Fault::new(FaultKind::Progress, "it did not end within its steps")
+            }
+            Caught::Panic(message) => Fault::new(FaultKind::Wrong, format!("panicked: {message}")),
+        })
     })
 }
 

@@ -496,7 +496,7 @@ impl Scripted {
 #[test]
 fn the_explorer_visits_exactly_what_the_model_allows() {
     let mut compared = 0;
-    for seed in 0..60 {
+    for seed in 0..100 {
         for (model, nested) in Model::ALL.into_iter().flat_map(|m| [(m, false), (m, true)]) {
             let mut rng = Rng::new(seed ^ 0x5EED);
             let mut fresh = 0;
@@ -539,14 +539,17 @@ fn the_explorer_visits_exactly_what_the_model_allows() {
             let seen = std::mem::take(&mut *subject.seen.lock().unwrap());
             let what = format!("{seed} {model:?} nested {nested}: {:?}", subject.scripts);
             let missed: Vec<_> = allowed.difference(&seen).collect();
-            assert!(missed.is_empty(), "{what}: {missed:?} not visited");
-            // Recovering twice (`again`) reads what the first recovery left: no crash in between.
+            if totals.nested_exhaustive_points == totals.nested_points {
+                assert!(missed.is_empty(), "{what}: {missed:?} not visited");
+                compared += 1;
+            }
+            // Where crashes in recovery are not tried, recovering again (`again`) still reads what the
+            // first recovery left, as after a crash that lost nothing.
             if nested {
                 let wrong: Vec<_> = seen.difference(&allowed).collect();
                 assert!(wrong.is_empty(), "{what}: {wrong:?} visited");
             }
-            compared += 1;
         }
     }
-    assert!(compared > 100, "{compared}");
+    assert!(compared > 300, "{compared}");
 }

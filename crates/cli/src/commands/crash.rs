@@ -36,6 +36,8 @@ struct Explored {
     images: u64,
     nested_images: u64,
     exhaustive_share: f64,
+    /// None where no crash in recovery was tried.
+    nested_exhaustive_share: Option<f64>,
     violations: u64,
     leaks: u64,
     progress_failures: u64,
@@ -315,6 +317,7 @@ fn explore_threads(
         images: report.images,
         nested_images: 0,
         exhaustive_share: share(report.exhaustive_points, report.crash_points),
+        nested_exhaustive_share: None,
         violations: report.violation_count,
         leaks: count(FaultKind::Leak),
         progress_failures: count(FaultKind::Progress),
@@ -375,6 +378,8 @@ fn summary(
         images: totals.images,
         nested_images: totals.nested_images,
         exhaustive_share: share(totals.exhaustive_points, totals.crash_points),
+        nested_exhaustive_share: (totals.nested_points > 0)
+            .then(|| share(totals.nested_exhaustive_points, totals.nested_points)),
         violations: totals.violations,
         leaks: totals.leaks,
         progress_failures: totals.progress_failures,

@@ -31,7 +31,7 @@ use crate::sync::lock;
 use chunk::{ChunkState, ChunkStates, RUN};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::CachePadded;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
@@ -205,7 +205,8 @@ impl Core {
     /// Takes the queue of empty chunks, as runs (first chunk, length); the caller releases them.
     pub(crate) fn take_empty(&self) -> Vec<(u32, u32)> {
         let guard = epoch::pin();
-        let queued: HashSet<u32> = std::mem::take(&mut *lock(&self.empty))
+        // In order of place, so that the same run makes the same stores.
+        let queued: BTreeSet<u32> = std::mem::take(&mut *lock(&self.empty))
             .into_iter()
             .collect();
         // ORDERING: Relaxed; a hint.

@@ -96,9 +96,11 @@ pub(super) struct Images {
     pub(super) recording_undo: bool,
     decided: Vec<u32>,
     strategy: Strategy,
-    /// Depth-first: choice taken and number of choices, per decision.
-    stack: Vec<(u16, u16)>,
+    /// Depth-first: word, choice taken and number of choices, per decision.
+    stack: Vec<(u32, u16, u16)>,
     depth: usize,
+    /// Depth-first: a run did not decide as the one before it had.
+    diverged: bool,
 }
 
 /// Raw access to the words of a simulation's buffer.
@@ -121,6 +123,7 @@ impl Images {
             strategy: Strategy::DepthFirst,
             stack: Vec::new(),
             depth: 0,
+            diverged: false,
         }
     }
 
@@ -253,15 +256,20 @@ impl Images {
     fn choose(&mut self, open: u32, choices: u16) -> u16 {
         match &mut self.strategy {
             Strategy::DepthFirst => {
-                if self.depth == self.stack.len() {
-                    self.stack.push((0, choices));
-                }
-                debug_assert_eq!(
-                    self.stack[self.depth].1, choices,
-                    "a replayed run decides as it did before"
-                );
+                let word = self.open[open as usize].word;
+                let planned = self.stack.get(self.depth).copied();
+                let taken = match planned {
+                    Some((of, taken, n)) if (of, n) == (word, choices) => taken,
+                    _ => {
+                        // What was planned is of no use to a run that took another way.
+                        self.diverged |= planned.is_some();
+                        self.stack.truncate(self.depth);
+                        self.stack.push((word, 0, choices));
+                        0
+                    }
+                };
                 self.depth += 1;
-                self.stack[self.depth - 1].0.min(choices - 1)
+                taken
             }
             Strategy::Oldest => 0,
             Strategy::Newest => choices - 1,
@@ -429,11 +437,18 @@ impl Images {
         self.strategy = strategy;
         self.stack.clear();
         self.depth = 0;
+        self.diverged = false;
     }
 
     /// Depth-first: decisions taken so far, which a deeper exploration leaves alone.
     pub(super) fn depth(&self) -> usize {
         self.stack.len()
+    }
+
+    /// Depth-first: true if some run read otherwise than the one before it under the same decisions, so
+    /// that not all images were visited.
+    pub(super) fn diverged(&self) -> bool {
+        self.diverged
     }
 
     /// Depth-first: begins a run whose first `base` decisions are imposed already.
@@ -453,7 +468,7 @@ impl Images {
         self.stack.truncate(self.depth.max(base));
         while self.stack.len() > base {
             let top = self.stack.len() - 1;
-            let (taken, of) = &mut self.stack[top];
+            let (_, taken, of) = &mut self.stack[top];
             *taken += 1;
             if *taken < *of {
                 return true;

@@ -399,6 +399,13 @@ impl Simulation {
         self.shared.state.borrow().images.depth()
     }
 
+    /// Depth-first: true if what runs on the images is not determined by them, so that some may have been
+    /// left out.
+    #[must_use]
+    pub fn diverged(&self) -> bool {
+        self.shared.state.borrow().images.diverged()
+    }
+
     /// Depth-first: begins a run below the first `base` decisions.
     pub fn begin_image(&self, base: usize) {
         self.shared.state.borrow_mut().images.begin(base);
