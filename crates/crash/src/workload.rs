@@ -285,10 +285,10 @@ impl Workload {
                 // Grows and shrinks by turns, so that what a closing saves differs from one to the next.
                 for i in 0..ops {
                     let (k, v) = (key(&mut rng), value(&mut rng));
-                    let growing = i / 9 % 2 == 0;
+                    let growing = (i / 9).is_multiple_of(2) == w.setup.is_empty();
                     w.ops.push(match (i + 1) % 9 {
-                        0 if rng.below(3) > 0 => Op::Reopen,
-                        0 => Op::Compact,
+                        0 if (i as u64 / 9 + seed).is_multiple_of(3) => Op::Compact,
+                        0 => Op::Reopen,
                         _ if growing && rng.below(2) == 0 => Op::Batch {
                             first: k,
                             step: 1,
