@@ -16,7 +16,7 @@
 //! # Crashes in recovery
 //! The trace of recovery and of an operation after it is explored in the same way, below the image that
 //! was recovered, once (depth 2), up to some number of images; how many of its points were exhaustive is
-//! counted apart. See [`recovery`].
+//! counted apart. See `explore/recovery.rs`.
 
 mod recovery;
 
