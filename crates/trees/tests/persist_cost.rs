@@ -147,7 +147,7 @@ const REMOVE: (u64, u64) = (1, 1);
 /// The removal that empties a leaf also unlinks it: sibling line, fence, header line, fence.
 const REMOVE_LAST_OF_LEAF: (u64, u64) = (3, 3);
 /// And where the leaf is one of the few that recovery may start from, that is taken back first.
-const REMOVE_LAST_OF_RECORDED_LEAF: (u64, u64) = (4, 4);
+const REMOVE_LAST_OF_RECORDED_LEAF: (u64, u64) = (4, 3);
 /// Two records of one line each are flushed with the entry or, in the header's line, fenced alone.
 const INSERT_STRINGS: [(u64, u64); 4] = [(3, 2), (3, 2), (3, 2), (4, 2)];
 /// The new value's record, a fence, the value word.
