@@ -11,6 +11,7 @@ use crate::text::quoted;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::{CompactReport, DataKind, Pool, PoolInfo, PoolOptions};
 use bristlecone_pmem::{Access, Durability, MediumKind};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use bristlecone_trees::repr::{MAX_KEY, MAX_VALUE};
 use bristlecone_trees::{

@@ -33,6 +33,7 @@ use std::time::Instant;
 
 /// Most images of a crash point in a creation, before they are sampled.
 const CREATING: usize = 50;
+
 /// How a recording is explored.
 #[derive(Clone, Debug)]
 pub struct Options {

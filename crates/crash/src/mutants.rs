@@ -18,10 +18,11 @@ use crate::record::{Mutation, Recording, record};
 use crate::subject::Subject;
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, EventKind, Model, Site, SiteKind, line_of};
+use bristlecone_pmem::sync::lock;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Further seeds that a mutant is tried on which the given ones do not notice.
@@ -293,10 +294,6 @@ fn try_elsewhere(
             }
         });
     }
-}
-
-fn lock(results: &Mutex<MutantReport>) -> MutexGuard<'_, MutantReport> {
-    results.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 enum Outcome {

@@ -8,7 +8,7 @@
 
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{OpenError, Pool, PoolOptions};
-use bristlecone_trees::{LbOptions, LbTree, OrderedIndex, ReverseScan, TreeError};
+use bristlecone_trees::{DurableIndex, LbOptions, LbTree, OrderedIndex, ReverseScan, TreeError};
 use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::PathBuf;

@@ -12,10 +12,13 @@
 //!    present for the whole scan is seen exactly once. Changes made while it runs may be missed.
 //! 5. All operations may be called from any number of threads.
 
-use bristlecone_pmem::{CommitError, SpaceError};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::pool::RootError;
+use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::{ControlFlow, RangeBounds};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why an insert or upsert did not happen.
@@ -269,6 +272,64 @@ pub struct RecoveryReport {
     pub elapsed: Duration,
 }
 
+/// Why a tree could not be created or opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TreeError {
+    /// The root could not be had.
+    Root(RootError),
+    /// The tree contradicts itself.
+    Corrupt(String),
+    /// There is no room.
+    Space(SpaceError),
+    /// The system granted no memory for the inner nodes.
+    Memory(std::io::Error),
+    /// The disk refused to make the opening durable.
+    Commit(CommitError),
+}
+
+impl fmt::Display for TreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root(e) => write!(f, "{e}"),
+            Self::Corrupt(what) => write!(f, "corrupt: {what}"),
+            Self::Space(e) => write!(f, "{e}"),
+            Self::Memory(e) => write!(f, "no memory for the inner nodes: {e}"),
+            Self::Commit(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for TreeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Root(e) => Some(e),
+            Self::Corrupt(_) => None,
+            Self::Space(e) => Some(e),
+            Self::Memory(e) => Some(e),
+            Self::Commit(e) => Some(e),
+        }
+    }
+}
+
+impl From<RootError> for TreeError {
+    fn from(e: RootError) -> Self {
+        Self::Root(e)
+    }
+}
+
+impl From<SpaceError> for TreeError {
+    fn from(e: SpaceError) -> Self {
+        Self::Space(e)
+    }
+}
+
+impl From<CommitError> for TreeError {
+    fn from(e: CommitError) -> Self {
+        Self::Commit(e)
+    }
+}
+
 /// A durable ordered index from `K` to `V`. See the module's head for what its calls promise.
 ///
 /// `K` and `V` are the borrowed forms (`u64`, `[u8]`); what is returned is owned (`u64`, `Vec<u8>`).
@@ -375,4 +436,41 @@ where
         sorted: impl Iterator<Item = (Q, W)>,
         fill: Fill,
     ) -> Result<u64, InsertError>;
+}
+
+/// An index that lives in a pool, under a named root.
+pub trait DurableIndex<K, V, M>: ReverseScan<K, V> + BulkLoad<K, V> + Sized
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// How it is run. None of this is stored in the pool.
+    type Options: Clone + Default + fmt::Debug + Send + Sync + 'static;
+
+    /// Makes an empty index as root `name`. It is there after a crash once this has returned.
+    ///
+    /// # Errors
+    /// [`TreeError`]; no root is left behind.
+    fn create(pool: &Arc<Pool<M>>, name: &str, options: &Self::Options) -> Result<Self, TreeError>;
+
+    /// Opens the index at root `name`: reads its volatile part back if it was closed cleanly, else
+    /// recovers it.
+    ///
+    /// # Errors
+    /// [`TreeError`]; the pool is as it was.
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &Self::Options) -> Result<Self, TreeError>;
+
+    /// What opening did.
+    fn recovery(&self) -> &RecoveryReport;
+
+    /// The pool.
+    fn pool(&self) -> &Arc<Pool<M>>;
+
+    /// Closes the index and saves its volatile part, so that the next opening need not recover it.
+    /// Dropping the index does the same but swallows the error.
+    ///
+    /// # Errors
+    /// [`CommitError`] when the disk refuses: the next opening recovers.
+    fn close(self) -> Result<(), CommitError>;
 }

@@ -3,12 +3,14 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
+//! | [`designs`] | the designs by name, for programs that let their user choose |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`] | LB+-Tree |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
 
+pub mod designs;
 pub mod fingerprint;
 pub mod index;
 pub mod inner;
@@ -17,11 +19,12 @@ pub mod repr;
 mod sync;
 pub mod version_lock;
 
+pub use designs::Design;
 pub use index::{
-    BulkLoad, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError,
-    ReverseScan, UpdateError, VerifyReport, Violation,
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
-pub use lbtree::{LbOptions, LbTree, TreeError};
+pub use lbtree::{LbOptions, LbTree};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 
 /// The README's example, as a test.

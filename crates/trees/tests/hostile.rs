@@ -9,6 +9,7 @@ mod common;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_pmem::{Access, OpenError};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use bristlecone_trees::{OrderedIndex, ReverseScan};
 use common::home::folder;

@@ -4,6 +4,7 @@ mod common;
 
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{Dram, Journal, Mapped};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use bristlecone_trees::{KeyRepr, RecoveryReport, Repr};
 use common::{Failure, Fresh, Harness, PoolHome, Pooled, TestKey, TestValue, scenario_suite};

@@ -5,6 +5,7 @@ mod common;
 
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{Dram, Journal, Mapped};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use bristlecone_trees::{KeyRepr, OrderedIndex, Repr};
 use common::{PoolHome, Rng, TestKey, TestValue, stress_time, within_patience};

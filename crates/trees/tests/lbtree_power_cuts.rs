@@ -16,6 +16,7 @@ use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_pmem::{
     Access, CommitError, Media, MediaOptions, MediumKind, OpenError, SpaceError,
 };
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use bristlecone_trees::{BulkLoad, Fill, KeyRepr, OrderedIndex, Repr};
 use common::home::folder;

@@ -7,6 +7,7 @@
 
 use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
 use bristlecone_pmem::pool::{Pool, PoolOptions};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use bristlecone_trees::{BulkLoad, Fill, InsertError, OrderedIndex};
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::index::OrderedIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use std::os::unix::fs::FileExt;

@@ -15,7 +15,8 @@ use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_trees::{
-    InsertError, KeyRepr, LbOptions, LbTree, OrderedIndex, Repr, TreeError, UpdateError,
+    DurableIndex, InsertError, KeyRepr, LbOptions, LbTree, OrderedIndex, Repr, TreeError,
+    UpdateError,
 };
 use std::cell::Cell;
 use std::marker::PhantomData;

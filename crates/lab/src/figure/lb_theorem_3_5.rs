@@ -12,6 +12,7 @@ use crate::workload::Keys;
 use bristlecone_pmem::media::sim::{Event, EventKind, Simulation, Sink};
 use bristlecone_pmem::media::{Counting, Dram, Media, Sim};
 use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::OrderedIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use std::any::Any;

@@ -9,6 +9,7 @@ use crate::micro::MicroParams;
 use crate::workload::{Keys, value_of};
 use bristlecone_pmem::media::{Access, Mapped, MediaOptions};
 use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use bristlecone_trees::{BulkLoad, Fill, OrderedIndex};
 use std::path::Path;

@@ -9,6 +9,7 @@ use super::{
 use crate::LabError;
 use bristlecone_pmem::media::{Counting, Dax, Dram, Journal, Mapped, Media, MediaOptions};
 use bristlecone_pmem::{Access, MediumKind, Pool, PoolOptions};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::OrderedIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use std::path::Path;

@@ -15,6 +15,7 @@ use crate::LabError;
 use crate::workload::{Keys, Random, value_of};
 use bristlecone_pmem::media::sim::{Sim, Simulation};
 use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use bristlecone_trees::{BulkLoad, Fill, OrderedIndex};
 use std::cmp::Reverse;

@@ -118,12 +118,13 @@ impl Superblock {
 
     /// Reads both copies of an opened medium and chooses.
     pub(super) fn read<M: Media>(pm: &M, path: &Path) -> Result<Self, OpenError> {
-        Self::choose(path, &bytes_at(pm, 0), &bytes_at(pm, SUPERBLOCK_B))
+        let [a, b] = COPIES.map(|at| bytes_at(pm, at));
+        Self::choose(path, &a, &b)
     }
 
     /// What the two copies of an opened medium say; `None` for one that is not whole.
     pub(super) fn copies<M: Media>(pm: &M) -> [Option<Self>; 2] {
-        [0, SUPERBLOCK_B].map(|at| match Self::decode(&bytes_at(pm, at)) {
+        COPIES.map(|at| match Self::decode(&bytes_at(pm, at)) {
             Copy::Whole(superblock) => Some(superblock),
             _ => None,
         })

@@ -27,13 +27,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const RESERVE: usize = 64 << 30;
 /// Less than this is not worth working with. This little is what passing indexes reserve, and gets no
 /// huge pages, whose zeroing would cost more than a small index ever gains by them.
-pub(super) const LEAST: usize = 64 << 20;
+const LEAST: usize = 64 << 20;
 const HUGE: usize = 2 << 20;
 
-/// What to reserve for the inner nodes over leaves that may come to take `leaf_bytes`: half-full
-/// nodes of 256 bytes over half-full leaves of 256 bytes take a seventh of that.
+/// What to reserve for the inner nodes over leaves that may come to take `leaf_bytes`. Nodes are not
+/// merged before they are empty, so there may be as many as leaves of 256 bytes, and nodes above them.
 pub(super) fn room_for(leaf_bytes: u64) -> usize {
-    usize::try_from(leaf_bytes / 4).map_or(RESERVE, |bytes| bytes.clamp(LEAST, RESERVE))
+    usize::try_from(leaf_bytes.saturating_mul(2))
+        .map_or(RESERVE, |bytes| bytes.clamp(LEAST, RESERVE))
 }
 
 /// Types that an arena can hold.

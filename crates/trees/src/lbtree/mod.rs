@@ -58,15 +58,15 @@ mod verify;
 mod tests;
 
 use crate::index::{
-    BulkLoad, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError,
-    ReverseScan, UpdateError, VerifyReport, Violation,
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use bristlecone_pmem::pool::layout::CHUNK;
-use bristlecone_pmem::pool::{Root, RootError, RootKind};
+use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, POff, Pool, SpaceError};
 use leaf::{BLOCK, Header, Leaf};
 use recovery::Positions;
@@ -102,64 +102,6 @@ impl Default for LbOptions {
             entry_moving: true,
             recovery_threads: 1,
         }
-    }
-}
-
-/// Why a tree could not be created or opened.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum TreeError {
-    /// The root could not be had.
-    Root(RootError),
-    /// The tree contradicts itself.
-    Corrupt(String),
-    /// There is no room.
-    Space(SpaceError),
-    /// The system granted no memory for the inner nodes.
-    Memory(std::io::Error),
-    /// The disk refused to make the opening durable.
-    Commit(CommitError),
-}
-
-impl fmt::Display for TreeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root(e) => write!(f, "{e}"),
-            Self::Corrupt(what) => write!(f, "corrupt: {what}"),
-            Self::Space(e) => write!(f, "{e}"),
-            Self::Memory(e) => write!(f, "no memory for the inner nodes: {e}"),
-            Self::Commit(e) => write!(f, "{e}"),
-        }
-    }
-}
-
-impl std::error::Error for TreeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Root(e) => Some(e),
-            Self::Corrupt(_) => None,
-            Self::Space(e) => Some(e),
-            Self::Memory(e) => Some(e),
-            Self::Commit(e) => Some(e),
-        }
-    }
-}
-
-impl From<RootError> for TreeError {
-    fn from(e: RootError) -> Self {
-        Self::Root(e)
-    }
-}
-
-impl From<SpaceError> for TreeError {
-    fn from(e: SpaceError) -> Self {
-        Self::Space(e)
-    }
-}
-
-impl From<CommitError> for TreeError {
-    fn from(e: CommitError) -> Self {
-        Self::Commit(e)
     }
 }
 
@@ -226,64 +168,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     /// Entries in a full leaf.
     const CAPACITY: usize = B * crate::fingerprint::SLOTS;
 
-    /// Makes an empty tree as root `name`. It is there after a crash once this has returned.
-    ///
-    /// # Errors
-    /// [`TreeError`]; no root is left behind.
-    pub fn create(pool: &Arc<Pool<M>>, name: &str, options: &LbOptions) -> Result<Self, TreeError> {
-        let root = pool.create_root(name, &root_kind::<K, V, B>())?;
-        let heap = root.heap();
-        heap.begin_recovery();
-        heap.finish_recovery();
-        let first = Self::new_leaf_in(&heap)?;
-        let give_back = || {
-            heap.free(first);
-            heap.trim();
-        };
-        let inner = InnerIndex::new(handle(first), pool.pm().capacity()).map_err(|e| {
-            give_back();
-            TreeError::Memory(e)
-        })?;
-        let report = RecoveryReport::default();
-        let mut tree = Self::assemble(inner, heap.clone(), root, options, report);
-        let pm = pool.pm();
-        let leaf = tree.leaf(handle(first));
-        for block in &leaf.blocks {
-            block.store_header(pm, leaf::Place::Front, Header::default());
-        }
-        // ORDERING: Relaxed; the root is not published.
-        leaf.sibling(0).store(pm, 0, Ordering::Relaxed);
-        leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
-        if pm.planted("lbtree-root-first") {
-            tree.root().publish();
-        }
-        // PERSIST: the empty leaf and the pointer to it; `publish` fences them.
-        pm.flush_of(leaf);
-        let head = tree.root().word(HEAD);
-        // ORDERING: Relaxed; the root is not published.
-        head.store(pm, first.get(), Ordering::Relaxed);
-        pm.flush_of(head);
-        tree.root().publish();
-        if let Err(e) = pm.commit() {
-            tree.root().unpublish();
-            give_back();
-            // Nothing to save: there is no such tree.
-            tree.root = None;
-            return Err(e.into());
-        }
-        Ok(tree)
-    }
-
-    /// Opens the tree at root `name`: reads its volatile part back if it was closed cleanly, else
-    /// rebuilds it by walking the leaves.
-    ///
-    /// # Errors
-    /// [`TreeError`]; the pool is as it was.
-    pub fn open(pool: &Arc<Pool<M>>, name: &str, options: &LbOptions) -> Result<Self, TreeError> {
-        let root = pool.open_root(name, Some(&root_kind::<K, V, B>()))?;
-        recovery::open(root, options)
-    }
-
     fn assemble(
         inner: Inner<K, M>,
         heap: Heap<M>,
@@ -308,30 +192,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         }
     }
 
-    /// What opening did.
-    pub fn recovery(&self) -> &RecoveryReport {
-        &self.report
-    }
-
-    /// The pool.
-    pub fn pool(&self) -> &Arc<Pool<M>> {
-        &self.pool
-    }
-
-    /// Closes the tree and saves its volatile part, so that the next opening need not rebuild it.
-    /// Dropping the tree does the same but swallows the error.
-    ///
-    /// # Errors
-    /// [`CommitError`] when the disk refuses: the next opening rebuilds.
-    pub fn close(mut self) -> Result<(), CommitError> {
-        self.close_now()
-    }
-
     fn close_now(&mut self) -> Result<(), CommitError> {
         let Some(root) = self.root.take() else {
             return Ok(());
         };
-        if self.read_only || self.pm().read_only() {
+        if self.pm().read_only() {
             return Ok(());
         }
         self.save_snapshot(&root);
@@ -422,6 +287,76 @@ fn handle(off: POff<u8>) -> u32 {
 #[inline(always)]
 fn offset(handle: u32) -> u64 {
     u64::from(handle) * BLOCK as u64
+}
+
+impl<K, V, M, const B: usize> DurableIndex<K, V, M> for LbTree<K, V, M, B>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Options = LbOptions;
+
+    fn create(pool: &Arc<Pool<M>>, name: &str, options: &LbOptions) -> Result<Self, TreeError> {
+        let root = pool.create_root(name, &root_kind::<K, V, B>())?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        let first = Self::new_leaf_in(&heap)?;
+        let give_back = || {
+            heap.free(first);
+            heap.trim();
+        };
+        let inner = InnerIndex::new(handle(first), pool.pm().capacity()).map_err(|e| {
+            give_back();
+            TreeError::Memory(e)
+        })?;
+        let report = RecoveryReport::default();
+        let mut tree = Self::assemble(inner, heap.clone(), root, options, report);
+        let pm = pool.pm();
+        let leaf = tree.leaf(handle(first));
+        for block in &leaf.blocks {
+            block.store_header(pm, leaf::Place::Front, Header::default());
+        }
+        // ORDERING: Relaxed; the root is not published.
+        leaf.sibling(0).store(pm, 0, Ordering::Relaxed);
+        leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
+        if pm.planted("lbtree-root-first") {
+            tree.root().publish();
+        }
+        // PERSIST: the empty leaf and the pointer to it; `publish` fences them.
+        pm.flush_of(leaf);
+        let head = tree.root().word(HEAD);
+        // ORDERING: Relaxed; the root is not published.
+        head.store(pm, first.get(), Ordering::Relaxed);
+        pm.flush_of(head);
+        tree.root().publish();
+        if let Err(e) = pm.commit() {
+            tree.root().unpublish();
+            give_back();
+            // Nothing to save: there is no such tree.
+            tree.root = None;
+            return Err(e.into());
+        }
+        Ok(tree)
+    }
+
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &LbOptions) -> Result<Self, TreeError> {
+        let root = pool.open_root(name, Some(&root_kind::<K, V, B>()))?;
+        recovery::open(root, options)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    fn close(mut self) -> Result<(), CommitError> {
+        self.close_now()
+    }
 }
 
 impl<K, V, M, const B: usize> OrderedIndex<K, V> for LbTree<K, V, M, B>

@@ -33,6 +33,7 @@ pub(super) const fn first_interval<M: Media>() -> u64 {
 const fn slots_used<M: Media>() -> usize {
     if M::TRACED { 3 } else { POSITION_COUNT }
 }
+
 /// How full recovery leaves inner nodes.
 pub(super) const INNER_FILL: Fill = match Fill::percent(85) {
     Some(fill) => fill,

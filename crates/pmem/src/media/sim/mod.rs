@@ -158,6 +158,14 @@ impl Shared {
         }
     }
 
+    fn resize(&self, to: u64, site: &'static Location<'static>) {
+        let mut state = self.owned().state.borrow_mut();
+        // ORDERING: Relaxed; one thread simulates all.
+        let from = self.len.swap(to, Ordering::Relaxed);
+        state.images.log_length(from);
+        self.emit(&mut state, EventKind::Resize { from, to }, site);
+    }
+
     fn zero(&self, at: u64, bytes: u64, site: &'static Location<'static>) {
         let words = self.words();
         let mut state = self.owned().state.borrow_mut();
@@ -556,13 +564,7 @@ impl Media for Sim {
             });
         }
         if len > from {
-            let site = Location::caller();
-            let mut state = self.shared.owned().state.borrow_mut();
-            state.images.log_length(from);
-            self.shared
-                .emit(&mut state, EventKind::Resize { from, to: len }, site);
-            // ORDERING: Relaxed; one thread simulates all.
-            self.shared.len.store(len, Ordering::Relaxed);
+            self.shared.resize(len, Location::caller());
         }
         Ok(())
     }
@@ -574,12 +576,7 @@ impl Media for Sim {
             let site = Location::caller();
             // Bytes past the end are zero when the pool grows again.
             self.shared.zero(len, from - len, site);
-            let mut state = self.shared.state.borrow_mut();
-            state.images.log_length(from);
-            self.shared
-                .emit(&mut state, EventKind::Resize { from, to: len }, site);
-            // ORDERING: Relaxed; one thread simulates all.
-            self.shared.len.store(len, Ordering::Relaxed);
+            self.shared.resize(len, site);
         }
         Ok(())
     }
