@@ -1,0 +1,261 @@
+//! The designs by name, for programs that let their user choose.
+//!
+//! Every design is a type; which one runs is decided once, here, and what is done with it
+//! ([`Task`]) is compiled for exactly that type. A new design adds an entry of [`DESIGNS`] and an arm of
+//! [`with_design`].
+
+use crate::index::{DurableIndex, TreeError};
+use crate::lbtree::{LbOptions, LbTree};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, Pool};
+use std::fmt;
+use std::sync::Arc;
+
+/// A design with its options, on any medium, for any kinds of keys and values.
+pub trait Design: Clone + Send + Sync + 'static {
+    /// The index.
+    type Index<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>: DurableIndex<K, V, M>;
+
+    /// As [`DurableIndex::create`].
+    ///
+    /// # Errors
+    /// As there.
+    fn create<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
+        &self,
+        pool: &Arc<Pool<M>>,
+        root: &str,
+    ) -> Result<Self::Index<K, V, M>, TreeError>;
+
+    /// As [`DurableIndex::open`].
+    ///
+    /// # Errors
+    /// As there.
+    fn open<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
+        &self,
+        pool: &Arc<Pool<M>>,
+        root: &str,
+    ) -> Result<Self::Index<K, V, M>, TreeError>;
+}
+
+/// Makes a type a [`Design`]: `design!(Name<const B: usize>, Options, Index<B>)`.
+macro_rules! design {
+    ($(#[$doc:meta])* $name:ident $(<const $b:ident: usize>)?, $options:ty, $index:ident $(<$arg:ident>)?) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default)]
+        pub struct $name $(<const $b: usize>)?(pub $options);
+
+        impl $(<const $b: usize>)? Design for $name $(<$b>)? {
+            type Index<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> = $index<K, V, M $(, $arg)?>;
+
+            fn create<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
+                &self,
+                pool: &Arc<Pool<M>>,
+                root: &str,
+            ) -> Result<Self::Index<K, V, M>, TreeError> {
+                DurableIndex::create(pool, root, &self.0)
+            }
+
+            fn open<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
+                &self,
+                pool: &Arc<Pool<M>>,
+                root: &str,
+            ) -> Result<Self::Index<K, V, M>, TreeError> {
+                DurableIndex::open(pool, root, &self.0)
+            }
+        }
+    };
+}
+
+design!(
+    /// LB+-Tree with leaves of `B` x 256 bytes.
+    Lb<const B: usize>, LbOptions, LbTree<B>
+);
+
+/// What is to be known of a design before it is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DesignInfo {
+    /// What the root table and command lines call it.
+    pub name: &'static str,
+    /// One line for people.
+    pub summary: &'static str,
+    /// Leaf sizes in bytes, ascending.
+    pub node_bytes: &'static [u32],
+    /// The leaf size where none is asked for.
+    pub usual_bytes: u32,
+}
+
+const BLOCKS: &[u32] = &[256, 512, 768, 1024];
+
+/// Every design that lives in a pool.
+pub const DESIGNS: &[DesignInfo] = &[DesignInfo {
+    name: "lbtree",
+    summary: "LB+-Tree: fewest line writes per insertion, logless splits",
+    node_bytes: BLOCKS,
+    usual_bytes: 256,
+}];
+
+/// What to run and how, where a design can be run in several ways.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice<'a> {
+    /// A name of [`DESIGNS`].
+    pub name: &'a str,
+    /// Bytes in a leaf; `None` for the design's usual.
+    pub node_bytes: Option<u32>,
+    /// Threads that recover.
+    pub recovery_threads: usize,
+}
+
+impl<'a> Choice<'a> {
+    /// The design in its usual leaf size, recovered by one thread.
+    #[must_use]
+    pub const fn of(name: &'a str) -> Self {
+        Self {
+            name,
+            node_bytes: None,
+            recovery_threads: 1,
+        }
+    }
+}
+
+/// There is no such design.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnknownDesign {
+    /// The name is none of [`DESIGNS`].
+    Name(String),
+    /// The design has no such leaf size.
+    NodeBytes {
+        /// The design.
+        design: &'static str,
+        /// What was asked for.
+        asked: u32,
+        /// What there is.
+        there: &'static [u32],
+    },
+}
+
+fn listed(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for UnknownDesign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => {
+                let names = listed(DESIGNS.iter().map(|design| design.name.to_owned()));
+                write!(f, "there is no index design {name:?}; there are {names}")
+            }
+            Self::NodeBytes {
+                design,
+                asked,
+                there,
+            } => {
+                let there = listed(there.iter().map(ToString::to_string));
+                write!(f, "{design} has no leaves of {asked} bytes; it has {there}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for UnknownDesign {}
+
+/// What is to be done with the design that was chosen.
+pub trait Task {
+    /// What it gives.
+    type Output;
+
+    /// Does it.
+    fn run<D: Design>(self, design: D) -> Self::Output;
+}
+
+/// Looks a design up.
+///
+/// # Errors
+/// [`UnknownDesign::Name`].
+pub fn info(name: &str) -> Result<&'static DesignInfo, UnknownDesign> {
+    DESIGNS
+        .iter()
+        .find(|design| design.name == name)
+        .ok_or_else(|| UnknownDesign::Name(name.to_owned()))
+}
+
+/// Runs `task` with the chosen design.
+///
+/// # Errors
+/// [`UnknownDesign`]; the task has not run.
+pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, UnknownDesign> {
+    let info = info(choice.name)?;
+    let asked = choice.node_bytes.unwrap_or(info.usual_bytes);
+    let unknown = || {
+        Err(UnknownDesign::NodeBytes {
+            design: info.name,
+            asked,
+            there: info.node_bytes,
+        })
+    };
+    if !info.node_bytes.contains(&asked) {
+        return unknown();
+    }
+    let recovery_threads = choice.recovery_threads;
+    let lb = LbOptions {
+        recovery_threads,
+        ..LbOptions::default()
+    };
+    Ok(match (info.name, asked) {
+        ("lbtree", 256) => task.run(Lb::<1>(lb)),
+        ("lbtree", 512) => task.run(Lb::<2>(lb)),
+        ("lbtree", 768) => task.run(Lb::<3>(lb)),
+        ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        _ => return unknown(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::OrderedIndex;
+    use bristlecone_pmem::PoolOptions;
+    use bristlecone_pmem::media::Dram;
+    use std::path::Path;
+
+    struct Try;
+
+    impl Task for Try {
+        type Output = bool;
+
+        fn run<D: Design>(self, design: D) -> bool {
+            let pool = Pool::<Dram>::create(Path::new("none"), &PoolOptions::default()).unwrap();
+            let index = design.create::<u64, u64, Dram>(&pool, "index").unwrap();
+            index.insert(&1, &2).unwrap();
+            index.get(&1) == Some(2) && index.get(&2).is_none()
+        }
+    }
+
+    #[test]
+    fn every_design_runs_in_every_leaf_size() {
+        for design in DESIGNS {
+            assert!(design.node_bytes.contains(&design.usual_bytes));
+            for bytes in design.node_bytes {
+                let choice = Choice {
+                    node_bytes: Some(*bytes),
+                    ..Choice::of(design.name)
+                };
+                assert_eq!(with_design(&choice, Try), Ok(true), "{choice:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let error = with_design(&Choice::of("btree-2000"), Try).unwrap_err();
+        assert!(error.to_string().contains("\"btree-2000\""), "{error}");
+        let choice = Choice {
+            node_bytes: Some(300),
+            ..Choice::of("lbtree")
+        };
+        let error = with_design(&choice, Try).unwrap_err().to_string();
+        assert!(
+            error.contains("300") && error.contains("256, 512"),
+            "{error}"
+        );
+    }
+}
