@@ -4,6 +4,7 @@
 //! ([`Task`]) is compiled for exactly that type. A new design adds an entry of [`DESIGNS`] and an arm of
 //! [`with_design`].
 
+use crate::cddstree::{CddsOptions, CddsTree};
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::repr::{KeyRepr, Repr};
@@ -71,6 +72,11 @@ design!(
     Lb<const B: usize>, LbOptions, LbTree<B>
 );
 
+design!(
+    /// CDDS-Tree.
+    Cdds, CddsOptions, CddsTree
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -87,12 +93,20 @@ pub struct DesignInfo {
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
 
 /// Every design that lives in a pool.
-pub const DESIGNS: &[DesignInfo] = &[DesignInfo {
-    name: "lbtree",
-    summary: "LB+-Tree: fewest line writes per insertion, logless splits",
-    node_bytes: BLOCKS,
-    usual_bytes: 256,
-}];
+pub const DESIGNS: &[DesignInfo] = &[
+    DesignInfo {
+        name: "lbtree",
+        summary: "LB+-Tree: fewest line writes per insertion, logless splits",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+    },
+    DesignInfo {
+        name: "cddstree",
+        summary: "CDDS-Tree: sorted, versioned entries; all nodes persistent, no log",
+        node_bytes: &[256, 512, 1024, 2048, 4096],
+        usual_bytes: 1024,
+    },
+];
 
 /// What to run and how, where a design can be run in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,6 +219,10 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        ("cddstree", node_bytes) => task.run(Cdds(CddsOptions {
+            node_bytes,
+            recovery_threads,
+        })),
         _ => return unknown(),
     })
 }

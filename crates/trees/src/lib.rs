@@ -4,21 +4,25 @@
 //! | --- | --- |
 //! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`designs`] | the designs by name, for programs that let their user choose |
+//! | [`cddstree`] | CDDS-Tree |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`] | LB+-Tree |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
 
+pub mod cddstree;
 pub mod designs;
 pub mod fingerprint;
 pub mod index;
 pub mod inner;
 pub mod lbtree;
 pub mod repr;
+mod saved;
 mod sync;
 pub mod version_lock;
 
+pub use cddstree::{CddsOptions, CddsTree};
 pub use designs::Design;
 pub use index::{
     BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
