@@ -323,7 +323,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 false => order(low).is_lt(),
             });
             let under = below.high.is_none_or(|high| order(high).is_gt());
-            if !first && !(ascends && above && under) {
+            let fits = first || ascends && above && under;
+            if !fits {
                 return Err(format!(
                     "key {:#x} is out of order, or outside the range that led here",
                     entry.key
