@@ -93,7 +93,7 @@ fn a_split_below_a_parent() {
         }
     }
     // Old end, left, right: the left one is put behind the old one, the right one behind that.
-    assert_eq!(splits, [(2 * 16 + 3 + 1, 2); 4]);
+    assert_eq!(splits, [(2 * 16 + 3 + 1, 2); 3]);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn strings() {
 /// 12.1, 19.0, 34.2, 64.7 for its implementation).
 #[test]
 fn random_insertions() {
-    const GOLDEN: [(u32, f64); 4] = [(512, 9.0), (1024, 14.6), (2048, 25.7), (4096, 47.8)];
+    const GOLDEN: [(u32, f64); 4] = [(512, 9.1), (1024, 14.7), (2048, 26.3), (4096, 49.4)];
     for (bytes, golden) in GOLDEN {
         let pool = pool();
         let tree = tree(&pool, bytes);
@@ -203,7 +203,7 @@ fn random_insertions() {
         let (lines, fences) = (lines as f64 / n as f64, fences as f64 / n as f64);
         println!("{bytes} bytes: {lines:.2} lines, {fences:.2} fences per insertion");
         assert!(
-            (lines / golden - 1.0).abs() < 0.03,
+            (lines / golden - 1.0).abs() < 0.01,
             "{bytes} bytes: {lines:.2} lines"
         );
         assert!(

@@ -310,9 +310,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         checked_handle(word, self.node_bytes.into(), self.pm().len())
     }
 
-    /// The root node, for writers.
+    /// The root node, for the writer; for readers once [`ROOT_LOCK`]'s version is validated.
     fn top(&self) -> RootNode {
-        // ORDERING: Relaxed; the writer alone changes it.
+        // ORDERING: Relaxed; ordered by the root's version lock, and the writer alone changes it.
         let word = self.top.load(Ordering::Relaxed);
         RootNode {
             handle: (word / UNIT) as u32,

@@ -1,11 +1,11 @@
 //! Search: from the root down, each node's version read before its parent's is validated.
 
 use super::node::Node;
-use super::{CddsTree, ROOT_LOCK, RootNode};
+use super::{CddsTree, ROOT_LOCK};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
-use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
+use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace, cpu};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,10 @@ impl<K: ?Sized> Clone for Seek<'_, K> {
 }
 impl<K: ?Sized> Copy for Seek<'_, K> {}
 
-/// A leaf as a reader found it.
+/// Keys of a batch that go down together.
+const TOGETHER: usize = 32;
+
+/// A node, in the end the leaf, as a reader found it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub leaf: u32,
@@ -91,12 +94,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     ) -> Result<Option<Found>, Changed> {
         let pm = self.pm();
         let mut parent = (ROOT_LOCK, self.version(ROOT_LOCK));
-        // ORDERING: Relaxed; ordered by the root's version lock.
-        let word = self.top.load(Ordering::Relaxed);
-        let top = RootNode {
-            handle: (word / super::UNIT) as u32,
-            level: (word % super::UNIT) as u8,
-        };
+        let top = self.top();
         let mut handle = top.handle;
         for level in (0..=top.level).rev() {
             pm.interleave();
@@ -167,20 +165,24 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         }
     }
 
+    /// The value word of `key`, from the leaf at `at`; the outer `None` if that changed meanwhile.
+    #[inline]
+    fn try_find_word(&self, key: &K, at: Found) -> Option<Option<u64>> {
+        let node = self.node(at.leaf);
+        let valid = || self.locks.validate(at.leaf, at.version);
+        let slot = node.find(self.pm(), key, valid)?;
+        // ORDERING: Relaxed; ordered by the node's version lock.
+        let word = slot.map(|slot| node.slots[slot].value.load(self.pm(), Ordering::Relaxed));
+        valid().then_some(word)
+    }
+
     /// The value word of `key`. The caller is pinned.
     #[inline]
     pub(super) fn find_word(&self, key: &K) -> Option<u64> {
-        let pm = self.pm();
         loop {
-            let Found { leaf, version } = self.descend(Seek::At(key))?;
-            let node = self.node(leaf);
-            let valid = || self.locks.validate(leaf, version);
-            if let Some(slot) = node.find(pm, key, valid) {
-                // ORDERING: Relaxed; ordered by the node's version lock.
-                let word = slot.map(|slot| node.slots[slot].value.load(pm, Ordering::Relaxed));
-                if valid() {
-                    return word;
-                }
+            let at = self.descend(Seek::At(key))?;
+            if let Some(word) = self.try_find_word(key, at) {
+                return word;
             }
         }
     }
@@ -193,18 +195,57 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         V::read(self.pm(), word, f)
     }
 
-    /// Looks up a batch under one pin.
+    /// Looks up a batch: all keys go down one level after the other, so that their cache misses overlap.
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        /// Keys that are looked up before memory may be reclaimed.
-        const TOGETHER: usize = 32;
         out.clear();
         out.reserve(keys.len());
+        let mut located = [None; TOGETHER];
         for keys in keys.chunks(TOGETHER) {
             let _guard = epoch::pin();
-            out.extend(keys.iter().map(|key| {
-                let word = self.find_word(key.borrow())?;
+            let located = &mut located[..keys.len()];
+            self.descend_together(keys, located);
+            out.extend(keys.iter().zip(located).map(|(key, at)| {
+                let key = key.borrow();
+                let together = at.and_then(|at| self.try_find_word(key, at));
+                let word = together.unwrap_or_else(|| self.find_word(key))?;
                 V::read(self.pm(), word, ToOwned::to_owned)
             }));
         }
+    }
+
+    /// The leaves of `keys`; `None` where someone else was in the way, or the pool is corrupt.
+    fn descend_together<Q: Borrow<K>>(&self, keys: &[Q], located: &mut [Option<Found>]) {
+        let version = self.version(ROOT_LOCK);
+        let top = self.top();
+        let first = Found {
+            leaf: top.handle,
+            version: self.version(top.handle),
+        };
+        located.fill((self.locks.validate(ROOT_LOCK, version)).then_some(first));
+        for _ in 0..top.level {
+            for (key, at) in keys.iter().zip(&mut *located) {
+                *at = at.and_then(|at| self.child_of(at, key.borrow()));
+            }
+        }
+    }
+
+    /// The child of an inner node that `key` is in, asked for.
+    fn child_of(&self, at: Found, key: &K) -> Option<Found> {
+        let node = self.node(at.leaf);
+        let valid = || self.locks.validate(at.leaf, at.version);
+        let slot = self.route(node, Seek::At(key), valid).ok()??;
+        // ORDERING: Relaxed; ordered by the node's version lock.
+        let word = node.slots[slot].value.load(self.pm(), Ordering::Relaxed);
+        let leaf = self.child(word)?;
+        let version = self.locks.try_read(leaf)?;
+        if !valid() {
+            return None;
+        }
+        // Where a binary search looks first.
+        let slots = self.node(leaf).slots;
+        for quarter in [slots.len() / 2, slots.len() / 4, slots.len() / 4 * 3] {
+            cpu::prefetch(slots[quarter].key.addr(), 1);
+        }
+        Some(Found { leaf, version })
     }
 }
