@@ -26,6 +26,9 @@ use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
+/// More versions than any tree commits.
+const VERSIONS: u64 = 1 << 62;
+
 /// Opens a published root.
 pub(super) fn open<K, V, M>(
     root: Root<M>,
@@ -42,7 +45,7 @@ where
     // ORDERING: Relaxed (all here); the tree is being opened.
     let word = |i: usize| root.word(i).load(pm, Ordering::Relaxed);
     let version = word(VERSION);
-    if version >= LIVE - 1 {
+    if version >= VERSIONS {
         return Err(TreeError::Corrupt(format!(
             "committed version {version:#x}"
         )));

@@ -37,7 +37,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             // After the fence: what others see now, a crash keeps.
             locked.unlock();
         }
-        writer.entries -= 1;
+        // In a corrupt pool there may be more than were counted.
+        writer.entries = writer.entries.saturating_sub(1);
         K::retire(&self.heap, entry.key, guard);
         V::retire(&self.heap, entry.value, guard);
         true
@@ -119,8 +120,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         for separator in separators {
             self.retire_separator(separator, guard);
         }
-        writer.leaves -= 1;
-        writer.inner_nodes -= gone.len() as u64 - 1;
+        writer.leaves = writer.leaves.saturating_sub(1);
+        writer.inner_nodes = (writer.inner_nodes).saturating_sub(gone.len() as u64 - 1);
         for node in gone {
             self.retire_node(node, guard);
         }

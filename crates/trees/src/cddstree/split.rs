@@ -56,7 +56,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             });
         }
         let middle = entries.len().div_ceil(2);
-        let separator = K::read(pm, entries[middle].key, |key| key.make(&self.heap));
+        // A leaf of which nothing is live is full in a corrupt pool only.
+        let upper = entries.get(middle).ok_or_else(corrupt)?;
+        let separator = K::read(pm, upper.key, |key| key.make(&self.heap));
         let separator = separator.ok_or_else(corrupt)??;
         let new = self.new_nodes(2 * splits + usize::from(new_root));
         let new = new.inspect_err(|_| K::discard(&self.heap, separator))?;
