@@ -73,8 +73,8 @@ fn an_insertion_flushes_each_entry_that_it_moves() {
     }
 }
 
-/// A split under a parent with room: two nodes, the parent's old entry and two new ones, the last pair
-/// appended, the version.
+/// A split under a parent with room: two nodes, the parent's old entry and two new ones, each of these
+/// fenced, the version.
 #[test]
 fn a_split_below_a_parent() {
     let pool = pool();
@@ -93,7 +93,7 @@ fn a_split_below_a_parent() {
         }
     }
     // Old end, left, right: the left one is put behind the old one, the right one behind that.
-    assert_eq!(splits, [(2 * 16 + 3 + 1, 2); 3]);
+    assert_eq!(splits, [(2 * 16 + 3 + 1, 3); 3]);
 }
 
 #[test]

@@ -111,7 +111,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 }
             } else if new_root {
                 let root = new[2 * splits];
-                // PERSIST: (in `fill`) the new root, likewise.
                 self.node(root).fill(pm, &two);
                 let top = RootNode {
                     handle: root,
@@ -120,13 +119,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 self.prepare_root(writer, top, v);
                 // ORDERING: Relaxed; readers validate the root's lock.
                 self.top.store(top.word(), Ordering::Relaxed);
+                // PERSIST: all new nodes and the separators, before the version is committed.
+                pm.fence();
             } else {
                 let slot = usize::from(path.slots[splits]);
                 self.replace_child(self.node(path.nodes[splits]), slot, two, v);
             }
         }
-        // PERSIST: all new nodes and entries, before the version is committed.
-        pm.fence();
         self.commit_version(writer, v);
         drop(held);
         pm.interleave();
@@ -141,8 +140,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(())
     }
 
-    /// Ends the entry in `slot` at `v` and puts two others beside it; flushed, and all but the last
-    /// fenced. There is room.
+    /// Ends the entry in `slot` at `v` and puts two others beside it; fenced. There is room.
     fn replace_child(&self, node: Node<'_>, slot: usize, two: [Entry; 2], v: u64) {
         let pm = self.pm();
         // ORDERING: Relaxed; readers validate the node's version.
@@ -158,8 +156,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             };
             let at = node.make_room(pm, room);
             node.put(pm, at, entry);
-            // PERSIST: the new entry, likewise.
-            pm.flush_of(&node.slots[at]);
+            // PERSIST: the new entry, before room is made for the next: what that moves may have been
+            // moved just now, and an entry must not stand in three slots; nor may a slot behind an
+            // unused one become durable. The second: with the new nodes and the separators, before the
+            // version is committed.
+            pm.persist(&node.slots[at]);
         }
     }
 }
