@@ -6,6 +6,7 @@
 //! | [`designs`] | the designs by name, for programs that let their user choose |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`] | LB+-Tree |
+//! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
@@ -15,6 +16,7 @@ pub mod fingerprint;
 pub mod index;
 pub mod inner;
 pub mod lbtree;
+pub mod leaftree;
 pub mod repr;
 mod sync;
 pub mod version_lock;
