@@ -4,9 +4,12 @@
 //! ([`Task`]) is compiled for exactly that type. A new design adds an entry of [`DESIGNS`] and an arm of
 //! [`with_design`].
 
+use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
+use crate::leaftree::LeafOptions;
 use crate::repr::{KeyRepr, Repr};
+use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
@@ -69,6 +72,16 @@ macro_rules! design {
 design!(
     /// LB+-Tree with leaves of `B` x 256 bytes.
     Lb<const B: usize>, LbOptions, LbTree<B>
+);
+
+design!(
+    /// FPTree with leaves of `B` x 256 bytes.
+    Fp<const B: usize>, LeafOptions, FpTree<B>
+);
+
+design!(
+    /// wB+-Tree with leaves of `B` x 256 bytes.
+    Wb<const B: usize>, LeafOptions, WbTree<B>
 );
 
 /// What is to be known of a design before it is chosen.

@@ -24,7 +24,7 @@ pub(crate) enum IfPresent {
 }
 
 /// A pair as a leaf holds it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Pair {
     /// The key's word.
     pub key: u64,

@@ -231,6 +231,21 @@ where
     }
 }
 
+/// How a tree without further choices is run. None of this is stored in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafOptions {
+    /// Threads that rebuild the inner nodes after a crash.
+    pub recovery_threads: usize,
+}
+
+impl Default for LeafOptions {
+    fn default() -> Self {
+        Self {
+            recovery_threads: 1,
+        }
+    }
+}
+
 /// Marks what a leaf may be.
 ///
 /// # Safety
@@ -391,6 +406,12 @@ where
                 .wrapping_add(handle as usize * UNIT as usize)
                 .cast::<D::Leaf>()
         }
+    }
+
+    /// Offset of a leaf of this tree.
+    #[inline(always)]
+    pub(crate) fn offset_of(&self, leaf: &D::Leaf) -> u64 {
+        (std::ptr::from_ref(leaf) as usize - self.base as usize) as u64
     }
 
     /// Asks for all lines of a leaf at once.

@@ -59,14 +59,14 @@ where
     }
 
     /// Order of two key words.
-    pub(super) fn compare_words(&self, a: u64, b: u64) -> Order {
+    pub(crate) fn compare_words(&self, a: u64, b: u64) -> Order {
         let pm = self.pm();
         // A word that leads nowhere (a corrupt pool) sorts first.
         K::read(pm, a, |a| self.compare_to_word(a, b)).unwrap_or(Order::Less)
     }
 
     /// Order of a key and a key word.
-    pub(super) fn compare_to_word(&self, key: &K, word: u64) -> Order {
+    pub(crate) fn compare_to_word(&self, key: &K, word: u64) -> Order {
         K::read(self.pm(), word, |other| key.cmp(other)).unwrap_or(Order::Greater)
     }
 }
