@@ -100,12 +100,26 @@ pub struct DesignInfo {
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
 
 /// Every design that lives in a pool.
-pub const DESIGNS: &[DesignInfo] = &[DesignInfo {
-    name: "lbtree",
-    summary: "LB+-Tree: fewest line writes per insertion, logless splits",
-    node_bytes: BLOCKS,
-    usual_bytes: 256,
-}];
+pub const DESIGNS: &[DesignInfo] = &[
+    DesignInfo {
+        name: "lbtree",
+        summary: "LB+-Tree: fewest line writes per insertion, logless splits",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+    },
+    DesignInfo {
+        name: "fptree",
+        summary: "FPTree: fingerprints, splits under a micro-log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+    },
+    DesignInfo {
+        name: "wbtree",
+        summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+    },
+];
 
 /// What to run and how, where a design can be run in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,11 +227,20 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         recovery_threads,
         ..LbOptions::default()
     };
+    let leaf = LeafOptions { recovery_threads };
     Ok(match (info.name, asked) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        ("fptree", 256) => task.run(Fp::<1>(leaf)),
+        ("fptree", 512) => task.run(Fp::<2>(leaf)),
+        ("fptree", 768) => task.run(Fp::<3>(leaf)),
+        ("fptree", 1024) => task.run(Fp::<4>(leaf)),
+        ("wbtree", 256) => task.run(Wb::<1>(leaf)),
+        ("wbtree", 512) => task.run(Wb::<2>(leaf)),
+        ("wbtree", 768) => task.run(Wb::<3>(leaf)),
+        ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         _ => return unknown(),
     })
 }

@@ -50,32 +50,39 @@ pub struct WbDesign<M: Media, const B: usize> {
 }
 
 /// A slot array outside persistent memory.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct SlotArray([u8; MOST_BYTES]);
 
 impl SlotArray {
-    /// Entries; no more than there can be, whatever the leaf says.
+    /// Entries; no more than `most`, whatever the leaf says.
     #[inline(always)]
     fn len(&self, most: usize) -> usize {
         usize::from(self.0[0]).min(most)
     }
 
+    /// A slot, of `capacity`; a leaf that changes meanwhile, or a corrupt one, may have any byte here.
     #[inline(always)]
-    fn slot(&self, i: usize) -> usize {
-        usize::from(self.0[1 + i])
+    fn slot(&self, i: usize, capacity: usize) -> usize {
+        usize::from(self.0[1 + i]).min(capacity - 1)
     }
 
     fn insert(&mut self, at: usize, slot: usize) {
-        let n = usize::from(self.0[0]);
+        let n = self.len(MOST_BYTES - 2);
+        let at = at.min(n);
         self.0.copy_within(1 + at..1 + n, 2 + at);
         self.0[1 + at] = slot as u8;
-        self.0[0] += 1;
+        self.0[0] = n as u8 + 1;
     }
 
-    fn remove(&mut self, at: usize) {
-        let n = usize::from(self.0[0]);
-        self.0.copy_within(2 + at..1 + n, 1 + at);
-        self.0[0] -= 1;
+    fn remove(&mut self, slot: usize) {
+        let n = self.len(MOST_BYTES - 2);
+        let place = self.0[1..1 + n]
+            .iter()
+            .position(|s| usize::from(*s) == slot);
+        if let Some(at) = place {
+            self.0.copy_within(2 + at..1 + n, 1 + at);
+            self.0[0] = n as u8 - 1;
+        }
     }
 }
 
@@ -124,7 +131,7 @@ where
         // While the valid bit is off the leaf is being changed, and its version will not validate.
         let array = SlotArray(leaf.bytes(pm));
         let at = tree.position(leaf, &array, key).ok()?;
-        let slot = array.slot(at);
+        let slot = array.slot(at, Leaf::<B>::CAPACITY);
         let (key, value) = leaf.entry(pm, slot);
         Some(Found { slot, key, value })
     }
@@ -138,11 +145,9 @@ where
         let pm = tree.pm();
         let array = SlotArray(leaf.bytes(pm));
         for i in 0..array.len(Leaf::<B>::CAPACITY) {
-            let slot = array.slot(i);
-            if slot < Leaf::<B>::CAPACITY {
-                let (key, value) = leaf.entry(pm, slot);
-                f(slot, key, value);
-            }
+            let slot = array.slot(i, Leaf::<B>::CAPACITY);
+            let (key, value) = leaf.entry(pm, slot);
+            f(slot, key, value);
         }
     }
 
@@ -207,9 +212,7 @@ where
         let bitmap = leaf.bitmap(pm);
         let old = SlotArray(leaf.bytes(pm));
         let mut array = old;
-        if let Some(at) = (0..old.len(Leaf::<B>::CAPACITY)).find(|&i| old.slot(i) == found.slot) {
-            array.remove(at);
-        }
+        array.remove(found.slot);
         // First NAW: the slot array is about to change.
         leaf.publish_head(pm, bitmap);
         let lines = leaf.store_bytes(pm, &old.0, &array.0).beyond_header();
@@ -297,17 +300,15 @@ where
             return Err("its slot array is not valid".into());
         }
         let n = array.len(Leaf::<B>::CAPACITY);
-        let in_array = (0..n)
-            .map(|i| array.slot(i))
-            .filter(|slot| *slot < Leaf::<B>::CAPACITY)
-            .fold(0u64, |bits, slot| bits | 1 << slot);
+        let slot = |i: usize| array.slot(i, Leaf::<B>::CAPACITY);
+        let in_array = (0..n).fold(0u64, |bits, i| bits | 1 << slot(i));
         if in_array != head & Leaf::<B>::FULL || in_array.count_ones() as usize != n {
             return Err(format!(
                 "the slot array has slots {in_array:#x}, the bitmap {:#x}",
                 head & Leaf::<B>::FULL
             ));
         }
-        let key = |i: usize| leaf.entry(pm, array.slot(i)).0;
+        let key = |i: usize| leaf.entry(pm, slot(i)).0;
         match (1..n).find(|&i| tree.compare_words(key(i - 1), key(i)) != Order::Less) {
             Some(i) => Err(format!("place {i} of the slot array is out of order")),
             None => Ok(()),
@@ -325,8 +326,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         let (mut low, mut high) = (0, array.len(Leaf::<B>::CAPACITY));
         while low < high {
             let middle = (low + high) / 2;
-            // A leaf that changes meanwhile may have any bytes here.
-            let slot = array.slot(middle).min(Leaf::<B>::CAPACITY - 1);
+            let slot = array.slot(middle, Leaf::<B>::CAPACITY);
             match self.compare_to_word(key, leaf.entry(pm, slot).0) {
                 Order::Equal => return Ok(middle),
                 Order::Less => high = middle,
@@ -372,4 +372,33 @@ fn redo_split<M: Media, const B: usize>(heap: &Heap<M>, words: &[u64]) -> Result
     }
     halve(heap.pool().pm(), leaf, *bitmap, *new_at);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_arrays_keep_their_order() {
+        let mut array = SlotArray([0; MOST_BYTES]);
+        for (at, slot) in [(0, 5), (0, 3), (2, 7), (1, 1)] {
+            array.insert(at, slot);
+        }
+        let slots = |array: &SlotArray| -> Vec<usize> {
+            (0..array.len(14)).map(|i| array.slot(i, 14)).collect()
+        };
+        assert_eq!(slots(&array), [3, 1, 5, 7]);
+        array.remove(1);
+        array.remove(9);
+        assert_eq!(slots(&array), [3, 5, 7]);
+    }
+
+    #[test]
+    fn damaged_slot_arrays_stay_inside() {
+        let mut array = SlotArray([255; MOST_BYTES]);
+        array.insert(200, 3);
+        array.remove(255);
+        array.insert(0, 3);
+        assert!((0..array.len(14)).all(|i| array.slot(i, 14) < 14));
+    }
 }
