@@ -95,6 +95,21 @@ pub struct DesignInfo {
     pub node_bytes: &'static [u32],
     /// The leaf size where none is asked for.
     pub usual_bytes: u32,
+    /// Leaf sizes that the crash explorer takes, small enough for splits to be frequent; none for
+    /// the usual size alone.
+    pub explored_bytes: &'static [u32],
+}
+
+impl DesignInfo {
+    /// Leaf sizes that the crash explorer takes.
+    #[must_use]
+    pub const fn explored(&'static self) -> &'static [u32] {
+        if self.explored_bytes.is_empty() {
+            std::slice::from_ref(&self.usual_bytes)
+        } else {
+            self.explored_bytes
+        }
+    }
 }
 
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
@@ -106,18 +121,21 @@ pub const DESIGNS: &[DesignInfo] = &[
         summary: "LB+-Tree: fewest line writes per insertion, logless splits",
         node_bytes: BLOCKS,
         usual_bytes: 256,
+        explored_bytes: &[256, 512],
     },
     DesignInfo {
         name: "fptree",
         summary: "FPTree: fingerprints, splits under a micro-log",
         node_bytes: BLOCKS,
         usual_bytes: 256,
+        explored_bytes: &[256, 1024],
     },
     DesignInfo {
         name: "wbtree",
         summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
         node_bytes: BLOCKS,
         usual_bytes: 256,
+        explored_bytes: &[256, 1024],
     },
 ];
 
@@ -141,6 +159,23 @@ impl<'a> Choice<'a> {
             node_bytes: None,
             recovery_threads: 1,
         }
+    }
+
+    /// The design, and bytes in a leaf.
+    ///
+    /// # Errors
+    /// [`UnknownDesign`].
+    pub fn resolve(&self) -> Result<(&'static DesignInfo, u32), UnknownDesign> {
+        let info = info(self.name)?;
+        let asked = self.node_bytes.unwrap_or(info.usual_bytes);
+        if info.node_bytes.contains(&asked) {
+            return Ok((info, asked));
+        }
+        Err(UnknownDesign::NodeBytes {
+            design: info.name,
+            asked,
+            there: info.node_bytes,
+        })
     }
 }
 
@@ -210,25 +245,14 @@ pub fn info(name: &str) -> Result<&'static DesignInfo, UnknownDesign> {
 /// # Errors
 /// [`UnknownDesign`]; the task has not run.
 pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, UnknownDesign> {
-    let info = info(choice.name)?;
-    let asked = choice.node_bytes.unwrap_or(info.usual_bytes);
-    let unknown = || {
-        Err(UnknownDesign::NodeBytes {
-            design: info.name,
-            asked,
-            there: info.node_bytes,
-        })
-    };
-    if !info.node_bytes.contains(&asked) {
-        return unknown();
-    }
+    let (info, bytes) = choice.resolve()?;
     let recovery_threads = choice.recovery_threads;
     let lb = LbOptions {
         recovery_threads,
         ..LbOptions::default()
     };
     let leaf = LeafOptions { recovery_threads };
-    Ok(match (info.name, asked) {
+    Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
@@ -241,7 +265,8 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("wbtree", 512) => task.run(Wb::<2>(leaf)),
         ("wbtree", 768) => task.run(Wb::<3>(leaf)),
         ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
-        _ => return unknown(),
+        // An entry of DESIGNS without its arm; the tests run them all.
+        _ => return Err(UnknownDesign::Name(info.name.to_owned())),
     })
 }
 
@@ -269,7 +294,11 @@ mod tests {
     #[test]
     fn every_design_runs_in_every_leaf_size() {
         for design in DESIGNS {
+            assert!(design.node_bytes.is_sorted_by(|a, b| a < b));
             assert!(design.node_bytes.contains(&design.usual_bytes));
+            for bytes in design.explored() {
+                assert!(design.node_bytes.contains(bytes), "{design:?}");
+            }
             for bytes in design.node_bytes {
                 let choice = Choice {
                     node_bytes: Some(*bytes),
