@@ -5,9 +5,12 @@
 //! [`with_design`].
 
 use crate::cddstree::{CddsOptions, CddsTree};
+use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
+use crate::leaftree::LeafOptions;
 use crate::repr::{KeyRepr, Repr};
+use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
@@ -77,6 +80,16 @@ design!(
     Cdds, CddsOptions, CddsTree
 );
 
+design!(
+    /// FPTree with leaves of `B` x 256 bytes.
+    Fp<const B: usize>, LeafOptions, FpTree<B>
+);
+
+design!(
+    /// wB+-Tree with leaves of `B` x 256 bytes.
+    Wb<const B: usize>, LeafOptions, WbTree<B>
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -122,6 +135,20 @@ pub const DESIGNS: &[DesignInfo] = &[
         node_bytes: &[256, 512, 1024, 2048, 4096],
         usual_bytes: 1024,
         explored_bytes: &[256, 512],
+    },
+    DesignInfo {
+        name: "fptree",
+        summary: "FPTree: fingerprints, splits under a micro-log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 1024],
+    },
+    DesignInfo {
+        name: "wbtree",
+        summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 1024],
     },
 ];
 
@@ -237,6 +264,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         recovery_threads,
         ..LbOptions::default()
     };
+    let leaf = LeafOptions { recovery_threads };
     Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
@@ -246,6 +274,14 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
             node_bytes,
             recovery_threads,
         })),
+        ("fptree", 256) => task.run(Fp::<1>(leaf)),
+        ("fptree", 512) => task.run(Fp::<2>(leaf)),
+        ("fptree", 768) => task.run(Fp::<3>(leaf)),
+        ("fptree", 1024) => task.run(Fp::<4>(leaf)),
+        ("wbtree", 256) => task.run(Wb::<1>(leaf)),
+        ("wbtree", 512) => task.run(Wb::<2>(leaf)),
+        ("wbtree", 768) => task.run(Wb::<3>(leaf)),
+        ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),
     })
