@@ -6,6 +6,7 @@
 //! | [`designs`] | the designs by name, for programs that let their user choose |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`] | LB+-Tree |
+//! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
@@ -16,6 +17,7 @@ pub mod index;
 pub mod inner;
 pub mod lbtree;
 pub mod repr;
+pub mod skiplist;
 mod sync;
 pub mod version_lock;
 
@@ -26,6 +28,7 @@ pub use index::{
 };
 pub use lbtree::{LbOptions, LbTree};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+pub use skiplist::{DividedSkipList, NvmSkipList, SkipList, SkipOptions};
 
 /// The README's example, as a test.
 #[cfg(doctest)]
