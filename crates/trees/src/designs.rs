@@ -7,6 +7,7 @@
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::repr::{KeyRepr, Repr};
+use crate::skiplist::{DividedSkipList, NvmSkipList, SkipOptions};
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
@@ -71,6 +72,16 @@ design!(
     Lb<const B: usize>, LbOptions, LbTree<B>
 );
 
+design!(
+    /// The skip list with its towers in the pool.
+    NvmSkip, SkipOptions, NvmSkipList
+);
+
+design!(
+    /// The skip list with its towers in DRAM.
+    DividedSkip, SkipOptions, DividedSkipList
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -102,13 +113,29 @@ impl DesignInfo {
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
 
 /// Every design that lives in a pool.
-pub const DESIGNS: &[DesignInfo] = &[DesignInfo {
-    name: "lbtree",
-    summary: "LB+-Tree: fewest line writes per insertion, logless splits",
-    node_bytes: BLOCKS,
-    usual_bytes: 256,
-    explored_bytes: &[256, 512],
-}];
+pub const DESIGNS: &[DesignInfo] = &[
+    DesignInfo {
+        name: "lbtree",
+        summary: "LB+-Tree: fewest line writes per insertion, logless splits",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 512],
+    },
+    DesignInfo {
+        name: "skiplist-nvm",
+        summary: "skip list in the pool, towers included",
+        node_bytes: &[32],
+        usual_bytes: 32,
+        explored_bytes: &[],
+    },
+    DesignInfo {
+        name: "skiplist-divided",
+        summary: "skip list with its bottom list in the pool and its towers in DRAM",
+        node_bytes: &[32],
+        usual_bytes: 32,
+        explored_bytes: &[],
+    },
+];
 
 /// What to run and how, where a design can be run in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,6 +248,8 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        ("skiplist-nvm", 32) => task.run(NvmSkip(SkipOptions::default())),
+        ("skiplist-divided", 32) => task.run(DividedSkip(SkipOptions::default())),
         _ => return unknown(),
     })
 }

@@ -204,6 +204,8 @@ where
 {
     type Options = SkipOptions;
 
+    const SNAPSHOT: bool = false;
+
     fn create(pool: &Arc<Pool<M>>, name: &str, _options: &SkipOptions) -> Result<Self, TreeError> {
         let root = pool.create_root(name, &Self::root_kind())?;
         let heap = root.heap();
