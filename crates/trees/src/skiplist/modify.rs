@@ -55,9 +55,7 @@ where
     pub(super) fn draft(&self, key: &K) -> Result<Draft, SpaceError> {
         let height = self.next_height();
         let node = self.heap.alloc(T::node_bytes(height))?;
-        let key = key
-            .make(&self.heap)
-            .inspect_err(|_| self.heap.free(node))?;
+        let key = key.make(&self.heap).inspect_err(|_| self.heap.free(node))?;
         Ok(Draft {
             node: node.get(),
             key,
@@ -164,10 +162,7 @@ where
         }
         Self::report_lock(DramAccess::Locked, near.pred);
         pm.interleave();
-        let Some(locked) = self
-            .locks
-            .try_lock_at(handle(near.pred), near.version)
-        else {
+        let Some(locked) = self.locks.try_lock_at(handle(near.pred), near.version) else {
             return false;
         };
         let old = self.nodes.value(near.next);

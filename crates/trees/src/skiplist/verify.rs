@@ -123,7 +123,9 @@ where
                     Some(_) => {}
                 }
                 if below.as_ref().is_some_and(|below| !below.contains(&next)) {
-                    return Err(broken("leads to a tower that the level below does not have"));
+                    return Err(broken(
+                        "leads to a tower that the level below does not have",
+                    ));
                 }
                 if before.is_some_and(|before| self.compare_words(before, key).is_ge()) {
                     return Err(broken("leads backwards"));
