@@ -24,6 +24,7 @@
 //! 18. Space is lost before it is handed to its owner, or handed out twice.
 
 pub mod index;
+pub mod log;
 pub mod planted;
 pub mod pool;
 pub mod reference;
@@ -34,6 +35,7 @@ use crate::subject::{Fault, FaultKind, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::PoolReport;
 use bristlecone_pmem::{OpenError, Pool, PoolOptions};
+use log::LogSubject;
 use pool::PoolSubject;
 use reference::{FLAWS, Reference};
 use std::path::Path;
@@ -46,6 +48,7 @@ const PATH: &str = "simulated pool";
 #[must_use]
 pub fn all() -> Vec<Box<dyn Subject>> {
     let mut all = index::all();
+    all.push(Box::new(LogSubject));
     all.push(Box::new(PoolSubject::new()));
     all.push(Box::new(PoolSubject::regions()));
     all.push(Box::new(Reference::array()));
