@@ -58,9 +58,10 @@ where
         *self.highest.get_mut() = raiser.highest;
     }
 
-    /// Sets an upper link, if it is not so already: after a crash most are, where they are in the pool.
+    /// Sets an upper link, whatever it was. In a pool that is open for reading each store would copy a
+    /// page, and after a clean close all links are right.
     fn lead(&self, from: u64, level: usize, to: u64) {
-        if self.towers.link(&self.nodes, from, level) != to {
+        if !self.read_only || self.towers.link(&self.nodes, from, level) != to {
             self.towers.set_link(&self.nodes, from, level, to);
         }
     }

@@ -50,7 +50,7 @@
 //! 2. *Update*: old or new value word. The record of the other is not reached.
 //! 3. *Remove*, before the NAW of the link: the node is in the list. After it: it is not reached.
 //! 4. *Upper links*, where they are in the pool: any of them, old or new, even into blocks that are free
-//!    or hold something else. Recovery reads none before it has set it.
+//!    or hold something else. Recovery sets each before it follows it.
 //! 5. *Bulk load*, before the NAW of the head's link: a list that nothing leads to.
 //! 6. *Create*, before the root is published: chunks of an unpublished root, freed at open.
 //!
