@@ -10,6 +10,7 @@ use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
 use crate::repr::{KeyRepr, Repr};
+use crate::skiplist::{DividedSkipList, NvmSkipList, SkipOptions};
 use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
@@ -90,6 +91,16 @@ design!(
     Wb<const B: usize>, LeafOptions, WbTree<B>
 );
 
+design!(
+    /// The skip list with its towers in the pool.
+    NvmSkip, SkipOptions, NvmSkipList
+);
+
+design!(
+    /// The skip list with its towers in DRAM.
+    DividedSkip, SkipOptions, DividedSkipList
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -149,6 +160,20 @@ pub const DESIGNS: &[DesignInfo] = &[
         node_bytes: BLOCKS,
         usual_bytes: 256,
         explored_bytes: &[256, 1024],
+    },
+    DesignInfo {
+        name: "skiplist-nvm",
+        summary: "skip list in the pool, towers included",
+        node_bytes: &[32],
+        usual_bytes: 32,
+        explored_bytes: &[],
+    },
+    DesignInfo {
+        name: "skiplist-divided",
+        summary: "skip list with its bottom list in the pool and its towers in DRAM",
+        node_bytes: &[32],
+        usual_bytes: 32,
+        explored_bytes: &[],
     },
 ];
 
@@ -274,6 +299,8 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
             node_bytes,
             recovery_threads,
         })),
+        ("skiplist-nvm", 32) => task.run(NvmSkip(SkipOptions::default())),
+        ("skiplist-divided", 32) => task.run(DividedSkip(SkipOptions::default())),
         ("fptree", 256) => task.run(Fp::<1>(leaf)),
         ("fptree", 512) => task.run(Fp::<2>(leaf)),
         ("fptree", 768) => task.run(Fp::<3>(leaf)),

@@ -9,6 +9,7 @@
 //! | [`lbtree`], [`fptree`], [`wbtree`] | LB+-Tree, FPTree, wB+-Tree |
 //! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
+//! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
@@ -24,6 +25,7 @@ pub mod lbtree;
 pub mod leaftree;
 pub mod repr;
 mod saved;
+pub mod skiplist;
 mod sync;
 pub mod version_lock;
 pub mod wbtree;
@@ -38,6 +40,7 @@ pub use index::{
 pub use lbtree::{LbOptions, LbTree};
 pub use leaftree::LeafOptions;
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+pub use skiplist::{DividedSkipList, NvmSkipList, SkipList, SkipOptions};
 pub use wbtree::WbTree;
 
 /// The README's example, as a test.

@@ -45,7 +45,7 @@ fn scattered(n: u64) -> u64 {
 /// An insertion that moves nothing: the entry, the version.
 const APPEND: (u64, u64) = (2, 2);
 /// A removal: the end of the entry, the version.
-const REMOVE: (u64, u64) = (2, 2);
+const REMOVE: (u64, u64) = (2, 1);
 /// A split of the root leaf: two nodes of 16 lines, a root of 16 lines, a fence, the version.
 const SPLIT_ROOT: (u64, u64) = (3 * 16 + 1, 2);
 /// What finds nothing to do writes nothing.

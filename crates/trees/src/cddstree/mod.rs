@@ -18,9 +18,9 @@
 //! | --- | --- | --- |
 //! | insert | moves m entries by one slot, each persisted, then a new entry \[v, LIVE) | m + 2, m + 2 |
 //! | update | the same beside the old entry, which ends at v | m + 2 or 3, m + 2 |
-//! | remove | the entry ends at v | 2, 2 |
+//! | remove | the entry ends at v | 2, 1 |
 //! | split | live entries are copied into two new nodes; in the parent the old one's entry ends at v, two begin | both nodes, and as two inserts |
-//! | removal of a node's last entry | the node's entry in its parent ends at v | 2, 2 |
+//! | removal of a node's last entry | the node's entry in its parent ends at v | 2, 1 |
 //!
 //! # Decisions
 //! The paper does not say, or says it of a tree that keeps old versions for readers:

@@ -31,8 +31,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             let locked = self.locks.lock(path.nodes[0]);
             // ORDERING: Relaxed; readers validate the node's version.
             leaf.slots[slot].end.store(pm, v, Ordering::Relaxed);
-            // PERSIST: the end, before its version is committed.
-            pm.persist(&leaf.slots[slot].end);
+            // PERSIST: the end, which the version's fence covers: a version that is durable without it
+            // has removed nothing, and has not been reported.
+            pm.flush_of(&leaf.slots[slot].end);
             self.commit_version(writer, v);
             // After the fence: what others see now, a crash keeps.
             locked.unlock();
@@ -95,8 +96,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 held.lock(path.nodes[level]);
                 // ORDERING: Relaxed; readers validate the node's version.
                 node.slots[slot].end.store(pm, v, Ordering::Relaxed);
-                // PERSIST: the end, before its version is committed.
-                pm.persist(&node.slots[slot].end);
+                // PERSIST: the end, which the version's fence covers, as in `take_out`.
+                pm.flush_of(&node.slots[slot].end);
             }
         }
         self.commit_version(writer, v);
