@@ -177,24 +177,6 @@ fn right_structures_pass() {
     }
 }
 
-/// Every layout of the LB+-Tree, each with its model in turn. A minute or two: `cargo test -- --ignored`.
-#[test]
-#[ignore = "20,000 schedules of each layout"]
-fn twenty_thousand_schedules_of_three_threads() {
-    let _alone = lock(&ALONE);
-    let models = Model::ALL.into_iter().cycle();
-    for (subject, model) in subjects::matching("lbtree").into_iter().zip(models) {
-        let options = ConcurrentOptions {
-            model,
-            ..ConcurrentOptions::default()
-        };
-        let report = explore(&*subject, &options, &mut |_| {});
-        eprintln!("{} {} {report:?}", subject.name(), model.name());
-        assert_eq!(report.schedules, 20_000);
-        assert_eq!(report.violation_count, 0, "{}", first_of(&report));
-    }
-}
-
 #[test]
 fn unlocking_before_the_fence_is_visible_before_durable() {
     let _alone = lock(&ALONE);
