@@ -50,6 +50,8 @@ pub struct Options {
     pub thorough_every: u64,
     /// Threads that explore.
     pub workers: usize,
+    /// Images after which a worker stops.
+    pub most: u64,
     /// When to stop.
     pub deadline: Option<Instant>,
     /// Stop at the first violation.
@@ -69,6 +71,7 @@ impl Options {
             samples: 64,
             thorough_every: 40,
             workers: 1,
+            most: u64::MAX,
             deadline: None,
             stop_at_first: false,
             mutation: Mutation::default(),
@@ -138,7 +141,7 @@ pub struct Totals {
     pub progress_failures: u64,
     /// The first violations (a few per worker).
     pub found: Vec<Violation>,
-    /// The deadline came first.
+    /// The deadline, or the most images, came first.
     pub cut_short: bool,
     /// Crash points of the recoveries whose own crashes were explored.
     pub nested_points: u64,
@@ -466,7 +469,9 @@ impl<'a> Worker<'a> {
             // ORDERING: Relaxed (both); a hint to stop early.
             self.stop.store(true, Ordering::Relaxed);
         }
-        if self.options.deadline.is_some_and(|at| Instant::now() > at) {
+        if self.totals.images >= self.options.most
+            || self.options.deadline.is_some_and(|at| Instant::now() > at)
+        {
             self.totals.cut_short = true;
             self.stop.store(true, Ordering::Relaxed);
         }
