@@ -24,6 +24,7 @@
 //! 18. Space is lost before it is handed to its owner, or handed out twice.
 
 pub mod lbtree;
+pub mod log;
 pub mod planted;
 pub mod pool;
 pub mod reference;
@@ -35,6 +36,7 @@ use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::PoolReport;
 use bristlecone_pmem::{OpenError, Pool, PoolOptions};
 use lbtree::LbSubject;
+use log::LogSubject;
 use pool::PoolSubject;
 use reference::{FLAWS, Reference};
 use std::path::Path;
@@ -52,6 +54,7 @@ pub fn all() -> Vec<Box<dyn Subject>> {
         Box::new(LbSubject::<[u8], [u8], 1>::new(true)),
         Box::new(LbSubject::<[u8], [u8], 2>::new(true)),
         Box::new(LbSubject::<u64, u64, 1>::new(false)),
+        Box::new(LogSubject),
         Box::new(PoolSubject::new()),
         Box::new(PoolSubject::regions()),
         Box::new(Reference::array()),
