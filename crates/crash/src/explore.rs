@@ -41,6 +41,9 @@ pub struct Options {
     pub model: Model,
     /// Crashes in recovery too.
     pub nested: bool,
+    /// Of crashes in recovery, only see which sites recovery has: those of one in `thorough_every` images,
+    /// which is not checked further.
+    pub survey: bool,
     /// Images per crash point up to which all are enumerated.
     pub bound: usize,
     /// Random images of a crash point that has more.
@@ -67,6 +70,7 @@ impl Options {
         Self {
             model,
             nested: false,
+            survey: false,
             bound: 1000,
             samples: 64,
             thorough_every: 40,
@@ -539,7 +543,7 @@ impl<'a> Worker<'a> {
         // Images of crashes in recovery do not count, or their number would decide which come next.
         let outer = self.totals.images - self.totals.nested_images;
         let thorough = outer.is_multiple_of(self.options.thorough_every.max(1));
-        let result = self.check(&crash.expected, thorough);
+        let result = self.check(&crash.expected, thorough && !self.options.survey);
         self.totals.images += 1;
         match result {
             Err(fault) => {
@@ -547,7 +551,7 @@ impl<'a> Worker<'a> {
                 let violation = self.violation(crash, fault, point, None);
                 self.totals.count(violation);
             }
-            Ok(()) if thorough && self.options.nested => {
+            Ok(()) if thorough && (self.options.nested || self.options.survey) => {
                 let decisions = sim.decisions(start);
                 sim.roll_back(opened);
                 let same = sim.impose(&decisions);

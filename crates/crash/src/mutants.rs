@@ -27,11 +27,13 @@ use std::time::{Duration, Instant};
 
 /// Further seeds that a mutant is tried on which the given ones do not notice.
 const MORE_SEEDS: usize = 40;
+/// Images of each workload whose recoveries are searched for sites of their own.
+const SURVEYED: u64 = 5_000;
 /// Schedules of threads that a mutant is tried with which nothing else notices.
 const SCHEDULES: u64 = 2_000;
 
 /// The usual patience, in images.
-pub const PATIENCE: u64 = 200_000;
+pub const PATIENCE: u64 = 40_000;
 
 /// How mutants are explored.
 #[derive(Clone, Debug)]
@@ -199,11 +201,11 @@ pub fn mutants(
     let recoveries = Mutex::new(Totals::default());
     parallel(&recorded, options.workers, |r| {
         let quick = Options {
-            nested: true,
+            survey: true,
             bound: 24,
             samples: 0,
-            thorough_every: 3,
-            most: options.patience / 16,
+            thorough_every: 2,
+            most: SURVEYED,
             stop_at_first: true,
             ..Options::new(options.model)
         };
