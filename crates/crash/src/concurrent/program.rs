@@ -53,7 +53,8 @@ pub(super) fn fill(
 /// Inserts, in order or not, then removals of most of it.
 pub(super) fn workload(subject: &dyn Subject, rng: &mut Rng) -> Vec<Op> {
     let step = key_step(subject);
-    let mut keys: Vec<u64> = (1..=(MOST / 2 + rng.index(MOST / 2 + 1)) as u64)
+    let most = (subject.max_key() / step).clamp(1, MOST as u64) as usize;
+    let mut keys: Vec<u64> = (1..=(most / 2 + rng.index(most / 2 + 1)).max(1) as u64)
         .map(|i| i * step)
         .collect();
     if rng.index(2) == 0 {
@@ -115,7 +116,7 @@ impl Spot {
     }
 
     /// The dear operation's key and a few around it.
-    fn keys(&self, rng: &mut Rng) -> Vec<u64> {
+    fn keys(&self, subject: &dyn Subject, rng: &mut Rng) -> Vec<u64> {
         let (Op::Insert(hot, _) | Op::Remove(hot)) = self.dear else {
             return vec![self.step];
         };
@@ -124,7 +125,7 @@ impl Spot {
         let first = hot.saturating_sub(wide * half).max(1);
         let mut keys: Vec<u64> = (0..=2 * wide)
             .map(|i| first + i * half)
-            .filter(|key| *key != hot)
+            .filter(|key| *key != hot && *key <= subject.max_key())
             .collect();
         rng.shuffle(&mut keys);
         keys.truncate(1 + rng.index(5));
@@ -141,7 +142,7 @@ impl Spot {
         ops: usize,
         rng: &mut Rng,
     ) -> Vec<Vec<Op>> {
-        let keys = self.keys(rng);
+        let keys = self.keys(subject, rng);
         // Shares of insert, upsert, update, remove; the rest are lookups.
         let shares: [usize; 4] = match (rng.index(4), self.dear) {
             (0, Op::Remove(_)) => [15, 5, 5, 60],
