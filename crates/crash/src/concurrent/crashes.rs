@@ -329,9 +329,13 @@ impl Point<'_> {
         };
         let loads = || self.peeks.iter().filter_map(load);
         match sighting(calls, self.trace.start, self.at, mismatch) {
+            // What was loaded tells the writer better than answers do, if several were at work on the key.
             Some(Sighting { observer, writer }) => Some(
                 loads()
-                    .find(|load| (load.observer, load.writer) == (observer, writer))
+                    .find(|load| {
+                        let of = key_of(&calls[load.writer].op);
+                        load.observer == observer && of == Some(mismatch.key)
+                    })
                     .unwrap_or(Dependence {
                         observer,
                         writer,
