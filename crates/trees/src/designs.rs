@@ -6,9 +6,12 @@
 //! then. What they do with it is compiled once for each leaf size, so an entry has those that differ in
 //! something worth comparing.
 
+use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
+use crate::leaftree::LeafOptions;
 use crate::repr::{KeyRepr, Repr};
+use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
@@ -73,6 +76,16 @@ design!(
     Lb<const B: usize>, LbOptions, LbTree<B>
 );
 
+design!(
+    /// FPTree with leaves of `B` x 256 bytes.
+    Fp<const B: usize>, LeafOptions, FpTree<B>
+);
+
+design!(
+    /// wB+-Tree with leaves of `B` x 256 bytes.
+    Wb<const B: usize>, LeafOptions, WbTree<B>
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -104,13 +117,29 @@ impl DesignInfo {
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
 
 /// Every design that lives in a pool.
-pub const DESIGNS: &[DesignInfo] = &[DesignInfo {
-    name: "lbtree",
-    summary: "LB+-Tree: fewest line writes per insertion, logless splits",
-    node_bytes: BLOCKS,
-    usual_bytes: 256,
-    explored_bytes: &[256, 512],
-}];
+pub const DESIGNS: &[DesignInfo] = &[
+    DesignInfo {
+        name: "lbtree",
+        summary: "LB+-Tree: fewest line writes per insertion, logless splits",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 512],
+    },
+    DesignInfo {
+        name: "fptree",
+        summary: "FPTree: fingerprints, splits under a micro-log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 1024],
+    },
+    DesignInfo {
+        name: "wbtree",
+        summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 1024],
+    },
+];
 
 /// What to run and how, where a design can be run in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,11 +253,20 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         recovery_threads,
         ..LbOptions::default()
     };
+    let leaf = LeafOptions { recovery_threads };
     Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        ("fptree", 256) => task.run(Fp::<1>(leaf)),
+        ("fptree", 512) => task.run(Fp::<2>(leaf)),
+        ("fptree", 768) => task.run(Fp::<3>(leaf)),
+        ("fptree", 1024) => task.run(Fp::<4>(leaf)),
+        ("wbtree", 256) => task.run(Wb::<1>(leaf)),
+        ("wbtree", 512) => task.run(Wb::<2>(leaf)),
+        ("wbtree", 768) => task.run(Wb::<3>(leaf)),
+        ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),
     })
