@@ -206,7 +206,7 @@ fn every_design_is_explored() {
             "--workload",
             "mixed",
             "--ops",
-            "4",
+            "12",
             "--json",
         ];
         let reports = b.run(&args).ok().json();

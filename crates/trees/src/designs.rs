@@ -2,7 +2,9 @@
 //!
 //! Every design is a type; which one runs is decided once, here, and what is done with it
 //! ([`Task`]) is compiled for exactly that type. A new design adds an entry of [`DESIGNS`] and an arm of
-//! [`with_design`].
+//! [`with_design`]; the command line, the benchmarks, the device model and the crash explorer have it
+//! then. What they do with it is compiled once for each leaf size, so an entry has those that differ in
+//! something worth comparing.
 
 use crate::cddstree::{CddsOptions, CddsTree};
 use crate::fptree::FpTree;
