@@ -4,9 +4,11 @@
 //! ([`Task`]) is compiled for exactly that type. A new design adds an entry of [`DESIGNS`] and an arm of
 //! [`with_design`].
 
+use crate::btree::{BTreeOptions, LcbTree, NODE_BYTES};
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::repr::{KeyRepr, Repr};
+use crate::unsorted::UnsortedTree;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
@@ -71,6 +73,16 @@ design!(
     Lb<const B: usize>, LbOptions, LbTree<B>
 );
 
+design!(
+    /// LCB+-Tree.
+    Lcb, BTreeOptions, LcbTree
+);
+
+design!(
+    /// Persistent unsorted.
+    Unsorted, BTreeOptions, UnsortedTree
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -87,12 +99,26 @@ pub struct DesignInfo {
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
 
 /// Every design that lives in a pool.
-pub const DESIGNS: &[DesignInfo] = &[DesignInfo {
-    name: "lbtree",
-    summary: "LB+-Tree: fewest line writes per insertion, logless splits",
-    node_bytes: BLOCKS,
-    usual_bytes: 256,
-}];
+pub const DESIGNS: &[DesignInfo] = &[
+    DesignInfo {
+        name: "lbtree",
+        summary: "LB+-Tree: fewest line writes per insertion, logless splits",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+    },
+    DesignInfo {
+        name: "lcbtree",
+        summary: "LCB+-Tree: conventional B+-tree in persistent memory, every change logged",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 1024,
+    },
+    DesignInfo {
+        name: "unsorted",
+        summary: "persistent unsorted: B+-tree in persistent memory with bitmap leaves",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 512,
+    },
+];
 
 /// What to run and how, where a design can be run in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,11 +226,16 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         recovery_threads,
         ..LbOptions::default()
     };
+    let btree = BTreeOptions {
+        node_bytes: Some(asked),
+    };
     Ok(match (info.name, asked) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        ("lcbtree", _) => task.run(Lcb(btree)),
+        ("unsorted", _) => task.run(Unsorted(btree)),
         _ => return unknown(),
     })
 }

@@ -1,0 +1,1 @@
+//! What is particular to this family; the shared scenarios are in `tests/`.
