@@ -169,16 +169,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// Words of the nodes that the options ask for.
-    ///
-    /// # Panics
-    /// If there are no nodes of that size: options are not input.
-    fn words_of(options: &BTreeOptions) -> usize {
-        let bytes = options.node_bytes.unwrap_or(D::USUAL_BYTES);
-        assert!(
-            NODE_BYTES.contains(&bytes),
-            "nodes have {NODE_BYTES:?} bytes, not {bytes}"
-        );
-        bytes as usize / 8
+    fn words_of(options: &BTreeOptions) -> Result<usize, TreeError> {
+        let asked = options.node_bytes.unwrap_or(D::USUAL_BYTES);
+        if !NODE_BYTES.contains(&asked) {
+            let there = NODE_BYTES;
+            return Err(TreeError::NodeBytes { asked, there });
+        }
+        Ok(asked as usize / 8)
     }
 
     fn assemble(root: Root<M>, heap: Heap<M>, logs: Logs<M>, words: usize, top: u32) -> Self {
@@ -324,7 +321,7 @@ where
     type Options = BTreeOptions;
 
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &BTreeOptions) -> Result<Self, TreeError> {
-        let words = Self::words_of(options);
+        let words = Self::words_of(options)?;
         let root = pool.create_root(name, &Self::root_kind(options))?;
         let heap = root.heap();
         heap.begin_recovery();
@@ -369,7 +366,7 @@ where
     }
 
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &BTreeOptions) -> Result<Self, TreeError> {
-        let words = Self::words_of(options);
+        let words = Self::words_of(options)?;
         let root = pool.open_root(name, Some(&Self::root_kind(options)))?;
         Self::recover(root, words)
     }
