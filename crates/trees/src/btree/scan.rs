@@ -110,8 +110,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                     return;
                 }
             }
-            if let Some((last, _)) = entries[first..].last() {
-                done = K::read(pm, *last, ToOwned::to_owned).or(done);
+            let further = entries[first..].last().and_then(|(last, _)| {
+                let beyond = |last: &K| done.as_ref().is_none_or(|done| done.borrow() < last);
+                K::read(pm, *last, |last| beyond(last).then(|| last.to_owned())).flatten()
+            });
+            if further.is_some() {
+                done = further;
             } else if by_link {
                 return; // a link backwards, in a corrupt pool
             }

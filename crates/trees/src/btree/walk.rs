@@ -225,7 +225,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             }
         };
         counts.depth = level as u32 + 1;
-        self.count_below(self.top, level, &mut counts);
+        self.count_below(self.top, level, &mut counts, &mut HashSet::new());
         let heap = self.heap.stats();
         let slots = counts.leaves.max(1) * self.leaf_capacity() as u64;
         IndexStats {
@@ -239,9 +239,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         }
     }
 
-    /// Counts what is below a node of level `level`, as it is found: others may write meanwhile.
-    fn count_below(&self, at: u32, level: usize, counts: &mut Counts) {
+    /// Counts what is below a node of level `level`, as it is found: others may write meanwhile. An inner node
+    /// counts once, however many lead there in a corrupt pool.
+    fn count_below(&self, at: u32, level: usize, counts: &mut Counts, seen: &mut HashSet<u32>) {
         let (pm, node) = (self.pm(), self.node(at));
+        if level > 0 && !seen.insert(at) {
+            return;
+        }
         let children: Vec<u64> = loop {
             let version = self.version(at);
             if node.level(pm) != level {
@@ -266,7 +270,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             _ => counts.inner_nodes += 1,
         }
         for child in children.into_iter().filter_map(|off| self.handle(off)) {
-            self.count_below(child, level - 1, counts);
+            self.count_below(child, level - 1, counts, seen);
         }
     }
 }
