@@ -228,6 +228,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
     };
     let btree = BTreeOptions {
         node_bytes: Some(asked),
+        ..BTreeOptions::default()
     };
     Ok(match (info.name, asked) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),

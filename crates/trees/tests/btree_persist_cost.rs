@@ -25,6 +25,7 @@ where
 {
     let options = BTreeOptions {
         node_bytes: Some(node_bytes),
+        ..BTreeOptions::default()
     };
     I::create(&pool(), "index", &options).expect("a new root")
 }

@@ -14,6 +14,7 @@ struct Unsorted<K: ?Sized, V: ?Sized, M, const BYTES: u32>(PhantomData<fn(&K, &V
 const fn options(bytes: u32) -> BTreeOptions {
     BTreeOptions {
         node_bytes: Some(bytes),
+        most_entries: None,
     }
 }
 

@@ -3,7 +3,7 @@
 //! Persist cost: every line written once, 2 fences in all.
 
 use super::kind::{Kind, Leaf};
-use super::node::{Node, capacity};
+use super::node::Node;
 use super::{BTree, ROOT};
 use crate::index::{Fill, InsertError};
 use crate::repr::{KeyRepr, Repr};
@@ -138,7 +138,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
     /// Builds the inner levels; the root's handle, if there is anything.
     fn build_inner(&self, made: &mut Made) -> Result<Option<u32>, SpaceError> {
-        let children = 1 + INNER_FILL.of(capacity(self.words));
+        let children = 1 + INNER_FILL.of(self.inner_capacity());
         let mut level = 0;
         while made.level.len() > 1 {
             level += 1;

@@ -99,6 +99,9 @@ pub struct BTreeOptions {
     /// Bytes of a node, one of [`NODE_BYTES`]; `None` for the design's usual. A tree is opened with the size
     /// that it was made with.
     pub node_bytes: Option<u32>,
+    /// Most entries that a node is given, 2 at least; `None` for as many as fit. Few make small trees high,
+    /// which is what tests want.
+    pub most_entries: Option<usize>,
 }
 
 /// The log-based consistent B+-tree of the NV-Tree paper.
@@ -122,6 +125,8 @@ pub struct BTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> {
     base: *mut u8,
     /// Words of a node.
     words: usize,
+    /// Most entries that a node is given.
+    most_entries: usize,
     /// The root node.
     top: u32,
     read_only: bool,
@@ -178,13 +183,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         Ok(asked as usize / 8)
     }
 
-    fn assemble(root: Root<M>, heap: Heap<M>, logs: Logs<M>, words: usize, top: u32) -> Self {
+    fn assemble(
+        root: Root<M>,
+        heap: Heap<M>,
+        logs: Logs<M>,
+        words: usize,
+        options: &BTreeOptions,
+    ) -> Self {
         let pool = Arc::clone(root.pool());
         Self {
             locks: VersionLocks::new(),
             base: pool.pm().base(),
             words,
-            top,
+            most_entries: options.most_entries.unwrap_or(usize::MAX).max(2),
+            top: 0,
             read_only: pool.pm().read_only(),
             logs,
             report: RecoveryReport::default(),
@@ -207,7 +219,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
     /// Entries in a full leaf.
     fn leaf_capacity(&self) -> usize {
-        D::Leaf::capacity(self.words)
+        D::Leaf::capacity(self.words).min(self.most_entries)
+    }
+
+    /// Separators in a full inner node.
+    fn inner_capacity(&self) -> usize {
+        node::capacity(self.words).min(self.most_entries)
     }
 
     fn root(&self) -> &Root<M> {
@@ -327,7 +344,7 @@ where
         heap.begin_recovery();
         heap.finish_recovery();
         let logs = Logs::create(&heap, log_slots::<M>(), D::Protect::slot_words(words))?;
-        let mut tree = Self::assemble(root, heap.clone(), logs, words, 0);
+        let mut tree = Self::assemble(root, heap.clone(), logs, words, options);
         match tree.new_node() {
             Ok(top) => {
                 D::Leaf::fill(top, pool.pm(), &[], 0);
@@ -368,7 +385,7 @@ where
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &BTreeOptions) -> Result<Self, TreeError> {
         let words = Self::words_of(options)?;
         let root = pool.open_root(name, Some(&Self::root_kind(options)))?;
-        Self::recover(root, words)
+        Self::recover(root, words, options)
     }
 
     fn recovery(&self) -> &RecoveryReport {

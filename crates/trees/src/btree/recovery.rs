@@ -6,7 +6,7 @@
 
 use super::kind::Kind;
 use super::walk::Reached;
-use super::{BTree, LOGS, MARKS, ROOT, TreeError};
+use super::{BTree, BTreeOptions, LOGS, MARKS, ROOT, TreeError};
 use crate::index::RecoveryReport;
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
@@ -22,7 +22,11 @@ const MAGIC: [u8; 8] = *b"BTMARK01";
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Opens a published root.
-    pub(super) fn recover(root: Root<M>, words: usize) -> Result<Self, TreeError> {
+    pub(super) fn recover(
+        root: Root<M>,
+        words: usize,
+        options: &BTreeOptions,
+    ) -> Result<Self, TreeError> {
         let started = Instant::now();
         let heap = root.heap();
         heap.begin_recovery();
@@ -33,7 +37,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         heap.check(top, words as u64 * 8)
             .map_err(|e| TreeError::Corrupt(format!("root node: {e}")))?;
         let clean = load_marks(&root, &heap);
-        let mut tree = Self::assemble(root, heap, logs, words, 0);
+        let mut tree = Self::assemble(root, heap, logs, words, options);
         match tree.rebuild(top, clean) {
             Ok(report) => {
                 tree.report = report;

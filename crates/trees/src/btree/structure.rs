@@ -68,7 +68,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         let mut child = path.leaf;
         for parent in path.inner().iter().rev() {
             let node = self.node(parent.at);
-            if node.count(pm) < node.capacity() {
+            if node.count(pm) < self.inner_capacity() {
                 return self.split_child(*parent, child);
             }
             child = *parent;

@@ -19,12 +19,13 @@ fn options(reserve: u64) -> PoolOptions {
 const fn bytes(node_bytes: u32) -> BTreeOptions {
     BTreeOptions {
         node_bytes: Some(node_bytes),
+        most_entries: None,
     }
 }
 
-fn dram<D: Kind>(node_bytes: u32) -> BTree<u64, u64, Dram, D> {
-    let pool = Pool::create(Path::new("dram"), &options(1 << 28)).unwrap();
-    BTree::create(&pool, "t", &bytes(node_bytes)).unwrap()
+fn dram<D: Kind>(options: &BTreeOptions) -> BTree<u64, u64, Dram, D> {
+    let pool = Pool::create(Path::new("dram"), &self::options(1 << 28)).unwrap();
+    BTree::create(&pool, "t", options).unwrap()
 }
 
 /// A bijection on u64 that looks random.
@@ -44,8 +45,14 @@ fn all<D: Kind>(tree: &BTree<u64, u64, Dram, D>) -> Vec<(u64, u64)> {
 }
 
 fn grows_and_shrinks<D: Kind>() {
-    for node_bytes in NODE_BYTES {
-        let tree = dram::<D>(*node_bytes);
+    // Trees of every node size, and high ones.
+    let sizes = NODE_BYTES.iter().map(|size| bytes(*size));
+    let high = [2, 3, 4].map(|most| BTreeOptions {
+        most_entries: Some(most),
+        ..bytes(256)
+    });
+    for options in sizes.chain(high) {
+        let tree = dram::<D>(&options);
         let mut model = BTreeMap::new();
         for i in 0..4_000 {
             tree.insert(&mix(i), &i).unwrap();
