@@ -286,7 +286,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         out.reserve(keys.len());
         let pm = self.pm();
         for keys in keys.chunks(TOGETHER) {
-            let _pin = epoch::pin();
+            let _pin = Self::RECORDS.then(epoch::pin);
             let top = self.start();
             let level = self.node(top.at).level(pm);
             let mut at = [Some(top); TOGETHER];
