@@ -5,10 +5,13 @@
 //! [`with_design`].
 
 use crate::btree::{BTreeOptions, LcbTree, NODE_BYTES};
+use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
+use crate::leaftree::LeafOptions;
 use crate::repr::{KeyRepr, Repr};
 use crate::unsorted::UnsortedTree;
+use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
@@ -83,6 +86,16 @@ design!(
     Unsorted, BTreeOptions, UnsortedTree
 );
 
+design!(
+    /// FPTree with leaves of `B` x 256 bytes.
+    Fp<const B: usize>, LeafOptions, FpTree<B>
+);
+
+design!(
+    /// wB+-Tree with leaves of `B` x 256 bytes.
+    Wb<const B: usize>, LeafOptions, WbTree<B>
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -94,6 +107,21 @@ pub struct DesignInfo {
     pub node_bytes: &'static [u32],
     /// The leaf size where none is asked for.
     pub usual_bytes: u32,
+    /// Leaf sizes that the crash explorer takes, small enough for splits to be frequent; none for
+    /// the usual size alone.
+    pub explored_bytes: &'static [u32],
+}
+
+impl DesignInfo {
+    /// Leaf sizes that the crash explorer takes.
+    #[must_use]
+    pub const fn explored(&'static self) -> &'static [u32] {
+        if self.explored_bytes.is_empty() {
+            std::slice::from_ref(&self.usual_bytes)
+        } else {
+            self.explored_bytes
+        }
+    }
 }
 
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
@@ -105,18 +133,35 @@ pub const DESIGNS: &[DesignInfo] = &[
         summary: "LB+-Tree: fewest line writes per insertion, logless splits",
         node_bytes: BLOCKS,
         usual_bytes: 256,
+        explored_bytes: &[256, 512],
+    },
+    DesignInfo {
+        name: "fptree",
+        summary: "FPTree: fingerprints, splits under a micro-log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 1024],
+    },
+    DesignInfo {
+        name: "wbtree",
+        summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 1024],
     },
     DesignInfo {
         name: "lcbtree",
-        summary: "LCB+-Tree: conventional B+-tree in persistent memory, every change logged",
+        summary: "LCB+-Tree: B+-tree in persistent memory, every change logged",
         node_bytes: NODE_BYTES,
         usual_bytes: 1024,
+        explored_bytes: &[256],
     },
     DesignInfo {
         name: "unsorted",
         summary: "persistent unsorted: B+-tree in persistent memory with bitmap leaves",
         node_bytes: NODE_BYTES,
         usual_bytes: 512,
+        explored_bytes: &[256],
     },
 ];
 
@@ -140,6 +185,23 @@ impl<'a> Choice<'a> {
             node_bytes: None,
             recovery_threads: 1,
         }
+    }
+
+    /// The design, and bytes in a leaf.
+    ///
+    /// # Errors
+    /// [`UnknownDesign`].
+    pub fn resolve(&self) -> Result<(&'static DesignInfo, u32), UnknownDesign> {
+        let info = info(self.name)?;
+        let asked = self.node_bytes.unwrap_or(info.usual_bytes);
+        if info.node_bytes.contains(&asked) {
+            return Ok((info, asked));
+        }
+        Err(UnknownDesign::NodeBytes {
+            design: info.name,
+            asked,
+            there: info.node_bytes,
+        })
     }
 }
 
@@ -209,35 +271,34 @@ pub fn info(name: &str) -> Result<&'static DesignInfo, UnknownDesign> {
 /// # Errors
 /// [`UnknownDesign`]; the task has not run.
 pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, UnknownDesign> {
-    let info = info(choice.name)?;
-    let asked = choice.node_bytes.unwrap_or(info.usual_bytes);
-    let unknown = || {
-        Err(UnknownDesign::NodeBytes {
-            design: info.name,
-            asked,
-            there: info.node_bytes,
-        })
-    };
-    if !info.node_bytes.contains(&asked) {
-        return unknown();
-    }
+    let (info, bytes) = choice.resolve()?;
     let recovery_threads = choice.recovery_threads;
     let lb = LbOptions {
         recovery_threads,
         ..LbOptions::default()
     };
+    let leaf = LeafOptions { recovery_threads };
     let btree = BTreeOptions {
-        node_bytes: Some(asked),
+        node_bytes: Some(bytes),
         ..BTreeOptions::default()
     };
-    Ok(match (info.name, asked) {
+    Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        ("fptree", 256) => task.run(Fp::<1>(leaf)),
+        ("fptree", 512) => task.run(Fp::<2>(leaf)),
+        ("fptree", 768) => task.run(Fp::<3>(leaf)),
+        ("fptree", 1024) => task.run(Fp::<4>(leaf)),
+        ("wbtree", 256) => task.run(Wb::<1>(leaf)),
+        ("wbtree", 512) => task.run(Wb::<2>(leaf)),
+        ("wbtree", 768) => task.run(Wb::<3>(leaf)),
+        ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         ("lcbtree", _) => task.run(Lcb(btree)),
         ("unsorted", _) => task.run(Unsorted(btree)),
-        _ => return unknown(),
+        // An entry of DESIGNS without its arm; the tests run them all.
+        _ => return Err(UnknownDesign::Name(info.name.to_owned())),
     })
 }
 
@@ -265,7 +326,11 @@ mod tests {
     #[test]
     fn every_design_runs_in_every_leaf_size() {
         for design in DESIGNS {
+            assert!(design.node_bytes.is_sorted_by(|a, b| a < b));
             assert!(design.node_bytes.contains(&design.usual_bytes));
+            for bytes in design.explored() {
+                assert!(design.node_bytes.contains(bytes), "{design:?}");
+            }
             for bytes in design.node_bytes {
                 let choice = Choice {
                     node_bytes: Some(*bytes),

@@ -53,18 +53,25 @@ pub(crate) fn save<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, mut pa
     root.word(word).publish(pm, next);
 }
 
-/// Reads what was saved under the root's word number `word`, if it is whole, and takes the word back.
-pub(crate) fn load<M: Media>(root: &Root<M>, word: usize) -> Option<Vec<u8>> {
+/// Gives what was saved under the root's word number `word`, if it is whole, to `read`, and takes the word
+/// back. Answers what `read` does.
+pub(crate) fn load<M: Media, R>(
+    root: &Root<M>,
+    word: usize,
+    read: impl FnOnce(&[u8]) -> Option<R>,
+) -> Option<R> {
     let pm = root.pool().pm();
     // ORDERING: Relaxed; the index is being opened.
     let first = root.word(word).load(pm, Ordering::Relaxed);
     if first == 0 {
         return None;
     }
-    let payload = gather(pm, first).map(Cow::into_owned);
-    // PERSIST: (in `publish`) it no longer counts, before the index changes or its blocks are used again.
-    root.word(word).publish(pm, 0);
-    payload
+    let loaded = gather(pm, first).and_then(|payload| read(&payload));
+    if !pm.planted("lbtree-snapshot-kept") {
+        // PERSIST: (in `publish`) it no longer counts, before the index changes or its blocks are used again.
+        root.word(word).publish(pm, 0);
+    }
+    loaded
 }
 
 /// All parts as one payload, checksum verified and cut off.

@@ -111,14 +111,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
 /// Reads the saved marks, if there are whole ones, and takes their word back. True if the heap is marked.
 fn load_marks<M: Media>(root: &Root<M>, heap: &Heap<M>) -> bool {
-    let Some(payload) = saved::load(root, MARKS) else {
-        return false;
-    };
-    let marked = payload
-        .strip_prefix(&MAGIC)
-        .is_some_and(|marks| heap.load_marks(marks) == Some(marks.len()));
-    if !marked {
+    let loaded = saved::load(root, MARKS, |payload| {
+        let marks = payload.strip_prefix(&MAGIC)?;
+        (heap.load_marks(marks)? == marks.len()).then_some(())
+    });
+    if loaded.is_none() {
         heap.begin_recovery();
     }
-    marked
+    loaded.is_some()
 }

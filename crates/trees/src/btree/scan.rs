@@ -120,7 +120,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 return; // a link backwards, in a corrupt pool
             }
             leaves += 1;
-            if leaves % LEAVES_PER_PIN == 0 {
+            if leaves.is_multiple_of(LEAVES_PER_PIN) {
                 // The version says whether the next leaf still is one.
                 guard.repin();
             }

@@ -313,7 +313,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
     /// The leaf before the one that `path` leads to; `Ok(None)` inside if that is the first, `Err` inside
     /// if something changed meanwhile.
-    #[expect(clippy::type_complexity, reason = "two kinds of not getting there")]
     fn leaf_before(&self, path: &[Step]) -> Result<Result<Option<Step>, ()>, Corrupt> {
         let pm = self.pm();
         let Some(fork) = path.iter().rposition(|step| step.child > 0) else {
