@@ -271,7 +271,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         }
         let writer = *lock(&self.writer);
         let counts = [writer.entries, writer.leaves, writer.inner_nodes];
-        saved::save(&self.heap, root.word(SAVED), &counts);
+        saved::save_marks(&root, &self.heap, SAVED, &counts);
         self.pm().commit()
     }
 

@@ -72,7 +72,7 @@ where
         ..Writer::default()
     };
     heap.begin_recovery();
-    if let Some([entries, leaves, inner_nodes]) = saved::load(&heap, root.word(SAVED)) {
+    if let Some([entries, leaves, inner_nodes]) = saved::load_marks(&root, &heap, SAVED) {
         heap.finish_recovery();
         (writer.entries, writer.leaves, writer.inner_nodes) = (entries, leaves, inner_nodes);
         let report = RecoveryReport {
