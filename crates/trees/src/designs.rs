@@ -6,11 +6,13 @@
 //! then. What they do with it is compiled once for each leaf size, so an entry has those that differ in
 //! something worth comparing.
 
+use crate::btree::{BTreeOptions, LcbTree, NODE_BYTES};
 use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
 use crate::repr::{KeyRepr, Repr};
+use crate::unsorted::UnsortedTree;
 use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
@@ -77,6 +79,16 @@ design!(
 );
 
 design!(
+    /// LCB+-Tree.
+    Lcb, BTreeOptions, LcbTree
+);
+
+design!(
+    /// Persistent unsorted.
+    Unsorted, BTreeOptions, UnsortedTree
+);
+
+design!(
     /// FPTree with leaves of `B` x 256 bytes.
     Fp<const B: usize>, LeafOptions, FpTree<B>
 );
@@ -138,6 +150,20 @@ pub const DESIGNS: &[DesignInfo] = &[
         node_bytes: BLOCKS,
         usual_bytes: 256,
         explored_bytes: &[256, 1024],
+    },
+    DesignInfo {
+        name: "lcbtree",
+        summary: "LCB+-Tree: B+-tree in persistent memory, every change logged",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 1024,
+        explored_bytes: &[256],
+    },
+    DesignInfo {
+        name: "unsorted",
+        summary: "persistent unsorted: B+-tree in persistent memory with bitmap leaves",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 512,
+        explored_bytes: &[256],
     },
 ];
 
@@ -254,6 +280,10 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ..LbOptions::default()
     };
     let leaf = LeafOptions { recovery_threads };
+    let btree = BTreeOptions {
+        node_bytes: Some(bytes),
+        ..BTreeOptions::default()
+    };
     Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
@@ -267,6 +297,8 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("wbtree", 512) => task.run(Wb::<2>(leaf)),
         ("wbtree", 768) => task.run(Wb::<3>(leaf)),
         ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
+        ("lcbtree", _) => task.run(Lcb(btree)),
+        ("unsorted", _) => task.run(Unsorted(btree)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),
     })
