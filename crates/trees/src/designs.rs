@@ -6,6 +6,7 @@
 
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
+use crate::nvtree::{NvOptions, NvTree};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
@@ -71,6 +72,11 @@ design!(
     Lb<const B: usize>, LbOptions, LbTree<B>
 );
 
+design!(
+    /// NV-Tree, in any leaf size.
+    Nv, NvOptions, NvTree
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -86,13 +92,23 @@ pub struct DesignInfo {
 
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
 
+const NV_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
+
 /// Every design that lives in a pool.
-pub const DESIGNS: &[DesignInfo] = &[DesignInfo {
-    name: "lbtree",
-    summary: "LB+-Tree: fewest line writes per insertion, logless splits",
-    node_bytes: BLOCKS,
-    usual_bytes: 256,
-}];
+pub const DESIGNS: &[DesignInfo] = &[
+    DesignInfo {
+        name: "lbtree",
+        summary: "LB+-Tree: fewest line writes per insertion, logless splits",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+    },
+    DesignInfo {
+        name: "nvtree",
+        summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
+        node_bytes: NV_BYTES,
+        usual_bytes: 1024,
+    },
+];
 
 /// What to run and how, where a design can be run in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,11 +216,17 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         recovery_threads,
         ..LbOptions::default()
     };
+    let nv = NvOptions {
+        leaf_bytes: asked,
+        recovery_threads,
+        ..NvOptions::default()
+    };
     Ok(match (info.name, asked) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        ("nvtree", _) => task.run(Nv(nv)),
         _ => return unknown(),
     })
 }

@@ -286,6 +286,8 @@ pub enum TreeError {
     Memory(std::io::Error),
     /// The disk refused to make the opening durable.
     Commit(CommitError),
+    /// The design cannot be run as its options say.
+    Options(String),
 }
 
 impl fmt::Display for TreeError {
@@ -296,6 +298,7 @@ impl fmt::Display for TreeError {
             Self::Space(e) => write!(f, "{e}"),
             Self::Memory(e) => write!(f, "no memory for the inner nodes: {e}"),
             Self::Commit(e) => write!(f, "{e}"),
+            Self::Options(what) => f.write_str(what),
         }
     }
 }
@@ -304,7 +307,7 @@ impl std::error::Error for TreeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Root(e) => Some(e),
-            Self::Corrupt(_) => None,
+            Self::Corrupt(_) | Self::Options(_) => None,
             Self::Space(e) => Some(e),
             Self::Memory(e) => Some(e),
             Self::Commit(e) => Some(e),

@@ -6,6 +6,7 @@
 //! | [`designs`] | the designs by name, for programs that let their user choose |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`] | LB+-Tree |
+//! | [`nvtree`] | NV-Tree, with and without workload adaptivity, and NVT-A |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
@@ -15,7 +16,9 @@ pub mod fingerprint;
 pub mod index;
 pub mod inner;
 pub mod lbtree;
+pub mod nvtree;
 pub mod repr;
+mod snapshot;
 mod sync;
 pub mod version_lock;
 
@@ -25,6 +28,7 @@ pub use index::{
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 pub use lbtree::{LbOptions, LbTree};
+pub use nvtree::{NvOptions, NvTree};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 
 /// The README's example, as a test.
