@@ -7,6 +7,7 @@
 //! | [`off`] | persistent pointers |
 //! | [`pool`] | one file: superblock, chunks, named roots, growth |
 //! | [`heap`] | scan-recovered allocation: no persist per block |
+//! | [`log`] | undo and redo micro-logs for the designs that log |
 //! | [`error`] | one error enum per kind of operation |
 //! | [`sync`] | locks that simulated threads can wait for |
 //!
@@ -18,6 +19,7 @@ compile_error!("pool files are little-endian and words are read in place");
 pub mod cell;
 pub mod error;
 pub mod heap;
+pub mod log;
 pub mod media;
 pub mod off;
 pub mod pool;
@@ -26,6 +28,7 @@ pub mod sync;
 pub use cell::{PWord, PWord16};
 pub use error::{CommitError, OpenError, SpaceError};
 pub use heap::Heap;
+pub use log::Logs;
 pub use media::{Access, Durability, Media, MediaOptions, MediumKind};
 pub use off::POff;
 pub use pool::{Pool, PoolInfo, PoolOptions};

@@ -88,6 +88,21 @@ pub struct DesignInfo {
     pub node_bytes: &'static [u32],
     /// The leaf size where none is asked for.
     pub usual_bytes: u32,
+    /// Leaf sizes that the crash explorer takes, small enough for splits to be frequent; none for
+    /// the usual size alone.
+    pub explored_bytes: &'static [u32],
+}
+
+impl DesignInfo {
+    /// Leaf sizes that the crash explorer takes.
+    #[must_use]
+    pub const fn explored(&'static self) -> &'static [u32] {
+        if self.explored_bytes.is_empty() {
+            std::slice::from_ref(&self.usual_bytes)
+        } else {
+            self.explored_bytes
+        }
+    }
 }
 
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
@@ -101,12 +116,14 @@ pub const DESIGNS: &[DesignInfo] = &[
         summary: "LB+-Tree: fewest line writes per insertion, logless splits",
         node_bytes: BLOCKS,
         usual_bytes: 256,
+        explored_bytes: &[256, 512],
     },
     DesignInfo {
         name: "nvtree",
         summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
         node_bytes: NV_BYTES,
         usual_bytes: 1024,
+        explored_bytes: &[256],
     },
 ];
 
@@ -255,7 +272,11 @@ mod tests {
     #[test]
     fn every_design_runs_in_every_leaf_size() {
         for design in DESIGNS {
+            assert!(design.node_bytes.is_sorted_by(|a, b| a < b));
             assert!(design.node_bytes.contains(&design.usual_bytes));
+            for bytes in design.explored() {
+                assert!(design.node_bytes.contains(bytes), "{design:?}");
+            }
             for bytes in design.node_bytes {
                 let choice = Choice {
                     node_bytes: Some(*bytes),

@@ -451,6 +451,10 @@ where
     /// How it is run. None of this is stored in the pool.
     type Options: Clone + Default + fmt::Debug + Send + Sync + 'static;
 
+    /// A clean close leaves what the next opening reads back instead of recovering, and
+    /// [`RecoveryReport::clean`] says so; false where nothing would be saved by that.
+    const SNAPSHOT: bool = true;
+
     /// Makes an empty index as root `name`. It is there after a crash once this has returned.
     ///
     /// # Errors

@@ -23,7 +23,8 @@
 //! 17. Log slots are closer than a record is long.
 //! 18. Space is lost before it is handed to its owner, or handed out twice.
 
-pub mod lbtree;
+pub mod index;
+pub mod log;
 pub mod planted;
 pub mod pool;
 pub mod reference;
@@ -34,7 +35,7 @@ use crate::subject::{Fault, FaultKind, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::PoolReport;
 use bristlecone_pmem::{OpenError, Pool, PoolOptions};
-use lbtree::LbSubject;
+use log::LogSubject;
 use pool::PoolSubject;
 use reference::{FLAWS, Reference};
 use std::path::Path;
@@ -46,17 +47,13 @@ const PATH: &str = "simulated pool";
 /// Every design, the pool, and the structures that are known to be right; none that is known to be wrong.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Subject>> {
-    vec![
-        Box::new(LbSubject::<u64, u64, 1>::new(true)),
-        Box::new(LbSubject::<u64, u64, 2>::new(true)),
-        Box::new(LbSubject::<[u8], [u8], 1>::new(true)),
-        Box::new(LbSubject::<[u8], [u8], 2>::new(true)),
-        Box::new(LbSubject::<u64, u64, 1>::new(false)),
-        Box::new(PoolSubject::new()),
-        Box::new(PoolSubject::regions()),
-        Box::new(Reference::array()),
-        Box::new(Reference::blocks()),
-    ]
+    let mut all = index::all();
+    all.push(Box::new(LogSubject));
+    all.push(Box::new(PoolSubject::new()));
+    all.push(Box::new(PoolSubject::regions()));
+    all.push(Box::new(Reference::array()));
+    all.push(Box::new(Reference::blocks()));
+    all
 }
 
 /// The names of all subjects, those that are known to be wrong last.
@@ -69,31 +66,37 @@ pub fn names() -> Vec<String> {
         .collect()
 }
 
-/// The subject of that name.
+/// The subject of that name: of [`names`], or an index in a leaf size that is not usually explored.
 #[must_use]
 pub fn named(name: &str) -> Option<Box<dyn Subject>> {
     let flawed = FLAWS.iter().find(|known| known.subject() == name);
     match flawed {
         Some(known) => Some(Box::new(Reference::flawed(known.flaw))),
-        None => all().into_iter().find(|subject| subject.name() == name),
+        None => all()
+            .into_iter()
+            .find(|subject| subject.name() == name)
+            .or_else(|| index::every_size().find(|subject| subject.name() == name)),
     }
 }
 
 /// The subject of that name, or else every one of [`all`] whose name is `prefix` and more
-/// (`lbtree`: in every layout).
+/// (`lbtree`: in every layout), or else the indexes so called in a leaf size that is not usually
+/// explored.
 #[must_use]
 pub fn matching(prefix: &str) -> Vec<Box<dyn Subject>> {
-    match named(prefix) {
-        Some(subject) => vec![subject],
-        None => all()
-            .into_iter()
-            .filter(|subject| {
-                let name = subject.name();
-                name.strip_prefix(prefix)
-                    .is_some_and(|rest| rest.starts_with('-'))
-            })
-            .collect(),
+    let begins = |subject: &dyn Subject| {
+        let name = subject.name();
+        name.strip_prefix(prefix)
+            .is_some_and(|rest| rest.starts_with('-'))
+    };
+    if let Some(subject) = named(prefix) {
+        return vec![subject];
     }
+    let usual: Vec<_> = all().into_iter().filter(|s| begins(&**s)).collect();
+    if !usual.is_empty() {
+        return usual;
+    }
+    index::every_size().filter(|s| begins(&**s)).collect()
 }
 
 /// The keys of [`Op::Batch`](crate::subject::Op::Batch); past the largest number they start again at 0.

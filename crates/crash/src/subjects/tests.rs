@@ -3,6 +3,7 @@
 use super::{all, batch_keys, matching, named, names};
 use crate::subject::{Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::sim::Simulation;
+use bristlecone_trees::designs::DESIGNS;
 use std::collections::BTreeMap;
 
 /// What `op` does to the model, and what it answers.
@@ -156,8 +157,16 @@ fn names_find_their_subjects() {
     assert_eq!(sorted.len(), names.len(), "no name twice");
     assert_eq!(matching("lbtree").len(), 5);
     assert_eq!(matching("lbtree-256").len(), 3);
+    assert_eq!(matching("lbtree-1024").len(), 2);
     assert_eq!(matching("reference").len(), 2, "none that is wrong");
     assert!(named("lbtree").is_none());
+    for design in DESIGNS {
+        assert!(matching(design.name).len() >= 2, "{}", design.name);
+        for bytes in design.node_bytes {
+            let name = format!("{}-{bytes}-bytes", design.name);
+            assert_eq!(named(&name).map(|s| s.name()), Some(name));
+        }
+    }
     assert!(matching("lb").is_empty());
 }
 

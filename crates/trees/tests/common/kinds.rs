@@ -25,6 +25,9 @@ pub trait TestKey:
     /// The `n` of a key that [`of`](Self::of) made.
     fn number(&self) -> u64;
 
+    /// As [`number`](Self::number), where a key that was never made can be told.
+    fn made(&self) -> Option<u64>;
+
     /// Few and clustered keys, so that random operations meet each other.
     fn clustered() -> BoxedStrategy<Self::Owned>;
 
@@ -45,6 +48,10 @@ impl TestKey for u64 {
 
     fn number(&self) -> u64 {
         *self
+    }
+
+    fn made(&self) -> Option<u64> {
+        Some(*self)
     }
 
     fn clustered() -> BoxedStrategy<u64> {
@@ -111,6 +118,12 @@ impl TestKey for [u8] {
             .try_into()
             .expect("made by `of`");
         u64::from_be_bytes(digits)
+    }
+
+    fn made(&self) -> Option<u64> {
+        let digits = self.strip_prefix(PREFIX)?.first_chunk::<8>()?;
+        let n = u64::from_be_bytes(*digits);
+        (*self == *<[u8] as TestKey>::of(n)).then_some(n)
     }
 
     fn clustered() -> BoxedStrategy<Vec<u8>> {
@@ -197,6 +210,9 @@ pub trait TestValue:
     + Sync
     + 'static
 {
+    /// Values lie in records that carry checksums.
+    const CHECKED: bool;
+
     /// The value that stands for `n`.
     fn of(n: u64) -> Self::Owned;
 
@@ -208,6 +224,8 @@ pub trait TestValue:
 }
 
 impl TestValue for u64 {
+    const CHECKED: bool = false;
+
     fn of(n: u64) -> u64 {
         n
     }
@@ -222,6 +240,8 @@ impl TestValue for u64 {
 }
 
 impl TestValue for [u8] {
+    const CHECKED: bool = true;
+
     fn of(n: u64) -> Vec<u8> {
         let mut value = n.to_le_bytes().to_vec();
         value.extend(std::iter::repeat_n(n as u8, (n % 37) as usize));

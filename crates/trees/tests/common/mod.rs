@@ -5,8 +5,11 @@
 //! capability the design claims:
 //!
 //! ```ignore
-//! scenario_suite!(lbtree_256, Lb<u64, u64, Mapped, 1>: [base, reverse, bulk, pooled, durable]);
+//! scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
 //! ```
+//!
+//! [`Of`] is the harness of every [`Design`](bristlecone_trees::Design); options other than the
+//! usual come from a [`Chosen`] of the test's own.
 //!
 //! | capability | what it asks of the harness | scenarios |
 //! | --- | --- | --- |
@@ -18,18 +21,25 @@
 //! | `pooled_bulk` | both | bulk load into a full pool |
 //! | `durable` | [`Pooled`] on a file | reopening, crash images, read-only opens |
 //! | `durable_bulk` | both | bulk load, then reopening |
+//! | `compact` | [`Pooled`] on a file | compaction while others work |
+//! | `compact_memory` | [`Pooled`] | compaction between batches of work |
+//! | `hostile` | [`Designed`] | damaged pool files |
+//! | `power_cuts` | [`Designed`] | power cuts in the middle of operations |
 
 // Each test binary uses the part that its designs need.
 #![allow(dead_code, unused_imports, unused_macros)]
 
+pub mod design;
 pub mod history;
 pub mod home;
 pub mod kinds;
+pub mod recorder;
 pub mod reference;
 pub mod scenarios;
 
 use bristlecone_pmem::Media;
 use bristlecone_trees::{OrderedIndex, RecoveryReport};
+pub use design::{Chosen, Designed, Of, On, create_on, open_on};
 pub use home::PoolHome;
 pub use kinds::{Rng, TestKey, TestValue};
 use std::error::Error;
@@ -67,6 +77,9 @@ pub struct Fresh<H: Harness + ?Sized> {
 pub trait Pooled: Harness {
     /// The medium under the pool.
     type Medium: Media;
+
+    /// A clean close leaves what the next opening reads instead of recovering.
+    const SNAPSHOT: bool;
 
     /// Makes the root `root`, empty.
     fn create(home: &PoolHome<Self::Medium>, root: &str) -> Result<Self::Index, Failure>;
@@ -175,6 +188,32 @@ macro_rules! scenario_tests {
     };
     (durable_bulk, $h:ty) => {
         $crate::common::scenario_tests!(@ $h: bulk_load_reopen => bulk::reopen);
+    };
+    (compact, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h: compacted_while_others_work => compact::others_work);
+    };
+    (compact_memory, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h: compacted_between_batches => compact::between_batches);
+    };
+    (hostile, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h:
+            hostile_not_at_all => hostile::undamaged_samples_are_served,
+            hostile_flips_crashed_reading => hostile::flips_in_a_crash_image_read_only,
+            hostile_flips_closed_reading => hostile::flips_in_a_closed_pool_read_only,
+            hostile_flips_crashed_writing => hostile::flips_in_a_crash_image_writing,
+            hostile_flips_closed_writing => hostile::flips_in_a_closed_pool_writing,
+            hostile_lost_pages => hostile::lost_pages,
+            hostile_two_moments => hostile::images_of_two_moments,
+            hostile_cut_pools => hostile::a_pool_cut_at_any_page_is_refused
+        );
+    };
+    (power_cuts, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h:
+            power_cuts_random_changes => power_cuts::random_changes,
+            power_cuts_runs => power_cuts::runs,
+            power_cuts_batches => power_cuts::batches,
+            power_cuts_load_and_close => power_cuts::load_and_close
+        );
     };
     (@ $h:ty: $($test:ident => $module:ident :: $scenario:ident),*) => {$(
         #[test]

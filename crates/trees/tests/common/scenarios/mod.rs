@@ -3,9 +3,12 @@
 pub mod batches;
 pub mod boundary;
 pub mod bulk;
+pub mod compact;
 pub mod emptied;
 pub mod full_pool;
+pub mod hostile;
 pub mod model;
+pub mod power_cuts;
 pub mod read_only;
 pub mod reopen;
 pub mod roots;

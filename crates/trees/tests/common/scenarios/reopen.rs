@@ -40,7 +40,7 @@ pub fn clean<H: Pooled>() {
         assert!(home.pool.info().was_clean, "round {round}: closed cleanly");
         index = must("open", H::open(&home, "index"));
         let report = H::recovery(&index);
-        assert!(report.clean, "round {round}: {report:?}");
+        assert_eq!(report.clean, H::SNAPSHOT, "round {round}: {report:?}");
         assert_eq!(
             report.repaired, 0,
             "round {round}: nothing to repair after a clean close"

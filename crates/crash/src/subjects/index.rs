@@ -1,4 +1,7 @@
-//! The LB+-Tree, in both node layouts, both key kinds, and without entry moving.
+//! Every index design, in the leaf sizes that are worth exploring and both key kinds.
+//!
+//! A design is explored by being in [`DESIGNS`]; a way of running it that has a name of its own
+//! (the LB+-Tree without entry moving) is added in [`all`].
 //!
 //! Numbers become keys and values so that nothing torn can pass for whole:
 //!
@@ -14,9 +17,9 @@
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
+use bristlecone_trees::designs::{Choice, DESIGNS, Design, DesignInfo, Lb, Task, with_design};
 use bristlecone_trees::{
-    DurableIndex, InsertError, KeyRepr, LbOptions, LbTree, OrderedIndex, Repr, TreeError,
-    UpdateError,
+    DurableIndex, InsertError, KeyRepr, LbOptions, Repr, TreeError, UpdateError,
 };
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -112,85 +115,158 @@ impl Numbered for [u8] {
     }
 }
 
-/// An LB+-Tree as a subject.
-#[derive(Debug)]
-pub struct LbSubject<K: ?Sized, V: ?Sized, const B: usize> {
-    options: LbOptions,
+/// An index as a subject.
+pub struct IndexSubject<D, K: ?Sized, V: ?Sized> {
+    design: D,
+    name: String,
     kinds: PhantomData<fn(&K, &V)>,
 }
 
-impl<K: ?Sized, V: ?Sized, const B: usize> LbSubject<K, V, B> {
-    /// The tree, with the paper's entry moving or in the traditional design.
-    #[must_use]
-    pub fn new(entry_moving: bool) -> Self {
-        Self {
-            options: LbOptions {
-                entry_moving,
-                recovery_threads: 1,
-            },
-            kinds: PhantomData,
-        }
-    }
-}
-
-impl<K, V, const B: usize> LbSubject<K, V, B>
+impl<D, K, V> IndexSubject<D, K, V>
 where
+    D: Design,
     K: KeyRepr + Numbered + ?Sized + 'static,
     V: Repr + Numbered + ?Sized + 'static,
 {
-    fn live(tree: LbTree<K, V, Sim, B>) -> Box<dyn Live> {
+    /// `design`, called `name`, in leaves of `bytes` bytes. `suffix`: what sets it apart from the
+    /// design as usual.
+    #[must_use]
+    pub fn new(design: D, name: &str, bytes: u32, suffix: &str) -> Self {
+        Self {
+            design,
+            name: format!("{name}-{bytes}-{}{suffix}", K::NAME),
+            kinds: PhantomData,
+        }
+    }
+
+    fn live(index: D::Index<K, V, Sim>) -> Box<dyn Live> {
         // Recovery that unlinked leaves may keep their chunk for the next ones.
-        let settled = tree.recovery().repaired == 0;
-        Box::new(LiveTree {
-            tree,
+        let settled = index.recovery().repaired == 0;
+        Box::new(LiveIndex {
+            index,
             settled: Cell::new(settled),
+            kinds: PhantomData::<fn(&K, &V)>,
         })
     }
 }
 
-impl<K, V, const B: usize> Subject for LbSubject<K, V, B>
+impl<D, K, V> Subject for IndexSubject<D, K, V>
 where
+    D: Design,
     K: KeyRepr + Numbered + ?Sized + 'static,
     V: Repr + Numbered + ?Sized + 'static,
 {
     fn name(&self) -> String {
-        let mode = if self.options.entry_moving {
-            ""
-        } else {
-            "-traditional"
-        };
-        format!("lbtree-{}-{}{mode}", B * 256, K::NAME)
+        self.name.clone()
     }
 
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = super::make_pool()?;
-        let tree = LbTree::create(&pool, ROOT, &self.options)
-            .map_err(|e| Fault::new(FaultKind::Progress, format!("creating the tree: {e}")))?;
-        Ok(Self::live(tree))
+        let index = self.design.create(&pool, ROOT);
+        let index = index
+            .map_err(|e| Fault::new(FaultKind::Progress, format!("creating the index: {e}")))?;
+        Ok(Self::live(index))
     }
 
     fn open(&self) -> Result<Opened, Fault> {
         let Some(pool) = super::open_pool()? else {
             return Ok(Opened::Absent);
         };
-        match LbTree::open(&pool, ROOT, &self.options) {
+        let saved = <D::Index<K, V, Sim> as DurableIndex<K, V, Sim>>::SNAPSHOT;
+        match self.design.open(&pool, ROOT) {
             // A clean closing is of no use if its snapshot is not durable by then.
-            Ok(tree) if pool.info().was_clean && !tree.recovery().clean => Err(Fault::new(
-                FaultKind::Lost,
-                "closed cleanly, but the snapshot was not there",
-            )),
-            Ok(tree) => Ok(Opened::Live(Self::live(tree))),
+            Ok(index) if saved && pool.info().was_clean && !index.recovery().clean => {
+                Err(Fault::new(
+                    FaultKind::Lost,
+                    "closed cleanly, but the snapshot was not there",
+                ))
+            }
+            Ok(index) => Ok(Opened::Live(Self::live(index))),
             Err(TreeError::Root(RootError::NotFound(_))) => Ok(Opened::Absent),
             Err(e) => Err(Fault::new(FaultKind::Recovery, e.to_string())),
         }
     }
 }
 
-/// An open tree.
-struct LiveTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, const B: usize> {
-    tree: LbTree<K, V, Sim, B>,
+/// Makes the chosen design a subject.
+struct Make<K: ?Sized> {
+    name: &'static str,
+    bytes: u32,
+    kind: PhantomData<fn(&K)>,
+}
+
+impl<K> Task for Make<K>
+where
+    K: KeyRepr + Repr + Numbered + ?Sized + 'static,
+{
+    type Output = Box<dyn Subject>;
+
+    fn run<D: Design>(self, design: D) -> Box<dyn Subject> {
+        Box::new(IndexSubject::<D, K, K>::new(
+            design, self.name, self.bytes, "",
+        ))
+    }
+}
+
+fn subjects_of<K>(
+    design: &'static DesignInfo,
+    sizes: &'static [u32],
+) -> impl Iterator<Item = Box<dyn Subject>>
+where
+    K: KeyRepr + Repr + Numbered + ?Sized + 'static,
+{
+    sizes.iter().map(|bytes| {
+        let choice = Choice {
+            node_bytes: Some(*bytes),
+            ..Choice::of(design.name)
+        };
+        let make = Make::<K> {
+            name: design.name,
+            bytes: *bytes,
+            kind: PhantomData,
+        };
+        with_design(&choice, make).expect("a leaf size that the design says it has")
+    })
+}
+
+/// Every design, in the leaf sizes that it is explored in.
+#[must_use]
+pub fn all() -> Vec<Box<dyn Subject>> {
+    let mut all = Vec::new();
+    for design in DESIGNS {
+        let sizes = design.explored();
+        all.extend(subjects_of::<u64>(design, sizes));
+        all.extend(subjects_of::<[u8]>(design, sizes));
+        if design.name == "lbtree" {
+            let traditional = Lb::<1>(LbOptions {
+                entry_moving: false,
+                recovery_threads: 1,
+            });
+            all.push(Box::new(IndexSubject::<_, u64, u64>::new(
+                traditional,
+                design.name,
+                256,
+                "-traditional",
+            )));
+        }
+    }
+    all
+}
+
+/// Every design in every leaf size that it has.
+pub(super) fn every_size() -> impl Iterator<Item = Box<dyn Subject>> {
+    DESIGNS.iter().flat_map(|design| {
+        subjects_of::<u64>(design, design.node_bytes)
+            .chain(subjects_of::<[u8]>(design, design.node_bytes))
+    })
+}
+
+/// An open index.
+struct LiveIndex<I, K: ?Sized, V: ?Sized> {
+    index: I,
     /// Nothing was done since recovery, which left no chunk without a live block.
     settled: Cell<bool>,
+    kinds: PhantomData<fn(&K, &V)>,
 }
 
 /// What an operation's error means. A commit cannot fail on a simulated medium.
@@ -202,14 +278,15 @@ fn torn(what: &str, found: &(impl std::fmt::Debug + ?Sized)) -> Fault {
     Fault::new(FaultKind::Torn, format!("no {what} was ever: {found:?}"))
 }
 
-impl<K, V, const B: usize> LiveTree<K, V, B>
+impl<I, K, V> LiveIndex<I, K, V>
 where
+    I: DurableIndex<K, V, Sim>,
     K: KeyRepr + Numbered + ?Sized,
     V: Repr + Numbered + ?Sized,
 {
     fn insert(&self, op: &Op, key: u64, value: u64) -> Result<Reply, Fault> {
         match K::with_key(key, |key| {
-            V::with_value(value, |value| self.tree.insert(key, value))
+            V::with_value(value, |value| self.index.insert(key, value))
         }) {
             Ok(()) => Ok(Reply::Done),
             Err(InsertError::KeyExists) => Ok(Reply::Refused),
@@ -225,7 +302,7 @@ where
             })
             .collect();
         let mut results = Vec::with_capacity(pairs.len());
-        self.tree.multi_insert(&pairs, &mut results);
+        self.index.multi_insert(&pairs, &mut results);
         for result in results {
             match result {
                 Ok(()) | Err(InsertError::KeyExists) => {}
@@ -236,38 +313,39 @@ where
     }
 }
 
-impl<K, V, const B: usize> Live for LiveTree<K, V, B>
+impl<I, K, V> Live for LiveIndex<I, K, V>
 where
+    I: DurableIndex<K, V, Sim> + 'static,
     K: KeyRepr + Numbered + ?Sized + 'static,
     V: Repr + Numbered + ?Sized + 'static,
 {
     fn apply(&self, op: &Op) -> Result<Reply, Fault> {
         self.settled.set(false);
-        let tree = &self.tree;
+        let index = &self.index;
         match *op {
             Op::Insert(key, value) => self.insert(op, key, value),
             Op::Upsert(key, value) => K::with_key(key, |key| {
-                V::with_value(value, |value| tree.upsert(key, value))
+                V::with_value(value, |value| index.upsert(key, value))
             })
             .map(|_| Reply::Done)
             .map_err(|e| failed(op, &e)),
             Op::Update(key, value) => {
                 match K::with_key(key, |key| {
-                    V::with_value(value, |value| tree.update(key, value))
+                    V::with_value(value, |value| index.update(key, value))
                 }) {
                     Ok(()) => Ok(Reply::Done),
                     Err(UpdateError::NotFound) => Ok(Reply::Refused),
                     Err(e) => Err(failed(op, &e)),
                 }
             }
-            Op::Remove(key) => match K::with_key(key, |key| tree.remove(key)) {
+            Op::Remove(key) => match K::with_key(key, |key| index.remove(key)) {
                 Ok(true) => Ok(Reply::Done),
                 Ok(false) => Ok(Reply::Refused),
                 Err(e) => Err(failed(op, &e)),
             },
             Op::Get(key) => {
                 let found = K::with_key(key, |key| {
-                    tree.get_with(key, |value| {
+                    index.get_with(key, |value| {
                         value.value_number().ok_or_else(|| torn("value", value))
                     })
                 });
@@ -279,7 +357,7 @@ where
                 count,
                 value,
             } => self.batch(op, super::batch_keys(first, step, count), value),
-            Op::Compact => match tree.pool().compact() {
+            Op::Compact => match index.pool().compact() {
                 Ok(_) => Ok(Reply::Done),
                 Err(e) => Err(failed(op, &e)),
             },
@@ -289,7 +367,7 @@ where
 
     fn observe(&self, each: &mut dyn FnMut(u64, u64)) -> Result<(), Fault> {
         let mut wrong = None;
-        self.tree.scan(.., |key, value| {
+        self.index.scan(.., |key, value| {
             match (key.key_number(), value.value_number()) {
                 (Some(key), Some(value)) => each(key, value),
                 (None, _) => wrong = Some(torn("key", key)),
@@ -305,7 +383,7 @@ where
     }
 
     fn verify(&self) -> Result<(), Fault> {
-        self.tree.verify().map_err(|violation| {
+        self.index.verify().map_err(|violation| {
             let kind = if violation.leak {
                 FaultKind::Leak
             } else {
@@ -313,12 +391,12 @@ where
             };
             Fault::new(kind, violation.what)
         })?;
-        super::verify_pool(self.tree.pool(), self.settled.get())?;
+        super::verify_pool(self.index.pool(), self.settled.get())?;
         Ok(())
     }
 
     fn close(self: Box<Self>) -> Result<(), Fault> {
-        self.tree
+        self.index
             .close()
             .map_err(|e| Fault::new(FaultKind::Progress, format!("closing: {e}")))
     }

@@ -1,14 +1,10 @@
 //! Compaction while other threads read and write: what is cut off or punched may just have been left
 //! by a reader, and nothing that is in use goes.
 
-mod common;
-
-use bristlecone_pmem::Media;
-use bristlecone_pmem::media::{Dram, Journal, Mapped};
-use bristlecone_trees::DurableIndex;
-use bristlecone_trees::lbtree::{LbOptions, LbTree};
-use bristlecone_trees::{KeyRepr, OrderedIndex, Repr};
-use common::{PoolHome, Rng, TestKey, TestValue, stress_time, within_patience};
+use super::super::home::must;
+use super::super::{PoolHome, Pooled, Rng, TestKey, TestValue, stress_time};
+use super::{key, reclaim, value};
+use bristlecone_trees::OrderedIndex;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,17 +15,12 @@ use std::time::Instant;
 const MOVING: u64 = 40_000;
 const STAYING: u64 = 500;
 
-fn run<K, V, M>()
-where
-    K: TestKey + KeyRepr + ?Sized,
-    V: TestValue + Repr + ?Sized,
-    M: Media,
-{
-    let home = PoolHome::<M>::new();
-    let tree =
-        LbTree::<K, V, M, 1>::create(&home.pool, "index", &LbOptions::default()).expect("root");
+/// One writer, one reader, and compaction all the time.
+pub fn others_work<H: Pooled>() {
+    let home = PoolHome::<H::Medium>::new();
+    let tree = must("create", H::create(&home, "index"));
     let put = |n: u64| {
-        tree.upsert(K::of(n).borrow(), V::of(n).borrow())
+        tree.upsert(key::<H>(n).borrow(), value::<H>(n).borrow())
             .expect("upsert")
     };
     for n in 0..STAYING {
@@ -47,7 +38,10 @@ where
                     put(*n);
                 }
                 for n in &order {
-                    assert!(tree.remove(K::of(*n).borrow()).expect("removal"), "key {n}");
+                    assert!(
+                        tree.remove(key::<H>(*n).borrow()).expect("removal"),
+                        "key {n}"
+                    );
                 }
             }
         });
@@ -56,14 +50,14 @@ where
             while !stop.load(Ordering::Relaxed) {
                 for _ in 0..200 {
                     let n = rng.below(STAYING + MOVING);
-                    let found = tree.get_with(K::of(n).borrow(), |v| v.number());
+                    let found = tree.get_with(key::<H>(n).borrow(), |v: &H::Value| v.number());
                     assert!(found.is_none_or(|v| v == n), "key {n} has {found:?}");
                     assert!(n >= STAYING || found.is_some(), "key {n} was not removed");
                 }
                 let (from, mut seen) = (rng.below(STAYING + MOVING), 0);
-                let low = K::of(from);
+                let low = key::<H>(from);
                 let range = (Bound::Included(low.borrow()), Bound::Unbounded);
-                tree.scan(range, |k: &K, v: &V| {
+                tree.scan(range, |k: &H::Key, v: &H::Value| {
                     assert_eq!(k.number(), v.number());
                     seen += 1;
                     if seen < 2_000 {
@@ -93,53 +87,32 @@ where
     assert_eq!(report.entries, STAYING, "what stays, and nothing else");
     home.pool.compact().expect("compaction");
     let image = home.crash_image();
-    let opened =
-        LbTree::<K, V, M, 1>::open(&image.pool, "index", &LbOptions::default()).expect("open");
+    let opened = must("open", H::open(&image, "index"));
     assert_eq!(
         opened.verify().unwrap_or_else(|v| panic!("{v}")).entries,
         STAYING
     );
 }
 
-#[test]
-fn numbers_mapped() {
-    within_patience(run::<u64, u64, Mapped>);
-}
-
-#[test]
-fn strings_mapped() {
-    within_patience(run::<[u8], [u8], Mapped>);
-}
-
-#[test]
-fn numbers_journal() {
-    within_patience(run::<u64, u64, Journal>);
-}
-
-#[test]
-fn strings_journal() {
-    within_patience(run::<[u8], [u8], Journal>);
-}
-
-/// Memory alone: nothing of it is in a file, so there is no image to open.
-#[test]
-fn numbers_dram_stay_readable() {
-    let home = PoolHome::<Dram>::new();
-    let tree = LbTree::<u64, u64, Dram, 1>::create(&home.pool, "index", &LbOptions::default())
-        .expect("root");
+/// Between batches of work, and what stays is readable.
+pub fn between_batches<H: Pooled>() {
+    let home = PoolHome::<H::Medium>::new();
+    let tree = must("create", H::create(&home, "index"));
     for cycle in 0..4u64 {
         for n in 0..MOVING {
-            tree.insert(&n, &(n + cycle)).expect("a new key");
+            tree.insert(key::<H>(n).borrow(), value::<H>(n + cycle).borrow())
+                .expect("a new key");
         }
         for n in STAYING..MOVING {
-            assert!(tree.remove(&n).expect("removal"));
+            assert!(tree.remove(key::<H>(n).borrow()).expect("removal"));
         }
-        common::scenarios::reclaim();
+        reclaim();
         let report = home.pool.compact().expect("compaction");
         assert!(report.before_bytes >= report.after_bytes, "{report:?}");
         for n in 0..STAYING {
-            assert_eq!(tree.get(&n), Some(n + cycle));
-            assert!(tree.remove(&n).expect("removal"));
+            let k = key::<H>(n);
+            assert_eq!(tree.get(k.borrow()), Some(value::<H>(n + cycle)));
+            assert!(tree.remove(k.borrow()).expect("removal"));
         }
         assert_eq!(tree.verify().unwrap_or_else(|v| panic!("{v}")).entries, 0);
     }
