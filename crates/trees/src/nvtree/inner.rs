@@ -18,7 +18,8 @@
 //!
 //! # Invariants
 //! 1. INs never change. PLN 0 always has a leaf. A PLN that has none left stays empty; its keys
-//!    belong to the last leaf of the nearest PLN on its left that has one.
+//!    belong to the nearest PLN on its left that has one, as if they had been routed there (when the
+//!    leaf that they went to splits, they may be keys of either half).
 //! 2. The leaf found for a key is the one whose range holds it. The range of a leaf in the list
 //!    only ever grows (when a neighbour is taken out): whoever finds a leaf and then, under its lock, finds it
 //!    still in the list, has the right one, whatever has happened to PLNs in between.
@@ -412,20 +413,12 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     pub(super) fn find<'g>(&'g self, key: &S, _guard: &'g Guard) -> &'g LeafInfo {
         let word = key.word(0);
         let mut pln = self.descend(key, word, false);
-        let mut last = false;
         loop {
-            let pick = |keys: &Keys<'_, S>, n: usize| {
-                if last {
-                    n - 1
-                } else {
-                    keys.rank(n - 1, key, word, false)
-                }
-            };
+            let pick = |keys: &Keys<'_, S>, n: usize| keys.rank(n - 1, key, word, false);
             if let Some((_, info, ())) = self.read_pln(pln, pick, |_, _, _| ()) {
                 return info;
             }
             pln = self.left_of(pln);
-            last = true;
         }
     }
 
@@ -437,20 +430,15 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     fn ranged<'g>(
         &'g self,
         mut pln: usize,
-        mut last: bool,
         pick: impl Fn(&Keys<'_, S>, usize) -> usize,
     ) -> Ranged<'g, S> {
         let upper = pln + 1;
         loop {
-            let read = self.read_pln(
-                pln,
-                |keys, n| if last { n - 1 } else { pick(keys, n) },
-                |keys, n, slot| {
-                    let low = slot.checked_sub(1).map(|i| keys.load(i));
-                    let high = (slot + 1 < n).then(|| keys.load(slot));
-                    (low, high)
-                },
-            );
+            let read = self.read_pln(pln, &pick, |keys, n, slot| {
+                let low = slot.checked_sub(1).map(|i| keys.load(i));
+                let high = (slot + 1 < n).then(|| keys.load(slot));
+                (low, high)
+            });
             if let Some((_, info, (low, high))) = read {
                 let low = match low {
                     Some(low) => low,
@@ -467,7 +455,6 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
                 };
             }
             pln = self.left_of(pln);
-            last = true;
         }
     }
 
@@ -485,24 +472,24 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     pub(super) fn find_range<'g>(&'g self, key: &S, _guard: &'g Guard) -> Ranged<'g, S> {
         let word = key.word(0);
         let pln = self.descend(key, word, false);
-        self.ranged(pln, false, |keys, n| keys.rank(n - 1, key, word, false))
+        self.ranged(pln, |keys, n| keys.rank(n - 1, key, word, false))
     }
 
     /// The leaf that holds the largest keys below `key`, and its range.
     pub(super) fn find_below<'g>(&'g self, key: &S, _guard: &'g Guard) -> Ranged<'g, S> {
         let word = key.word(0);
         let pln = self.descend(key, word, true);
-        self.ranged(pln, false, |keys, n| keys.rank(n - 1, key, word, true))
+        self.ranged(pln, |keys, n| keys.rank(n - 1, key, word, true))
     }
 
     /// The first leaf, and its range.
     pub(super) fn find_first<'g>(&'g self, _guard: &'g Guard) -> Ranged<'g, S> {
-        self.ranged(0, false, |_, _| 0)
+        self.ranged(0, |_, _| 0)
     }
 
     /// The last leaf, and its range.
     pub(super) fn find_last<'g>(&'g self, _guard: &'g Guard) -> Ranged<'g, S> {
-        self.ranged(self.plns - 1, true, |_, _| 0)
+        self.ranged(self.plns - 1, |_, n| n - 1)
     }
 
     /// PLNs that have leaves (or do not).
@@ -557,13 +544,9 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     }
 
     /// The slot of `key` in a PLN that has leaves. For its writers.
-    pub(super) fn slot_of(&self, pln: usize, key: &S, routed: usize) -> usize {
+    pub(super) fn slot_of(&self, pln: usize, key: &S) -> usize {
         let (n, _) = self.leaves_of(pln);
-        if pln == routed {
-            self.pln_keys(pln).rank(n - 1, key, key.word(0), false)
-        } else {
-            n - 1
-        }
+        self.pln_keys(pln).rank(n - 1, key, key.word(0), false)
     }
 
     /// The leaf in a slot. For the PLN's writers, or at rest.
@@ -698,7 +681,7 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
             if n > self.pointers(pln).len() || (n == 0 && pln == 0) {
                 return Err(format!("PLN {pln} has {n} leaves"));
             }
-            for slot in 0..n.max(1) {
+            for slot in 0..n {
                 let low = Self::owned(self.low_at(pln, slot));
                 if low.is_none() != (pln == 0 && slot == 0) {
                     return Err(format!("PLN {pln} has no key {slot}"));

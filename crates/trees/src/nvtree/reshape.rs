@@ -32,8 +32,8 @@ use std::sync::atomic::Ordering;
 
 /// PLNs on the right that are looked at for a sibling to merge with.
 const FAR: usize = 8;
-/// How often an allocation that failed is tried again after waiting for readers.
-const TRIES: usize = 3;
+/// How often the epoch is asked to go on, so that what was retired can be used again.
+const STEPS: usize = 4;
 
 /// A leaf's elements, sorted out.
 #[derive(Debug, Default)]
@@ -101,18 +101,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     /// [`SpaceError`] when there is no block for a new leaf; nothing has changed then.
     pub(super) fn make_room(&self, key: &K, need: usize) -> Result<(), SpaceError> {
         let backoff = Backoff::new();
-        let mut tries = 0;
         loop {
             let outcome = self.try_make_room(key, need, &epoch::pin());
             match outcome {
                 Ok(Outcome::Done) => return Ok(()),
                 Ok(Outcome::Full) => self.rebuild(true),
                 Ok(Outcome::Again) => wait(&backoff),
-                Err(e) if tries == TRIES => return Err(e),
-                Err(_) => {
+                Err(e) => {
+                    // ORDERING: Relaxed; a hint.
+                    if !self.retired.swap(false, Ordering::Relaxed) {
+                        return Err(e);
+                    }
                     // What was replaced may only be waiting for readers to leave.
-                    tries += 1;
-                    epoch::pin().flush();
+                    (0..STEPS).for_each(|_| epoch::pin().flush());
                 }
             }
         }
@@ -141,7 +142,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         } else {
             let right = self.right_sibling(inner, &place);
             let merged = match right {
-                Some(right) => self.merge(inner, &place, info, &right, held, guard)?,
+                Some(right) => self.merge(inner, &place, info, &right, held, guard),
                 None => Err(held),
             };
             if let Err(held) = merged {
@@ -158,14 +159,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
 
     /// Holds the PLN of `key`'s leaf, and that of the leaf before it. `None`: try again.
     fn hold<'g>(&self, inner: &'g Nodes<K, M>, key: &K) -> Option<Place<'g>> {
-        let routed = inner.route(key);
-        let pln = inner.with_leaves(routed);
+        let pln = inner.with_leaves(inner.route(key));
         self.pm().interleave();
         let own = Held::lock(&inner.header(pln).writers);
         if inner.leaves_of(pln).0 == 0 {
             return None;
         }
-        let slot = inner.slot_of(pln, key, routed);
+        let slot = inner.slot_of(pln, key);
         let mut place = Place {
             pln,
             slot,
@@ -263,6 +263,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             K::retire(&self.heap, *word, guard);
         }
         self.heap.retire(block(off), guard);
+        // ORDERING: Relaxed; a hint for `make_room`.
+        self.retired.store(true, Ordering::Relaxed);
         // SAFETY: 1. it came from `Box::into_raw`, and is retired once, by the holder of its lock; 2. no
         // PLN leads to it any more, and whoever is pinned may go on using it.
         unsafe { guard.defer_unchecked(move || drop(Box::from_raw(info))) };
@@ -286,16 +288,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         guard: &Guard,
     ) -> Result<(), SpaceError> {
         let pm = self.pm();
-        let leaf = info.leaf(pm);
-        let Contents { live, dead } = self.contents(&leaf, info.elements());
-        // Table 3: each half inherits half of the counts.
         let traffic = info.traffic();
         let size = self.resized(info, traffic);
-        let (lower, upper) = live.split_at(live.len() / 2);
-        let left = self.leaf_for(size, lower.len() + 2)?;
+        let room = info.live().div_ceil(2) as usize + 2;
+        let left = self.leaf_for(size, room)?;
         let right = self
-            .leaf_for(size, upper.len() + 2)
+            .leaf_for(size, room)
             .inspect_err(|_| self.heap.free(block(left.0)))?;
+        let leaf = info.leaf(pm);
+        let Contents { live, dead } = self.contents(&leaf, info.elements());
+        let (lower, upper) = live.split_at(live.len() / 2);
+        // Table 3: each half inherits half of the counts.
         let half = traffic.half();
         let right_info = self.write(right, upper, leaf.next_offset(), half);
         let left_info = self.write(left, lower, right.0, half);
@@ -324,18 +327,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         need: usize,
         guard: &Guard,
     ) -> Result<(), SpaceError> {
-        let leaf = info.leaf(self.pm());
-        let Contents { live, dead } = self.contents(&leaf, info.elements());
         let traffic = info.traffic();
         let mut size = self.resized(info, traffic);
-        if size > u64::from(info.size) && size / ELEMENT as u64 > SPARSE * live.len() as u64 {
+        if size > u64::from(info.size) && size / ELEMENT as u64 > SPARSE * u64::from(info.live()) {
             size = u64::from(info.size);
         }
-        let room = live.len() + need;
+        let room = info.live() as usize + need;
         let new = match self.leaf_for(size, room) {
             Ok(new) => new,
             Err(e) => self.take_spare(room).ok_or(e)?,
         };
+        let leaf = info.leaf(self.pm());
+        let Contents { live, dead } = self.contents(&leaf, info.elements());
         let new_info = self.write(new, &live, leaf.next_offset(), traffic);
         self.switch(self.link(inner, place), new.0);
         inner.replace(place.pln, place.slot, new_info);
@@ -372,30 +375,31 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         (right_pln, right_slot, _): &(usize, usize, Option<Held<'g>>),
         held: Held<'g>,
         guard: &Guard,
-    ) -> Result<Result<(), Held<'g>>, SpaceError> {
+    ) -> Result<(), Held<'g>> {
         let right = inner.leaf_at(*right_pln, *right_slot);
         // `nElement` decides, not the number of valid elements, which would take a scan.
         let few = |elements: usize| elements as u64 * 2 < u64::from(right.shape.capacity);
         if !few(right.count()) {
-            return Ok(Err(held));
+            return Err(held);
         }
         let Some(right_held) = Held::of_leaf(right) else {
-            return Ok(Err(held));
+            return Err(held);
         };
         if !few(right.elements()) {
-            return Ok(Err(held));
+            return Err(held);
         }
+        let size = u64::from(info.size.max(right.size));
+        let live = (info.live() + right.live()) as usize;
+        let Ok(new) = self.leaf_for(size, live + 2) else {
+            // A replacement may do with the spare block.
+            return Err(held);
+        };
         let pm = self.pm();
         let (leaf, right_leaf) = (info.leaf(pm), right.leaf(pm));
         let mut mine = self.contents(&leaf, info.elements());
         let mut others = self.contents(&right_leaf, right.elements());
         let right_dead = std::mem::take(&mut others.dead);
         mine.live.append(&mut others.live);
-        let size = u64::from(info.size.max(right.size));
-        let Ok(new) = self.leaf_for(size, mine.live.len() + 2) else {
-            // A replacement may do with the spare block.
-            return Ok(Err(held));
-        };
         let traffic = info.traffic().plus(right.traffic());
         let new_info = self.write(new, &mine.live, right_leaf.next_offset(), traffic);
         self.switch(self.link(inner, place), new.0);
@@ -408,7 +412,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         // ORDERING: Relaxed; a statistic.
         self.leaves.fetch_sub(1, Ordering::Relaxed);
         count(&self.counters.merges, 1);
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Takes the leaf of `key` out of the list, if it has no live key. The first leaf always stays.
