@@ -4,10 +4,13 @@
 //! ([`Task`]) is compiled for exactly that type. A new design adds an entry of [`DESIGNS`] and an arm of
 //! [`with_design`].
 
+use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
+use crate::leaftree::LeafOptions;
 use crate::nvtree::{NvOptions, NvTree};
 use crate::repr::{KeyRepr, Repr};
+use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
@@ -73,6 +76,16 @@ design!(
 );
 
 design!(
+    /// FPTree with leaves of `B` x 256 bytes.
+    Fp<const B: usize>, LeafOptions, FpTree<B>
+);
+
+design!(
+    /// wB+-Tree with leaves of `B` x 256 bytes.
+    Wb<const B: usize>, LeafOptions, WbTree<B>
+);
+
+design!(
     /// NV-Tree, in any leaf size.
     Nv, NvOptions, NvTree
 );
@@ -119,6 +132,20 @@ pub const DESIGNS: &[DesignInfo] = &[
         explored_bytes: &[256, 512],
     },
     DesignInfo {
+        name: "fptree",
+        summary: "FPTree: fingerprints, splits under a micro-log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 1024],
+    },
+    DesignInfo {
+        name: "wbtree",
+        summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
+        node_bytes: BLOCKS,
+        usual_bytes: 256,
+        explored_bytes: &[256, 1024],
+    },
+    DesignInfo {
         name: "nvtree",
         summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
         node_bytes: NV_BYTES,
@@ -147,6 +174,23 @@ impl<'a> Choice<'a> {
             node_bytes: None,
             recovery_threads: 1,
         }
+    }
+
+    /// The design, and bytes in a leaf.
+    ///
+    /// # Errors
+    /// [`UnknownDesign`].
+    pub fn resolve(&self) -> Result<(&'static DesignInfo, u32), UnknownDesign> {
+        let info = info(self.name)?;
+        let asked = self.node_bytes.unwrap_or(info.usual_bytes);
+        if info.node_bytes.contains(&asked) {
+            return Ok((info, asked));
+        }
+        Err(UnknownDesign::NodeBytes {
+            design: info.name,
+            asked,
+            there: info.node_bytes,
+        })
     }
 }
 
@@ -216,35 +260,34 @@ pub fn info(name: &str) -> Result<&'static DesignInfo, UnknownDesign> {
 /// # Errors
 /// [`UnknownDesign`]; the task has not run.
 pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, UnknownDesign> {
-    let info = info(choice.name)?;
-    let asked = choice.node_bytes.unwrap_or(info.usual_bytes);
-    let unknown = || {
-        Err(UnknownDesign::NodeBytes {
-            design: info.name,
-            asked,
-            there: info.node_bytes,
-        })
-    };
-    if !info.node_bytes.contains(&asked) {
-        return unknown();
-    }
+    let (info, bytes) = choice.resolve()?;
     let recovery_threads = choice.recovery_threads;
     let lb = LbOptions {
         recovery_threads,
         ..LbOptions::default()
     };
+    let leaf = LeafOptions { recovery_threads };
     let nv = NvOptions {
-        leaf_bytes: asked,
+        leaf_bytes: bytes,
         recovery_threads,
         ..NvOptions::default()
     };
-    Ok(match (info.name, asked) {
+    Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        ("fptree", 256) => task.run(Fp::<1>(leaf)),
+        ("fptree", 512) => task.run(Fp::<2>(leaf)),
+        ("fptree", 768) => task.run(Fp::<3>(leaf)),
+        ("fptree", 1024) => task.run(Fp::<4>(leaf)),
+        ("wbtree", 256) => task.run(Wb::<1>(leaf)),
+        ("wbtree", 512) => task.run(Wb::<2>(leaf)),
+        ("wbtree", 768) => task.run(Wb::<3>(leaf)),
+        ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         ("nvtree", _) => task.run(Nv(nv)),
-        _ => return unknown(),
+        // An entry of DESIGNS without its arm; the tests run them all.
+        _ => return Err(UnknownDesign::Name(info.name.to_owned())),
     })
 }
 

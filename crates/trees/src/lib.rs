@@ -5,31 +5,40 @@
 //! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`designs`] | the designs by name, for programs that let their user choose |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
-//! | [`lbtree`] | LB+-Tree |
+//! | [`lbtree`], [`fptree`], [`wbtree`] | LB+-Tree, FPTree, wB+-Tree |
+//! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
+//! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
 //! | [`nvtree`] | NV-Tree, with and without workload adaptivity, and NVT-A |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
 
+pub mod central;
 pub mod designs;
 pub mod fingerprint;
+pub mod fptree;
 pub mod index;
 pub mod inner;
 pub mod lbtree;
+pub mod leaftree;
 pub mod nvtree;
 pub mod repr;
 mod snapshot;
 mod sync;
 pub mod version_lock;
+pub mod wbtree;
 
 pub use designs::Design;
+pub use fptree::FpTree;
 pub use index::{
     BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 pub use lbtree::{LbOptions, LbTree};
+pub use leaftree::LeafOptions;
 pub use nvtree::{NvOptions, NvTree};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+pub use wbtree::WbTree;
 
 /// The README's example, as a test.
 #[cfg(doctest)]

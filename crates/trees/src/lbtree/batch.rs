@@ -1,22 +1,19 @@
-//! Batches: all searches go down together, so that their cache misses overlap; inserts share fences.
+//! Batched inserts: all searches go down together, and fences are shared.
 //!
 //! Persist cost of a batch of inserts without splits: the lines of its inserts, each once; 1 fence, and
 //! 1 more (shared by all) if some insert wrote a line other than its header's or the pairs have records.
 //! 1 commit.
 
-use super::LbTree;
-use super::insert::{IfPresent, Pair};
+use super::LbDesign;
 use super::leaf::Header;
 use crate::index::InsertError;
 use crate::inner::Located;
+use crate::leaftree::{IfPresent, LeafTree, Pair, TOGETHER};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::Media;
-use crossbeam_epoch::{self as epoch, Guard};
+use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
-
-/// Keys that go down together.
-const TOGETHER: usize = u32::BITS as usize;
 
 /// A leaf that a batch has locked, with the headers that it is going to get.
 struct Held<'t, const B: usize> {
@@ -30,61 +27,16 @@ struct Held<'t, const B: usize> {
     pairs: u32,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
-    pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        out.clear();
-        out.reserve(keys.len());
-        let mut located = [Located::default(); TOGETHER];
-        for keys in keys.chunks(TOGETHER) {
-            let guard = epoch::pin();
-            let located = &mut located[..keys.len()];
-            self.locate(keys, located, &guard);
-            for (key, at) in keys.iter().zip(located) {
-                let word = self.try_find_word(key.borrow(), at, &guard);
-                out.push(word.and_then(|word| V::read(self.pm(), word, ToOwned::to_owned)));
-            }
-        }
-    }
-
-    /// Finds the leaves of `keys` and asks for their lines.
-    fn locate<Q: Borrow<K>>(&self, keys: &[Q], located: &mut [Located], guard: &Guard) {
-        self.inner.find_batch(keys, located, guard);
-        for at in located {
-            self.prefetch(at.leaf);
-            self.locks.prefetch(at.leaf);
-        }
-    }
-
-    /// The value word of `key`, from the leaf at `at` if that still is the one.
-    #[inline(always)]
-    fn try_find_word(&self, key: &K, at: &Located, guard: &Guard) -> Option<u64> {
-        if let Some(version) = self.locks.try_read(at.leaf)
-            && self.inner.validate(at)
-        {
-            let found = self.search(self.leaf(at.leaf), key, key.hash());
-            if self.locks.validate(at.leaf, version) {
-                return found.map(|found| found.value);
-            }
-        }
-        self.find_word(key, guard)
-    }
-
-    pub(super) fn insert_batch<Q: Borrow<K>, W: Borrow<V>>(
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
+    LeafTree<LbDesign<B>, K, V, M>
+{
+    pub(super) fn insert_batches<Q: Borrow<K>, W: Borrow<V>>(
         &self,
         pairs: &[(Q, W)],
         out: &mut Vec<Result<(), InsertError>>,
     ) {
-        out.clear();
-        out.reserve(pairs.len());
         for pairs in pairs.chunks(TOGETHER) {
             self.insert_together(pairs, out);
-        }
-        if out.iter().any(Result::is_ok)
-            && let Err(e) = self.commit()
-        {
-            for result in out.iter_mut().filter(|result| result.is_ok()) {
-                *result = Err(e.duplicate().into());
-            }
         }
     }
 
@@ -146,7 +98,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let mine = held.iter().position(|h| h.leaf == at.leaf);
         let mine = match mine {
             // The lock is ours, but this key may have been located before it was taken.
-            Some(mine) if self.inner.validate(at) => mine,
+            Some(mine) if self.is_current(at) => mine,
             Some(_) => return Ok(false),
             None => {
                 // Never wait while holding locks; never take a lock that covers a held leaf.
@@ -156,13 +108,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 {
                     return Ok(false);
                 }
-                let Some(version) = self.locks.try_read(at.leaf) else {
-                    return Ok(false);
-                };
-                if !self.inner.validate(at) {
-                    return Ok(false);
-                }
-                let Some(locked) = self.locks.try_lock_at(at.leaf, version) else {
+                let Some(locked) = self.try_lock(at) else {
                     return Ok(false);
                 };
                 let durable = self.leaf(at.leaf).headers(pm);
@@ -180,7 +126,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         };
         let held = &mut held[mine];
         let leaf = self.leaf(held.leaf);
-        if self.search(leaf, key, hash).is_some()
+        if self.search_blocks(leaf, key, hash).is_some()
             || (0..i).any(|j| held.pairs & 1 << j != 0 && keys[j] == key)
         {
             return Err(InsertError::KeyExists);

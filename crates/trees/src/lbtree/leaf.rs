@@ -28,23 +28,23 @@ const ALT: u64 = 1 << (SLOTS + 1);
 
 /// A key word and a value word.
 #[repr(C)]
-pub(super) struct Entry {
-    pub key: PWord,
-    pub value: PWord,
+pub struct Entry {
+    key: PWord,
+    pub(super) value: PWord,
 }
 
 /// 256 bytes of a leaf.
 #[repr(C, align(256))]
-pub(super) struct Block {
+pub struct Block {
     front: [PWord; 2],
-    pub entries: [Entry; SLOTS],
+    pub(super) entries: [Entry; SLOTS],
     tail: [PWord; 2],
 }
 
 /// A leaf of `B` blocks.
 #[repr(C, align(256))]
-pub(super) struct Leaf<const B: usize> {
-    pub blocks: [Block; B],
+pub struct Leaf<const B: usize> {
+    pub(super) blocks: [Block; B],
 }
 
 const _: () = assert!(size_of::<Block>() == BLOCK && align_of::<Block>() == BLOCK);
@@ -200,29 +200,6 @@ pub(super) fn slots(mut bits: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Sorts up to [`SLOTS`] items by a number each. So few are sorted fastest by counting for each how
-/// many are smaller, which takes no branch that could be predicted wrongly.
-#[inline]
-pub(super) fn sort_by_number<T: Copy + Default>(items: &mut [T], number: impl Fn(&T) -> u64) {
-    let n = items.len();
-    debug_assert!(n <= SLOTS, "no more than a block's entries");
-    let (mut unsorted, mut numbers) = ([T::default(); SLOTS], [0; SLOTS]);
-    for (i, item) in items.iter().enumerate() {
-        (unsorted[i], numbers[i]) = (*item, number(item));
-    }
-    let mut rank = [0u8; SLOTS];
-    for i in 1..n {
-        for j in 0..i {
-            let after = u8::from(numbers[i] > numbers[j]);
-            rank[i] += after;
-            rank[j] += 1 - after;
-        }
-    }
-    for (item, rank) in unsorted.into_iter().zip(rank).take(n) {
-        items[usize::from(rank)] = item;
-    }
-}
-
 impl Block {
     #[inline(always)]
     fn at(&self, place: Place) -> &[PWord; 2] {
@@ -353,23 +330,6 @@ mod tests {
             header.clear(slot);
         }
         assert_eq!(slots(header.empty()).collect::<Vec<_>>(), [0, 1, 2, 3]);
-    }
-
-    #[test]
-    fn few_numbers_are_sorted_whatever_they_are() {
-        for n in 0..=SLOTS {
-            for seed in 0..200u64 {
-                let number = |i: usize| (i as u64 ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58;
-                let mut items: Vec<(u64, usize)> = (0..n).map(|i| (number(i), i)).collect();
-                let mut expected = items.clone();
-                sort_by_number(&mut items, |item| item.0);
-                assert!(items.is_sorted_by_key(|item| item.0), "{items:?}");
-                // Equal numbers may come in any order, but all must come.
-                items.sort_unstable();
-                expected.sort_unstable();
-                assert_eq!(items, expected);
-            }
-        }
     }
 
     #[test]

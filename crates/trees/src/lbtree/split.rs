@@ -11,57 +11,49 @@
 //! key that belongs in the old leaf is inserted after the switch, at an insert's cost: its slot counts
 //! in the durable header until then (invariant 5).
 
-use super::insert::Pair;
-use super::leaf::{Header, Leaf, Place, slots, sort_by_number};
-use super::{LbTree, handle, offset};
+use super::leaf::{Header, Leaf, Place};
+use super::{LbDesign, located};
 use crate::fingerprint::SLOTS;
+use crate::leaftree::{LeafTree, Moved, Pair, offset};
 use crate::repr::{KeyRepr, Repr};
-use bristlecone_pmem::{Media, SpaceError};
-use crossbeam_epoch as epoch;
-use std::cmp::Ordering as Order;
+use bristlecone_pmem::Media;
 use std::sync::atomic::Ordering;
 
 /// Slots that a block of a new leaf is filled with: from the end, so that the header line is empty
 /// (the traditional design packs from the beginning).
 const HALF: usize = SLOTS / 2;
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
-    /// Splits a full, locked leaf and inserts the pair into the half that it belongs to.
-    ///
-    /// # Errors
-    /// [`SpaceError`] when there is no room for the new leaf; nothing has changed then.
-    pub(super) fn split(
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
+    LeafTree<LbDesign<B>, K, V, M>
+{
+    /// Moves `upper` to the leaf `new`, with `with` if the pair belongs there: crash state 3.
+    pub(super) fn split_in_two(
         &self,
         leaf: &Leaf<B>,
-        headers: [Header; B],
-        key: &K,
-        pair: Pair,
-    ) -> Result<(), SpaceError> {
+        new: u32,
+        upper: &[Moved],
+        with: Option<Pair>,
+    ) {
         let pm = self.pm();
-        // Once for the allocator, the inner index and what they free.
-        let guard = &epoch::pin();
-        let new_off = Self::new_leaf_in(&self.heap)?;
-        let new = handle(new_off);
+        let headers = leaf.headers(pm);
         let new_leaf = self.leaf(new);
-        let mut slots = [(0, 0, 0); 4 * SLOTS];
-        let upper = self.upper_half(leaf, &headers, &mut slots);
-
-        let first_slot = if self.entry_moving { SLOTS - HALF } else { 0 };
+        let first_slot = if self.design.entry_moving {
+            SLOTS - HALF
+        } else {
+            0
+        };
         let mut new_headers = [Header::default(); B];
         let mut left = headers;
-        for (i, &(_, block, slot)) in upper.iter().enumerate() {
-            let (block, slot) = (usize::from(block), usize::from(slot));
+        for (i, moved) in upper.iter().enumerate() {
+            let (block, slot) = located(moved.slot);
             let (to_block, to) = (i / HALF, first_slot + i % HALF);
-            let (key, value) = leaf.blocks[block].entry(pm, slot);
-            new_leaf.blocks[to_block].store_entry(pm, to, key, value);
+            new_leaf.blocks[to_block].store_entry(pm, to, moved.key, moved.value);
             new_headers[to_block].set(to, headers[block].fingerprint(slot));
             left[block].clear(slot);
         }
-        let separator = upper[0].0;
-        let goes_right = self.compare_to_word(key, separator) != Order::Less;
-        if goes_right {
+        if let Some(pair) = with {
             // The first block of the new leaf has room on either side of its seven.
-            let to = if self.entry_moving {
+            let to = if self.design.entry_moving {
                 first_slot - 1
             } else {
                 HALF
@@ -95,19 +87,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         self.prepare_switch(leaf, &headers, &mut left, offset(new));
         pm.fence();
         self.switch(leaf, left[0]);
-
-        if K::read(pm, separator, |s| self.inner.insert(s, new, guard)).is_none() {
-            // The pool is corrupt under our hands: keep the leaf reachable.
-            self.inner.insert(key, new, guard);
-        }
-        pm.interleave();
-        if !goes_right {
-            let b = (0..B).find(|&b| left[b].empty() != 0).unwrap_or(0);
-            // The fence above has made the pair's records durable.
-            self.insert_in_block(&leaf.blocks[b], left[0].place(b), left[b], pair, false);
-        }
-        self.record_position(new);
-        Ok(())
     }
 
     /// Prepares the inactive side of a leaf: `headers` with the slots that stay (alt flipped in the
@@ -143,39 +122,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         pm.fence();
     }
 
-    /// The larger half of a full leaf's keys in order: key word, block, slot.
-    fn upper_half<'a>(
-        &self,
-        leaf: &Leaf<B>,
-        headers: &[Header; B],
-        all: &'a mut [(u64, u8, u8); 4 * SLOTS],
-    ) -> &'a [(u64, u8, u8)] {
+    /// Makes `before` lead past `leaf`, its right sibling: crash state 6.
+    pub(super) fn lead_past(&self, before: &Leaf<B>, leaf: &Leaf<B>) {
         let pm = self.pm();
-        let mut n = 0;
-        for (b, header) in headers.iter().enumerate() {
-            for slot in slots(header.bitmap()) {
-                all[n] = (leaf.blocks[b].entry(pm, slot).0, b as u8, slot as u8);
-                n += 1;
-            }
+        let active = before.headers(pm);
+        let mut headers = active;
+        if pm.planted("lbtree-switch-first") {
+            headers[0].flip_alt();
+            self.switch(before, headers[0]);
+            headers = active;
         }
-        let all = &mut all[..n];
-        if K::RECORDS || n > SLOTS {
-            all.sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
-        } else {
-            sort_by_number(all, |(key, _, _)| *key);
-        }
-        &all[n / 2..]
-    }
-
-    /// Order of two key words.
-    pub(super) fn compare_words(&self, a: u64, b: u64) -> Order {
-        let pm = self.pm();
-        // A word that leads nowhere (a corrupt pool) sorts first.
-        K::read(pm, a, |a| self.compare_to_word(a, b)).unwrap_or(Order::Less)
-    }
-
-    /// Order of a key and a key word.
-    pub(super) fn compare_to_word(&self, key: &K, word: u64) -> Order {
-        K::read(self.pm(), word, |other| key.cmp(other)).unwrap_or(Order::Greater)
+        self.prepare_switch(before, &active, &mut headers, leaf.next(pm));
+        // PERSIST: the inactive side, before the NAW that activates it.
+        pm.fence();
+        self.switch(before, headers[0]);
     }
 }

@@ -1,9 +1,11 @@
 //! What is particular to this design; the shared scenarios are in `tests/`.
 
 use super::*;
+use crate::index::{BulkLoad, DurableIndex, Fill, OrderedIndex, ReverseScan, VerifyReport};
 use bristlecone_pmem::media::{Counting, Dram, Mapped};
-use bristlecone_pmem::{MediaOptions, PoolOptions};
+use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 fn options(reserve: u64) -> PoolOptions {

@@ -470,7 +470,13 @@ mod tests {
         let counted: u64 = (0..80).map(|_| totals.searched(false)).sum();
         assert_eq!(counted, 80);
         assert_eq!(totals.searched(true), 1);
-        assert_eq!(totals.sum(), Traffic { writes: 0, reads: 81 });
+        assert_eq!(
+            totals.sum(),
+            Traffic {
+                writes: 0,
+                reads: 81
+            }
+        );
         totals.wrote(3);
         assert_eq!(totals.sum().writes, 3);
     }

@@ -292,10 +292,7 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         debug_assert!(pln < self.plns);
         let (begins, units) = match &self.table {
             None => (pln, 1),
-            Some(table) => (
-                table[pln] as usize,
-                (table[pln + 1] - table[pln]) as usize,
-            ),
+            Some(table) => (table[pln] as usize, (table[pln + 1] - table[pln]) as usize),
         };
         (self.plns_at + begins * self.shape.unit, units)
     }
@@ -506,7 +503,11 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     /// Levels of nodes, and nodes.
     pub(super) fn size(&self) -> (u32, u64) {
         let fan = self.shape.fan();
-        let ins: usize = self.levels.iter().map(|level| level.below.div_ceil(fan)).sum();
+        let ins: usize = self
+            .levels
+            .iter()
+            .map(|level| level.below.div_ceil(fan))
+            .sum();
         (self.levels.len() as u32 + 1, (ins + self.plns) as u64)
     }
 

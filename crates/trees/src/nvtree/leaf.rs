@@ -235,8 +235,7 @@ impl<'t, M: Media> Leaf<'t, M> {
     fn store_element(&self, i: usize, element: Element) {
         let at = self.element_word(i);
         // ORDERING (both): Relaxed; the count that makes the element visible is stored with Release.
-        self.word(at)
-            .store(self.pm, element.key, Ordering::Relaxed);
+        self.word(at).store(self.pm, element.key, Ordering::Relaxed);
         self.word(at + 1)
             .store(self.pm, element.value, Ordering::Relaxed);
     }

@@ -160,11 +160,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
 
     /// The leaf of `key`, locked.
     #[inline]
-    pub(super) fn lock_leaf<'g>(
-        &self,
-        key: &K,
-        guard: &'g Guard,
-    ) -> (&'g LeafInfo, Held<'g>) {
+    pub(super) fn lock_leaf<'g>(&self, key: &K, guard: &'g Guard) -> (&'g LeafInfo, Held<'g>) {
         loop {
             let info = self.find_leaf(key, guard);
             self.pm().interleave();

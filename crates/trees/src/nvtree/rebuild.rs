@@ -77,7 +77,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             if self.adaptive() && above_average(written, writes, filled) && leaves > 1 {
                 hot_plns += 1;
                 let longer = (units + 1).min(MOST_UNITS) as u32;
-                entries[first..].iter_mut().for_each(|entry| entry.units = longer);
+                entries[first..]
+                    .iter_mut()
+                    .for_each(|entry| entry.units = longer);
             }
         }
         count(&self.counters.hot_plns, hot_plns);

@@ -293,8 +293,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
             self.heap.check(off, LINE as u64).map_err(corrupt)?;
             // SAFETY: the allocator has a block there that holds a line.
             let counter = unsafe { Leaf::counter_at(self.pm, off) };
-            let shape = shape_of(off, counter.lines, counter.elements, self.pm.len())
-                .map_err(corrupt)?;
+            let shape =
+                shape_of(off, counter.lines, counter.elements, self.pm.len()).map_err(corrupt)?;
             let bytes = u64::from(counter.lines) * LINE as u64;
             self.heap.mark(off, bytes, &guard).map_err(corrupt)?;
             listed.push(Listed {
@@ -307,11 +307,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
         Ok(listed)
     }
 
-    fn look_through(
-        &self,
-        listed: &[Listed],
-        threads: usize,
-    ) -> Result<Vec<Walked<K>>, TreeError> {
+    fn look_through(&self, listed: &[Listed], threads: usize) -> Result<Vec<Walked<K>>, TreeError> {
         let part = |leaves: &[Listed]| -> Result<Vec<Walked<K>>, TreeError> {
             leaves.iter().map(|leaf| self.look(leaf)).collect()
         };
@@ -342,8 +338,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
     /// Looks through a leaf's elements and marks what they lead to (invariant 5).
     fn look(&self, listed: &Listed) -> Result<Walked<K>, TreeError> {
         let guard = epoch::pin();
-        let corrupt =
-            |what: String| TreeError::Corrupt(format!("leaf {:#x}: {what}", listed.off));
+        let corrupt = |what: String| TreeError::Corrupt(format!("leaf {:#x}: {what}", listed.off));
         let leaf = self.leaf(listed.off, listed.shape);
         // Words that lead nowhere must not get as far as being compared.
         if K::RECORDS {
@@ -417,7 +412,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
             link.publish(self.pm, next);
             if K::RECORDS {
                 let gone = self.leaf(leaf.off, leaf.shape);
-                let mut words: Vec<u64> = (0..leaf.elements as usize).map(|i| gone.key(i)).collect();
+                let mut words: Vec<u64> =
+                    (0..leaf.elements as usize).map(|i| gone.key(i)).collect();
                 words.sort_unstable();
                 words.dedup();
                 for word in words {

@@ -144,12 +144,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     }
 
     /// The leaf that a scan goes on with once everything up to `end` has been visited.
-    fn find_from<'g>(
-        &self,
-        direction: Direction,
-        end: &K,
-        guard: &'g Guard,
-    ) -> Ranged<'g, K> {
+    fn find_from<'g>(&self, direction: Direction, end: &K, guard: &'g Guard) -> Ranged<'g, K> {
         match direction {
             Direction::Up => self.inner(guard).find_range(end, guard),
             Direction::Down => self.inner(guard).find_below(end, guard),

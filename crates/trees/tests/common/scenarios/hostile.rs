@@ -194,6 +194,7 @@ impl Watchdog {
                     }
                 }
             });
+            bristlecone_pmem::heap::damage_is_expected::here();
             let result = catch_unwind(AssertUnwindSafe(|| body(&dog)));
             dog.done.store(true, Ordering::Relaxed);
             result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

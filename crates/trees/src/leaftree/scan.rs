@@ -5,9 +5,8 @@
 //! pointer cannot lead it astray. Keys come in strict order: of each leaf only keys of the range that
 //! led there are taken.
 
-use super::LbTree;
-use super::leaf::{slots, sort_by_number};
-use crate::fingerprint::SLOTS;
+use super::order::{FEW, sort_by_number};
+use super::{LeafDesign, LeafTree, MAX_CAPACITY};
 use crate::inner::{Located, Ranged};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
@@ -22,14 +21,14 @@ const LEAVES_PER_PIN: u32 = 64;
 
 /// Key and value words of a leaf's entries.
 struct Words {
-    at: [(u64, u64); 4 * SLOTS],
+    at: [(u64, u64); MAX_CAPACITY],
     len: usize,
 }
 
 impl Words {
     fn new() -> Self {
         Self {
-            at: [(0, 0); 4 * SLOTS],
+            at: [(0, 0); MAX_CAPACITY],
             len: 0,
         }
     }
@@ -42,7 +41,13 @@ enum Direction {
     Down,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
     /// Copies a leaf's words into `out`; false if the leaf changed or was not the one to read.
     #[inline]
     fn snapshot_leaf(&self, at: &Located, out: &mut Words) -> bool {
@@ -50,16 +55,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         if !self.inner.validate(at) {
             return false;
         }
-        let (pm, leaf) = (self.pm(), self.leaf(at.leaf));
         out.len = 0;
-        let first = leaf.first_header(pm);
-        for (b, block) in leaf.blocks.iter().enumerate() {
-            let header = block.header(pm, first.place(b));
-            for slot in slots(header.bitmap()) {
-                out.at[out.len] = block.entry(pm, slot);
+        D::for_each(self, self.leaf(at.leaf), |_, key, value| {
+            // A leaf that changes meanwhile may seem to have any number of entries.
+            if out.len < MAX_CAPACITY {
+                out.at[out.len] = (key, value);
                 out.len += 1;
             }
-        }
+        });
         self.locks.validate(at.leaf, version)
     }
 
@@ -67,7 +70,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     #[inline]
     fn sort(&self, words: &mut Words) {
         let n = words.len;
-        if K::RECORDS || n > SLOTS {
+        if K::RECORDS || n > FEW {
             words.at[..n].sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
             return;
         }

@@ -11,7 +11,7 @@
 //! else changes, so a snapshot is used at most once; its blocks are in no marks, so they are free by
 //! then. A snapshot that fails its checksum costs a rebuild, nothing else.
 
-use super::{Inner, LbTree, SNAPSHOT, TreeError, offset};
+use super::{Inner, LeafDesign, LeafTree, SNAPSHOT, TreeError, offset};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
@@ -28,7 +28,13 @@ const MAGIC: [u8; 8] = *b"LBSNAP01";
 const PART_HEADER: usize = 16;
 const PART: usize = MAX_BLOCK as usize - PART_HEADER;
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
     /// Saves the volatile part. If there is no room for it, the next opening rebuilds.
     pub(super) fn save_snapshot(&self, root: &Root<M>) {
         let mut handles = Vec::new();

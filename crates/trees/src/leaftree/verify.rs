@@ -1,7 +1,6 @@
 //! Checking every invariant, and measuring.
 
-use super::leaf::slots;
-use super::{HEAD, LbTree, offset};
+use super::{HEAD, LeafDesign, LeafTree, offset};
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
@@ -10,7 +9,13 @@ use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
     /// Checks the invariants of the module's head, the inner index, and that every block that is
     /// live is reached and every block that is reached is live, once.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
@@ -38,46 +43,39 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 return Err(leaked("free, or in the chain twice".into()));
             }
             let leaf = self.leaf(*at);
-            let headers = leaf.headers(pm);
-            if headers[0].lock_bit() {
-                return Err(broken("its lock bit is set".into()));
-            }
             let high = routed.get(i + 1).and_then(|(key, _)| key.as_ref());
+            let mut entries = Vec::new();
+            D::for_each(self, leaf, |slot, key, value| {
+                entries.push((slot, key, value))
+            });
             let mut keys: Vec<u64> = Vec::new();
-            for (b, header) in headers.iter().enumerate() {
-                for slot in slots(header.bitmap()) {
-                    let (key, value) = leaf.blocks[b].entry(pm, slot);
-                    let place = format!("block {b} slot {slot}");
-                    for checked in [K::check(&self.heap, key), V::check(&self.heap, value)] {
-                        report.records += checked.map_err(|e| broken(format!("{place}: {e}")))?;
-                    }
-                    for record in [K::block(key), V::block(value)].into_iter().flatten() {
-                        if !self.heap.is_live(record) || !blocks.insert(record) {
-                            return Err(leaked(format!(
-                                "{place}: block {record:#x} is free, or reached twice"
-                            )));
-                        }
-                    }
-                    let wrong = K::read(pm, key, |key| {
-                        if header.fingerprint(slot) != key.hash() as u8 {
-                            Some("fingerprint does not match the key")
-                        } else if low.as_ref().is_some_and(|low| key < low.borrow())
-                            || high.is_some_and(|high| key >= high.borrow())
-                        {
-                            Some("key outside the leaf's range")
-                        } else {
-                            None
-                        }
-                    });
-                    match wrong {
-                        None => return Err(broken(format!("{place}: no key"))),
-                        Some(Some(what)) => {
-                            return Err(broken(format!("{place}: {what} ({key:#x})")));
-                        }
-                        Some(None) => keys.push(key),
+            for (slot, key, value) in entries {
+                let place = D::place(slot);
+                for checked in [K::check(&self.heap, key), V::check(&self.heap, value)] {
+                    report.records += checked.map_err(|e| broken(format!("{place}: {e}")))?;
+                }
+                for record in [K::block(key), V::block(value)].into_iter().flatten() {
+                    if !self.heap.is_live(record) || !blocks.insert(record) {
+                        return Err(leaked(format!(
+                            "{place}: block {record:#x} is free, or reached twice"
+                        )));
                     }
                 }
+                let outside = K::read(pm, key, |key| {
+                    low.as_ref().is_some_and(|low| key < low.borrow())
+                        || high.is_some_and(|high| key >= high.borrow())
+                });
+                match outside {
+                    None => return Err(broken(format!("{place}: no key"))),
+                    Some(true) => {
+                        return Err(broken(format!(
+                            "{place}: key outside the leaf's range ({key:#x})"
+                        )));
+                    }
+                    Some(false) => keys.push(key),
+                }
             }
+            D::check(self, leaf).map_err(broken)?;
             report.entries += keys.len() as u64;
             keys.sort_unstable_by(|a, b| self.compare_words(*a, *b));
             if keys
@@ -86,13 +84,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             {
                 return Err(broken("the same key twice".into()));
             }
-            expected = leaf.next(pm);
+            expected = D::next(self, leaf);
             report.leaves += 1;
         }
         if expected != 0 {
             return Err(Violation::new(format!(
                 "the chain goes on at leaf {expected:#x} where the inner index ends"
             )));
+        }
+        for block in D::blocks(self) {
+            if !self.heap.is_live(block) || !blocks.insert(block) {
+                return Err(Violation::leak(format!(
+                    "block {block:#x} of the design is free, or reached twice"
+                )));
+            }
         }
         let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64);
         if live != reached {
@@ -106,18 +111,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
 
     pub(super) fn measure(&self) -> IndexStats {
         let mut guard = crossbeam_epoch::pin();
-        let pm = self.pm();
         let (mut entries, mut leaves) = (0, 0);
         // From range to range, since others may write meanwhile.
         let mut ranged = self.inner.find_first(&guard);
         loop {
             leaves += 1;
             let leaf = self.leaf(ranged.located.leaf);
-            entries += leaf
-                .headers(pm)
-                .iter()
-                .map(|h| h.count() as u64)
-                .sum::<u64>();
+            entries += D::count(self, leaf) as u64;
             let Some(high) = ranged.high else { break };
             guard.repin();
             ranged = self.inner.find_range(high.borrow(), &guard);
@@ -129,7 +129,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             depth: inner.depth + 1,
             leaves,
             inner_nodes: inner.nodes,
-            leaf_fill: entries as f64 / (leaves.max(1) * Self::CAPACITY as u64) as f64,
+            leaf_fill: entries as f64 / (leaves.max(1) * D::CAPACITY as u64) as f64,
             pm_bytes: heap.chunk_bytes,
             dram_bytes: inner.bytes + heap.dram_bytes + VersionLocks::BYTES,
         }

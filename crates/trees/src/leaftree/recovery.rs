@@ -9,8 +9,9 @@
 //!
 //! Repairs (each can be repeated): lock bits are cleared, empty leaves unlinked.
 
-use super::leaf::slots;
-use super::{HEAD, LbOptions, LbTree, POSITION_COUNT, POSITIONS, TreeError, offset, snapshot};
+use super::{
+    HEAD, LeafDesign, LeafTree, POSITION_COUNT, POSITIONS, TreeError, UNIT, offset, snapshot,
+};
 use crate::index::{Fill, RecoveryReport};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
@@ -121,7 +122,7 @@ impl Positions {
             ..Self::new::<M>()
         };
         for (slot, off) in recorded(root).into_iter().enumerate() {
-            match u32::try_from(off / super::BLOCK as u64) {
+            match u32::try_from(off / UNIT) {
                 Ok(leaf) if leaf != 0 => {
                     positions.at[slot] = leaf;
                     positions.by_time.push(slot);
@@ -157,7 +158,13 @@ fn recorded<M: Media>(root: &Root<M>) -> [u64; POSITION_COUNT] {
     })
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
     /// Notes that a split made `leaf`, which is in the chain durably; records it if it is time.
     pub(super) fn record_position(&self, leaf: u32) {
         // ORDERING: Relaxed (both); a count that only spaces the positions.
@@ -184,11 +191,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
 }
 
 /// Opens a published root.
-pub(super) fn open<K, V, M, const B: usize>(
+pub(super) fn open<D, K, V, M>(
     root: Root<M>,
-    options: &LbOptions,
-) -> Result<LbTree<K, V, M, B>, TreeError>
+    options: &D::Options,
+) -> Result<LeafTree<D, K, V, M>, TreeError>
 where
+    D: LeafDesign<K, V, M>,
     K: KeyRepr + ?Sized,
     V: Repr + ?Sized,
     M: Media,
@@ -196,37 +204,32 @@ where
     let started = Instant::now();
     let heap = root.heap();
     heap.begin_recovery();
-    if let Some((inner, leaves)) = snapshot::load::<K, M>(&root, &heap, (B * super::BLOCK) as u64)?
-    {
-        let positions = Positions::load(&root, leaves);
-        heap.finish_recovery();
-        let report = RecoveryReport {
-            clean: true,
-            elapsed: started.elapsed(),
-            ..RecoveryReport::default()
-        };
-        let mut tree = LbTree::assemble(inner, heap, root, options, report);
-        tree.set_positions(positions);
-        tree.commit()?;
-        return Ok(tree);
-    }
-    // The inner index of this value is replaced by what the walk finds.
-    let placeholder = InnerIndex::new(0, heap.pool().pm().capacity()).map_err(TreeError::Memory)?;
-    let mut tree: LbTree<K, V, M, B> =
-        LbTree::assemble(placeholder, heap, root, options, RecoveryReport::default());
-    match tree.rebuild(options.recovery_threads.max(1)) {
-        Ok(mut report) => {
-            report.elapsed = started.elapsed();
-            tree.report = report;
-            tree.commit()?;
-            Ok(tree)
-        }
-        Err(e) => {
-            // Nothing of this tree may be saved as if it were whole.
-            tree.root = None;
-            Err(e)
+    let saved = snapshot::load::<K, M>(&root, &heap, size_of::<D::Leaf>() as u64)?;
+    let clean = saved.is_some();
+    let design = D::open(options, &root, &heap, clean)?;
+    let (inner, leaves) = match saved {
+        Some(saved) => saved,
+        // Replaced by what the walk finds.
+        None => (InnerIndex::new(0, 0).map_err(TreeError::Memory)?, 0),
+    };
+    let mut tree = LeafTree::assemble(design, inner, heap, root, RecoveryReport::default());
+    if clean {
+        tree.heap.finish_recovery();
+        tree.set_positions(Positions::load(tree.root(), leaves));
+        tree.report.clean = true;
+    } else {
+        match tree.rebuild(D::recovery_threads(options).max(1)) {
+            Ok(report) => tree.report = report,
+            Err(e) => {
+                // Nothing of this tree may be saved as if it were whole.
+                tree.root = None;
+                return Err(e);
+            }
         }
     }
+    tree.report.elapsed = started.elapsed();
+    tree.commit()?;
+    Ok(tree)
 }
 
 /// A leaf that the walk found; `low` is its smallest key, `None` if it is empty.
@@ -244,10 +247,16 @@ struct Segment<K: ToOwned + ?Sized> {
     /// Where the chain goes on; 0 at its end.
     next: u64,
     entries: u64,
-    lock_bits: u64,
+    repaired: u64,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
     /// Walks the leaves and builds everything volatile.
     fn rebuild(&mut self, threads: usize) -> Result<RecoveryReport, TreeError> {
         // ORDERING: Relaxed; the tree is being opened.
@@ -268,7 +277,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             clean: false,
             leaves_scanned: segments.iter().map(|s| s.leaves.len() as u64).sum(),
             entries: segments.iter().map(|s| s.entries).sum(),
-            repaired: segments.iter().map(|s| s.lock_bits).sum(),
+            repaired: segments.iter().map(|s| s.repaired).sum(),
             threads,
             elapsed: std::time::Duration::ZERO,
         };
@@ -278,7 +287,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     }
 
     fn checked_handle(&self, off: u64) -> Result<u32, TreeError> {
-        let unit = super::BLOCK as u64;
+        let unit = UNIT;
         match u32::try_from(off / unit) {
             Ok(leaf) if off.is_multiple_of(unit) && leaf != 0 => Ok(leaf),
             _ => Err(TreeError::Corrupt(format!("no leaf can be at {off:#x}"))),
@@ -305,18 +314,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                         high: None,
                         next: 0,
                         entries: 0,
-                        lock_bits: 0,
+                        repaired: 0,
                     };
                     lanes.push((segment, offset(*start)));
                 }
                 // ORDERING: Relaxed; a hint to stop early.
                 if lanes.is_empty() || failed.load(Ordering::Relaxed) {
-                    if done
-                        .iter()
-                        .any(|segment: &Segment<K>| segment.lock_bits > 0)
-                    {
-                        // PERSIST: the lock bits that this thread cleared (a fence is for the
-                        // flushes of its own thread); each can be cleared again if it is lost.
+                    if done.iter().any(|segment: &Segment<K>| segment.repaired > 0) {
+                        // PERSIST: the repairs of this thread (a fence is for the flushes of its own
+                        // thread); each can be made again if it is lost.
                         self.pm().fence();
                     }
                     return Ok(done);
@@ -328,7 +334,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                         failed.store(true, Ordering::Relaxed);
                     })?;
                     let at_end = next == 0
-                        || u32::try_from(next / super::BLOCK as u64)
+                        || u32::try_from(next / UNIT)
                             .is_ok_and(|leaf| starts.binary_search(&leaf).is_ok());
                     if at_end {
                         segment.next = next;
@@ -365,7 +371,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     fn prefetch_checked(&self, off: u64) {
         if off < self.pm().len() {
             let at = self.base.wrapping_add(off as usize);
-            bristlecone_pmem::media::cpu::prefetch(at, B * super::BLOCK);
+            bristlecone_pmem::media::cpu::prefetch(at, size_of::<D::Leaf>());
         }
     }
 
@@ -376,41 +382,31 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let corrupt = |what: String| TreeError::Corrupt(format!("leaf {off:#x}: {what}"));
         let leaf_handle = self.checked_handle(off)?;
         self.heap
-            .mark(off, Self::LEAF_BYTES, &guard)
+            .mark(off, size_of::<D::Leaf>() as u64, &guard)
             .map_err(corrupt)?;
         let pm = self.pm();
         let leaf = self.leaf(leaf_handle);
-        let headers = leaf.headers(pm);
-        // ORDERING: Relaxed; the tree is being opened.
-        let next = leaf.sibling(headers[0].alt()).load(pm, Ordering::Relaxed);
+        segment.repaired += D::repair(self, leaf).map_err(corrupt)?;
+        let next = D::next(self, leaf);
         self.prefetch_checked(next);
-        for (b, header) in headers.iter().enumerate() {
-            if header.lock_bit() && !pm.planted("lbtree-lock-bit") {
-                let mut cleared = *header;
-                cleared.clear_lock_bit();
-                let place = headers[0].place(b);
-                leaf.blocks[b].store_header(pm, place, cleared);
-                // PERSIST: the cleared lock bit, fenced by `walk`.
-                pm.flush(leaf.blocks[b].line(place.line()), 64);
-                segment.lock_bits += 1;
-            }
-        }
         let (mut low, mut high): (Option<u64>, Option<u64>) = (None, None);
-        for (b, header) in headers.iter().enumerate() {
-            segment.entries += header.count() as u64;
-            for slot in slots(header.bitmap()) {
-                let (key, value) = leaf.blocks[b].entry(pm, slot);
-                let place = |e| corrupt(format!("block {b} slot {slot}: {e}"));
-                K::mark(&self.heap, key, &guard).map_err(place)?;
-                V::mark(&self.heap, value, &guard).map_err(place)?;
-                if low.is_none_or(|low| self.compare_words(key, low).is_lt()) {
-                    low = Some(key);
-                }
-                if high.is_none_or(|high| self.compare_words(key, high).is_gt()) {
-                    high = Some(key);
-                }
+        let mut result = Ok(());
+        D::for_each(self, leaf, |slot, key, value| {
+            if result.is_err() {
+                return;
             }
-        }
+            let marked =
+                K::mark(&self.heap, key, &guard).and_then(|()| V::mark(&self.heap, value, &guard));
+            result = marked.map_err(|e| corrupt(format!("{}: {e}", D::place(slot))));
+            segment.entries += 1;
+            if low.is_none_or(|low| self.compare_words(key, low).is_lt()) {
+                low = Some(key);
+            }
+            if high.is_none_or(|high| self.compare_words(key, high).is_gt()) {
+                high = Some(key);
+            }
+        });
+        result?;
         if let (Some(low), Some(before)) = (low, segment.high)
             && self.compare_words(low, before).is_le()
         {
@@ -499,7 +495,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 if walked.low.is_some() {
                     before = walked.leaf;
                 } else {
-                    self.unlink(self.leaf(before), self.leaf(walked.leaf));
+                    D::unlink(self, self.leaf(before), self.leaf(walked.leaf), false);
                 }
             }
             for leaf in &empty {

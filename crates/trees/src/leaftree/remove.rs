@@ -7,8 +7,7 @@
 //! goes into P's inactive sibling pointer, one NAW on P switches. The first leaf always stays. Both
 //! locks are held, so P cannot split and L cannot be inserted into meanwhile.
 
-use super::leaf::Leaf;
-use super::{LbTree, offset};
+use super::{LeafDesign, LeafTree, offset};
 use crate::index::RemoveError;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::sync::lock;
@@ -16,31 +15,28 @@ use bristlecone_pmem::{Media, POff};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering;
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
     /// Removes `key`; true if it was there.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
         let pin = Self::pin();
         let guard = pin.guard();
-        let pm = self.pm();
         let hash = key.hash();
         let (handle, leaf, locked) = self.lock_leaf(key, guard);
-        let Some(found) = self.search(leaf, key, hash) else {
+        let Some(found) = D::search(self, leaf, key, hash) else {
             locked.unlock_unchanged();
             return Ok(false);
         };
-        let headers = leaf.headers(pm);
-        let place = headers[0].place(found.block);
-        let mut header = headers[found.block];
-        header.clear(found.slot);
-        let block = &leaf.blocks[found.block];
-        block.store_header(pm, place, header);
-        // PERSIST: the NAW that makes the removal count.
-        pm.flush(block.line(place.line()), 64);
-        pm.fence();
+        let left = D::remove(self, leaf, &found);
         locked.unlock();
         K::retire(&self.heap, found.key, guard);
         V::retire(&self.heap, found.value, guard);
-        if headers.iter().map(|h| h.count()).sum::<usize>() == 1 {
+        if left == 0 {
             self.reclaim(handle, key, &epoch::pin());
         }
         self.commit()?;
@@ -65,13 +61,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
                 continue;
             }
             let pm = self.pm();
-            if leaf.headers(pm).iter().any(|h| h.count() > 0) || before.next(pm) != offset(at.leaf)
-            {
+            if D::count(self, leaf) > 0 || D::next(self, before) != offset(at.leaf) {
                 locks.unlock_unchanged();
                 return; // someone inserted meanwhile
             }
-            self.forget_position(at.leaf);
-            self.unlink(before, leaf);
+            let flushed = self.forget_position(at.leaf);
+            D::unlink(self, before, leaf, flushed);
             self.inner.remove(at.leaf, key, guard);
             pm.interleave();
             locks.unlock();
@@ -81,34 +76,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         }
     }
 
-    /// Makes `before` lead past `leaf`, its right sibling: crash state 6.
-    pub(super) fn unlink(&self, before: &Leaf<B>, leaf: &Leaf<B>) {
-        let pm = self.pm();
-        let active = before.headers(pm);
-        let mut headers = active;
-        if pm.planted("lbtree-switch-first") {
-            headers[0].flip_alt();
-            self.switch(before, headers[0]);
-            headers = active;
-        }
-        self.prepare_switch(before, &active, &mut headers, leaf.next(pm));
-        // PERSIST: the inactive side, before the NAW that activates it.
-        pm.fence();
-        self.switch(before, headers[0]);
-    }
-
-    /// Takes a leaf that is about to be unlinked out of the recorded positions.
-    fn forget_position(&self, handle: u32) {
+    /// Takes a leaf that is about to be unlinked out of the recorded positions. True if that flushed a
+    /// line, which the design is to fence before the leaf leaves the chain.
+    fn forget_position(&self, handle: u32) -> bool {
         let mut positions = lock(&self.positions);
-        if let Some(i) = positions.remove(handle) {
-            let word = self.root().word(super::POSITIONS + i);
-            // ORDERING: Relaxed; read by recovery only.
-            debug_assert_eq!(word.load(self.pm(), Ordering::Relaxed), offset(handle));
-            // ORDERING: Relaxed; as above.
-            word.store(self.pm(), 0, Ordering::Relaxed);
-            // PERSIST: no position names the leaf; fenced with the inactive side, before the leaf leaves
-            // the chain.
-            self.pm().flush_of(word);
-        }
+        let Some(i) = positions.remove(handle) else {
+            return false;
+        };
+        let word = self.root().word(super::POSITIONS + i);
+        // ORDERING: Relaxed; read by recovery only.
+        debug_assert_eq!(word.load(self.pm(), Ordering::Relaxed), offset(handle));
+        // ORDERING: Relaxed; as above.
+        word.store(self.pm(), 0, Ordering::Relaxed);
+        // PERSIST: no position names the leaf; fenced by the design, before the leaf leaves the chain.
+        self.pm().flush_of(word);
+        true
     }
 }

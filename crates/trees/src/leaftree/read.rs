@@ -1,7 +1,6 @@
 //! Search (Algorithm 1): descend, compare fingerprints, compare keys, validate.
 
-use super::leaf::{Header, Leaf, slots};
-use super::{LbTree, offset};
+use super::{LeafDesign, LeafTree, offset};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::Media;
@@ -33,48 +32,22 @@ impl Pin {
 
 /// Where a key was found.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
-    pub block: usize,
+pub struct Found {
+    /// The slot.
     pub slot: usize,
+    /// The key's word.
     pub key: u64,
+    /// The value's word.
     pub value: u64,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
-    /// Looks for a key in a leaf. Right under the leaf's lock, or once its version is validated.
-    #[inline(always)]
-    pub(super) fn search(&self, leaf: &Leaf<B>, key: &K, hash: u32) -> Option<Found> {
-        let pm = self.pm();
-        let first = leaf.first_header(pm);
-        self.search_block(leaf, 0, first, key, hash).or_else(|| {
-            (1..B).find_map(|b| {
-                let header = leaf.blocks[b].header(pm, first.place(b));
-                self.search_block(leaf, b, header, key, hash)
-            })
-        })
-    }
-
-    #[inline(always)]
-    fn search_block(
-        &self,
-        leaf: &Leaf<B>,
-        block: usize,
-        header: Header,
-        key: &K,
-        hash: u32,
-    ) -> Option<Found> {
-        let pm = self.pm();
-        slots(header.candidates(hash as u8)).find_map(|slot| {
-            let (word, value) = leaf.blocks[block].entry(pm, slot);
-            key.is_at(hash, pm, word).then_some(Found {
-                block,
-                slot,
-                key: word,
-                value,
-            })
-        })
-    }
-
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
     /// Pins the thread if the tree has records.
     #[inline(always)]
     pub(super) fn pin() -> Pin {
@@ -108,7 +81,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             if !self.inner.validate(&at) {
                 continue;
             }
-            let found = self.search(self.leaf(at.leaf), key, hash);
+            let found = D::search(self, self.leaf(at.leaf), key, hash);
             if self.locks.validate(at.leaf, version) {
                 return found.map(|found| found.value);
             }
@@ -117,7 +90,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
 
     /// The leaf of `key`, locked.
     #[inline]
-    pub(super) fn lock_leaf(&self, key: &K, guard: &Guard) -> (u32, &Leaf<B>, Locked<'_>) {
+    pub(super) fn lock_leaf(&self, key: &K, guard: &Guard) -> (u32, &D::Leaf, Locked<'_>) {
         loop {
             let at = self.inner.find(key, guard);
             self.prefetch(at.leaf);

@@ -2,11 +2,9 @@
 //!
 //! Persist cost: every line written once, 2 fences in all.
 
-use super::insert::Pair;
-use super::leaf::{Header, Place};
+use super::Pair;
 use super::recovery::{INNER_FILL, Positions};
-use super::{HEAD, LbTree, handle, offset};
-use crate::fingerprint::SLOTS;
+use super::{HEAD, LeafDesign, LeafTree, handle, offset};
 use crate::index::{Fill, InsertError};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
@@ -22,7 +20,13 @@ struct Chain<K: ToOwned + ?Sized> {
     entries: u64,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, V, M, B> {
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
     pub(super) fn load_sorted<Q: Borrow<K>, W: Borrow<V>>(
         &mut self,
         sorted: impl Iterator<Item = (Q, W)>,
@@ -34,13 +38,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let guard = crossbeam_epoch::pin();
         let only = self.inner.find_first(&guard);
         let old = only.located.leaf;
-        if only.high.is_some()
-            || self
-                .leaf(old)
-                .headers(self.pm())
-                .iter()
-                .any(|h| h.count() > 0)
-        {
+        if only.high.is_some() || D::count(self, self.leaf(old)) > 0 {
             return Err(InsertError::KeyExists);
         }
         let mut chain: Chain<K> = Chain {
@@ -49,7 +47,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
             pairs: Vec::new(),
             entries: 0,
         };
-        if let Err(e) = self.build(sorted, fill.of(Self::CAPACITY), &mut chain) {
+        if let Err(e) = self.build(sorted, fill.of(D::CAPACITY), &mut chain) {
             self.discard(chain);
             return Err(e);
         }
@@ -123,29 +121,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
         let pm = self.pm();
         let new = handle(Self::new_leaf_in(&self.heap)?);
         let leaf = self.leaf(new);
-        let mut headers = [Header::default(); B];
-        for (i, pair) in chain.pairs.drain(..).enumerate() {
-            // Blocks alike. Each is packed as a split packs a new leaf: from the end, so that header
-            // lines have room, or the traditional way.
-            let (b, first) = (i % B, i / B);
-            let slot = if self.entry_moving {
-                SLOTS - 1 - first
-            } else {
-                first
-            };
-            leaf.blocks[b].store_entry(pm, slot, pair.key, pair.value);
-            headers[b].set(slot, pair.fingerprint);
-        }
-        // ORDERING: Relaxed; nothing leads to the leaf yet.
-        leaf.sibling(0).store(pm, 0, Ordering::Relaxed);
-        leaf.sibling(1).store(pm, 0, Ordering::Relaxed);
-        for (block, header) in leaf.blocks.iter().zip(headers) {
-            block.store_header(pm, Place::Front, header);
-        }
+        D::fill(self, leaf, &chain.pairs);
+        chain.pairs.clear();
         // PERSIST: the leaf, fenced before the head word is published.
         pm.flush_of(leaf);
         if let Some(before) = chain.leaves.last() {
-            let word = self.leaf(*before).sibling(0);
+            let word = D::link(self.leaf(*before));
             // ORDERING: Relaxed; as above.
             word.store(pm, offset(new), Ordering::Relaxed);
             // PERSIST: the link, likewise.
@@ -156,19 +137,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize> LbTree<K, 
     }
 
     fn discard(&self, chain: Chain<K>) {
-        let pm = self.pm();
         for pair in chain.pairs {
             self.free_pair(pair);
         }
         for leaf in chain.leaves {
-            let blocks = &self.leaf(leaf).blocks;
-            for (block, header) in blocks.iter().zip(self.leaf(leaf).headers(pm)) {
-                for slot in super::leaf::slots(header.bitmap()) {
-                    let (key, value) = block.entry(pm, slot);
-                    K::discard(&self.heap, key);
-                    V::discard(&self.heap, value);
-                }
-            }
+            D::for_each(self, self.leaf(leaf), |_, key, value| {
+                K::discard(&self.heap, key);
+                V::discard(&self.heap, value);
+            });
             self.heap.free(POff::new(offset(leaf)));
         }
     }

@@ -1,0 +1,335 @@
+//! The leaf with one header ("centralised") that FPTree and wB+-Tree have in common, and the log of
+//! their splits.
+//!
+//! ```text
+//! word 0   | bitmap: a bit per slot (15 B - 1 of them) | bit 63: the design's own |
+//! word 1   | offset of the right sibling |
+//! then     | 16 B bytes of the design's: fingerprints, or the slot array |
+//! then     | entry 0: key, value | entry 1 | ...
+//! ```
+//!
+//! A leaf of `B` blocks of 256 bytes holds 14, 29, 44 or 59 entries. No entry crosses a line. The *header
+//! line* is line 0, whose first word makes slots count.
+
+use crate::index::TreeError;
+use crate::leaftree::{DESIGN_WORD, LeafLayout, Pair};
+use bristlecone_pmem::log::{Logs, Record};
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::{Heap, Media, PWord};
+use std::sync::atomic::Ordering;
+
+const BLOCK_WORDS: usize = 32;
+const LINE_WORDS: usize = 8;
+/// Most bytes of the design's own in a leaf.
+pub(crate) const MOST_BYTES: usize = 64;
+
+/// A leaf of `B` blocks of 256 bytes. See the module's head.
+#[repr(C, align(256))]
+pub struct Leaf<const B: usize> {
+    words: [[PWord; BLOCK_WORDS]; B],
+}
+
+// SAFETY: a leaf is B x 256 bytes of persistent words, aligned to 256.
+unsafe impl<const B: usize> LeafLayout for Leaf<B> {}
+
+const _: () = assert!(size_of::<Leaf<1>>() == 256 && size_of::<Leaf<4>>() == 1024);
+
+/// A set of lines of a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lines(u32);
+
+impl Lines {
+    fn of_word(word: usize) -> Self {
+        Self(1 << (word / LINE_WORDS))
+    }
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Without the header line, which is flushed when its first word is stored.
+    pub(crate) fn beyond_header(self) -> Self {
+        Self(self.0 & !1)
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl<const B: usize> Leaf<B> {
+    /// Slots.
+    pub(crate) const CAPACITY: usize = {
+        assert!(B >= 1 && B <= 4, "leaves of 256 to 1024 bytes");
+        15 * B - 1
+    };
+    /// All slots' bits.
+    pub(crate) const FULL: u64 = (1 << Self::CAPACITY) - 1;
+    /// Where the design's own bytes are.
+    const BYTES: usize = 2;
+    const ENTRIES: usize = Self::BYTES + 2 * B;
+
+    #[inline(always)]
+    fn word(&self, i: usize) -> &PWord {
+        &self.words[i / BLOCK_WORDS][i % BLOCK_WORDS]
+    }
+
+    /// Word 0. A search that sees a slot's bit sees its entry whole.
+    #[inline(always)]
+    pub(crate) fn head<M: Media>(&self, pm: &M) -> u64 {
+        // ORDERING: Acquire; pairs with the Release in `publish_head`.
+        self.word(0).load(pm, Ordering::Acquire)
+    }
+
+    /// Bits of the slots in use.
+    #[inline(always)]
+    pub(crate) fn bitmap<M: Media>(&self, pm: &M) -> u64 {
+        self.head(pm) & Self::FULL
+    }
+
+    /// Stores word 0 after all that was stored to its line before. Not flushed.
+    #[inline(always)]
+    pub(crate) fn store_head<M: Media>(&self, pm: &M, head: u64) {
+        // What was stored to this line before must not become durable after word 0.
+        pm.store_fence();
+        // ORDERING: Release; pairs with the Acquire in `head`.
+        self.word(0).store(pm, head, Ordering::Release);
+    }
+
+    /// The NAW of word 0.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn publish_head<M: Media>(&self, pm: &M, head: u64) {
+        self.store_head(pm, head);
+        // PERSIST: the NAW; with it, what else is in the header line.
+        pm.flush_of(self.word(0));
+        pm.fence();
+    }
+
+    /// The right sibling's word.
+    #[inline(always)]
+    pub(crate) fn sibling(&self) -> &PWord {
+        self.word(1)
+    }
+
+    /// Offset of the right sibling.
+    #[inline(always)]
+    pub(crate) fn next<M: Media>(&self, pm: &M) -> u64 {
+        // ORDERING: Acquire; pairs with the Release of the store that linked the sibling.
+        self.sibling().load(pm, Ordering::Acquire)
+    }
+
+    /// Two words of the design's bytes, block `b`'s share.
+    #[inline(always)]
+    pub(crate) fn bytes_of<M: Media>(&self, pm: &M, b: usize) -> [u64; 2] {
+        let at = Self::BYTES + 2 * b;
+        // ORDERING: Relaxed; ordered by the head's Acquire and the version's validation.
+        [
+            self.word(at).load(pm, Ordering::Relaxed),
+            self.word(at + 1).load(pm, Ordering::Relaxed),
+        ]
+    }
+
+    /// The design's bytes.
+    #[inline(always)]
+    pub(crate) fn bytes<M: Media>(&self, pm: &M) -> [u8; MOST_BYTES] {
+        let mut bytes = [0; MOST_BYTES];
+        for b in 0..B {
+            let [low, high] = self.bytes_of(pm, b);
+            bytes[16 * b..16 * b + 8].copy_from_slice(&low.to_le_bytes());
+            bytes[16 * b + 8..16 * b + 16].copy_from_slice(&high.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Stores what differs from `old` of the design's bytes. Returns the lines.
+    #[inline(always)]
+    pub(crate) fn store_bytes<M: Media>(
+        &self,
+        pm: &M,
+        old: &[u8; MOST_BYTES],
+        new: &[u8; MOST_BYTES],
+    ) -> Lines {
+        let mut lines = Lines::default();
+        let pairs = old.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0);
+        for (i, (old, new)) in pairs.enumerate().take(2 * B) {
+            if old != new {
+                let at = Self::BYTES + i;
+                // ORDERING: Relaxed; the head's Release publishes it.
+                self.word(at)
+                    .store(pm, u64::from_le_bytes(*new), Ordering::Relaxed);
+                lines = lines.and(Lines::of_word(at));
+            }
+        }
+        lines
+    }
+
+    /// Stores one of the design's bytes. Returns its line.
+    #[inline(always)]
+    pub(crate) fn store_byte<M: Media>(&self, pm: &M, i: usize, byte: u8) -> Lines {
+        let (at, shift) = (Self::BYTES + i / 8, i % 8 * 8);
+        let word = self.word(at);
+        // ORDERING (both): Relaxed; the head's Release publishes it.
+        let old = word.load(pm, Ordering::Relaxed);
+        let new = old & !(0xFF << shift) | u64::from(byte) << shift;
+        word.store(pm, new, Ordering::Relaxed);
+        Lines::of_word(at)
+    }
+
+    /// Key and value words of a slot.
+    #[inline(always)]
+    pub(crate) fn entry<M: Media>(&self, pm: &M, slot: usize) -> (u64, u64) {
+        let at = Self::ENTRIES + 2 * slot;
+        // ORDERING: Relaxed; ordered by the head's Acquire and the version's validation.
+        (
+            self.word(at).load(pm, Ordering::Relaxed),
+            self.word(at + 1).load(pm, Ordering::Relaxed),
+        )
+    }
+
+    /// The value word of a slot.
+    #[inline(always)]
+    pub(crate) fn value(&self, slot: usize) -> &PWord {
+        self.word(Self::ENTRIES + 2 * slot + 1)
+    }
+
+    /// Writes an entry into a slot that does not count. Returns its line.
+    #[inline(always)]
+    pub(crate) fn store_entry<M: Media>(&self, pm: &M, slot: usize, key: u64, value: u64) -> Lines {
+        let at = Self::ENTRIES + 2 * slot;
+        // ORDERING (both): Relaxed; the head's Release publishes them.
+        self.word(at).store(pm, key, Ordering::Relaxed);
+        self.word(at + 1).store(pm, value, Ordering::Relaxed);
+        Lines::of_word(at)
+    }
+
+    /// Stores entries from slot 0 on, and no right sibling; the design adds its bytes and the head.
+    pub(crate) fn store_entries<M: Media>(&self, pm: &M, pairs: &[Pair]) {
+        for (slot, pair) in pairs.iter().enumerate() {
+            self.store_entry(pm, slot, pair.key, pair.value);
+        }
+        // ORDERING: Relaxed; nothing leads to the leaf yet.
+        self.sibling().store(pm, 0, Ordering::Relaxed);
+    }
+
+    /// Flushes lines.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn flush<M: Media>(&self, pm: &M, lines: Lines) {
+        let mut rest = lines.0;
+        while rest != 0 {
+            let line = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            // PERSIST: as the caller says.
+            pm.flush_of(self.word(line * LINE_WORDS));
+        }
+    }
+}
+
+/// The slots of a bit set, lowest first.
+#[inline(always)]
+pub(crate) fn slots(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        if bits == 0 {
+            return None;
+        }
+        let slot = bits.trailing_zeros() as usize;
+        bits &= bits - 1;
+        Some(slot)
+    })
+}
+
+/// Splits that can be under way at a time; few on a simulated medium, so that slots are used again.
+const fn log_slots<M: Media>() -> u32 {
+    if M::TRACED { 2 } else { 32 }
+}
+
+/// Payload words of a record: they share the line of its head.
+const LOG_WORDS: usize = 7;
+
+/// Makes the log of a new tree, whose root is not published.
+pub(crate) fn create_log<M: Media>(root: &Root<M>, heap: &Heap<M>) -> Result<Logs<M>, TreeError> {
+    let logs = Logs::create(heap, log_slots::<M>(), LOG_WORDS)?;
+    let (pm, word) = (heap.pool().pm(), root.word(DESIGN_WORD));
+    // ORDERING: Relaxed; the root is not published.
+    word.store(pm, logs.offset(), Ordering::Relaxed);
+    // PERSIST: where the log is; publishing the root fences it.
+    pm.flush_of(word);
+    Ok(logs)
+}
+
+/// Opens the log of a tree; unless it was closed cleanly, applies what is armed and marks the log.
+pub(crate) fn open_log<M: Media>(
+    root: &Root<M>,
+    heap: &Heap<M>,
+    clean: bool,
+    mut apply: impl FnMut(&[u64]) -> Result<(), String>,
+) -> Result<Logs<M>, TreeError> {
+    // ORDERING: Relaxed; the tree is being opened.
+    let at = root
+        .word(DESIGN_WORD)
+        .load(heap.pool().pm(), Ordering::Relaxed);
+    let logs = Logs::open(heap, at).map_err(TreeError::Corrupt)?;
+    if !clean {
+        logs.recover(|record| match record {
+            Record::Redo(words) => apply(words),
+            Record::Undo(_) => Err("an undo record where splits are redone".into()),
+        })
+        .and_then(|_| logs.mark(heap, &crossbeam_epoch::pin()))
+        .map_err(TreeError::Corrupt)?;
+    }
+    Ok(logs)
+}
+
+/// The leaf at `off`, which a log record names.
+pub(crate) fn logged_leaf<'h, M: Media, const B: usize>(
+    heap: &'h Heap<M>,
+    off: u64,
+) -> Result<&'h Leaf<B>, String> {
+    heap.check(off, size_of::<Leaf<B>>() as u64)
+        .map_err(|e| format!("leaf {off:#x}: {e}"))?;
+    let at = heap.pool().pm().base().wrapping_add(off as usize);
+    // SAFETY: 1. `check` has found a block of a leaf's size at `off`, so it is inside the pool and aligned
+    // to 256; 2. a leaf is atomic words, valid for any bits; 3. the pool outlives the heap's borrow.
+    Ok(unsafe { &*at.cast_const().cast::<Leaf<B>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_have_room_for_what_they_claim() {
+        fn last_word<const B: usize>() -> usize {
+            Leaf::<B>::ENTRIES + 2 * Leaf::<B>::CAPACITY
+        }
+        assert_eq!(
+            [
+                Leaf::<1>::CAPACITY,
+                Leaf::<2>::CAPACITY,
+                Leaf::<3>::CAPACITY,
+                Leaf::<4>::CAPACITY
+            ],
+            [14, 29, 44, 59]
+        );
+        assert_eq!(
+            [
+                last_word::<1>(),
+                last_word::<2>(),
+                last_word::<3>(),
+                last_word::<4>()
+            ],
+            [32, 64, 96, 128]
+        );
+        // The design's bytes: one per slot and one more.
+        assert!(Leaf::<4>::CAPACITY < 16 * 4);
+    }
+
+    #[test]
+    fn lines_are_those_of_the_words() {
+        let lines = Lines::of_word(3).and(Lines::of_word(17));
+        assert_eq!(lines, Lines(0b101));
+        assert_eq!(lines.beyond_header(), Lines(0b100));
+        assert!(Lines::of_word(7).beyond_header().is_empty());
+    }
+}

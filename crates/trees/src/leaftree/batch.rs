@@ -1,0 +1,72 @@
+//! Batched lookups: all searches go down together, so that their cache misses overlap.
+
+use super::{LeafDesign, LeafTree};
+use crate::inner::Located;
+use crate::repr::{KeyRepr, Repr};
+use crate::version_lock::Locked;
+use bristlecone_pmem::Media;
+use crossbeam_epoch::{self as epoch, Guard};
+use std::borrow::Borrow;
+
+/// Keys that go down together.
+pub(crate) const TOGETHER: usize = u32::BITS as usize;
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        out.clear();
+        out.reserve(keys.len());
+        let mut located = [Located::default(); TOGETHER];
+        for keys in keys.chunks(TOGETHER) {
+            let guard = epoch::pin();
+            let located = &mut located[..keys.len()];
+            self.locate(keys, located, &guard);
+            for (key, at) in keys.iter().zip(located) {
+                let word = self.try_find_word(key.borrow(), at, &guard);
+                out.push(word.and_then(|word| V::read(self.pm(), word, ToOwned::to_owned)));
+            }
+        }
+    }
+
+    /// Finds the leaves of `keys` and asks for their lines.
+    pub(crate) fn locate<Q: Borrow<K>>(&self, keys: &[Q], located: &mut [Located], guard: &Guard) {
+        self.inner.find_batch(keys, located, guard);
+        for at in located {
+            self.prefetch(at.leaf);
+            self.locks.prefetch(at.leaf);
+        }
+    }
+
+    /// The value word of `key`, from the leaf at `at` if that still is the one.
+    #[inline(always)]
+    fn try_find_word(&self, key: &K, at: &Located, guard: &Guard) -> Option<u64> {
+        if let Some(version) = self.locks.try_read(at.leaf)
+            && self.inner.validate(at)
+        {
+            let found = D::search(self, self.leaf(at.leaf), key, key.hash());
+            if self.locks.validate(at.leaf, version) {
+                return found.map(|found| found.value);
+            }
+        }
+        self.find_word(key, guard)
+    }
+
+    /// True if `at` still is where its key belongs. It stays so while the leaf is locked.
+    pub(crate) fn is_current(&self, at: &Located) -> bool {
+        self.inner.validate(at)
+    }
+
+    /// Locks the leaf at `at` if that still is where its key belongs and no one else holds it.
+    pub(crate) fn try_lock(&self, at: &Located) -> Option<Locked<'_>> {
+        let version = self.locks.try_read(at.leaf)?;
+        if !self.is_current(at) {
+            return None;
+        }
+        self.locks.try_lock_at(at.leaf, version)
+    }
+}

@@ -1,0 +1,173 @@
+//! Insertion, and replacement of a value by one NAW of its word.
+//!
+//! Persist cost: an insert's is the design's; replacing: 1 line, 1 fence (2 fences where the value is a
+//! record). Records add their own lines, not fences.
+
+use super::read::Found;
+use super::{LeafDesign, LeafTree};
+use crate::index::{InsertError, UpdateError};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, SpaceError};
+use crossbeam_epoch as epoch;
+use std::sync::atomic::Ordering;
+
+/// The planted fault of an insert that others see before a crash keeps it.
+pub(crate) const UNLOCK_FIRST: &str = "unlock before fence";
+
+/// What to do with a key that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IfPresent {
+    /// Report [`InsertError::KeyExists`].
+    Refuse,
+    /// Put the new value in its place.
+    Replace,
+}
+
+/// A pair as a leaf holds it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pair {
+    /// The key's word.
+    pub key: u64,
+    /// The value's word.
+    pub value: u64,
+    /// Low byte of the key's hash.
+    pub fingerprint: u8,
+}
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// True if a pair leads to records, whose lines are to be fenced before it counts.
+    pub(crate) const RECORDS: bool = K::RECORDS || V::RECORDS;
+
+    /// Makes the words for a pair, records and all; nothing is allocated if it fails.
+    pub(crate) fn make_pair(&self, key: &K, value: &V, hash: u32) -> Result<Pair, SpaceError> {
+        let word = key.make(&self.heap)?;
+        let value = value
+            .make(&self.heap)
+            .inspect_err(|_| K::discard(&self.heap, word))?;
+        Ok(Pair {
+            key: word,
+            value,
+            fingerprint: hash as u8,
+        })
+    }
+
+    pub(crate) fn free_pair(&self, pair: Pair) {
+        K::discard(&self.heap, pair.key);
+        V::discard(&self.heap, pair.value);
+    }
+
+    /// Inserts, or does as `present` says; what it fenced is still to be committed.
+    pub(crate) fn put_uncommitted(
+        &self,
+        key: &K,
+        value: &V,
+        present: IfPresent,
+    ) -> Result<bool, InsertError> {
+        let pin = Self::pin();
+        let guard = pin.guard();
+        let hash = key.hash();
+        if Self::RECORDS {
+            // Records are made before the lock is taken, but not for nothing.
+            if self.find_word(key, guard).is_some() {
+                match present {
+                    IfPresent::Refuse => return Err(InsertError::KeyExists),
+                    IfPresent::Replace => {
+                        if self.replace_uncommitted(key, value)? {
+                            return Ok(true);
+                        }
+                    }
+                }
+            }
+        }
+        let pair = self.make_pair(key, value, hash)?;
+        let (_, leaf, locked) = self.lock_leaf(key, guard);
+        if let Some(found) = D::search(self, leaf, key, hash) {
+            match present {
+                IfPresent::Refuse => {
+                    locked.unlock_unchanged();
+                    self.free_pair(pair);
+                    return Err(InsertError::KeyExists);
+                }
+                IfPresent::Replace => {
+                    self.swap_value(leaf, found, pair.value);
+                    locked.unlock();
+                    K::discard(&self.heap, pair.key);
+                    V::retire(&self.heap, found.value, guard);
+                    return Ok(true);
+                }
+            }
+        }
+        if !D::insert(self, leaf, pair, !Self::RECORDS)
+            && let Err(e) = self.split(leaf, key, pair)
+        {
+            locked.unlock_unchanged();
+            self.free_pair(pair);
+            return Err(e.into());
+        }
+        // After the fence: what others see now, a crash keeps.
+        locked.unlock();
+        if self.pm().planted(UNLOCK_FIRST) {
+            // PERSIST: (planted fault) too late; others have seen it since the unlock.
+            self.pm().persist(leaf);
+        }
+        Ok(false)
+    }
+
+    /// Stores a value word over that of `found`.
+    pub(crate) fn swap_value(&self, leaf: &D::Leaf, found: Found, value: u64) {
+        let pm = self.pm();
+        if V::RECORDS {
+            // PERSIST: the new value's record, before the word that leads to it.
+            pm.fence();
+        }
+        if pm.planted("lbtree-two-stores") {
+            // The low byte, then the others.
+            let half = found.value & !0xFF | value & 0xFF;
+            D::value(leaf, found.slot).store(pm, half, Ordering::Relaxed);
+        }
+        // PERSIST: (in `publish`) the new value counts.
+        D::value(leaf, found.slot).publish(pm, value);
+    }
+
+    /// Replaces the value of a key that is there.
+    pub(crate) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        // A record is made before the lock is taken, but not for nothing.
+        let there = !V::RECORDS || self.find_word(key, &epoch::pin()).is_some();
+        if !there || !self.replace_uncommitted(key, value)? {
+            return Err(UpdateError::NotFound);
+        }
+        self.commit()?;
+        Ok(())
+    }
+
+    /// Replaces the value of `key`, if it is there: false if not. What it fenced is still to be
+    /// committed.
+    fn replace_uncommitted(&self, key: &K, value: &V) -> Result<bool, SpaceError> {
+        let pin = Self::pin();
+        let guard = pin.guard();
+        let hash = key.hash();
+        let freed = self.pm().planted("lbtree-free-first");
+        if freed && let Some(old) = self.find_word(key, guard) {
+            V::discard(&self.heap, old);
+        }
+        let word = value.make(&self.heap)?;
+        let (_, leaf, locked) = self.lock_leaf(key, guard);
+        let Some(found) = D::search(self, leaf, key, hash) else {
+            locked.unlock_unchanged();
+            V::discard(&self.heap, word);
+            return Ok(false);
+        };
+        self.swap_value(leaf, found, word);
+        locked.unlock();
+        if !freed {
+            V::retire(&self.heap, found.value, guard);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,698 @@
+//! A durable ordered index whose leaves are in the pool and whose inner nodes are in DRAM: what
+//! LB+-Tree, FPTree and wB+-Tree have in common ("selective persistence").
+//!
+//! A [`LeafDesign`] is the layout of a leaf and the protocols that make a change of it count: insertion,
+//! removal, split, unlinking. All else is here, once: routing by the inner index ([`crate::inner`]),
+//! version locks, records of byte strings, scans both ways, batches, reclamation of emptied leaves
+//! (`remove.rs`), parallel recovery (`recovery.rs`), clean reopening (`snapshot.rs`), bulk load, `verify`.
+//!
+//! # Invariants
+//! 1. For adjacent leaves P, L in the chain: max(keys of P) < separator(L) <= min(keys of L).
+//! 2. The chain from the head holds exactly the leaves of the inner index, in the same order.
+//! 3. A key is in one slot of one leaf.
+//!
+//! # Concurrency
+//! Version locks in DRAM ([`crate::version_lock`]) take the place of hardware transactions: readers
+//! go down, read the leaf's version, validate the inner node that led there, read, and validate the
+//! leaf's version. Writers lock the leaf at that version, and unlock after the fence, so that no one
+//! acts on what a crash can undo. Inner nodes are changed while the leaf's lock is held.
+//!
+//! # Crash states
+//! 1. *Update*: old or new value word.
+//! 2. *Reclaim*, after the last key is gone: an empty leaf in the chain, which recovery unlinks.
+//! 3. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//! 4. *Clean close*, before the snapshot word's NAW: a snapshot that nothing leads to, freed.
+//!
+//! Those of insertion, removal, split and unlinking are the design's.
+
+mod batch;
+mod bulk;
+mod insert;
+mod order;
+mod read;
+mod recovery;
+mod remove;
+mod scan;
+mod snapshot;
+mod split;
+mod verify;
+
+pub(crate) use batch::TOGETHER;
+pub use insert::Pair;
+pub(crate) use insert::{IfPresent, UNLOCK_FIRST};
+pub use read::Found;
+
+use crate::index::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+use crate::inner::{InnerIndex, NODE_SEPARATORS};
+use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::version_lock::VersionLocks;
+use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
+use bristlecone_pmem::pool::layout::CHUNK;
+use bristlecone_pmem::pool::{Root, RootKind};
+use bristlecone_pmem::{CommitError, Heap, Media, POff, PWord, Pool, SpaceError};
+use recovery::Positions;
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{ControlFlow, RangeBounds};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Root word: offset of the first leaf.
+const HEAD: usize = 0;
+/// Root word: offset of the clean-close snapshot, 0 if there is none.
+const SNAPSHOT: usize = 1;
+/// Root word: for the design.
+pub(crate) const DESIGN_WORD: usize = 2;
+/// Root words: offsets of recorded leaves (LB+-Tree, section 4.2), 0 where there is none.
+const POSITIONS: usize = 8;
+/// How many leaves are recorded.
+const POSITION_COUNT: usize = 64;
+/// Leaves are aligned to, and handles count, so many bytes.
+pub(crate) const UNIT: u64 = 256;
+/// Most entries that a leaf may have.
+pub(crate) const MAX_CAPACITY: usize = 64;
+
+/// An entry that a split moves to the new leaf.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moved {
+    /// The key's word.
+    pub key: u64,
+    /// The value's word.
+    pub value: u64,
+    /// Its slot in the old leaf.
+    pub slot: usize,
+}
+
+/// The layout of a leaf and the protocols that make a change of it durable.
+///
+/// The tree calls what changes a leaf under that leaf's lock, and unlocks when the call has returned:
+/// whatever the call made visible must be durable by then. What only reads may be called while others
+/// write: it must come to an end whatever it sees, and its answer is used only once the leaf's version
+/// has been validated. A slot is any number that the design finds an entry by.
+pub trait LeafDesign<K, V, M>: Send + Sync + Sized + 'static
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// The leaf.
+    type Leaf: LeafLayout;
+    /// How the tree is run.
+    type Options: Clone + Default + fmt::Debug + Send + Sync + 'static;
+
+    /// What the root table calls the design.
+    const NAME: &'static str;
+    /// Entries in a full leaf; at most 64.
+    const CAPACITY: usize;
+
+    /// Prepares what the design keeps besides leaves, for a root that is not published; flushed.
+    ///
+    /// # Errors
+    /// [`TreeError`] with nothing allocated.
+    fn create(options: &Self::Options, root: &Root<M>, heap: &Heap<M>) -> Result<Self, TreeError>;
+
+    /// Opens what the design keeps besides leaves. Unless the tree was closed cleanly (`clean`), what a
+    /// crash cut short is finished or undone, and own blocks are marked.
+    ///
+    /// # Errors
+    /// [`TreeError::Corrupt`].
+    fn open(
+        options: &Self::Options,
+        root: &Root<M>,
+        heap: &Heap<M>,
+        clean: bool,
+    ) -> Result<Self, TreeError>;
+
+    /// Threads that rebuild the inner nodes.
+    fn recovery_threads(options: &Self::Options) -> usize;
+
+    /// Blocks that the design has allocated besides leaves.
+    fn blocks(_tree: &LeafTree<Self, K, V, M>) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// A slot, for messages.
+    fn place(slot: usize) -> String {
+        format!("slot {slot}")
+    }
+
+    /// Looks for a key.
+    fn search(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Self::Leaf,
+        key: &K,
+        hash: u32,
+    ) -> Option<Found>;
+
+    /// Calls `f` with slot, key word and value word of every entry.
+    fn for_each(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, f: impl FnMut(usize, u64, u64));
+
+    /// Entries.
+    fn count(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> usize;
+
+    /// The value word of a slot.
+    fn value(leaf: &Self::Leaf, slot: usize) -> &PWord;
+
+    /// Offset of the right sibling; 0 for the last leaf.
+    fn next(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> u64;
+
+    /// The right sibling's word of a leaf that was [filled](Self::fill).
+    fn link(leaf: &Self::Leaf) -> &PWord;
+
+    /// Stores a leaf with these pairs (at most [`CAPACITY`](Self::CAPACITY), in order) and no right
+    /// sibling. Nothing leads to it; the tree flushes it.
+    fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, pairs: &[Pair]);
+
+    /// Inserts a pair whose key is not there; false, with nothing changed, if the leaf is full.
+    /// Unless `fenced`, records that the pair leads to are flushed but not fenced yet.
+    fn insert(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, pair: Pair, fenced: bool) -> bool;
+
+    /// Removes an entry; returns how many are left.
+    fn remove(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, found: &Found) -> usize;
+
+    /// Moves `upper`, the entries with the larger keys, in order, to the new leaf with handle `new`,
+    /// which becomes the right sibling; inserts `with` there if it is given. A record of the pair that
+    /// is being inserted, here or afterwards, is flushed and may share a fence.
+    fn split(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Self::Leaf,
+        new: u32,
+        upper: &[Moved],
+        with: Option<Pair>,
+    );
+
+    /// Makes `before` lead past the empty `leaf`, its right sibling. `flushed`: a line has been flushed
+    /// that must be durable before.
+    fn unlink(
+        tree: &LeafTree<Self, K, V, M>,
+        before: &Self::Leaf,
+        leaf: &Self::Leaf,
+        flushed: bool,
+    ) {
+        let pm = tree.pm();
+        if flushed {
+            // PERSIST: the forgotten position, before the leaf leaves the chain.
+            pm.fence();
+        }
+        // PERSIST: (in `publish`) the chain leads past the leaf, before its block can be used again.
+        Self::link(before).publish(pm, Self::next(tree, leaf));
+    }
+
+    /// Repairs a leaf after a crash, before anything else reads it; returns the number of repairs,
+    /// which are flushed, not fenced.
+    ///
+    /// # Errors
+    /// What is wrong with the leaf, in words.
+    fn repair(_tree: &LeafTree<Self, K, V, M>, _leaf: &Self::Leaf) -> Result<u64, String> {
+        Ok(0)
+    }
+
+    /// Checks the design's own invariants of a leaf; words have been checked before.
+    ///
+    /// # Errors
+    /// What is wrong with the leaf, in words.
+    fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> Result<(), String>;
+
+    /// As [`OrderedIndex::multi_insert`], for designs whose inserts can share fences.
+    fn insert_batch<Q: Borrow<K>, W: Borrow<V>>(
+        tree: &LeafTree<Self, K, V, M>,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        out.extend(
+            pairs
+                .iter()
+                .map(|(key, value)| tree.insert_uncommitted(key.borrow(), value.borrow())),
+        );
+    }
+}
+
+/// How a tree without further choices is run. None of this is stored in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafOptions {
+    /// Threads that rebuild the inner nodes after a crash.
+    pub recovery_threads: usize,
+}
+
+impl Default for LeafOptions {
+    fn default() -> Self {
+        Self {
+            recovery_threads: 1,
+        }
+    }
+}
+
+/// Marks what a leaf may be.
+///
+/// # Safety
+/// The type consists of [`PWord`]s (any bits are valid), its size is a multiple of 256 bytes and its
+/// alignment at most that.
+pub unsafe trait LeafLayout: Send + Sync + 'static {}
+
+/// The inner index of a tree on medium `M`.
+type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as Media>::Dram>;
+
+/// A durable ordered index with leaves of design `D`. See the module's head.
+pub struct LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    // The inner index first: it is dropped before the pool can be.
+    inner: Inner<K, M>,
+    locks: VersionLocks,
+    base: *mut u8,
+    pub(crate) design: D,
+    read_only: bool,
+    positions: Mutex<Positions>,
+    /// Splits until the next position is recorded.
+    until_position: AtomicI64,
+    report: RecoveryReport,
+    heap: Heap<M>,
+    /// `None` once closed.
+    root: Option<Root<M>>,
+    pool: Arc<Pool<M>>,
+    kinds: PhantomData<fn(&K, &V)>,
+}
+
+// SAFETY: 1. `base` is the pool's mapping, which `pool` keeps alive and which any thread may use;
+// 2. all persistent words are atomics, and the protocol in the module's head orders them.
+unsafe impl<D, K, V, M> Send for LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+}
+// SAFETY: as for `Send`.
+unsafe impl<D, K, V, M> Sync for LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+}
+
+impl<D, K, V, M> fmt::Debug for LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeafTree")
+            .field("design", &D::NAME)
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the root table says of a tree of these types.
+fn root_kind<D, K, V, M>() -> RootKind
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    RootKind {
+        design: D::NAME.into(),
+        keys: K::KIND,
+        values: V::KIND,
+        node_bytes: size_of::<D::Leaf>() as u32,
+    }
+}
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    const LEAF_BYTES: u64 = {
+        let bytes = size_of::<D::Leaf>() as u64;
+        assert!(bytes > 0 && bytes.is_multiple_of(UNIT) && align_of::<D::Leaf>() as u64 <= UNIT);
+        assert!(D::CAPACITY <= MAX_CAPACITY);
+        bytes
+    };
+
+    fn assemble(
+        design: D,
+        inner: Inner<K, M>,
+        heap: Heap<M>,
+        root: Root<M>,
+        report: RecoveryReport,
+    ) -> Self {
+        let pool = Arc::clone(root.pool());
+        Self {
+            inner,
+            locks: VersionLocks::new(),
+            base: pool.pm().base(),
+            design,
+            read_only: pool.pm().read_only(),
+            positions: Mutex::new(Positions::new::<M>()),
+            until_position: AtomicI64::new(recovery::first_interval::<M>() as i64),
+            report,
+            heap,
+            root: Some(root),
+            pool,
+            kinds: PhantomData,
+        }
+    }
+
+    fn close_now(&mut self) -> Result<(), CommitError> {
+        let Some(root) = self.root.take() else {
+            return Ok(());
+        };
+        if self.pm().read_only() {
+            return Ok(());
+        }
+        self.save_snapshot(&root);
+        self.pm().commit()
+    }
+
+    #[inline(always)]
+    pub(crate) fn pm(&self) -> &M {
+        self.pool.pm()
+    }
+
+    fn root(&self) -> &Root<M> {
+        // `root` is taken by `close_now` only, after which the tree is gone.
+        self.root
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("the tree is open"))
+    }
+
+    /// The leaf of a handle that came from the inner index or the allocator.
+    #[inline(always)]
+    pub(crate) fn leaf(&self, handle: u32) -> &D::Leaf {
+        // SAFETY: 1. handles are offsets (/ 256) of leaf blocks that the allocator or recovery
+        // vouched for, so a leaf's bytes there are inside the mapping; 2. they are 256-aligned;
+        // 3. a leaf is all atomic words, valid for any bits (`LeafLayout`); 4. the mapping lives as long as `pool`;
+        // a leaf that was reclaimed meanwhile is still mapped memory.
+        unsafe {
+            &*self
+                .base
+                .wrapping_add(handle as usize * UNIT as usize)
+                .cast::<D::Leaf>()
+        }
+    }
+
+    /// Offset of a leaf of this tree.
+    #[inline(always)]
+    pub(crate) fn offset_of(&self, leaf: &D::Leaf) -> u64 {
+        (std::ptr::from_ref(leaf) as usize - self.base as usize) as u64
+    }
+
+    /// Asks for all lines of a leaf at once.
+    #[inline(always)]
+    fn prefetch(&self, handle: u32) {
+        let at = self.base.wrapping_add(handle as usize * UNIT as usize);
+        bristlecone_pmem::media::cpu::prefetch(at, Self::LEAF_BYTES as usize);
+        let (region, access) = (DramRegion::Pool, DramAccess::Prefetch);
+        M::Dram::touch(region, access, offset(handle), Self::LEAF_BYTES);
+    }
+
+    fn new_leaf_in(heap: &Heap<M>) -> Result<POff<u8>, SpaceError> {
+        let off = heap.alloc(Self::LEAF_BYTES)?;
+        if u32::try_from(off.get() / UNIT).is_err() {
+            heap.free(off);
+            return Err(SpaceError::Capacity {
+                wanted: off.get() + Self::LEAF_BYTES,
+                capacity: (1 << 32) * UNIT,
+            });
+        }
+        Ok(off)
+    }
+
+    /// Makes the first leaf and publishes the root.
+    ///
+    /// # Errors
+    /// [`TreeError`]; the leaf is given back, and the root is not published.
+    fn make_first_leaf(&mut self) -> Result<(), TreeError> {
+        let first = Self::new_leaf_in(&self.heap)?;
+        let made = self.publish_with(first);
+        if made.is_err() {
+            self.heap.free(first);
+        }
+        made
+    }
+
+    fn publish_with(&mut self, first: POff<u8>) -> Result<(), TreeError> {
+        self.inner =
+            InnerIndex::new(handle(first), self.pm().capacity()).map_err(TreeError::Memory)?;
+        let pm = self.pm();
+        let leaf = self.leaf(handle(first));
+        D::fill(self, leaf, &[]);
+        if pm.planted("lbtree-root-first") {
+            self.root().publish();
+        }
+        // PERSIST: the empty leaf and the pointer to it; `publish` fences them.
+        pm.flush_of(leaf);
+        let head = self.root().word(HEAD);
+        // ORDERING: Relaxed; the root is not published.
+        head.store(pm, first.get(), Ordering::Relaxed);
+        // PERSIST: likewise.
+        pm.flush_of(head);
+        self.root().publish();
+        pm.commit().inspect_err(|_| self.root().unpublish())?;
+        Ok(())
+    }
+
+    /// Makes what this thread fenced as durable as the pool's durability level promises.
+    #[inline(always)]
+    fn commit(&self) -> Result<(), CommitError> {
+        self.pm().commit()
+    }
+
+    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
+        if value.bytes() <= MAX_VALUE {
+            Ok(())
+        } else {
+            Err((value.bytes(), MAX_VALUE))
+        }
+    }
+}
+
+impl<D, K, V, M> Drop for LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn drop(&mut self) {
+        // A failure costs a rebuild at the next opening; `close` reports it.
+        let _ = self.close_now();
+    }
+}
+
+/// The handle of the leaf at `off`, which `new_leaf_in` or recovery has checked to fit.
+#[inline(always)]
+fn handle(off: POff<u8>) -> u32 {
+    debug_assert!(
+        off.get().is_multiple_of(UNIT) && off.get() >= CHUNK,
+        "a leaf at {off:?}"
+    );
+    (off.get() / UNIT) as u32
+}
+
+/// Offset of the leaf with this handle.
+#[inline(always)]
+pub(crate) fn offset(handle: u32) -> u64 {
+    u64::from(handle) * UNIT
+}
+
+impl<D, K, V, M> DurableIndex<K, V, M> for LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Options = D::Options;
+
+    fn create(pool: &Arc<Pool<M>>, name: &str, options: &D::Options) -> Result<Self, TreeError> {
+        let root = pool.create_root(name, &root_kind::<D, K, V, M>())?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        // Replaced when there is a leaf.
+        let inner = InnerIndex::new(0, 0).map_err(TreeError::Memory)?;
+        let design = D::create(options, &root, &heap)?;
+        let report = RecoveryReport::default();
+        let mut tree = Self::assemble(design, inner, heap.clone(), root, report);
+        let made = tree.make_first_leaf();
+        if made.is_err() {
+            for block in D::blocks(&tree) {
+                heap.free(POff::new(block));
+            }
+            heap.trim();
+            // Nothing to save: there is no such tree.
+            tree.root = None;
+        }
+        made.map(|()| tree)
+    }
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &D::Options) -> Result<Self, TreeError> {
+        let root = pool.open_root(name, Some(&root_kind::<D, K, V, M>()))?;
+        recovery::open(root, options)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    fn close(mut self) -> Result<(), CommitError> {
+        self.close_now()
+    }
+}
+
+impl<D, K, V, M> OrderedIndex<K, V> for LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.insert_uncommitted(key, value)?;
+        self.commit()?;
+        Ok(())
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        self.check_pair(key, value)?;
+        let was_there = self.put_uncommitted(key, value, IfPresent::Replace)?;
+        self.commit()?;
+        Ok(was_there)
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        if self.read_only {
+            return Err(UpdateError::ReadOnly);
+        }
+        if let Err((len, most)) = Self::value_fits(value) {
+            return Err(UpdateError::ValueTooLong { len, most });
+        }
+        self.replace(key, value)
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        if self.read_only {
+            return Err(RemoveError::ReadOnly);
+        }
+        self.take_out(key)
+    }
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        self.find_value(key, f)
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        self.scan_up(&range, visit);
+    }
+
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        self.get_batch(keys, out);
+    }
+
+    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        out.clear();
+        out.reserve(pairs.len());
+        D::insert_batch(self, pairs, out);
+        if out.iter().any(Result::is_ok)
+            && let Err(e) = self.commit()
+        {
+            for result in out.iter_mut().filter(|result| result.is_ok()) {
+                *result = Err(e.duplicate().into());
+            }
+        }
+    }
+
+    fn stats(&self) -> IndexStats {
+        self.measure()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.check()
+    }
+}
+
+impl<D, K, V, M> ReverseScan<K, V> for LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_down(&range, visit);
+    }
+}
+
+impl<D, K, V, M> BulkLoad<K, V> for LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.load_sorted(sorted, fill)
+    }
+}
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Inserts; what it fenced is still to be committed.
+    fn insert_uncommitted(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        self.put_uncommitted(key, value, IfPresent::Refuse)
+            .map(|_| ())
+    }
+
+    pub(crate) fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        if !key.fits() {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+    }
+}

@@ -1,0 +1,72 @@
+//! Splitting a full leaf: what all designs do alike. How it is made atomic is the design's.
+
+use super::order::{FEW, sort_by_number};
+use super::{LeafDesign, LeafTree, MAX_CAPACITY, Moved, Pair, handle};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, SpaceError};
+use crossbeam_epoch as epoch;
+use std::cmp::Ordering as Order;
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Splits a full, locked leaf and inserts the pair into the half that it belongs to.
+    ///
+    /// # Errors
+    /// [`SpaceError`] when there is no room for the new leaf; nothing has changed then.
+    pub(super) fn split(&self, leaf: &D::Leaf, key: &K, pair: Pair) -> Result<(), SpaceError> {
+        let pm = self.pm();
+        // Once for the allocator, the inner index and what they free.
+        let guard = &epoch::pin();
+        let new = handle(Self::new_leaf_in(&self.heap)?);
+        let mut all = [Moved::default(); MAX_CAPACITY];
+        let upper = self.upper_half(leaf, &mut all);
+        let separator = upper[0].key;
+        let goes_right = self.compare_to_word(key, separator) != Order::Less;
+        D::split(self, leaf, new, upper, goes_right.then_some(pair));
+        if K::read(pm, separator, |s| self.inner.insert(s, new, guard)).is_none() {
+            // The pool is corrupt under our hands: keep the leaf reachable.
+            self.inner.insert(key, new, guard);
+        }
+        pm.interleave();
+        if !goes_right {
+            // The split has fenced the pair's records.
+            let inserted = D::insert(self, leaf, pair, true);
+            debug_assert!(inserted, "half the slots are empty");
+        }
+        self.record_position(new);
+        Ok(())
+    }
+
+    /// The larger half of a full leaf's entries, in the order of their keys.
+    fn upper_half<'a>(&self, leaf: &D::Leaf, all: &'a mut [Moved; MAX_CAPACITY]) -> &'a [Moved] {
+        let mut n = 0;
+        D::for_each(self, leaf, |slot, key, value| {
+            all[n] = Moved { key, value, slot };
+            n += 1;
+        });
+        let all = &mut all[..n];
+        if K::RECORDS || n > FEW {
+            all.sort_unstable_by(|a, b| self.compare_words(a.key, b.key));
+        } else {
+            sort_by_number(all, |moved| moved.key);
+        }
+        &all[n / 2..]
+    }
+
+    /// Order of two key words.
+    pub(crate) fn compare_words(&self, a: u64, b: u64) -> Order {
+        let pm = self.pm();
+        // A word that leads nowhere (a corrupt pool) sorts first.
+        K::read(pm, a, |a| self.compare_to_word(a, b)).unwrap_or(Order::Less)
+    }
+
+    /// Order of a key and a key word.
+    pub(crate) fn compare_to_word(&self, key: &K, word: u64) -> Order {
+        K::read(self.pm(), word, |other| key.cmp(other)).unwrap_or(Order::Greater)
+    }
+}
