@@ -8,7 +8,7 @@
 //! | [`lbtree`], [`fptree`], [`wbtree`] | LB+-Tree, FPTree, wB+-Tree |
 //! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
-//! | [`nvtree`] | NV-Tree, with and without workload adaptivity, and NVT-A |
+//! | [`nvtree`] | NV-Tree, with and without workload adaptivity |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |

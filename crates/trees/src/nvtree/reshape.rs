@@ -476,7 +476,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     }
 
     /// Sees that there is a spare block, if there is space at all.
-    fn keep_spare(&self) {
+    pub(super) fn keep_spare(&self) {
         let mut spare = lock(&self.spare);
         if spare.is_none() {
             *spare = self.heap.alloc(self.leaf_bytes).ok().map(|off| off.get());
