@@ -4,12 +4,14 @@
 //! ([`Task`]) is compiled for exactly that type. A new design adds an entry of [`DESIGNS`] and an arm of
 //! [`with_design`].
 
+use crate::btree::{BTreeOptions, LcbTree, NODE_BYTES};
 use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
-use crate::nvtree::{NvOptions, NvTree};
+use crate::nvtree::{self, NvOptions, NvTree};
 use crate::repr::{KeyRepr, Repr};
+use crate::unsorted::UnsortedTree;
 use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
@@ -76,6 +78,16 @@ design!(
 );
 
 design!(
+    /// LCB+-Tree.
+    Lcb, BTreeOptions, LcbTree
+);
+
+design!(
+    /// Persistent unsorted.
+    Unsorted, BTreeOptions, UnsortedTree
+);
+
+design!(
     /// FPTree with leaves of `B` x 256 bytes.
     Fp<const B: usize>, LeafOptions, FpTree<B>
 );
@@ -120,8 +132,6 @@ impl DesignInfo {
 
 const BLOCKS: &[u32] = &[256, 512, 768, 1024];
 
-const NV_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
-
 /// Every design that lives in a pool.
 pub const DESIGNS: &[DesignInfo] = &[
     DesignInfo {
@@ -146,9 +156,23 @@ pub const DESIGNS: &[DesignInfo] = &[
         explored_bytes: &[256, 1024],
     },
     DesignInfo {
+        name: "lcbtree",
+        summary: "LCB+-Tree: B+-tree in persistent memory, every change logged",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 1024,
+        explored_bytes: &[256],
+    },
+    DesignInfo {
+        name: "unsorted",
+        summary: "persistent unsorted: B+-tree in persistent memory with bitmap leaves",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 512,
+        explored_bytes: &[256],
+    },
+    DesignInfo {
         name: "nvtree",
         summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
-        node_bytes: NV_BYTES,
+        node_bytes: nvtree::NODE_BYTES,
         usual_bytes: 1024,
         explored_bytes: &[256],
     },
@@ -267,6 +291,10 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ..LbOptions::default()
     };
     let leaf = LeafOptions { recovery_threads };
+    let btree = BTreeOptions {
+        node_bytes: Some(bytes),
+        ..BTreeOptions::default()
+    };
     let nv = NvOptions {
         leaf_bytes: bytes,
         recovery_threads,
@@ -285,6 +313,8 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("wbtree", 512) => task.run(Wb::<2>(leaf)),
         ("wbtree", 768) => task.run(Wb::<3>(leaf)),
         ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
+        ("lcbtree", _) => task.run(Lcb(btree)),
+        ("unsorted", _) => task.run(Unsorted(btree)),
         ("nvtree", _) => task.run(Nv(nv)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),

@@ -286,8 +286,13 @@ pub enum TreeError {
     Memory(std::io::Error),
     /// The disk refused to make the opening durable.
     Commit(CommitError),
-    /// The design cannot be run as its options say.
-    Options(String),
+    /// The design has no nodes of that size.
+    NodeBytes {
+        /// What was asked for.
+        asked: u32,
+        /// What there is.
+        there: &'static [u32],
+    },
 }
 
 impl fmt::Display for TreeError {
@@ -298,7 +303,9 @@ impl fmt::Display for TreeError {
             Self::Space(e) => write!(f, "{e}"),
             Self::Memory(e) => write!(f, "no memory for the inner nodes: {e}"),
             Self::Commit(e) => write!(f, "{e}"),
-            Self::Options(what) => f.write_str(what),
+            Self::NodeBytes { asked, there } => {
+                write!(f, "no nodes of {asked} bytes; there are {there:?}")
+            }
         }
     }
 }
@@ -307,7 +314,7 @@ impl std::error::Error for TreeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Root(e) => Some(e),
-            Self::Corrupt(_) | Self::Options(_) => None,
+            Self::Corrupt(_) | Self::NodeBytes { .. } => None,
             Self::Space(e) => Some(e),
             Self::Memory(e) => Some(e),
             Self::Commit(e) => Some(e),

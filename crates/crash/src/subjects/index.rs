@@ -1,7 +1,7 @@
 //! Every index design, in the leaf sizes that are worth exploring and both key kinds.
 //!
 //! A design is explored by being in [`DESIGNS`]; a way of running it that has a name of its own
-//! (the LB+-Tree without entry moving) is added in [`all`].
+//! (the LB+-Tree without entry moving, B+-trees of small nodes) is added in `particular`.
 //!
 //! Numbers become keys and values so that nothing torn can pass for whole:
 //!
@@ -17,9 +17,11 @@
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
-use bristlecone_trees::designs::{Choice, DESIGNS, Design, DesignInfo, Lb, Task, with_design};
+use bristlecone_trees::designs::{
+    Choice, DESIGNS, Design, DesignInfo, Lb, Lcb, Task, Unsorted, with_design,
+};
 use bristlecone_trees::{
-    DurableIndex, InsertError, KeyRepr, LbOptions, Repr, TreeError, UpdateError,
+    BTreeOptions, DurableIndex, InsertError, KeyRepr, LbOptions, Repr, TreeError, UpdateError,
 };
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -229,6 +231,37 @@ where
     })
 }
 
+/// Ways of running the design `name` that have names of their own.
+fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
+    fn both<D: Design>(design: D, name: &str, suffix: &str) -> Vec<Box<dyn Subject>> {
+        let numbers = IndexSubject::<_, u64, u64>::new(design.clone(), name, 256, suffix);
+        let strings = IndexSubject::<_, [u8], [u8]>::new(design, name, 256, suffix);
+        vec![Box::new(numbers), Box::new(strings)]
+    }
+    // High trees of few keys.
+    let high = BTreeOptions {
+        node_bytes: Some(256),
+        most_entries: Some(3),
+    };
+    match name {
+        "lbtree" => {
+            let traditional = Lb::<1>(LbOptions {
+                entry_moving: false,
+                recovery_threads: 1,
+            });
+            vec![Box::new(IndexSubject::<_, u64, u64>::new(
+                traditional,
+                name,
+                256,
+                "-traditional",
+            ))]
+        }
+        "lcbtree" => both(Lcb(high), name, "-high"),
+        "unsorted" => both(Unsorted(high), name, "-high"),
+        _ => Vec::new(),
+    }
+}
+
 /// Every design, in the leaf sizes that it is explored in.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Subject>> {
@@ -237,18 +270,7 @@ pub fn all() -> Vec<Box<dyn Subject>> {
         let sizes = design.explored();
         all.extend(subjects_of::<u64>(design, sizes));
         all.extend(subjects_of::<[u8]>(design, sizes));
-        if design.name == "lbtree" {
-            let traditional = Lb::<1>(LbOptions {
-                entry_moving: false,
-                recovery_threads: 1,
-            });
-            all.push(Box::new(IndexSubject::<_, u64, u64>::new(
-                traditional,
-                design.name,
-                256,
-                "-traditional",
-            )));
-        }
+        all.extend(particular(design.name));
     }
     all
 }

@@ -48,7 +48,7 @@
 //! 3. *Unlink*, before the link's NAW: a leaf without live keys, which recovery unlinks.
 //! 4. *Rebuild*: nothing of it is in the pool.
 //! 5. *Create*, before the root is published: chunks of an unpublished root, freed at open.
-//! 6. *Clean close*: see [`crate::snapshot`].
+//! 6. *Clean close*: see `crate::saved`.
 
 mod adapt;
 mod bulk;
@@ -96,11 +96,14 @@ const HEAD: usize = 0;
 /// Root word: offset of the clean-close snapshot, 0 if there is none.
 const SNAPSHOT: usize = 1;
 
+/// Leaf sizes in bytes that a tree may begin with.
+pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
+
 /// How an NV-Tree is run. Only `leaf_bytes` is stored in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvOptions {
-    /// Bytes of a leaf and of an inner node: a power of two from 256 to 8192. With adaptivity, leaves
-    /// begin with this.
+    /// Bytes of a leaf and of an inner node, one of [`NODE_BYTES`]. With adaptivity, leaves begin with
+    /// this.
     pub leaf_bytes: u32,
     /// How leaves are resized.
     pub adaptivity: Adaptivity,
@@ -206,10 +209,11 @@ fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(
     options: &NvOptions,
 ) -> Result<RootKind, TreeError> {
     let bytes = options.leaf_bytes;
-    if !bytes.is_power_of_two() || !(256..=8192).contains(&bytes) {
-        return Err(TreeError::Options(format!(
-            "leaves of {bytes} bytes: must be a power of two from 256 to 8192"
-        )));
+    if !NODE_BYTES.contains(&bytes) {
+        return Err(TreeError::NodeBytes {
+            asked: bytes,
+            there: NODE_BYTES,
+        });
     }
     Ok(RootKind {
         design: "nvtree".into(),

@@ -23,7 +23,7 @@ use super::{HEAD, NvOptions, NvTree, SNAPSHOT, TreeError};
 use crate::index::RecoveryReport;
 use crate::inner::Separator;
 use crate::repr::{KeyRepr, Repr};
-use crate::snapshot;
+use crate::saved;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -104,7 +104,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         payload.append(&mut leaves);
         payload.append(&mut lows);
         self.heap.save_marks(&mut payload);
-        snapshot::save(&self.heap, root.word(SNAPSHOT), payload);
+        saved::save(root, &self.heap, SNAPSHOT, payload);
     }
 }
 
@@ -191,10 +191,9 @@ where
     let heap = root.heap();
     heap.begin_recovery();
     let pm = root.pool().pm();
-    let word = root.word(SNAPSHOT);
     // ORDERING: Relaxed; the tree is being opened.
-    let tried = word.load(pm, Ordering::Relaxed) != 0;
-    if let Some(saved) = snapshot::load(pm, word, |payload| parse::<K, M>(payload, &heap)) {
+    let tried = root.word(SNAPSHOT).load(pm, Ordering::Relaxed) != 0;
+    if let Some(saved) = saved::load(&root, SNAPSHOT, |bytes| parse::<K, M>(bytes, &heap)) {
         heap.finish_recovery();
         let report = RecoveryReport {
             clean: true,

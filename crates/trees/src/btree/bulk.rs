@@ -1,0 +1,208 @@
+//! Bulk load: a tree built beside the empty one, switched in by one NAW of the root word.
+//!
+//! Persist cost: every line written once, 2 fences in all.
+
+use super::kind::{Kind, Leaf};
+use super::node::Node;
+use super::{BTree, ROOT};
+use crate::index::{Fill, InsertError};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, POff, SpaceError};
+use std::borrow::Borrow;
+
+/// How full inner nodes are left.
+const INNER_FILL: Fill = match Fill::percent(85) {
+    Some(fill) => fill,
+    None => Fill::FULL,
+};
+
+/// What was made so far; nothing leads to it yet.
+#[derive(Default)]
+struct Made {
+    /// Handles of all nodes.
+    nodes: Vec<u32>,
+    /// Separators and offsets of the nodes of the level that is being built; the first has no separator
+    /// (0).
+    level: Vec<(u64, u64)>,
+    /// Pairs of the leaf that is being filled.
+    pairs: Vec<(u64, u64)>,
+    /// A full leaf's pairs, written once its successor's offset is known.
+    waiting: Option<(u32, Vec<(u64, u64)>)>,
+    entries: u64,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+    pub(super) fn load_sorted<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        let old = self.node(self.top);
+        if old.level(self.pm()) > 0 || D::Leaf::len(old, self.pm()) > 0 {
+            return Err(InsertError::KeyExists);
+        }
+        let mut made = Made::default();
+        let built = self
+            .build_leaves(sorted, fill.of(self.leaf_capacity()), &mut made)
+            .and_then(|()| self.build_inner(&mut made).map_err(InsertError::from));
+        let top = match built {
+            Ok(Some(top)) => top,
+            Ok(None) => return Ok(0),
+            Err(e) => {
+                self.discard(made);
+                return Err(e);
+            }
+        };
+        let pm = self.pm();
+        // PERSIST: all nodes and records, before the root word that leads to them.
+        pm.fence();
+        // PERSIST: (in `publish`) what was loaded is the tree.
+        self.root().word(ROOT).publish(pm, self.node(top).offset());
+        let guard = crossbeam_epoch::pin();
+        self.heap.retire(POff::new(old.offset()), &guard);
+        let entries = made.entries;
+        self.top = top;
+        self.commit()?;
+        Ok(entries)
+    }
+
+    fn build_leaves<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        per_leaf: usize,
+        made: &mut Made,
+    ) -> Result<(), InsertError> {
+        let mut last: Option<Q> = None;
+        for (key, value) in sorted {
+            self.check_pair(key.borrow(), value.borrow())?;
+            if last
+                .as_ref()
+                .is_some_and(|last| last.borrow() >= key.borrow())
+            {
+                return Err(InsertError::KeyExists);
+            }
+            if made.pairs.len() == per_leaf {
+                self.seal(made)?;
+            }
+            made.pairs
+                .push(self.make_pair(key.borrow(), value.borrow())?);
+            made.entries += 1;
+            last = Some(key);
+        }
+        if !made.pairs.is_empty() {
+            self.seal(made)?;
+        }
+        self.write_waiting(made, 0);
+        Ok(())
+    }
+
+    /// Makes the pairs gathered so far the next leaf.
+    fn seal(&self, made: &mut Made) -> Result<(), SpaceError> {
+        let separator = if made.level.is_empty() {
+            0
+        } else {
+            self.copy_key(made.pairs[0].0)?
+        };
+        let leaf = match self.new_node() {
+            Ok(leaf) => leaf,
+            Err(e) => {
+                if !made.level.is_empty() {
+                    K::discard(&self.heap, separator);
+                }
+                return Err(e);
+            }
+        };
+        made.level.push((separator, leaf.offset()));
+        self.write_waiting(made, leaf.offset());
+        made.waiting = Some((leaf.at, std::mem::take(&mut made.pairs)));
+        Ok(())
+    }
+
+    /// Writes the last leaf, whose successor is at `next`.
+    fn write_waiting(&self, made: &mut Made, next: u64) {
+        if let Some((at, pairs)) = made.waiting.take() {
+            let leaf = self.node(at);
+            D::Leaf::fill(leaf, self.pm(), &pairs, next);
+            self.flush_new(leaf);
+            made.nodes.push(at);
+        }
+    }
+
+    fn flush_new(&self, node: Node<'_>) {
+        // PERSIST: the node, fenced before the root word is published.
+        self.pm().flush(node.words[0].addr(), node.bytes() as usize);
+    }
+
+    /// Builds the inner levels; the root's handle, if there is anything.
+    fn build_inner(&self, made: &mut Made) -> Result<Option<u32>, SpaceError> {
+        let children = 1 + INNER_FILL.of(self.inner_capacity());
+        let mut level = 0;
+        while made.level.len() > 1 {
+            level += 1;
+            // Evenly, so that no node is left with one child.
+            let nodes = made.level.len().div_ceil(children);
+            let total = made.level.len();
+            let mut above = Vec::with_capacity(nodes);
+            for i in 0..nodes {
+                let part = total * i / nodes..total * (i + 1) / nodes;
+                let node = match self.new_node() {
+                    Ok(node) => node,
+                    Err(e) => {
+                        // What is not in a node yet is in `level`: separators that went up, and the rest.
+                        above.extend_from_slice(&made.level[part.start..]);
+                        made.level = above;
+                        return Err(e);
+                    }
+                };
+                let (separator, first) = made.level[part.start];
+                let rest = &made.level[part.start + 1..part.end];
+                node.fill_inner(self.pm(), level, first, rest);
+                self.flush_new(node);
+                made.nodes.push(node.at);
+                above.push((separator, node.offset()));
+            }
+            made.level = above;
+        }
+        Ok(made.level.first().and_then(|(_, top)| self.handle(*top)))
+    }
+
+    /// Gives everything back.
+    fn discard(&self, made: Made) {
+        let pm = self.pm();
+        let Made {
+            nodes,
+            level,
+            mut pairs,
+            waiting,
+            ..
+        } = made;
+        if let Some((at, waiting)) = waiting {
+            pairs.extend(waiting);
+            self.free_node(self.node(at));
+        }
+        for pair in pairs {
+            self.free_pair(pair);
+        }
+        for (separator, _) in level.into_iter().skip(1) {
+            K::discard(&self.heap, separator);
+        }
+        let mut entries = Vec::new();
+        for at in nodes {
+            let node = self.node(at);
+            if node.level(pm) == 0 {
+                D::Leaf::entries(node, pm, &mut entries);
+                for pair in &entries {
+                    self.free_pair(*pair);
+                }
+            } else {
+                for i in 0..node.count(pm) {
+                    K::discard(&self.heap, node.key(pm, i));
+                }
+            }
+            self.free_node(node);
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! The conventional B+-tree, all of it in persistent memory, and the designs that differ from it in one
+//! idea.
+//!
+//! | design | leaves | a change of one leaf | a change of several nodes | paper |
+//! | --- | --- | --- | --- | --- |
+//! | [`LcbTree`] | sorted | before-images of the nodes | the same | NV-Tree, section 3.1 |
+//! | [`UnsortedTree`](crate::unsorted::UnsortedTree) | unsorted, with a bitmap | atomic in place | before-images of the words | UCSC-CRSS-20-01, section 3.1 |
+//!
+//! The node is in `node.rs`, what a design consists of in `kind.rs`, the mechanism that makes a change
+//! crash-atomic in `change.rs`. All that is here knows neither leaf nor mechanism: descent (`find.rs`),
+//! splits and the unlinking of emptied nodes (`structure.rs`), scans, bulk load, recovery.
+//!
+//! # Structure
+//! ```text
+//! root word 0 --> root node (never moves; a bulk load replaces it)
+//! root word 1 --> log area                root word 2 --> allocator's marks of a clean close, or 0
+//! ```
+//! A full node is split by a change of it and its parent, a full parent first. A full *root* is split by
+//! moving its content to two new nodes and becoming their parent. The leaf that loses its last entry is
+//! unlinked by a change of the leaf before it and of the lowest ancestor that has another child; the nodes
+//! between go with it. A root with a single child takes that child's content over.
+//!
+//! # Invariants
+//! 1. All leaves are at level 0, and a child's level is its parent's less 1.
+//! 2. Child i of an inner node has exactly the keys k with separator\[i-1\] <= k < separator\[i\].
+//! 3. The separators of an inner node ascend strictly, and so do the keys of a sorted leaf.
+//! 4. From the leftmost leaf, the `next` offsets lead through all leaves in key order.
+//! 5. Only a root leaf is empty.
+//! 6. A byte-string separator is a record of its own: leaves' keys come and go.
+//!
+//! # Concurrency
+//! Every node has a version lock ([`crate::version_lock`]), in a volatile table by its offset. A reader goes
+//! down hand over hand: it reads the child's version, then validates the parent's, so the child was the
+//! right one at that version; what it read of a node counts once the node's version is validated. A
+//! writer locks the nodes that its change stores to and those that it frees, at the versions that its
+//! descent read, without waiting; if one has moved on it begins again. So no one waits for a lock while
+//! holding one, and there are no deadlocks. Locks are given back after the change is final and durable.
+//! Freed nodes are locked too, so that readers in them notice; their memory is used again only once
+//! pinned threads have left.
+//!
+//! # Crash states
+//! 1. *A change of one or several nodes*: before its log record counts, as before it; while it counts,
+//!    anything in the words that it covers, and recovery copies the before-images back; after it, as
+//!    after the change. Each split, insertion, removal is one such change.
+//! 2. *New nodes and records* that the change was to lead to, or *old ones* that it no longer leads to: no
+//!    walk reaches them, so they are free.
+//! 3. *Between two changes*: a split without the insertion that asked for it; a root with one child. Both are
+//!    within the invariants.
+//! 4. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//! 5. *Bulk load*, before the root word's NAW: nodes that nothing leads to.
+//! 6. *Clean close*, before the marks word's NAW: marks that nothing leads to, freed.
+
+mod bulk;
+pub(crate) mod change;
+mod find;
+pub(crate) mod kind;
+mod modify;
+pub(crate) mod node;
+mod recovery;
+mod scan;
+mod structure;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use crate::index::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::version_lock::VersionLocks;
+use bristlecone_pmem::pool::layout::CHUNK;
+use bristlecone_pmem::pool::{Root, RootKind};
+use bristlecone_pmem::{CommitError, Heap, Logs, Media, POff, PWord, Pool, SpaceError};
+use change::{Change, Overwritten, Protect, WholeNodes};
+use kind::{Kind, Leaf, Sorted};
+use node::{Node, UNIT};
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{ControlFlow, RangeBounds};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Root word: offset of the root node.
+const ROOT: usize = 0;
+/// Root word: offset of the log area.
+const LOGS: usize = 1;
+/// Root word: offset of the saved marks, 0 if there are none.
+const MARKS: usize = 2;
+
+/// Node sizes in bytes.
+pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
+
+/// How a tree of this family is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BTreeOptions {
+    /// Bytes of a node, one of [`NODE_BYTES`]; `None` for the design's usual. A tree is opened with the size
+    /// that it was made with.
+    pub node_bytes: Option<u32>,
+    /// Most entries that a node is given, 2 at least; `None` for as many as fit. Few make small trees high,
+    /// which is what tests want.
+    pub most_entries: Option<usize>,
+}
+
+/// The log-based consistent B+-tree of the NV-Tree paper.
+#[derive(Debug)]
+pub struct Lcb;
+
+impl Kind for Lcb {
+    const NAME: &'static str = "lcbtree";
+    const USUAL_BYTES: u32 = 1024;
+    type Leaf = Sorted;
+    type Protect = WholeNodes;
+}
+
+/// LCB+-Tree: a conventional B+-tree in persistent memory whose every change logs the nodes that it modifies.
+/// See the module's head.
+pub type LcbTree<K, V, M> = BTree<K, V, M, Lcb>;
+
+/// A B+-tree in persistent memory of design `D`. See the module's head.
+pub struct BTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> {
+    locks: VersionLocks,
+    base: *mut u8,
+    /// Words of a node.
+    words: usize,
+    /// Most entries that a node is given.
+    most_entries: usize,
+    /// The root node.
+    top: u32,
+    read_only: bool,
+    logs: Logs<M>,
+    report: RecoveryReport,
+    heap: Heap<M>,
+    /// `None` once closed.
+    root: Option<Root<M>>,
+    pool: Arc<Pool<M>>,
+    kinds: PhantomData<fn(&K, &V, D)>,
+}
+
+// SAFETY: 1. `base` is the pool's mapping, which `pool` keeps alive and which any thread may use;
+// 2. all persistent words are atomics, and the protocol in the module's head orders them.
+unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> Send for BTree<K, V, M, D> {}
+// SAFETY: as for `Send`.
+unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> Sync for BTree<K, V, M, D> {}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> fmt::Debug for BTree<K, V, M, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BTree")
+            .field("design", &D::NAME)
+            .field("pool", &self.pool)
+            .field("node_bytes", &self.node_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Log slots: what as many threads can change at a time; few on a simulated medium, whose pools are small.
+const fn log_slots<M: Media>() -> u32 {
+    if M::TRACED { 2 } else { 32 }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+    /// True if a pair leads to records, whose lines are to be fenced before it counts.
+    pub(crate) const RECORDS: bool = K::RECORDS || V::RECORDS;
+
+    fn root_kind(options: &BTreeOptions) -> RootKind {
+        RootKind {
+            design: D::NAME.into(),
+            keys: K::KIND,
+            values: V::KIND,
+            node_bytes: options.node_bytes.unwrap_or(D::USUAL_BYTES),
+        }
+    }
+
+    /// Words of the nodes that the options ask for.
+    fn words_of(options: &BTreeOptions) -> Result<usize, TreeError> {
+        let asked = options.node_bytes.unwrap_or(D::USUAL_BYTES);
+        if !NODE_BYTES.contains(&asked) {
+            let there = NODE_BYTES;
+            return Err(TreeError::NodeBytes { asked, there });
+        }
+        Ok(asked as usize / 8)
+    }
+
+    fn assemble(
+        root: Root<M>,
+        heap: Heap<M>,
+        logs: Logs<M>,
+        words: usize,
+        options: &BTreeOptions,
+    ) -> Self {
+        let pool = Arc::clone(root.pool());
+        Self {
+            locks: VersionLocks::new(),
+            base: pool.pm().base(),
+            words,
+            most_entries: options.most_entries.unwrap_or(usize::MAX).max(2),
+            top: 0,
+            read_only: pool.pm().read_only(),
+            logs,
+            report: RecoveryReport::default(),
+            heap,
+            root: Some(root),
+            pool,
+            kinds: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn pm(&self) -> &M {
+        self.pool.pm()
+    }
+
+    #[inline(always)]
+    fn node_bytes(&self) -> u64 {
+        self.words as u64 * 8
+    }
+
+    /// Entries in a full leaf.
+    fn leaf_capacity(&self) -> usize {
+        D::Leaf::capacity(self.words).min(self.most_entries)
+    }
+
+    /// Separators in a full inner node.
+    fn inner_capacity(&self) -> usize {
+        node::capacity(self.words).min(self.most_entries)
+    }
+
+    fn root(&self) -> &Root<M> {
+        // `root` is taken by `close_now` only, after which the tree is gone.
+        self.root
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("the tree is open"))
+    }
+
+    /// The node of a handle that the allocator or `handle` vouched for.
+    #[inline(always)]
+    fn node(&self, at: u32) -> Node<'_> {
+        debug_assert!(u64::from(at) * UNIT + self.node_bytes() <= self.pm().len());
+        let start = self.base.wrapping_add(at as usize * UNIT as usize);
+        // SAFETY: 1. handles come from the allocator or were checked by `handle`, so a node's words there
+        // are inside the mapping; 2. they are 256-aligned; 3. a PWord is valid for any bits; 4. the
+        // mapping lives as long as `pool`; a node that was freed meanwhile is still mapped memory.
+        let words = unsafe { std::slice::from_raw_parts(start.cast::<PWord>(), self.words) };
+        Node { at, words }
+    }
+
+    /// The handle of the node at `off`, which came from the pool; `None` if no node can be there.
+    #[inline(always)]
+    fn handle(&self, off: u64) -> Option<u32> {
+        let inside = off >= CHUNK
+            && off.is_multiple_of(UNIT)
+            && off
+                .checked_add(self.node_bytes())
+                .is_some_and(|end| end <= self.pm().len());
+        u32::try_from(off / UNIT).ok().filter(|_| inside)
+    }
+
+    /// A new node; nothing leads to it.
+    fn new_node(&self) -> Result<Node<'_>, SpaceError> {
+        let off = self.heap.alloc(self.node_bytes())?;
+        match self.handle(off.get()) {
+            Some(at) => Ok(self.node(at)),
+            None => {
+                self.heap.free(off);
+                Err(SpaceError::Capacity {
+                    wanted: off.get() + self.node_bytes(),
+                    capacity: (1 << 32) * UNIT,
+                })
+            }
+        }
+    }
+
+    /// Gives a node back that nothing ever led to.
+    fn free_node(&self, node: Node<'_>) {
+        self.heap.free(POff::new(node.offset()));
+    }
+
+    /// Begins a change of the design's kind.
+    pub(crate) fn change<'t>(&'t self, overwritten: &[Overwritten<'_>]) -> Change<'t, M> {
+        Change::begin::<D::Protect>(self.pm(), &self.logs, overwritten)
+    }
+
+    /// Makes what this thread fenced as durable as the pool's durability level promises.
+    #[inline(always)]
+    fn commit(&self) -> Result<(), CommitError> {
+        self.pm().commit()
+    }
+
+    fn close_now(&mut self) -> Result<(), CommitError> {
+        let Some(root) = self.root.take() else {
+            return Ok(());
+        };
+        if self.read_only {
+            return Ok(());
+        }
+        self.save_marks(&root);
+        self.pm().commit()
+    }
+
+    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
+        if value.bytes() <= MAX_VALUE {
+            Ok(())
+        } else {
+            Err((value.bytes(), MAX_VALUE))
+        }
+    }
+
+    fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        if !key.fits() {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> Drop for BTree<K, V, M, D> {
+    fn drop(&mut self) {
+        // A failure costs a walk at the next opening; `close` reports it.
+        let _ = self.close_now();
+    }
+}
+
+impl<K, V, M, D> DurableIndex<K, V, M> for BTree<K, V, M, D>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+    D: Kind,
+{
+    type Options = BTreeOptions;
+
+    fn create(pool: &Arc<Pool<M>>, name: &str, options: &BTreeOptions) -> Result<Self, TreeError> {
+        let words = Self::words_of(options)?;
+        let root = pool.create_root(name, &Self::root_kind(options))?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        let logs = Logs::create(&heap, log_slots::<M>(), D::Protect::slot_words(words))?;
+        let mut tree = Self::assemble(root, heap.clone(), logs, words, options);
+        match tree.new_node() {
+            Ok(top) => {
+                D::Leaf::fill(top, pool.pm(), &[], 0);
+                // PERSIST: the empty leaf; `publish` fences it, and the log area.
+                pool.pm().flush(top.words[0].addr(), words * 8);
+                tree.top = top.at;
+            }
+            Err(e) => {
+                heap.free(POff::new(tree.logs.offset()));
+                heap.trim();
+                tree.abandon();
+                return Err(e.into());
+            }
+        }
+        let pm = pool.pm();
+        for (i, value) in [
+            (ROOT, tree.node(tree.top).offset()),
+            (LOGS, tree.logs.offset()),
+        ] {
+            let word = tree.root().word(i);
+            // ORDERING: Relaxed; the root is not published.
+            word.store(pm, value, Ordering::Relaxed);
+        }
+        // PERSIST: the words that lead to root node and logs, in one line; likewise.
+        pm.flush(tree.root().word(ROOT).addr(), (LOGS + 1) * 8);
+        tree.root().publish();
+        if let Err(e) = pm.commit() {
+            tree.root().unpublish();
+            heap.free(POff::new(tree.node(tree.top).offset()));
+            heap.free(POff::new(tree.logs.offset()));
+            heap.trim();
+            tree.abandon();
+            return Err(e.into());
+        }
+        Ok(tree)
+    }
+
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &BTreeOptions) -> Result<Self, TreeError> {
+        let words = Self::words_of(options)?;
+        let root = pool.open_root(name, Some(&Self::root_kind(options)))?;
+        Self::recover(root, words, options)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    fn close(mut self) -> Result<(), CommitError> {
+        self.close_now()
+    }
+}
+
+impl<K, V, M, D> OrderedIndex<K, V> for BTree<K, V, M, D>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+    D: Kind,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, modify::IfPresent::Refuse).map(|_| ())
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, modify::IfPresent::Replace)
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        if self.read_only {
+            return Err(UpdateError::ReadOnly);
+        }
+        if let Err((len, most)) = Self::value_fits(value) {
+            return Err(UpdateError::ValueTooLong { len, most });
+        }
+        self.replace(key, value)
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        if self.read_only {
+            return Err(RemoveError::ReadOnly);
+        }
+        self.take_out(key)
+    }
+
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        self.find_value(key, f)
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        self.scan_up(&range, visit);
+    }
+
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        self.get_batch(keys, out);
+    }
+
+    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        self.insert_batch(pairs, out);
+    }
+
+    fn stats(&self) -> IndexStats {
+        self.measure()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.check()
+    }
+}
+
+impl<K, V, M, D> ReverseScan<K, V> for BTree<K, V, M, D>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+    D: Kind,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_down(&range, visit);
+    }
+}
+
+impl<K, V, M, D> BulkLoad<K, V> for BTree<K, V, M, D>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+    D: Kind,
+{
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.load_sorted(sorted, fill)
+    }
+}

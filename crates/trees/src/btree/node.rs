@@ -1,0 +1,199 @@
+//! The node: a header of two words, key words, value or child words.
+//!
+//! ```text
+//! word   0     | count (16 bits) | level (8 bits) | 0
+//! word   1     | leaf: offset of the next leaf, 0 for the last     inner: child 0
+//! words  2 ..  | key 0 | key 1 | ... | key C-1 |
+//! words  2+C.. | value or child 1 | ... | value C-1 or child C |   C = (words - 2) / 2
+//! ```
+//!
+//! Inner nodes and sorted leaves are laid out so; other leaves share the first two words
+//! ([`super::kind`]). Level 0 is a leaf. Child `i` of an inner node has the keys from separator `i - 1`
+//! (inclusive) to separator `i` (exclusive).
+
+use crate::repr::KeyRepr;
+use bristlecone_pmem::{Media, PWord};
+use std::cmp::Ordering as Order;
+use std::sync::atomic::Ordering;
+
+/// Bytes that handles count in.
+pub const UNIT: u64 = 256;
+/// Words before the keys.
+pub const HEADER: usize = 2;
+/// Most levels above the leaves. A node is only made by a split of full ones, so even the smallest nodes
+/// would take more than 2^64 insertions to get higher.
+pub const MAX_LEVEL: usize = 31;
+/// Keys in a line, which a search looks through one by one.
+const RUN: usize = 8;
+
+const COUNT: u64 = 0xFFFF;
+const LEVEL_SHIFT: u32 = 16;
+const LEVEL: u64 = 0xFF;
+
+/// A header's first word.
+pub fn meta(count: usize, level: usize) -> u64 {
+    count as u64 | (level as u64) << LEVEL_SHIFT
+}
+
+/// A node in the pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Node<'t> {
+    /// Offset in units of [`UNIT`].
+    pub at: u32,
+    pub words: &'t [PWord],
+}
+
+/// Entries that an inner node or a sorted leaf of that many words has room for.
+pub const fn capacity(words: usize) -> usize {
+    (words - HEADER) / 2
+}
+
+impl Node<'_> {
+    /// Offset in the pool.
+    #[inline]
+    pub fn offset(self) -> u64 {
+        u64::from(self.at) * UNIT
+    }
+
+    #[inline]
+    pub fn bytes(self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub fn load<M: Media>(self, pm: &M, word: usize) -> u64 {
+        // ORDERING: Relaxed; right under the node's lock, or once its version is validated.
+        self.words[word].load(pm, Ordering::Relaxed)
+    }
+
+    /// Stores a word of a node that nothing leads to yet.
+    #[inline]
+    #[track_caller]
+    pub fn init<M: Media>(self, pm: &M, word: usize, value: u64) {
+        // ORDERING: Relaxed; whoever links the node in orders it.
+        self.words[word].store(pm, value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn capacity(self) -> usize {
+        capacity(self.words.len())
+    }
+
+    /// Separators, or entries of a sorted leaf. Never more than there is room for, whatever is read.
+    #[inline]
+    #[track_caller]
+    pub fn count<M: Media>(self, pm: &M) -> usize {
+        ((self.load(pm, 0) & COUNT) as usize).min(self.capacity())
+    }
+
+    #[inline]
+    #[track_caller]
+    pub fn level<M: Media>(self, pm: &M) -> usize {
+        (self.load(pm, 0) >> LEVEL_SHIFT & LEVEL) as usize
+    }
+
+    /// Offset of the next leaf.
+    #[inline]
+    #[track_caller]
+    pub fn next<M: Media>(self, pm: &M) -> u64 {
+        self.load(pm, 1)
+    }
+
+    /// Word number of key `i`.
+    #[inline(always)]
+    pub fn key_at(self, i: usize) -> usize {
+        HEADER + i
+    }
+
+    /// Word number of value `i`.
+    #[inline(always)]
+    pub fn value_at(self, i: usize) -> usize {
+        HEADER + self.capacity() + i
+    }
+
+    /// Word number of child `i`.
+    #[inline(always)]
+    pub fn child_at(self, i: usize) -> usize {
+        if i == 0 { 1 } else { self.value_at(i - 1) }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub fn key<M: Media>(self, pm: &M, i: usize) -> u64 {
+        self.load(pm, self.key_at(i))
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub fn value<M: Media>(self, pm: &M, i: usize) -> u64 {
+        self.load(pm, self.value_at(i))
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub fn child<M: Media>(self, pm: &M, i: usize) -> u64 {
+        self.load(pm, self.child_at(i))
+    }
+
+    /// How many of the first `n` keys are less than `key`, or (`or_equal`) not greater.
+    #[inline]
+    pub fn rank<K: KeyRepr + ?Sized, M: Media>(
+        self,
+        pm: &M,
+        n: usize,
+        key: &K,
+        or_equal: bool,
+    ) -> usize {
+        let before = |i: usize| match compare_to_word(pm, key, self.key(pm, i)) {
+            Order::Less => false,
+            Order::Equal => or_equal,
+            Order::Greater => true,
+        };
+        let (mut low, mut high) = (0, n);
+        // Halves it down to about a line of keys, which is then looked through in order.
+        let run = if K::RECORDS { 0 } else { RUN };
+        while high - low > run {
+            let middle = low + (high - low) / 2;
+            if before(middle) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        while low < high && before(low) {
+            low += 1;
+        }
+        low
+    }
+
+    /// Which child leads to `key`.
+    #[inline]
+    pub fn route<K: KeyRepr + ?Sized, M: Media>(self, pm: &M, key: &K) -> usize {
+        self.rank(pm, self.count(pm), key, true)
+    }
+
+    /// Writes a whole inner node that nothing leads to yet: `children[0]` without a separator, the others
+    /// with theirs. Nothing is flushed.
+    pub fn fill_inner<M: Media>(self, pm: &M, level: usize, first: u64, rest: &[(u64, u64)]) {
+        self.init(pm, 0, meta(rest.len(), level));
+        self.init(pm, 1, first);
+        for (i, (separator, child)) in rest.iter().enumerate() {
+            self.init(pm, self.key_at(i), *separator);
+            self.init(pm, self.value_at(i), *child);
+        }
+    }
+}
+
+/// Order of a key and a key word. A word that leads nowhere (a corrupt pool, or a read that will not
+/// validate) sorts last.
+#[inline(always)]
+pub fn compare_to_word<K: KeyRepr + ?Sized, M: Media>(pm: &M, key: &K, word: u64) -> Order {
+    K::read(pm, word, |other| key.cmp(other)).unwrap_or(Order::Less)
+}
+
+/// Order of two key words.
+#[inline]
+pub fn compare_words<K: KeyRepr + ?Sized, M: Media>(pm: &M, a: u64, b: u64) -> Order {
+    K::read(pm, a, |a| compare_to_word::<K, M>(pm, a, b)).unwrap_or(Order::Greater)
+}

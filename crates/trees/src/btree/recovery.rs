@@ -1,0 +1,122 @@
+//! Opening: taking back what was half done, then the walk that tells the allocator what is in use; or, after a
+//! clean close, reading the allocator's marks back.
+//!
+//! The walk checks what it follows: nodes and records must be blocks of this root that nothing else reached,
+//! levels must go down, keys must ascend. So a corrupt pool ends in an error, not in a loop.
+
+use super::kind::Kind;
+use super::walk::Reached;
+use super::{BTree, BTreeOptions, LOGS, MARKS, ROOT, TreeError};
+use crate::index::RecoveryReport;
+use crate::repr::{KeyRepr, Repr};
+use crate::saved;
+use bristlecone_pmem::log::Record;
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::{Heap, Logs, Media};
+use crossbeam_epoch as epoch;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// What saved marks begin with.
+const MAGIC: [u8; 8] = *b"BTMARK01";
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+    /// Opens a published root.
+    pub(super) fn recover(
+        root: Root<M>,
+        words: usize,
+        options: &BTreeOptions,
+    ) -> Result<Self, TreeError> {
+        let started = Instant::now();
+        let heap = root.heap();
+        heap.begin_recovery();
+        // ORDERING: Relaxed; the tree is being opened.
+        let word = |i: usize| root.word(i).load(root.pool().pm(), Ordering::Relaxed);
+        let (top, logs) = (word(ROOT), word(LOGS));
+        let logs = Logs::open(&heap, logs).map_err(TreeError::Corrupt)?;
+        heap.check(top, words as u64 * 8)
+            .map_err(|e| TreeError::Corrupt(format!("root node: {e}")))?;
+        let clean = load_marks(&root, &heap);
+        let mut tree = Self::assemble(root, heap, logs, words, options);
+        match tree.rebuild(top, clean) {
+            Ok(report) => {
+                tree.report = report;
+                tree.report.elapsed = started.elapsed();
+                tree.commit()?;
+                Ok(tree)
+            }
+            Err(what) => {
+                // Nothing of this tree may be saved as if it were whole.
+                tree.abandon();
+                Err(TreeError::Corrupt(what))
+            }
+        }
+    }
+
+    /// Closes the tree without saving anything: there is none, or it is corrupt.
+    pub(super) fn abandon(&mut self) {
+        self.root = None;
+    }
+
+    fn rebuild(&mut self, top: u64, clean: bool) -> Result<RecoveryReport, String> {
+        self.top = self
+            .handle(top)
+            .ok_or_else(|| format!("no root node can be at {top:#x}"))?;
+        // First what is half done: a walk would meet it.
+        let repaired = self.logs.recover(|record| self.check_record(record))?;
+        let mut report = RecoveryReport {
+            clean,
+            repaired,
+            threads: 1,
+            ..RecoveryReport::default()
+        };
+        if !clean {
+            let guard = epoch::pin();
+            self.logs.mark(&self.heap, &guard)?;
+            let counts = self.walk(|reached| match reached {
+                Reached::Node(off) => self.heap.mark(off, self.node_bytes(), &guard),
+                Reached::Key(word) => K::mark(&self.heap, word, &guard),
+                Reached::Value(word) => V::mark(&self.heap, word, &guard),
+            })?;
+            report.leaves_scanned = counts.leaves;
+            report.entries = counts.entries;
+        }
+        self.heap.finish_recovery();
+        Ok(report)
+    }
+
+    /// Accepts an undo record whose ranges lie in blocks as long as a node.
+    fn check_record(&self, record: Record<'_>) -> Result<(), String> {
+        let Record::Undo(ranges) = record else {
+            return Err("a redo record, where there are none".into());
+        };
+        for range in ranges {
+            // Nodes are aligned to their size, which is a power of two.
+            let node = range.off & !(self.node_bytes() - 1);
+            if range.off + range.bytes > node + self.node_bytes() {
+                return Err(format!("{range:x?} is of no node"));
+            }
+            self.heap.check(node, self.node_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Saves the allocator's marks. If there is no room for them, the next opening walks.
+    pub(super) fn save_marks(&self, root: &Root<M>) {
+        let mut payload = MAGIC.to_vec();
+        self.heap.save_marks(&mut payload);
+        saved::save(root, &self.heap, MARKS, payload);
+    }
+}
+
+/// Reads the saved marks, if there are whole ones, and takes their word back. True if the heap is marked.
+fn load_marks<M: Media>(root: &Root<M>, heap: &Heap<M>) -> bool {
+    let loaded = saved::load(root, MARKS, |payload| {
+        let marks = payload.strip_prefix(&MAGIC)?;
+        (heap.load_marks(marks)? == marks.len()).then_some(())
+    });
+    if loaded.is_none() {
+        heap.begin_recovery();
+    }
+    loaded.is_some()
+}

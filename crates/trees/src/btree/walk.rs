@@ -1,0 +1,276 @@
+//! The walk through the whole tree that recovery and `verify` share, and measuring.
+
+use super::BTree;
+use super::kind::{Kind, Leaf};
+use super::node::{MAX_LEVEL, Node, compare_words};
+use crate::index::{IndexStats, VerifyReport, Violation};
+use crate::repr::{KeyRepr, Repr};
+use crate::version_lock::VersionLocks;
+use bristlecone_pmem::Media;
+use crossbeam_epoch as epoch;
+use std::cmp::Ordering as Order;
+use std::collections::HashSet;
+
+/// What a walk comes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reached {
+    /// A node, by its offset. Nothing of it has been read yet.
+    Node(u64),
+    /// The word of a key or a separator.
+    Key(u64),
+    /// The word of a value.
+    Value(u64),
+}
+
+/// What a walk counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub entries: u64,
+    pub leaves: u64,
+    pub inner_nodes: u64,
+    pub depth: u32,
+}
+
+/// A walk on its way.
+struct Walk<F> {
+    each: F,
+    counts: Counts,
+    /// Where the last leaf leads; the offset of the leftmost one before there was any.
+    next: Option<u64>,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+    /// Goes through all nodes in key order, checks the invariants of the module's head, and gives everything
+    /// that it comes to to `each` first. Everything it follows was checked before; the levels go down, so it
+    /// ends whatever the pool holds. Call it while no one writes.
+    ///
+    /// # Errors
+    /// What is wrong, in words, `each`'s refusal included.
+    pub(super) fn walk(
+        &self,
+        each: impl FnMut(Reached) -> Result<(), String>,
+    ) -> Result<Counts, String> {
+        let mut walk = Walk {
+            each,
+            counts: Counts::default(),
+            next: None,
+        };
+        let top = self.node(self.top).offset();
+        self.walk_node(&mut walk, top, None, (None, None))?;
+        match walk.next {
+            Some(0) => Ok(walk.counts),
+            next => Err(format!("the last leaf leads on to {next:#x?}")),
+        }
+    }
+
+    /// Walks the node at `off`, whose level must be `level` (any, for the root) and whose keys must lie in
+    /// `range`, by key words.
+    fn walk_node<F: FnMut(Reached) -> Result<(), String>>(
+        &self,
+        walk: &mut Walk<F>,
+        off: u64,
+        level: Option<usize>,
+        range: (Option<u64>, Option<u64>),
+    ) -> Result<(), String> {
+        let wrong = |what: String| format!("node {off:#x}: {what}");
+        let Some(at) = self.handle(off) else {
+            return Err(wrong("no node can be there".into()));
+        };
+        (walk.each)(Reached::Node(off)).map_err(wrong)?;
+        let (pm, node) = (self.pm(), self.node(at));
+        let found = node.level(pm);
+        if level.is_some_and(|level| level != found) || found > MAX_LEVEL {
+            return Err(wrong(format!("level {found}, expected {level:?}")));
+        }
+        if level.is_none() {
+            walk.counts.depth = found as u32 + 1;
+        }
+        if found == 0 {
+            return self.walk_leaf(walk, node, range, level.is_none());
+        }
+        walk.counts.inner_nodes += 1;
+        let n = node.count(pm);
+        let separators: Vec<u64> = (0..n).map(|i| node.key(pm, i)).collect();
+        for separator in &separators {
+            (walk.each)(Reached::Key(*separator)).map_err(wrong)?;
+        }
+        self.check_order(&separators, range).map_err(wrong)?;
+        for i in 0..=n {
+            let low = if i == 0 {
+                range.0
+            } else {
+                Some(separators[i - 1])
+            };
+            let high = if i == n { range.1 } else { Some(separators[i]) };
+            self.walk_node(walk, node.child(pm, i), Some(found - 1), (low, high))?;
+        }
+        Ok(())
+    }
+
+    fn walk_leaf<F: FnMut(Reached) -> Result<(), String>>(
+        &self,
+        walk: &mut Walk<F>,
+        leaf: Node<'_>,
+        range: (Option<u64>, Option<u64>),
+        is_root: bool,
+    ) -> Result<(), String> {
+        let pm = self.pm();
+        let wrong = |what: String| format!("leaf {:#x}: {what}", leaf.offset());
+        if walk.next.is_some_and(|next| next != leaf.offset()) {
+            let next = walk.next;
+            return Err(wrong(format!("the leaf before it leads to {next:#x?}")));
+        }
+        walk.next = Some(leaf.next(pm));
+        let mut entries = Vec::new();
+        D::Leaf::entries(leaf, pm, &mut entries);
+        if entries.is_empty() && !is_root {
+            return Err(wrong("it is empty".into()));
+        }
+        for (key, value) in &entries {
+            (walk.each)(Reached::Key(*key)).map_err(wrong)?;
+            (walk.each)(Reached::Value(*value)).map_err(wrong)?;
+        }
+        let mut keys: Vec<u64> = entries.iter().map(|entry| entry.0).collect();
+        if !D::Leaf::SORTED {
+            keys.sort_unstable_by(|a, b| compare_words::<K, M>(pm, *a, *b));
+        }
+        self.check_order(&keys, range).map_err(wrong)?;
+        walk.counts.entries += keys.len() as u64;
+        walk.counts.leaves += 1;
+        Ok(())
+    }
+
+    /// Checks that the keys behind these words ascend strictly, from `low` (inclusive) to `high` (exclusive).
+    fn check_order(
+        &self,
+        keys: &[u64],
+        (low, high): (Option<u64>, Option<u64>),
+    ) -> Result<(), String> {
+        let order = |a: u64, b: u64| compare_words::<K, M>(self.pm(), a, b);
+        if let Some(pair) = keys
+            .windows(2)
+            .find(|pair| order(pair[0], pair[1]) != Order::Less)
+        {
+            return Err(format!("key {:#x} does not follow {:#x}", pair[1], pair[0]));
+        }
+        if let (Some(first), Some(low)) = (keys.first(), low)
+            && order(*first, low) == Order::Less
+        {
+            return Err(format!("key {first:#x} is below separator {low:#x}"));
+        }
+        if let (Some(last), Some(high)) = (keys.last(), high)
+            && order(*last, high) != Order::Less
+        {
+            return Err(format!("key {last:#x} is not below separator {high:#x}"));
+        }
+        Ok(())
+    }
+
+    /// Checks every invariant, and that every block that is live is reached and every block that is reached
+    /// is live, once.
+    pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
+        let mut blocks = HashSet::new();
+        let (mut leak, mut records) = (false, 0);
+        let logs = self.logs.offset();
+        let walked = self.walk(|reached| {
+            let block = match reached {
+                Reached::Node(off) => {
+                    self.heap.check(off, self.node_bytes())?;
+                    Some(off)
+                }
+                Reached::Key(word) => {
+                    records += K::check(&self.heap, word)?;
+                    K::block(word)
+                }
+                Reached::Value(word) => {
+                    records += V::check(&self.heap, word)?;
+                    V::block(word)
+                }
+            };
+            let Some(block) = block else { return Ok(()) };
+            if block == logs || !self.heap.is_live(block) || !blocks.insert(block) {
+                leak = true;
+                return Err(format!("block {block:#x} is free, or reached twice"));
+            }
+            Ok(())
+        });
+        let counts = walked.map_err(|what| Violation { what, leak })?;
+        let armed = self.logs.recover(|_| Err("it is armed".into()));
+        armed.map_err(Violation::new)?;
+        // The log area is reached by its root word.
+        let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64 + 1);
+        if live != reached || !self.heap.is_live(logs) {
+            return Err(Violation::leak(format!(
+                "{live} blocks are in use but {reached} are reached: {} leaked",
+                live.abs_diff(reached)
+            )));
+        }
+        Ok(VerifyReport {
+            entries: counts.entries,
+            leaves: counts.leaves,
+            records,
+        })
+    }
+
+    pub(super) fn measure(&self) -> IndexStats {
+        // Pinned, so that what it comes to is a node, if perhaps no longer of the tree.
+        let _pin = epoch::pin();
+        let mut counts = Counts::default();
+        let pm = self.pm();
+        let level = loop {
+            let top = self.start();
+            let level = self.node(top.at).level(pm);
+            if self.locks.validate(top.at, top.version) {
+                break level.min(MAX_LEVEL);
+            }
+        };
+        counts.depth = level as u32 + 1;
+        self.count_below(self.top, level, &mut counts, &mut HashSet::new());
+        let heap = self.heap.stats();
+        let slots = counts.leaves.max(1) * self.leaf_capacity() as u64;
+        IndexStats {
+            entries: counts.entries,
+            depth: counts.depth,
+            leaves: counts.leaves,
+            inner_nodes: counts.inner_nodes,
+            leaf_fill: counts.entries as f64 / slots as f64,
+            pm_bytes: heap.chunk_bytes,
+            dram_bytes: heap.dram_bytes + VersionLocks::BYTES,
+        }
+    }
+
+    /// Counts what is below a node of level `level`, as it is found: others may write meanwhile. An inner node
+    /// counts once, however many lead there in a corrupt pool.
+    fn count_below(&self, at: u32, level: usize, counts: &mut Counts, seen: &mut HashSet<u32>) {
+        let (pm, node) = (self.pm(), self.node(at));
+        if level > 0 && !seen.insert(at) {
+            return;
+        }
+        let children: Vec<u64> = loop {
+            let version = self.version(at);
+            if node.level(pm) != level {
+                return;
+            }
+            let children = match level {
+                0 => Vec::new(),
+                _ => (0..=node.count(pm)).map(|i| node.child(pm, i)).collect(),
+            };
+            let len = if level == 0 {
+                D::Leaf::len(node, pm)
+            } else {
+                0
+            };
+            if self.locks.validate(at, version) {
+                counts.entries += len as u64;
+                break children;
+            }
+        };
+        match level {
+            0 => counts.leaves += 1,
+            _ => counts.inner_nodes += 1,
+        }
+        for child in children.into_iter().filter_map(|off| self.handle(off)) {
+            self.count_below(child, level - 1, counts, seen);
+        }
+    }
+}

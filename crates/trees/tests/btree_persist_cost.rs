@@ -1,0 +1,217 @@
+//! What operations of the B+-trees in persistent memory cost in flushed lines and fences: goldens that a change
+//! must not raise unnoticed. Counted on `Counting<Dram>`.
+
+use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
+use bristlecone_pmem::pool::{Pool, PoolOptions};
+use bristlecone_trees::{
+    BTreeOptions, BulkLoad, DurableIndex, Fill, KeyRepr, LcbTree, OrderedIndex, Repr, UnsortedTree,
+};
+use std::path::Path;
+use std::sync::Arc;
+
+type Medium = Counting<Dram>;
+type Lcb<K, V> = LcbTree<K, V, Medium>;
+type Unsorted<K, V> = UnsortedTree<K, V, Medium>;
+
+fn pool() -> Arc<Pool<Medium>> {
+    Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
+}
+
+fn made<K, V, I>(node_bytes: u32) -> I
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    I: DurableIndex<K, V, Medium, Options = BTreeOptions>,
+{
+    let options = BTreeOptions {
+        node_bytes: Some(node_bytes),
+        ..BTreeOptions::default()
+    };
+    I::create(&pool(), "index", &options).expect("a new root")
+}
+
+/// Lines and fences that `f` issues.
+fn cost<K, V, I>(index: &I, f: impl FnOnce(&I)) -> (u64, u64)
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    I: DurableIndex<K, V, Medium>,
+{
+    let pool = Arc::clone(index.pool());
+    let before = pool.pm().counts();
+    f(index);
+    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
+    (lines, fences)
+}
+
+/// Lines of the log of one node: its words, where they belong and the slot's head; and disarming.
+const fn log_lines(node_bytes: u64) -> u64 {
+    (node_bytes + 8 + 16).div_ceil(64) + 1
+}
+
+#[test]
+fn lcb_logs_the_node_and_flushes_what_changed() {
+    for (node_bytes, capacity) in [(256, 15), (512, 31), (1024, 63), (2048, 127), (4096, 255)] {
+        let tree: Lcb<u64, u64> = made(node_bytes);
+        let lines = u64::from(node_bytes) / 64;
+        let log = log_lines(u64::from(node_bytes));
+        let first = cost(&tree, |tree| tree.insert(&1000, &0).expect("a new key"));
+        // The header and key 0, and value 0.
+        assert_eq!(first, (log + 2, 4), "first key, {node_bytes} bytes");
+        for key in 1..capacity - 1 {
+            tree.insert(&(1000 - key), &key).expect("a new key");
+        }
+        let shifting = cost(&tree, |tree| tree.insert(&1, &0).expect("a new key"));
+        assert_eq!(
+            shifting,
+            (log + lines, 4),
+            "all shifted, {node_bytes} bytes"
+        );
+        let update = cost(&tree, |tree| tree.update(&1, &5).expect("a known key"));
+        assert_eq!(update, (log + 1, 4), "update, {node_bytes} bytes");
+        let last = cost(&tree, |tree| assert!(tree.remove(&1000).expect("removal")));
+        assert_eq!(last, (log + 1, 4), "last key, {node_bytes} bytes");
+        let first = cost(&tree, |tree| assert!(tree.remove(&1).expect("removal")));
+        let most = log + lines;
+        assert!(
+            first.0 >= most - 1 && first.0 <= most && first.1 == 4,
+            "{first:?}"
+        );
+        let reads = cost(&tree, |tree| {
+            tree.get(&999);
+            tree.multi_get(&[1u64, 2, 998], &mut Vec::new());
+            tree.verify().expect("whole");
+        });
+        assert_eq!(reads, (0, 0));
+        let refused = cost(&tree, |tree| {
+            tree.insert(&999, &0).expect_err("there");
+            tree.update(&1, &0).expect_err("not there");
+            assert!(!tree.remove(&1).expect("removal"));
+        });
+        assert_eq!(refused, (0, 0));
+    }
+}
+
+/// Fig. 1c of the NV-Tree paper has 14.8, 24.6, 44.7 and 85.26 lines per random insertion into nodes of 512 to
+/// 4096 bytes, splits included.
+#[test]
+fn lcb_insertions_cost_what_the_paper_measured() {
+    for (node_bytes, paper) in [(512, 14.8), (1024, 24.6), (2048, 44.7), (4096, 85.26)] {
+        let tree: Lcb<u64, u64> = made(node_bytes);
+        let scattered = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for n in 0..30_000 {
+            tree.insert(&scattered(n), &n).expect("a new key");
+        }
+        let (lines, fences) = cost(&tree, |tree| {
+            for n in 30_000..60_000 {
+                tree.insert(&scattered(n), &n).expect("a new key");
+            }
+        });
+        let (lines, fences) = (lines as f64 / 30_000.0, fences as f64 / 30_000.0);
+        println!("{node_bytes}: {lines:.2} lines, {fences:.3} fences; the paper: {paper} lines");
+        assert!(
+            lines > paper * 0.75 && lines < paper * 1.25,
+            "{node_bytes}: {lines}"
+        );
+        assert!((4.0..4.5).contains(&fences), "{node_bytes}: {fences}");
+    }
+}
+
+#[test]
+fn unsorted_inserts_with_two_fences() {
+    for node_bytes in [256, 512, 1024, 2048, 4096] {
+        let tree: Unsorted<u64, u64> = made(node_bytes);
+        for key in 0..14 {
+            let insert = cost(&tree, |tree| tree.insert(&key, &key).expect("a new key"));
+            assert_eq!(insert, (2, 2), "insert {key}, {node_bytes} bytes");
+        }
+        let update = cost(&tree, |tree| tree.update(&3, &5).expect("a known key"));
+        assert_eq!(update, (1, 1));
+        let remove = cost(&tree, |tree| assert!(tree.remove(&3).expect("removal")));
+        assert_eq!(remove, (1, 1));
+        let again = cost(&tree, |tree| tree.insert(&3, &5).expect("a new key"));
+        assert_eq!(again, (2, 2));
+        let reads = cost(&tree, |tree| {
+            tree.get(&3);
+            tree.insert(&3, &0).expect_err("there");
+        });
+        assert_eq!(reads, (0, 0));
+    }
+}
+
+#[test]
+fn records_share_the_fences() {
+    let (key, value) = ([7u8; 20], [9u8; 100]);
+    // A record of 28 bytes lies in one line of its 32-byte block, one of 108 bytes in two of its 128-byte block.
+    let unsorted: Unsorted<[u8], [u8]> = made(512);
+    let insert = cost::<[u8], [u8], _>(&unsorted, |tree| {
+        tree.insert(&key, &value).expect("a new key");
+    });
+    let chunks = 2; // two size classes are used for the first time
+    assert_eq!(insert, (2 + 3 + chunks, 2 + chunks));
+    let update = cost::<[u8], [u8], _>(&unsorted, |tree| {
+        tree.update(&key, &value).expect("a known key");
+    });
+    assert_eq!(update, (1 + 2, 2));
+    let lcb: Lcb<[u8], [u8]> = made(1024);
+    let insert = cost::<[u8], [u8], _>(&lcb, |tree| {
+        tree.insert(&key, &value).expect("a new key");
+    });
+    assert_eq!(insert, (log_lines(1024) + 2 + 3 + chunks, 4 + chunks));
+    let update = cost::<[u8], [u8], _>(&lcb, |tree| {
+        tree.update(&key, &value).expect("a known key");
+    });
+    assert_eq!(update, (log_lines(1024) + 1 + 2, 4));
+}
+
+#[test]
+fn splits_and_unlinking_take_four_fences() {
+    let tree: Lcb<u64, u64> = made(1024);
+    for key in 0..63 {
+        tree.insert(&(key * 2), &key).expect("a new key");
+    }
+    let node = 16;
+    // The root becomes a parent: two new nodes, its log, its lines 0 and 8. Then the key's insertion.
+    let split_root = 2 * node + log_lines(1024) + 2;
+    let cost_of = cost(&tree, |tree| tree.insert(&200, &0).expect("a new key"));
+    assert_eq!(tree.stats().leaves, 2);
+    let insert = cost(&tree, |tree| tree.insert(&201, &0).expect("a new key"));
+    assert_eq!(cost_of.1, 4 + 4);
+    assert!(
+        cost_of.0.abs_diff(split_root + insert.0) <= 2,
+        "{cost_of:?}"
+    );
+    for key in 0..200 {
+        tree.remove(&key).expect("removal");
+    }
+    assert_eq!(tree.stats().leaves, 1, "the root took over the only leaf");
+    tree.verify().expect("whole");
+
+    let unsorted: Unsorted<u64, u64> = made(512);
+    for key in 0..30 {
+        unsorted.insert(&key, &key).expect("a new key");
+    }
+    let cost_of = cost(&unsorted, |tree| tree.insert(&200, &0).expect("a new key"));
+    // Two new nodes; 3 + 1 words of the root in the log (with head and places: 9 words, 2 lines) and its
+    // disarming; its two lines; the key's insertion.
+    assert_eq!(cost_of, (2 * 8 + 3 + 2 + 2, 4 + 2));
+}
+
+#[test]
+fn bulk_load_writes_every_line_once() {
+    let mut tree: Unsorted<u64, u64> = made(512);
+    let pool = Arc::clone(tree.pool());
+    let before = pool.pm().counts();
+    let loaded = tree.bulk_load((0..10_000u64).map(|i| (i, i)), Fill::FULL);
+    assert_eq!(loaded.expect("an empty tree"), 10_000);
+    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
+    let stats = tree.stats();
+    let nodes = stats.leaves + stats.inner_nodes;
+    assert_eq!(stats.leaves, 10_000u64.div_ceil(30));
+    // The root word, and the words of the chunks that were taken.
+    let others = lines - nodes * 8;
+    assert!(
+        others <= 10 && fences == others + 1,
+        "{lines} lines, {fences} fences"
+    );
+}
