@@ -194,7 +194,7 @@ pub(super) struct Inner<S: Separator + ?Sized, D> {
     table: Option<Box<[u32]>>,
     block: Box<[Line]>,
     emptied: AtomicU32,
-    holds: PhantomData<(fn(&S), D)>,
+    holds: PhantomData<fn(&S) -> D>,
 }
 
 // SAFETY: 1. all that is shared is atomic; 2. leaves and keys that it leads to may be used and freed
@@ -377,12 +377,12 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
 
     /// Reads a PLN until the read is whole. `pick`: which of so many leaves; `each`: what else to read.
     #[inline(always)]
-    fn read_pln<'g, R>(
-        &'g self,
+    fn read_pln<R>(
+        &self,
         pln: usize,
         pick: impl Fn(&Keys<'_, S>, usize) -> usize,
         each: impl Fn(&Keys<'_, S>, usize, usize) -> R,
-    ) -> Option<(usize, &'g LeafInfo, R)> {
+    ) -> Option<(usize, &LeafInfo, R)> {
         let (header, pointers, keys) = (self.header(pln), self.pointers(pln), self.pln_keys(pln));
         loop {
             let version = header.version.read();
