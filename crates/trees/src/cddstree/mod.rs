@@ -49,7 +49,7 @@
 //! ([`crate::version_lock`]) and unlocks after the fence of the version's NAW. Readers take no lock: they
 //! read a node's version, then validate the parent's, read, validate. They wait only for a writer in the very
 //! node. An entry of a version that is not committed is in a locked node, so no one sees it: what a reader
-//! sees has start <= committed version. The volatile root has a lock of its own ([`ROOT_LOCK`]).
+//! sees has start <= committed version. The volatile root has a lock of its own (`ROOT_LOCK`).
 //!
 //! # Crash states
 //! 1. *While entries move*: one stands in two neighbouring slots, or the slot between is a hole.
