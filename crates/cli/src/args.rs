@@ -655,7 +655,7 @@ pub struct Crash {
     #[arg(long, conflicts_with_all = ["threads", "schedules", "plant"])]
     pub mutants: bool,
     /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants: most
-    /// seconds for a mutant that nothing notices)
+    /// seconds for a mutant, which is undecided then)
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub budget: Option<f64>,
     /// Plant a known fault, to see it found
