@@ -79,7 +79,7 @@ impl RunSpec {
     /// Bytes of a leaf.
     ///
     /// # Errors
-    /// [`ModelError::Parameter`], naming the design or the size, and what there is.
+    /// [`ModelError::Lab`], naming the design or the size, and what there is.
     pub fn leaf_bytes(&self) -> Result<u32, ModelError> {
         let choice = self.choice();
         choice
