@@ -1,17 +1,17 @@
 //! The command line: what may be asked, with help and examples.
 
+use crate::failure::{Failure, Outcome};
 use bristlecone_crash::concurrent::MOST_THREADS;
 use bristlecone_crash::token::MOST_OPS;
 use bristlecone_lab::figure::{On, Scale};
 use bristlecone_lab::{micro, model};
 use bristlecone_pmem::{Durability, MediumKind};
+use bristlecone_trees::designs::{self, Choice, DESIGNS, DesignInfo};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// The bytes per entry that `--node-size` may name.
-pub const NODE_SIZES: [u32; 4] = [256, 512, 768, 1024];
 
 /// A durable ordered index on persistent memory or any disk.
 ///
@@ -108,19 +108,38 @@ impl MediumChoice {
     }
 }
 
-/// The design of the index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum IndexChoice {
-    /// LB+-Tree
-    #[default]
-    Lbtree,
+/// The designs by name, each with its line of help.
+fn designs() -> impl TypedValueParser<Value = &'static DesignInfo> {
+    let values = DESIGNS
+        .iter()
+        .map(|design| PossibleValue::new(design.name).help(design.summary));
+    PossibleValuesParser::new(values).try_map(|name| designs::info(&name))
 }
 
-impl IndexChoice {
-    /// The name that pools record.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lbtree => "lbtree",
+/// Which index.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct IndexArgs {
+    /// Design of the index
+    #[arg(long, value_name = "NAME", value_parser = designs(), default_value = "lbtree")]
+    pub index: &'static DesignInfo,
+    /// Bytes in a leaf [default: the design's usual]
+    #[arg(long, alias = "node-size", value_name = "BYTES")]
+    pub node_bytes: Option<u32>,
+}
+
+impl IndexArgs {
+    /// The design and leaf size.
+    ///
+    /// # Errors
+    /// The design has no such leaf size.
+    pub fn choice(&self) -> Outcome<Choice<'static>> {
+        let choice = Choice {
+            node_bytes: self.node_bytes,
+            ..Choice::of(self.index.name)
+        };
+        match choice.resolve() {
+            Ok(_) => Ok(choice),
+            Err(e) => Err(Failure::Usage(format!("--node-bytes: {e}"))),
         }
     }
 }
@@ -143,13 +162,6 @@ fn durability(text: &str) -> Result<Durability, String> {
                 .to_owned(),
         ),
     }
-}
-
-fn node_size(text: &str) -> Result<u32, String> {
-    text.parse()
-        .ok()
-        .filter(|n| NODE_SIZES.contains(n))
-        .ok_or_else(|| "expected 256, 512, 768 or 1024".to_owned())
 }
 
 /// A count with an optional decimal suffix: `500`, `20K`, `10M`, `1G`.
@@ -203,19 +215,16 @@ pub struct Demo {
 #[command(after_help = "\
 Examples:
   bristlecone create /mnt/pmem/orders.pool
-  bristlecone create orders.pool --medium journal --node-size 512")]
+  bristlecone create orders.pool --medium journal --node-bytes 512")]
 pub struct Create {
     /// The file to make; one that exists is left alone
     pub pool: PathBuf,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,
-    /// Design of the index
-    #[arg(long, value_enum, default_value_t)]
-    pub index: IndexChoice,
-    /// Bytes in a leaf: 256, 512, 768 or 1024
-    #[arg(long, value_name = "BYTES", value_parser = node_size, default_value = "256")]
-    pub node_size: u32,
+    /// The index.
+    #[command(flatten)]
+    pub index: IndexArgs,
 }
 
 /// `put`
@@ -455,9 +464,9 @@ pub struct Torture {
     /// Threads that write
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), default_value_t = 4)]
     pub threads: u16,
-    /// Bytes in a leaf: 256, 512, 768 or 1024
-    #[arg(long, value_name = "BYTES", value_parser = node_size, default_value = "256")]
-    pub node_size: u32,
+    /// The index.
+    #[command(flatten)]
+    pub index: IndexArgs,
     /// Repeat the operations of an earlier run (the moments of the kills differ)
     #[arg(long)]
     pub seed: Option<u64>,
@@ -543,9 +552,9 @@ Examples:
   bristlecone bench micro --keys 10M --against btreemap,lmdb   # built with --features peers
   bristlecone bench micro --keys 10M --scaling 2               # one thread against two")]
 pub struct Micro {
-    /// Design of the index
-    #[arg(long, value_parser = parsed::<micro::Design>, default_value = "lbtree")]
-    pub index: micro::Design,
+    /// The index.
+    #[command(flatten)]
+    pub index: IndexArgs,
     /// Keys to load: a number with K, M or G
     #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
     pub keys: u64,
@@ -565,9 +574,6 @@ pub struct Micro {
     /// Directory for the benchmark's files [default: /dev/shm, else the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub path: Option<PathBuf>,
-    /// Bytes in a leaf: 256, 512, 768 or 1024
-    #[arg(long, value_name = "BYTES", value_parser = node_size, default_value = "256")]
-    pub node_size: u32,
     /// Seed of the keys and their order
     #[arg(long)]
     pub seed: Option<u64>,
@@ -649,7 +655,7 @@ pub struct Crash {
     #[arg(long, conflicts_with_all = ["threads", "schedules", "plant"])]
     pub mutants: bool,
     /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants: most
-    /// seconds for a mutant that nothing notices)
+    /// seconds for a mutant, which is undecided then)
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub budget: Option<f64>,
     /// Plant a known fault, to see it found
@@ -683,12 +689,14 @@ fn model_help() -> String {
 Simulated time follows from the index's own loads, stores, flushes and fences and from the device's
 description: the same command gives the same numbers on every machine.
 
+Designs: {} (lbtree-traditional: without entry moving).
 Devices shipped: {}.
 Workloads: {}; mixed:90 has 90 % lookups.
 
 Examples:
   bristlecone model --index lbtree --device optane --workload insert --threads 1
   bristlecone model --index lbtree-traditional --device ./mine.toml --workload mixed:90 --threads 8 --json",
+        model::RunSpec::indexes().collect::<Vec<_>>().join(", "),
         model::Device::shipped().join(", "),
         model::Workload::names().join(", ")
     )
@@ -698,7 +706,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = model_help())]
 pub struct Model {
-    /// Design of the index: lbtree, or lbtree-traditional (without entry moving)
+    /// Design of the index: as the list below names it
     #[arg(long, value_name = "NAME")]
     pub index: String,
     /// A shipped device, or the path of a device file (it has a / or ends in .toml)
@@ -716,9 +724,9 @@ pub struct Model {
     /// Operations, of all threads together
     #[arg(long, value_name = "N", value_parser = count, default_value = "50K")]
     pub ops: u64,
-    /// Bytes in a leaf: 256, 512, 768 or 1024
-    #[arg(long, value_name = "BYTES", value_parser = node_size, default_value = "256")]
-    pub node_bytes: u32,
+    /// Bytes in a leaf [default: the design's usual]
+    #[arg(long, alias = "node-size", value_name = "BYTES")]
+    pub node_bytes: Option<u32>,
     /// How full the load leaves the leaves, above 0 and up to 1
     #[arg(long, value_name = "F", value_parser = fill, allow_negative_numbers = true, default_value = "0.7")]
     pub fill: f64,

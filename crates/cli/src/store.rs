@@ -1,22 +1,20 @@
-//! A pool and its index `main`, whatever the node size: the one place where commands meet the
-//! library.
+//! A pool and its index `main`, of whatever design and node size: the one place where commands meet
+//! the library.
 //!
-//! The library's tree is generic over the node size; a pool records which one it has. [`Store`] is
-//! an enum over the four, and `each!` runs the same code on any of them.
+//! The library's indexes are types; a pool records which one it holds. [`Store`] has it behind
+//! [`AnyIndex`]: commands spend their time elsewhere than in a dynamic call.
 
-use crate::args::MediumArgs;
-use crate::args::WriteArgs;
+use crate::args::{MediumArgs, WriteArgs};
 use crate::failure::{Failure, Outcome};
 use crate::text::quoted;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::{CompactReport, DataKind, Pool, PoolInfo, PoolOptions};
-use bristlecone_pmem::{Access, Durability, MediumKind};
-use bristlecone_trees::DurableIndex;
-use bristlecone_trees::lbtree::{LbOptions, LbTree};
+use bristlecone_pmem::{Access, CommitError, Durability, MediumKind};
+use bristlecone_trees::designs::{Choice, Design, DesignInfo, Task, UnknownDesign, with_design};
 use bristlecone_trees::repr::{MAX_KEY, MAX_VALUE};
 use bristlecone_trees::{
-    IndexStats, InsertError, OrderedIndex, RecoveryReport, ReverseScan, UpdateError, VerifyReport,
-    Violation,
+    DurableIndex, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
+    TreeError, UpdateError, VerifyReport, Violation,
 };
 use std::fmt::Display;
 use std::fs;
@@ -33,26 +31,87 @@ pub const KEY_MOST: usize = MAX_KEY;
 /// Most bytes a value may have.
 pub const VALUE_MOST: usize = MAX_VALUE;
 
-type Tree<const BLOCKS: usize> = LbTree<[u8], [u8], Auto, BLOCKS>;
+/// What a scan calls for each pair.
+type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
-/// The tree of any node size.
-enum AnyTree {
-    B256(Tree<1>),
-    B512(Tree<2>),
-    B768(Tree<3>),
-    B1024(Tree<4>),
+/// An index of byte strings, of any design. As [`DurableIndex`].
+trait AnyIndex: Send + Sync {
+    fn recovery(&self) -> &RecoveryReport;
+    fn stats(&self) -> IndexStats;
+    fn verify(&self) -> Result<VerifyReport, Violation>;
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>>;
+    fn upsert(&self, key: &[u8], value: &[u8]) -> Result<bool, InsertError>;
+    fn update(&self, key: &[u8], value: &[u8]) -> Result<(), UpdateError>;
+    fn remove(&self, key: &[u8]) -> Result<bool, RemoveError>;
+    fn multi_insert(&self, pairs: &[(&[u8], &[u8])], out: &mut Vec<Result<(), InsertError>>);
+    fn scan(&self, range: Bounds<'_>, visit: Visit<'_>);
+    fn scan_reverse(&self, range: Bounds<'_>, visit: Visit<'_>);
+    fn close(self: Box<Self>) -> Result<(), CommitError>;
 }
 
-/// Runs `$body` with `$tree` bound to the tree, whatever its node size.
-macro_rules! each {
-    ($any:expr, $tree:ident => $body:expr) => {
-        match $any {
-            AnyTree::B256($tree) => $body,
-            AnyTree::B512($tree) => $body,
-            AnyTree::B768($tree) => $body,
-            AnyTree::B1024($tree) => $body,
-        }
-    };
+impl<I: DurableIndex<[u8], [u8], Auto>> AnyIndex for I {
+    fn recovery(&self) -> &RecoveryReport {
+        DurableIndex::recovery(self)
+    }
+
+    fn stats(&self) -> IndexStats {
+        OrderedIndex::stats(self)
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        OrderedIndex::verify(self)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        OrderedIndex::get(self, key)
+    }
+
+    fn upsert(&self, key: &[u8], value: &[u8]) -> Result<bool, InsertError> {
+        OrderedIndex::upsert(self, key, value)
+    }
+
+    fn update(&self, key: &[u8], value: &[u8]) -> Result<(), UpdateError> {
+        OrderedIndex::update(self, key, value)
+    }
+
+    fn remove(&self, key: &[u8]) -> Result<bool, RemoveError> {
+        OrderedIndex::remove(self, key)
+    }
+
+    fn multi_insert(&self, pairs: &[(&[u8], &[u8])], out: &mut Vec<Result<(), InsertError>>) {
+        OrderedIndex::multi_insert(self, pairs, out);
+    }
+
+    fn scan(&self, range: Bounds<'_>, visit: Visit<'_>) {
+        OrderedIndex::scan(self, range, visit);
+    }
+
+    fn scan_reverse(&self, range: Bounds<'_>, visit: Visit<'_>) {
+        ReverseScan::scan_reverse(self, range, visit);
+    }
+
+    fn close(self: Box<Self>) -> Result<(), CommitError> {
+        DurableIndex::close(*self)
+    }
+}
+
+/// Makes the chosen design's index in a pool, or opens it.
+struct Root<'a> {
+    pool: &'a Arc<Pool<Auto>>,
+    make: bool,
+}
+
+impl Task for Root<'_> {
+    type Output = Result<Box<dyn AnyIndex>, TreeError>;
+
+    fn run<D: Design>(self, design: D) -> Self::Output {
+        let index = if self.make {
+            design.create::<[u8], [u8], _>(self.pool, ROOT)
+        } else {
+            design.open::<[u8], [u8], _>(self.pool, ROOT)
+        };
+        Ok(Box::new(index?))
+    }
 }
 
 /// How to open a pool.
@@ -118,43 +177,34 @@ pub enum Written {
 pub struct Store {
     path: PathBuf,
     // Before the pool, so that it is dropped first.
-    tree: AnyTree,
+    index: Box<dyn AnyIndex>,
     pool: Arc<Pool<Auto>>,
+    design: &'static DesignInfo,
     node_bytes: u32,
 }
 
 impl Store {
-    /// Makes a pool with an empty index of `node_bytes` per leaf.
-    pub fn create(path: &Path, how: How, node_bytes: u32) -> Outcome<Self> {
+    /// Makes a pool with an empty index of the chosen design.
+    pub fn create(path: &Path, how: How, choice: &Choice<'_>) -> Outcome<Self> {
+        let unknown = |e: UnknownDesign| Failure::Usage(e.to_string());
+        let (design, node_bytes) = choice.resolve().map_err(unknown)?;
         let pool = Pool::create(path, &how.options(Access::Create)).map_err(plain)?;
-        let options = LbOptions::default();
-        let named = |e: &dyn Display| {
+        let root = Root {
+            pool: &pool,
+            make: true,
+        };
+        let index = with_design(choice, root).map_err(unknown)?.map_err(|e| {
             // A pool without its index is of no use to anyone. (A device stays.)
             if path.is_file() {
                 let _ = std::fs::remove_file(path);
             }
             Failure::new(format!("{}: {e}", path.display()))
-        };
-        macro_rules! tree {
-            ($variant:ident) => {
-                AnyTree::$variant(LbTree::create(&pool, ROOT, &options).map_err(|e| named(&e))?)
-            };
-        }
-        let tree = match node_bytes {
-            256 => tree!(B256),
-            512 => tree!(B512),
-            768 => tree!(B768),
-            1024 => tree!(B1024),
-            other => {
-                return Err(Failure::Usage(format!(
-                    "node size {other}: there are 256, 512, 768 and 1024"
-                )));
-            }
-        };
+        })?;
         Ok(Self {
             path: path.to_path_buf(),
-            tree,
+            index,
             pool,
+            design,
             node_bytes,
         })
     }
@@ -185,36 +235,42 @@ impl Store {
             return Err(named(&format_args!("no root named \"{ROOT}\": {there}")));
         };
         let kind = &root.kind;
-        if kind.design != "lbtree" || kind.keys != DataKind::Bytes || kind.values != DataKind::Bytes
-        {
+        if kind.keys != DataKind::Bytes || kind.values != DataKind::Bytes {
             return Err(named(&format_args!(
-                "root \"{ROOT}\" is {kind}; this command works on an lbtree of bytes to bytes"
+                "root \"{ROOT}\" is {kind}; this command works on an index of bytes to bytes"
             )));
         }
-        let options = LbOptions::default();
-        let node_bytes = kind.node_bytes;
-        macro_rules! tree {
-            ($variant:ident) => {
-                AnyTree::$variant(LbTree::open(&pool, ROOT, &options).map_err(|e| named(&e))?)
-            };
-        }
-        let tree = match node_bytes {
-            256 => tree!(B256),
-            512 => tree!(B512),
-            768 => tree!(B768),
-            1024 => tree!(B1024),
-            other => {
-                return Err(named(&format_args!(
-                    "corrupt: root \"{ROOT}\" claims nodes of {other} bytes; there are 256, 512, 768 and 1024"
-                )));
-            }
+        let choice = Choice {
+            node_bytes: Some(kind.node_bytes),
+            ..Choice::of(&kind.design)
         };
+        let unknown = |e: UnknownDesign| {
+            named(&match e {
+                UnknownDesign::NodeBytes { .. } => {
+                    format!("corrupt: root \"{ROOT}\" is {kind}, but {e}")
+                }
+                UnknownDesign::Name(_) => format!("root \"{ROOT}\" is {kind}, and {e}"),
+            })
+        };
+        let (design, node_bytes) = choice.resolve().map_err(unknown)?;
+        let root = Root {
+            pool: &pool,
+            make: false,
+        };
+        let index = with_design(&choice, root).map_err(unknown)?;
+        let index = index.map_err(|e| named(&e))?;
         Ok(Self {
             path: path.to_path_buf(),
-            tree,
+            index,
             pool,
+            design,
             node_bytes,
         })
+    }
+
+    /// The index's design.
+    pub fn design(&self) -> &'static DesignInfo {
+        self.design
     }
 
     /// Bytes in a leaf.
@@ -229,33 +285,34 @@ impl Store {
 
     /// What opening the index did.
     pub fn recovery(&self) -> RecoveryReport {
-        each!(&self.tree, t => t.recovery().clone())
+        self.index.recovery().clone()
     }
 
     /// Shape and size of the index.
     pub fn stats(&self) -> IndexStats {
-        each!(&self.tree, t => OrderedIndex::stats(t))
+        self.index.stats()
     }
 
     /// Checks every invariant.
     pub fn verify(&self) -> Result<VerifyReport, Violation> {
-        each!(&self.tree, t => OrderedIndex::verify(t))
+        self.index.verify()
     }
 
     /// The value of `key`.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        each!(&self.tree, t => OrderedIndex::get(t, key))
+        self.index.get(key)
     }
 
     /// Stores `value` under `key`; true if the key was there.
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Outcome<bool> {
-        each!(&self.tree, t => OrderedIndex::upsert(t, key, value))
+        self.index
+            .upsert(key, value)
             .map_err(|e| self.refused(key, &e))
     }
 
     /// Replaces the value of `key`; false, with nothing changed, if it was not there.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Outcome<bool> {
-        match each!(&self.tree, t => OrderedIndex::update(t, key, value)) {
+        match self.index.update(key, value) {
             Ok(()) => Ok(true),
             Err(UpdateError::NotFound) => Ok(false),
             Err(e) => Err(self.refused(key, &e)),
@@ -264,16 +321,20 @@ impl Store {
 
     /// Removes `key`; true if it was there.
     pub fn remove(&self, key: &[u8]) -> Outcome<bool> {
-        each!(&self.tree, t => OrderedIndex::remove(t, key)).map_err(|e| self.refused(key, &e))
+        self.index.remove(key).map_err(|e| self.refused(key, &e))
     }
 
     /// Inserts pairs, in one batch; one result per pair, in order.
     pub fn multi_insert<K, V>(&self, pairs: &[(K, V)], out: &mut Vec<Result<(), InsertError>>)
     where
-        K: std::borrow::Borrow<[u8]>,
-        V: std::borrow::Borrow<[u8]>,
+        K: AsRef<[u8]>,
+        V: AsRef<[u8]>,
     {
-        each!(&self.tree, t => OrderedIndex::multi_insert(t, pairs, out));
+        let pairs: Vec<_> = pairs
+            .iter()
+            .map(|(k, v)| (k.as_ref(), v.as_ref()))
+            .collect();
+        self.index.multi_insert(&pairs, out);
     }
 
     /// Stores pairs of distinct keys, in one batch where they are new; one result per pair, in
@@ -344,9 +405,9 @@ impl Store {
         }
         let bounds = range.bounds();
         if reverse {
-            each!(&self.tree, t => ReverseScan::scan_reverse(t, bounds, &mut visit));
+            self.index.scan_reverse(bounds, &mut visit);
         } else {
-            each!(&self.tree, t => OrderedIndex::scan(t, bounds, &mut visit));
+            self.index.scan(bounds, &mut visit);
         }
     }
 
@@ -363,9 +424,9 @@ impl Store {
     /// Closes the pool cleanly.
     pub fn close(self) -> Outcome {
         let Self {
-            path, tree, pool, ..
+            path, index, pool, ..
         } = self;
-        let closed = each!(tree, t => t.close());
+        let closed = index.close();
         drop(pool);
         closed.map_err(|e| Failure::new(format!("{}: closing: {e}", path.display())))
     }
@@ -387,6 +448,9 @@ impl Store {
 fn plain(error: impl Display) -> Failure {
     Failure::new(error.to_string())
 }
+
+/// The ends of a range of keys.
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// A range of keys.
 #[derive(Clone, Debug)]
@@ -427,7 +491,7 @@ impl Range {
         }
     }
 
-    fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    fn bounds(&self) -> Bounds<'_> {
         (
             self.from.as_ref().map(Vec::as_slice),
             self.to.as_ref().map(Vec::as_slice),

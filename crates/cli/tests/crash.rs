@@ -195,7 +195,7 @@ fn a_crash_in_recovery_is_replayed() {
 #[test]
 fn mutants_report_every_field() {
     let b = Bench::new();
-    let args = "--index reference-array --mutants --ops 16 --budget 5 --json";
+    let args = "--index reference-array --mutants --ops 16 --budget 60 --json";
     let args: Vec<&str> = args.split(' ').collect();
     let ran = crash(&b, &args).ok();
     let report = ran.json();
@@ -203,7 +203,7 @@ fn mutants_report_every_field() {
     assert_eq!(report["model"], "x86-tso");
     let (sites, killed) = (report["sites"].as_u64(), report["killed"].as_u64());
     assert!(sites > Some(3) && killed >= sites, "{report}");
-    for list in ["survivors", "waste"] {
+    for list in ["survivors", "undecided", "waste"] {
         assert_eq!(report[list].as_array().map(Vec::len), Some(0), "{report}");
     }
     assert!(

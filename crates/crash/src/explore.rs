@@ -41,6 +41,9 @@ pub struct Options {
     pub model: Model,
     /// Crashes in recovery too.
     pub nested: bool,
+    /// Of crashes in recovery, only see which sites recovery has: those of one in `thorough_every` images,
+    /// which is not checked further.
+    pub survey: bool,
     /// Images per crash point up to which all are enumerated.
     pub bound: usize,
     /// Random images of a crash point that has more.
@@ -50,6 +53,8 @@ pub struct Options {
     pub thorough_every: u64,
     /// Threads that explore.
     pub workers: usize,
+    /// Images after which a worker stops.
+    pub most: u64,
     /// When to stop.
     pub deadline: Option<Instant>,
     /// Stop at the first violation.
@@ -65,10 +70,12 @@ impl Options {
         Self {
             model,
             nested: false,
+            survey: false,
             bound: 1000,
             samples: 64,
             thorough_every: 40,
             workers: 1,
+            most: u64::MAX,
             deadline: None,
             stop_at_first: false,
             mutation: Mutation::default(),
@@ -138,7 +145,7 @@ pub struct Totals {
     pub progress_failures: u64,
     /// The first violations (a few per worker).
     pub found: Vec<Violation>,
-    /// The deadline came first.
+    /// The deadline, or the most images, came first.
     pub cut_short: bool,
     /// Crash points of the recoveries whose own crashes were explored.
     pub nested_points: u64,
@@ -466,7 +473,9 @@ impl<'a> Worker<'a> {
             // ORDERING: Relaxed (both); a hint to stop early.
             self.stop.store(true, Ordering::Relaxed);
         }
-        if self.options.deadline.is_some_and(|at| Instant::now() > at) {
+        if self.totals.images >= self.options.most
+            || self.options.deadline.is_some_and(|at| Instant::now() > at)
+        {
             self.totals.cut_short = true;
             self.stop.store(true, Ordering::Relaxed);
         }
@@ -534,7 +543,7 @@ impl<'a> Worker<'a> {
         // Images of crashes in recovery do not count, or their number would decide which come next.
         let outer = self.totals.images - self.totals.nested_images;
         let thorough = outer.is_multiple_of(self.options.thorough_every.max(1));
-        let result = self.check(&crash.expected, thorough);
+        let result = self.check(&crash.expected, thorough && !self.options.survey);
         self.totals.images += 1;
         match result {
             Err(fault) => {
@@ -542,7 +551,7 @@ impl<'a> Worker<'a> {
                 let violation = self.violation(crash, fault, point, None);
                 self.totals.count(violation);
             }
-            Ok(()) if thorough && self.options.nested => {
+            Ok(()) if thorough && (self.options.nested || self.options.survey) => {
                 let decisions = sim.decisions(start);
                 sim.roll_back(opened);
                 let same = sim.impose(&decisions);

@@ -8,6 +8,7 @@
 //! | [`record`] | running a workload once; its trace is what is explored |
 //! | [`explore`] | every crash point of a trace, every image that a model allows there |
 //! | [`campaign`] | many workloads, until a budget is spent; shrinking; replay |
+//! | [`rng`] | random numbers that a seed determines |
 //! | [`token`] | one line that names an image exactly |
 //! | [`mutants`] | what the explorer notices when a flush or fence is missing |
 //! | [`concurrent`] | threads under a deterministic scheduler, and crashes of them |
@@ -22,6 +23,7 @@ pub mod mutants;
 pub mod oracle;
 mod quiet;
 pub mod record;
+pub mod rng;
 pub mod subject;
 pub mod subjects;
 pub mod token;

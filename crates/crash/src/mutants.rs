@@ -13,9 +13,9 @@
 //! nothing to wait for.
 
 use crate::concurrent::{self, ConcurrentOptions};
-use crate::explore::{Options, Violation, explore};
+use crate::explore::{Options, Totals, Violation, explore};
 use crate::record::{Mutation, Recording, record};
-use crate::subject::Subject;
+use crate::subject::{Fault, Subject};
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, EventKind, Model, Site, SiteKind, line_of};
 use bristlecone_pmem::sync::lock;
@@ -27,6 +27,13 @@ use std::time::{Duration, Instant};
 
 /// Further seeds that a mutant is tried on which the given ones do not notice.
 const MORE_SEEDS: usize = 40;
+/// Images of each workload whose recoveries are searched for sites of their own.
+const SURVEYED: u64 = 5_000;
+/// Schedules of threads that a mutant is tried with which nothing else notices.
+const SCHEDULES: u64 = 2_000;
+
+/// The usual patience, in images.
+pub const PATIENCE: u64 = 40_000;
 
 /// How mutants are explored.
 #[derive(Clone, Debug)]
@@ -41,8 +48,11 @@ pub struct MutantOptions {
     pub seeds: Vec<u64>,
     /// Threads.
     pub workers: usize,
-    /// Most time for one mutant that nothing notices.
-    pub patience: Duration,
+    /// Images after which a site that nothing has noticed the loss of counts as not needed; an ordering
+    /// after a quarter. What comes of a mutant does not depend on the machine's speed.
+    pub patience: u64,
+    /// Time after which a mutant that still has images to try is given up as undecided.
+    pub limit: Duration,
 }
 
 /// A mutant: what is changed.
@@ -111,8 +121,12 @@ pub struct MutantReport {
     pub waste: Vec<Waste>,
     /// Sites that did nothing some of the time.
     pub partly_wasted: Vec<Waste>,
+    /// Mutants that nothing noticed before their time was up.
+    pub undecided: Vec<Mutant>,
     /// Images recovered.
     pub images: u64,
+    /// The most that one mutant took which was noticed.
+    pub hardest: u64,
 }
 
 fn place(at: &'static Location<'static>) -> Place {
@@ -141,21 +155,28 @@ struct Recorded {
     sites: BTreeSet<Site>,
 }
 
-fn record_all(
-    subject: &dyn Subject,
-    options: &MutantOptions,
-) -> Result<Vec<Recorded>, crate::subject::Fault> {
+impl Recorded {
+    fn new(
+        subject: &dyn Subject,
+        kind: Kind,
+        options: &MutantOptions,
+        seed: u64,
+    ) -> Result<Self, Fault> {
+        let workload = Workload::generate(kind, options.ops, seed, subject);
+        let recording = record(subject, &workload, &Mutation::default())?;
+        Ok(Self {
+            sites: sites_of(&recording.events),
+            workload,
+            recording,
+        })
+    }
+}
+
+fn record_all(subject: &dyn Subject, options: &MutantOptions) -> Result<Vec<Recorded>, Fault> {
     let mut recorded = Vec::new();
     for seed in &options.seeds {
         for kind in &options.kinds {
-            let workload = Workload::generate(*kind, options.ops, *seed, subject);
-            let recording = record(subject, &workload, &Mutation::default())?;
-            let sites = sites_of(&recording.events);
-            recorded.push(Recorded {
-                workload,
-                recording,
-                sites,
-            });
+            recorded.push(Recorded::new(subject, *kind, options, *seed)?);
         }
     }
     Ok(recorded)
@@ -172,26 +193,31 @@ pub fn mutants(
     companions: &[Arc<dyn Subject>],
     options: &MutantOptions,
     seen: &(dyn Fn(usize, usize) + Sync),
-) -> Result<MutantReport, crate::subject::Fault> {
+) -> Result<MutantReport, Fault> {
     let recorded = record_all(subject, options)?;
     let mut report = MutantReport::default();
     let mut sites: BTreeSet<Site> = recorded.iter().flat_map(|r| &r.sites).copied().collect();
     // Recovery has sites of its own, some of which only certain images reach.
-    for r in &recorded {
-        let mut quick = Options::new(options.model);
-        quick.nested = true;
-        quick.bound = 24;
-        quick.samples = 0;
-        quick.thorough_every = 3;
-        quick.deadline = Some(Instant::now() + options.patience / 4);
-        quick.stop_at_first = true;
+    let recoveries = Mutex::new(Totals::default());
+    parallel(&recorded, options.workers, |r| {
+        let quick = Options {
+            survey: true,
+            bound: 24,
+            samples: 0,
+            thorough_every: 2,
+            most: SURVEYED,
+            stop_at_first: true,
+            ..Options::new(options.model)
+        };
         let totals = explore(subject, &r.recording, &quick, &|_| {});
-        report.images += totals.images;
-        sites.extend(totals.recovery_sites);
-        if let Some(violation) = totals.found.first() {
-            return Err(violation.fault.clone());
-        }
+        lock(&recoveries).add(totals);
+    });
+    let recoveries = (recoveries.into_inner()).unwrap_or_else(PoisonError::into_inner);
+    if let Some(violation) = recoveries.found.into_iter().next() {
+        return Err(violation.fault);
     }
+    report.images += recoveries.images;
+    sites.extend(recoveries.recovery_sites);
     sites.retain(|site| match options.model {
         Model::X86Tso => site.kind != SiteKind::StoreFence,
         Model::ArmV8 => true,
@@ -215,8 +241,12 @@ pub fn mutants(
         let mut report = lock(&results);
         report.images += fate.images;
         match fate.outcome {
-            Outcome::Killed(violation) => report.killed.push((*mutant, *violation)),
+            Outcome::Killed(violation) => {
+                report.hardest = report.hardest.max(fate.images);
+                report.killed.push((*mutant, *violation));
+            }
             Outcome::FailedLive => report.failed_live.push(*mutant),
+            Outcome::Undecided => report.undecided.push(*mutant),
             Outcome::Survived => match mutant {
                 Mutant::Off(_) => report.survivors.push(*mutant),
                 _ => report.independent.push(*mutant),
@@ -225,23 +255,26 @@ pub fn mutants(
         let done = report.killed.len()
             + report.failed_live.len()
             + report.survivors.len()
-            + report.independent.len();
+            + report.independent.len()
+            + report.undecided.len();
         seen(done, todo.len());
     });
-    try_elsewhere(subject, companions, options, &results);
+    try_elsewhere(subject, companions, options, &recorded, &results);
     let mut report = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.killed.sort_by_key(|(mutant, _)| *mutant);
     report.failed_live.sort();
     report.survivors.sort();
     report.independent.sort();
+    report.undecided.sort();
     Ok(report)
 }
 
-/// Tries the survivors on other subjects, then with threads.
+/// Tries the sites that nothing missed on other subjects, then with threads.
 fn try_elsewhere(
     subject: &dyn Subject,
     companions: &[Arc<dyn Subject>],
     options: &MutantOptions,
+    recorded: &[Recorded],
     results: &Mutex<MutantReport>,
 ) {
     let others = || companions.iter().filter(|c| c.name() != subject.name());
@@ -250,13 +283,18 @@ fn try_elsewhere(
             Mutant::Off(site) => Some(*site),
             _ => None,
         };
-        lock(results).survivors.iter().filter_map(off).collect()
+        let report = lock(results);
+        let left = report.survivors.iter().chain(&report.undecided);
+        left.filter_map(off).collect()
     };
     let killed = |site: Site, by: String| {
         let mut report = lock(results);
         report.survivors.retain(|m| *m != Mutant::Off(site));
+        report.undecided.retain(|m| *m != Mutant::Off(site));
         report.killed_elsewhere.push((Mutant::Off(site), by));
     };
+    // What only recovery reaches here may be anywhere in the others.
+    let only_recovery = |site: &Site| !recorded.iter().any(|r| r.sites.contains(site));
     for other in others() {
         let survivors = left();
         if survivors.is_empty() {
@@ -267,12 +305,12 @@ fn try_elsewhere(
         };
         let reached: Vec<Site> = survivors
             .into_iter()
-            .filter(|site| recorded.iter().any(|r| r.sites.contains(site)))
+            .filter(|site| only_recovery(site) || recorded.iter().any(|r| r.sites.contains(site)))
             .collect();
         parallel(&reached, options.workers, |site| {
             let fate = try_mutant(&**other, options, &recorded, Mutant::Off(*site));
             lock(results).images += fate.images;
-            if !matches!(fate.outcome, Outcome::Survived) {
+            if matches!(fate.outcome, Outcome::Killed(_) | Outcome::FailedLive) {
                 killed(*site, other.name());
             }
         });
@@ -282,7 +320,8 @@ fn try_elsewhere(
         parallel(&left(), options.workers, |site| {
             let concurrent = ConcurrentOptions {
                 off: vec![*site],
-                budget: Some(options.patience),
+                schedules: SCHEDULES,
+                budget: Some(options.limit),
                 stop_at_first: true,
                 model: options.model,
                 ..ConcurrentOptions::default()
@@ -300,11 +339,82 @@ enum Outcome {
     Killed(Box<Violation>),
     FailedLive,
     Survived,
+    Undecided,
 }
 
 struct Fate {
     outcome: Outcome,
     images: u64,
+}
+
+/// How a mutant is explored on one workload.
+#[derive(Clone, Copy)]
+struct Depth {
+    bound: usize,
+    thorough_every: u64,
+    nested: bool,
+}
+
+/// What most mutants are noticed by.
+const QUICK: Depth = Depth {
+    bound: 200,
+    thorough_every: 60,
+    nested: false,
+};
+/// Crashes in recovery included.
+const THOROUGH: Depth = Depth {
+    bound: 400,
+    thorough_every: 3,
+    nested: true,
+};
+
+/// One mutant's trials.
+struct Trial<'a> {
+    subject: &'a dyn Subject,
+    options: &'a MutantOptions,
+    mutant: Mutant,
+    until: Instant,
+    images: u64,
+}
+
+impl Trial<'_> {
+    /// Explores `r`, mutated, until `most` images are spent in all.
+    fn explore(&mut self, r: &Recorded, depth: Depth, most: u64) -> Option<Outcome> {
+        if self.images >= most {
+            return None;
+        }
+        if Instant::now() > self.until {
+            return Some(Outcome::Undecided);
+        }
+        let (recording, mutation) = match self.mutant {
+            Mutant::Off(site) => {
+                let mutation = Mutation {
+                    off: vec![site],
+                    planted: None,
+                };
+                match record(self.subject, &r.workload, &mutation) {
+                    Ok(recording) => (recording, mutation),
+                    Err(_) => return Some(Outcome::FailedLive),
+                }
+            }
+            ordering => (reordered(&r.recording, ordering)?, Mutation::default()),
+        };
+        let explored = Options {
+            nested: depth.nested,
+            bound: depth.bound,
+            samples: 16,
+            thorough_every: depth.thorough_every,
+            most: most - self.images,
+            deadline: Some(self.until),
+            stop_at_first: true,
+            mutation,
+            ..Options::new(self.options.model)
+        };
+        let totals = explore(self.subject, &recording, &explored, &|_| {});
+        self.images += totals.images;
+        let violation = totals.found.into_iter().next()?;
+        Some(Outcome::Killed(Box::new(violation)))
+    }
 }
 
 fn try_mutant(
@@ -318,79 +428,61 @@ fn try_mutant(
         // Many of these are independent, and the others are noticed soon.
         Mutant::EarlyPublish(..) | Mutant::Swap(..) => options.patience / 4,
     };
-    let until = Instant::now() + patience;
-    let mut images = 0;
-    // First where the mutant is at work, quickly; then thoroughly, crashes in recovery included.
-    let mut order: Vec<&Recorded> = recorded.iter().collect();
-    order.sort_by_key(|r| !at_work(r, mutant));
-    let mut fate = |r: &Recorded, bound, thorough_every, nested| {
-        let (recording, mutation) = match mutant {
-            Mutant::Off(site) => {
-                let mutation = Mutation {
-                    off: vec![site],
-                    planted: None,
-                };
-                match record(subject, &r.workload, &mutation) {
-                    Ok(recording) => (recording, mutation),
-                    Err(_) => return Some(Outcome::FailedLive),
-                }
-            }
-            ordering => (reordered(&r.recording, ordering)?, Mutation::default()),
-        };
-        let explored = Options {
-            nested,
-            bound,
-            samples: 16,
-            thorough_every,
-            deadline: Some(until),
-            stop_at_first: true,
-            mutation,
-            ..Options::new(options.model)
-        };
-        let totals = explore(subject, &recording, &explored, &|_| {});
-        images += totals.images;
-        let violation = totals.found.into_iter().next()?;
-        Some(Outcome::Killed(Box::new(violation)))
+    let mut trial = Trial {
+        subject,
+        options,
+        mutant,
+        until: Instant::now() + options.limit,
+        images: 0,
     };
+    let here: Vec<&Recorded> = recorded.iter().filter(|r| at_work(r, mutant)).collect();
     let outcome = (|| {
-        for r in &order {
-            let killed = fate(r, 200, 60, false);
-            if killed.is_some() || Instant::now() > until {
-                return killed;
+        // First where the mutant is at work, quickly, then in workloads that no one else needs.
+        for r in &here {
+            if let Some(outcome) = trial.explore(r, QUICK, patience / 2) {
+                return Some(outcome);
             }
         }
-        // Then workloads that no one else needs, for half of the time.
-        let reached = recorded.iter().any(|r| at_work(r, mutant));
         let first = options.seeds.iter().max().map_or(0, |seed| seed + 1);
-        let more = (first..).take(if reached { MORE_SEEDS } else { 0 });
-        'more: for seed in more {
+        for seed in (first..).take(if here.is_empty() { 0 } else { MORE_SEEDS }) {
             for kind in &options.kinds {
-                let workload = Workload::generate(*kind, options.ops, seed, subject);
-                let recording = record(subject, &workload, &Mutation::default()).ok()?;
-                let r = Recorded {
-                    sites: sites_of(&recording.events),
-                    workload,
-                    recording,
-                };
-                if at_work(&r, mutant) {
-                    let killed = fate(&r, 200, 60, false);
-                    if killed.is_some() {
-                        return killed;
-                    }
+                if trial.images >= patience / 2 {
+                    break;
                 }
-                if Instant::now() + patience / 2 > until {
-                    break 'more;
+                let r = Recorded::new(subject, *kind, options, seed).ok()?;
+                if at_work(&r, mutant)
+                    && let Some(outcome) = trial.explore(&r, QUICK, patience / 2)
+                {
+                    return Some(outcome);
                 }
             }
         }
-        order.iter().find_map(|r| {
-            let over = Instant::now() > until;
-            if over { None } else { fate(r, 400, 3, true) }
-        })
+        // Then thoroughly: an equal share of what is left for each workload.
+        let thorough: Vec<&Recorded> = if here.is_empty() {
+            recorded.iter().collect()
+        } else {
+            here
+        };
+        let n = thorough.len() as u64;
+        for (i, r) in thorough.into_iter().enumerate() {
+            let share = patience.saturating_sub(trial.images) / (n - i as u64);
+            let most = trial.images + share;
+            if let Some(outcome) = trial.explore(r, THOROUGH, most) {
+                return Some(outcome);
+            }
+        }
+        None
     })();
+    let late = || Instant::now() > trial.until;
     Fate {
-        outcome: outcome.unwrap_or(Outcome::Survived),
-        images,
+        outcome: outcome.unwrap_or_else(|| {
+            if late() {
+                Outcome::Undecided
+            } else {
+                Outcome::Survived
+            }
+        }),
+        images: trial.images,
     }
 }
 

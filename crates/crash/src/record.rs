@@ -2,6 +2,7 @@
 
 use crate::quiet::{self, Caught};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
+use crate::subjects::batch_keys;
 use crate::workload::Workload;
 use bristlecone_pmem::media::sim::{Event, Simulation, Site};
 use std::collections::BTreeMap;
@@ -107,8 +108,8 @@ pub fn model(map: &mut BTreeMap<u64, u64>, op: &Op) -> Reply {
             count,
             value,
         } => {
-            for i in 0..count {
-                map.entry(first + i * step).or_insert(value);
+            for key in batch_keys(first, step, count) {
+                map.entry(key).or_insert(value);
             }
         }
         Op::Reopen | Op::Compact => {}

@@ -108,6 +108,16 @@ impl Fault {
             what: what.into(),
         }
     }
+
+    /// What a structure's own check found: a leak, or else something broken.
+    pub fn broken(what: impl Into<String>, leak: bool) -> Self {
+        let kind = if leak {
+            FaultKind::Leak
+        } else {
+            FaultKind::Structure
+        };
+        Self::new(kind, what)
+    }
 }
 
 impl fmt::Display for Fault {

@@ -1,33 +1,8 @@
 //! Workloads: short lists of operations that bring a structure to where its crash states are interesting.
 
+use crate::rng::Rng;
 use crate::subject::{Op, Subject};
 use std::fmt;
-
-/// A small generator (splitmix64), so that a seed means the same on every machine and version.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// The generator of a seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self(seed ^ 0x5DEE_CE66_D1CE_4E5B)
-    }
-
-    /// The next number.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    /// A number below `n` (which is not 0).
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next_u64() % n.max(1)
-    }
-}
 
 /// Which kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -204,9 +179,7 @@ impl Workload {
                     keys.rotate_left(rng.below(n) as usize);
                     keys.truncate(ops);
                 } else {
-                    for i in (1..keys.len()).rev() {
-                        keys.swap(i, rng.below(i as u64 + 1) as usize);
-                    }
+                    rng.shuffle(&mut keys);
                 }
                 w.ops.extend(keys.into_iter().map(Op::Remove));
                 while w.ops.len() < ops {
@@ -233,8 +206,8 @@ impl Workload {
                     w.setup.push(Op::Upsert((i * step).min(most), i));
                 }
                 for _ in 0..ops {
-                    let k = ends[rng.below(ends.len() as u64) as usize];
-                    let v = [0, 1, value(&mut rng)][rng.below(3) as usize];
+                    let k = ends[rng.index(ends.len())];
+                    let v = [0, 1, value(&mut rng)][rng.index(3)];
                     w.ops.push(match rng.below(8) {
                         0..4 => Op::Upsert(k, v),
                         4 => Op::Insert(key(&mut rng), v),
@@ -316,6 +289,7 @@ impl Workload {
 mod tests {
     use super::*;
     use crate::subject::{Fault, Live, Opened};
+    use crate::subjects::batch_keys;
 
     struct Numbers(u64);
 
@@ -344,7 +318,7 @@ mod tests {
             }
             Op::Batch {
                 first, step, count, ..
-            } => (0..count).map(|i| first + i * step).collect(),
+            } => batch_keys(first, step, count).collect(),
             Op::Reopen | Op::Compact => Vec::new(),
         }
     }

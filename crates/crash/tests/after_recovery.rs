@@ -1,4 +1,4 @@
-//! What a recovery does not make durable may matter only after a later operation.
+//! What a recovery does not make durable may matter only after a later operation; and what it must not read.
 
 use bristlecone_crash::explore::{Options, explore, replay};
 use bristlecone_crash::record::{Mutation, record};
@@ -14,18 +14,22 @@ use std::sync::atomic::Ordering;
 const VALUE: usize = 0;
 const LOGGED: usize = 8;
 const LOG: usize = 16;
+/// Bytes of the medium. The simulation's buffer is longer.
+const BYTES: usize = 256;
 
 /// One value. An update goes through a redo log, an upsert straight to its place.
 struct Cell {
     /// Recovery persists that the log counts no more.
     right: bool,
+    /// Recovery from an update reads past the end of what was made.
+    strays: bool,
 }
 
 struct LiveCell(Sim);
 
 impl LiveCell {
     fn word(&self, at: usize) -> &PWord {
-        // SAFETY: 1. inside the buffer (`create` makes 256 bytes) and 8-aligned; 2. all access is
+        // SAFETY: 1. inside the buffer (longer than `BYTES`) and 8-aligned; 2. all access is
         // atomic; 3. the medium keeps the buffer.
         unsafe { &*self.0.base().cast::<PWord>().add(at) }
     }
@@ -89,13 +93,17 @@ impl Subject for Cell {
             ..MediaOptions::default()
         };
         Ok(Box::new(LiveCell(
-            Sim::open(Path::new("cell"), 256, &options).unwrap(),
+            Sim::open(Path::new("cell"), BYTES as u64, &options).unwrap(),
         )))
     }
 
     fn open(&self) -> Result<Opened, Fault> {
-        let live = LiveCell(Sim::open(Path::new("cell"), 256, &MediaOptions::default()).unwrap());
+        let options = MediaOptions::default();
+        let live = LiveCell(Sim::open(Path::new("cell"), BYTES as u64, &options).unwrap());
         if live.get(LOGGED) != 0 {
+            if self.strays {
+                live.get(BYTES / 8);
+            }
             live.put(VALUE, live.get(LOG));
             if self.right {
                 live.put(LOGGED, 0);
@@ -115,17 +123,44 @@ impl Subject for Cell {
     }
 }
 
-#[test]
-fn what_recovery_does_not_persist_is_found_once_a_later_operation_is_lost() {
-    let workload = Workload {
+fn two_updates() -> Workload {
+    Workload {
         setup: vec![Op::Upsert(0, 5)],
         ops: vec![Op::Update(0, 6), Op::Update(0, 7)],
         creation: false,
         dirty: false,
+    }
+}
+
+#[test]
+fn what_recovery_reads_past_the_pools_end_is_found() {
+    let cell = Cell {
+        right: true,
+        strays: true,
     };
+    let recording = record(&cell, &two_updates(), &Mutation::default()).unwrap();
+    let totals = explore(&cell, &recording, &Options::new(Model::X86Tso), &|_| ());
+    assert!(totals.violations > 0 && totals.violations < totals.images);
+    for found in totals.found {
+        assert_eq!(found.fault.kind, FaultKind::Recovery, "{found:?}");
+        assert!(
+            found
+                .fault
+                .what
+                .contains("access to 0x100, past the pool's end at 0x100")
+        );
+    }
+}
+
+#[test]
+fn what_recovery_does_not_persist_is_found_once_a_later_operation_is_lost() {
+    let workload = two_updates();
     for model in Model::ALL {
         for right in [true, false] {
-            let cell = Cell { right };
+            let cell = Cell {
+                right,
+                strays: false,
+            };
             let recording = record(&cell, &workload, &Mutation::default()).unwrap();
             let options = |nested| Options {
                 nested,

@@ -3,8 +3,9 @@
 
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
+use bristlecone_crash::rng::Rng;
 use bristlecone_crash::subject::{Fault, Live, Op, Opened, Reply, Subject};
-use bristlecone_crash::workload::{Rng, Workload};
+use bristlecone_crash::workload::Workload;
 use bristlecone_pmem::media::sim::{Event, EventKind, Model, Pending, Simulation, Strategy};
 use bristlecone_pmem::media::{Access, MediaOptions, Sim};
 use bristlecone_pmem::{Media, PWord, PWord16};

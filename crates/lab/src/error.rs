@@ -2,6 +2,7 @@
 
 use bristlecone_peers::PeerError;
 use bristlecone_pmem::OpenError;
+use bristlecone_trees::designs::UnknownDesign;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ pub enum LabError {
         /// What it may be.
         may_be: String,
     },
+    /// There is no such design, or not in that leaf size.
+    Design(UnknownDesign),
     /// The operating system refused.
     Io {
         /// The file or directory.
@@ -102,6 +105,7 @@ impl fmt::Display for LabError {
             } => {
                 write!(f, "{name} cannot be {value:?}: it may be {may_be}")
             }
+            Self::Design(e) => write!(f, "{e}"),
             Self::Io {
                 path,
                 doing,
@@ -133,6 +137,7 @@ impl std::error::Error for LabError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io { source, .. } => Some(source),
+            Self::Design(e) => Some(e),
             Self::Open(e) => Some(e),
             Self::Index { source, .. } => Some(&**source),
             Self::Peer(e) => Some(e),
@@ -144,6 +149,12 @@ impl std::error::Error for LabError {
 impl From<OpenError> for LabError {
     fn from(e: OpenError) -> Self {
         Self::Open(e)
+    }
+}
+
+impl From<UnknownDesign> for LabError {
+    fn from(e: UnknownDesign) -> Self {
+        Self::Design(e)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Every design, medium and leaf size can be measured, and what they issue is what the paper says.
 
-use bristlecone_lab::micro::{Against, Design, MicroParams, NODE_BYTES, Op, run, scaling};
+use bristlecone_lab::micro::{Against, MicroParams, Op, run, scaling};
 use bristlecone_pmem::{Durability, MediumKind};
+use bristlecone_trees::designs::DESIGNS;
 
 fn params(keys: u64) -> MicroParams {
     MicroParams {
@@ -13,19 +14,20 @@ fn params(keys: u64) -> MicroParams {
 
 #[test]
 fn every_leaf_size_runs_every_operation() {
-    for index in Design::ALL {
-        for node_bytes in NODE_BYTES {
+    for design in DESIGNS {
+        let index = design.name;
+        for node_bytes in design.node_bytes.iter().copied() {
             let medium = MediumKind::Dram;
             let params = MicroParams {
-                index: *index,
-                node_bytes,
+                index: index.into(),
+                node_bytes: Some(node_bytes),
                 medium,
                 ..params(20_000)
             };
             let report = run(&params, &mut |_| ()).unwrap();
             assert_eq!(
                 (report.index.as_str(), report.node_bytes),
-                (index.name(), node_bytes)
+                (index, node_bytes)
             );
             assert_eq!(report.ops.0.len(), Op::ALL.len());
             for (op, figures) in &report.ops.0 {

@@ -122,9 +122,10 @@ impl<M: Media> OrderedIndex<u64, u64> for Log<M> {
 struct Pool<M, const LIES: bool>(Log<M>);
 
 impl<M: Media, const LIES: bool> Target<M> for Pool<M, LIES> {
+    type Design = ();
     type Index = Log<M>;
 
-    fn create(path: &Path, media: &MediaOptions) -> Result<Self, LabError> {
+    fn create((): &(), path: &Path, media: &MediaOptions) -> Result<Self, LabError> {
         let media = MediaOptions {
             access: Access::Create,
             reserve: 1 << 30,
@@ -138,7 +139,7 @@ impl<M: Media, const LIES: bool> Target<M> for Pool<M, LIES> {
         }))
     }
 
-    fn open(path: &Path, media: &MediaOptions) -> Result<Self, LabError> {
+    fn open((): &(), path: &Path, media: &MediaOptions) -> Result<Self, LabError> {
         let media = M::open(
             path,
             BYTES,
@@ -200,7 +201,7 @@ fn params(keys: u64) -> MicroParams {
 }
 
 fn run<M: Media>(params: &MicroParams) -> MicroReport {
-    run_on::<M, Pool<M, false>, Pool<Counting<Dram>, false>>(params, &mut |_| ()).unwrap()
+    run_on::<M, Pool<M, false>, Pool<Counting<Dram>, false>>(params, (), &mut |_| ()).unwrap()
 }
 
 #[test]
@@ -305,9 +306,14 @@ fn scaling_compares_the_same_operations() {
         ops: vec![Op::Lookup, Op::Insert],
         ..params(3_000)
     };
-    let report = scaling_on::<Dram, Pool<Dram, false>>(&params, 2, &mut |event| {
-        phases.insert(event.phase.to_owned());
-    })
+    let report = scaling_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(
+        &params,
+        (),
+        2,
+        &mut |event| {
+            phases.insert(event.phase.to_owned());
+        },
+    )
     .unwrap();
     assert_eq!(
         phases,
@@ -338,7 +344,8 @@ fn progress_reaches_the_end_of_every_phase() {
         assert!(at.0 <= event.done && event.done <= event.total);
         *at = (event.done, event.total);
     };
-    run_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(&params, &mut progress).unwrap();
+    run_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(&params, (), &mut progress)
+        .unwrap();
     assert!(last.values().all(|(done, total)| done == total), "{last:?}");
     for contender in ["lbtree", "btreemap"] {
         for op in Op::ALL {
@@ -352,8 +359,11 @@ fn progress_reaches_the_end_of_every_phase() {
 
 #[test]
 fn an_index_that_answers_wrongly_gets_no_figures() {
-    let outcome =
-        run_on::<Dram, Pool<Dram, true>, Pool<Counting<Dram>, true>>(&params(1_000), &mut |_| ());
+    let outcome = run_on::<Dram, Pool<Dram, true>, Pool<Counting<Dram>, true>>(
+        &params(1_000),
+        (),
+        &mut |_| (),
+    );
     match outcome {
         Err(LabError::WrongAnswer {
             phase, right, of, ..
@@ -372,7 +382,7 @@ fn parameters_are_refused_before_anything_is_made() {
         ..params(10)
     };
     let message =
-        run_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(&wrong, &mut |_| {
+        run_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(&wrong, (), &mut |_| {
             panic!("nothing was begun")
         })
         .unwrap_err()
@@ -389,7 +399,7 @@ fn a_peer_that_is_not_built_in_names_the_feature() {
         ..params(10)
     };
     let message =
-        run_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(&wanted, &mut |_| ())
+        run_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(&wanted, (), &mut |_| ())
             .unwrap_err()
             .to_string();
     assert!(

@@ -13,7 +13,7 @@ fn spec(device: &str, workload: Workload, threads: usize) -> RunSpec {
         .unwrap();
     RunSpec {
         index: "lbtree".into(),
-        node_bytes: 256,
+        node_bytes: Some(256),
         device,
         workload,
         threads,
@@ -85,7 +85,7 @@ fn every_design_runs_every_workload_on_every_device() {
             ] {
                 let spec = RunSpec {
                     index: index.into(),
-                    node_bytes,
+                    node_bytes: Some(node_bytes),
                     keys: 5_000,
                     ops: 500,
                     ..spec(device, workload, 2)
@@ -243,7 +243,7 @@ fn a_spec_that_makes_no_sense_is_refused_by_name_and_value() {
         ),
         (
             RunSpec {
-                node_bytes: 300,
+                node_bytes: Some(300),
                 ..good()
             },
             "the node size cannot be \"300\"",
@@ -289,7 +289,7 @@ fn a_spec_that_makes_no_sense_is_refused_by_name_and_value() {
             RunSpec {
                 keys: 200_000_000,
                 fill: 0.01,
-                node_bytes: 1024,
+                node_bytes: Some(1024),
                 ..good()
             },
             "the pool may take 381 GiB of at most 16",

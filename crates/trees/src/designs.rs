@@ -2,15 +2,19 @@
 //!
 //! Every design is a type; which one runs is decided once, here, and what is done with it
 //! ([`Task`]) is compiled for exactly that type. A new design adds an entry of [`DESIGNS`] and an arm of
-//! [`with_design`].
+//! [`with_design`]; the command line, the benchmarks, the device model and the crash explorer have it
+//! then. What they do with it is compiled once for each leaf size, so an entry has those that differ in
+//! something worth comparing.
 
 use crate::btree::{BTreeOptions, LcbTree, NODE_BYTES};
+use crate::cddstree::{CddsOptions, CddsTree};
 use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
 use crate::nvtree::{self, NvOptions, NvTree};
 use crate::repr::{KeyRepr, Repr};
+use crate::skiplist::{DividedSkipList, NvmSkipList, SkipOptions};
 use crate::unsorted::UnsortedTree;
 use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
@@ -78,6 +82,11 @@ design!(
 );
 
 design!(
+    /// CDDS-Tree.
+    Cdds, CddsOptions, CddsTree
+);
+
+design!(
     /// LCB+-Tree.
     Lcb, BTreeOptions, LcbTree
 );
@@ -95,6 +104,16 @@ design!(
 design!(
     /// wB+-Tree with leaves of `B` x 256 bytes.
     Wb<const B: usize>, LeafOptions, WbTree<B>
+);
+
+design!(
+    /// The skip list with its towers in the pool.
+    NvmSkip, SkipOptions, NvmSkipList
+);
+
+design!(
+    /// The skip list with its towers in DRAM.
+    DividedSkip, SkipOptions, DividedSkipList
 );
 
 design!(
@@ -142,6 +161,13 @@ pub const DESIGNS: &[DesignInfo] = &[
         explored_bytes: &[256, 512],
     },
     DesignInfo {
+        name: "cddstree",
+        summary: "CDDS-Tree: sorted, versioned entries; all nodes persistent, no log",
+        node_bytes: &[256, 512, 1024, 2048, 4096],
+        usual_bytes: 1024,
+        explored_bytes: &[256, 512],
+    },
+    DesignInfo {
         name: "fptree",
         summary: "FPTree: fingerprints, splits under a micro-log",
         node_bytes: BLOCKS,
@@ -154,6 +180,20 @@ pub const DESIGNS: &[DesignInfo] = &[
         node_bytes: BLOCKS,
         usual_bytes: 256,
         explored_bytes: &[256, 1024],
+    },
+    DesignInfo {
+        name: "skiplist-nvm",
+        summary: "skip list in the pool, towers included",
+        node_bytes: &[32],
+        usual_bytes: 32,
+        explored_bytes: &[],
+    },
+    DesignInfo {
+        name: "skiplist-divided",
+        summary: "skip list with its bottom list in the pool and its towers in DRAM",
+        node_bytes: &[32],
+        usual_bytes: 32,
+        explored_bytes: &[],
     },
     DesignInfo {
         name: "lcbtree",
@@ -305,6 +345,12 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        ("cddstree", node_bytes) => task.run(Cdds(CddsOptions {
+            node_bytes,
+            recovery_threads,
+        })),
+        ("skiplist-nvm", 32) => task.run(NvmSkip(SkipOptions::default())),
+        ("skiplist-divided", 32) => task.run(DividedSkip(SkipOptions::default())),
         ("fptree", 256) => task.run(Fp::<1>(leaf)),
         ("fptree", 512) => task.run(Fp::<2>(leaf)),
         ("fptree", 768) => task.run(Fp::<3>(leaf)),

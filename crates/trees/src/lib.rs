@@ -4,17 +4,20 @@
 //! | --- | --- |
 //! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`designs`] | the designs by name, for programs that let their user choose |
+//! | [`cddstree`] | CDDS-Tree |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`], [`fptree`], [`wbtree`] | LB+-Tree, FPTree, wB+-Tree |
 //! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
 //! | [`btree`], [`unsorted`] | B+-trees wholly in persistent memory: LCB+-Tree, persistent unsorted |
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
+//! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //! | [`nvtree`] | NV-Tree, with and without workload adaptivity |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
 
 pub mod btree;
+pub mod cddstree;
 pub mod central;
 pub mod designs;
 pub mod fingerprint;
@@ -26,12 +29,14 @@ pub mod leaftree;
 pub mod nvtree;
 pub mod repr;
 mod saved;
+pub mod skiplist;
 mod sync;
 pub mod unsorted;
 pub mod version_lock;
 pub mod wbtree;
 
 pub use btree::{BTreeOptions, LcbTree};
+pub use cddstree::{CddsOptions, CddsTree};
 pub use designs::Design;
 pub use fptree::FpTree;
 pub use index::{
@@ -42,6 +47,7 @@ pub use lbtree::{LbOptions, LbTree};
 pub use leaftree::LeafOptions;
 pub use nvtree::{NvOptions, NvTree};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+pub use skiplist::{DividedSkipList, NvmSkipList, SkipList, SkipOptions};
 pub use unsorted::UnsortedTree;
 pub use wbtree::WbTree;
 

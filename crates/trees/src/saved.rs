@@ -17,6 +17,8 @@ use bristlecone_pmem::{Heap, Media};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
+/// What saved marks begin with.
+const MARKS: [u8; 8] = *b"MARKS001";
 const PART_HEADER: usize = 16;
 const PART: usize = MAX_BLOCK as usize - PART_HEADER;
 
@@ -70,6 +72,39 @@ pub(crate) fn load<M: Media, R>(
     if !pm.planted("lbtree-snapshot-kept") {
         // PERSIST: (in `publish`) it no longer counts, before the index changes or its blocks are used again.
         root.word(word).publish(pm, 0);
+    }
+    loaded
+}
+
+/// Saves `counts` and the heap's marks, for designs all of whose nodes are in the pool.
+pub(crate) fn save_marks<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, counts: &[u64]) {
+    let mut payload = MARKS.to_vec();
+    for count in counts {
+        payload.extend(count.to_le_bytes());
+    }
+    heap.save_marks(&mut payload);
+    save(root, heap, word, payload);
+}
+
+/// Reads what [`save_marks`] saved and marks the heap, whose recovery has begun (and begins anew if this
+/// answers `None`).
+pub(crate) fn load_marks<M: Media, const N: usize>(
+    root: &Root<M>,
+    heap: &Heap<M>,
+    word: usize,
+) -> Option<[u64; N]> {
+    let loaded = load(root, word, |payload| {
+        let mut rest = payload.strip_prefix(&MARKS)?;
+        let mut counts = [0; N];
+        for count in &mut counts {
+            let (eight, after) = rest.split_first_chunk::<8>()?;
+            *count = u64::from_le_bytes(*eight);
+            rest = after;
+        }
+        (heap.load_marks(rest)? == rest.len()).then_some(counts)
+    });
+    if loaded.is_none() {
+        heap.begin_recovery();
     }
     loaded
 }

@@ -45,9 +45,10 @@ fn run_limits(args: &Limits) -> Outcome {
 
 fn run_micro(args: &Micro) -> Outcome {
     let defaults = MicroParams::default();
+    let choice = args.index.choice()?;
     let params = MicroParams {
-        index: args.index,
-        node_bytes: args.node_size,
+        index: choice.name.into(),
+        node_bytes: choice.node_bytes,
         keys: args.keys,
         threads: args.threads.into(),
         ops: if args.ops.is_empty() {

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome};
 use crate::progress;
 use bristlecone_crash::campaign::{self, Campaign, CampaignReport};
 use bristlecone_crash::concurrent::{self, ConcurrentOptions, MOST_OPERATIONS};
-use bristlecone_crash::mutants::{self, Mutant, MutantOptions, MutantReport, Waste};
+use bristlecone_crash::mutants::{self, Mutant, MutantOptions, MutantReport, PATIENCE, Waste};
 use bristlecone_crash::subject::FaultKind;
 use bristlecone_crash::subject::Subject;
 use bristlecone_crash::subjects;
@@ -22,6 +22,8 @@ const OPS: usize = 60;
 const OPS_OF_A_THREAD: usize = 4;
 /// Schedules of several threads, unless told.
 const SCHEDULES: u64 = 2_000;
+/// Most seconds for a mutant, unless told.
+const LIMIT: f64 = 60.0;
 
 /// What `--json` prints of an exploration.
 #[derive(Debug, Serialize)]
@@ -54,6 +56,7 @@ struct Mutated {
     orderings: usize,
     killed: usize,
     survivors: Vec<String>,
+    undecided: Vec<String>,
     waste: Vec<String>,
     images: u64,
     seconds: f64,
@@ -451,7 +454,8 @@ fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[
             kinds: kinds.to_vec(),
             seeds: (0..3).map(|i| args.seed.wrapping_add(i)).collect(),
             workers: workers(),
-            patience: Duration::from_secs_f64(args.budget.unwrap_or(5.0)),
+            patience: PATIENCE,
+            limit: Duration::from_secs_f64(args.budget.unwrap_or(LIMIT)),
         };
         let report = mutants::mutants(&**subject, &companions, &options, &|done, of| {
             bar.set_length(of as u64);
@@ -495,6 +499,9 @@ fn report_mutants(
     for mutant in &report.independent {
         eprintln!("  independent  {mutant}");
     }
+    for mutant in &report.undecided {
+        eprintln!("  undecided {mutant}: its time was up (--budget)");
+    }
     let print = |what: &str, all: &[Waste]| {
         for waste in all {
             eprintln!(
@@ -505,14 +512,25 @@ fn report_mutants(
     };
     print("wasted  ", &report.waste);
     print("sometimes wasted", &report.partly_wasted);
+    // Orderings that nothing notices are independent, no survivors.
+    let sites = |mutants: &[Mutant]| -> Vec<String> {
+        let off = |mutant: &Mutant| match mutant {
+            Mutant::Off(site) => Some(file_and_line(site)),
+            _ => None,
+        };
+        mutants.iter().filter_map(off).collect()
+    };
     let killed = report.killed.len() + report.killed_elsewhere.len() + report.failed_live.len();
     eprintln!(
-        "{} under {}: {} sites and {} orderings, {killed} mutants killed, {} survived, {} sites wasted, in {:.1} s",
+        "{} under {}: {} sites and {} orderings, {killed} mutants killed (by {} images \
+         at most), {} survived, {} undecided, {} sites wasted, in {:.1} s",
         subject.name(),
         model.name(),
         report.sites,
         report.orderings,
+        report.hardest,
         report.survivors.len(),
+        report.undecided.len(),
         report.waste.len(),
         took.as_secs_f64()
     );
@@ -522,14 +540,8 @@ fn report_mutants(
         sites: report.sites,
         orderings: report.orderings,
         killed,
-        survivors: report
-            .survivors
-            .iter()
-            .filter_map(|mutant| match mutant {
-                Mutant::Off(site) => Some(file_and_line(site)),
-                _ => None, // orderings that nothing notices are independent, no survivors
-            })
-            .collect(),
+        survivors: sites(&report.survivors),
+        undecided: sites(&report.undecided),
         waste: report
             .waste
             .iter()

@@ -8,6 +8,7 @@ use crate::failure::{Failure, Outcome};
 use crate::rows::{self, Kind, Row, RowError};
 use crate::store::{How, Range, Store};
 use crate::text::{bytes, duration, escape, grouped, program, quoted, rate, shell_path};
+use bristlecone_trees::designs::Choice;
 use rand::RngExt;
 use std::collections::HashMap;
 use std::fs;
@@ -41,7 +42,7 @@ fn show(args: &Demo, out: &mut impl Write) -> Outcome {
         "Bristlecone keeps records in key order and loses no acknowledged write.\n"
     )?;
 
-    let store = Store::create(&cities, How::durable(None), 256)?;
+    let store = Store::create(&cities, How::durable(None), &Choice::of("lbtree"))?;
     let medium = store.info().medium;
     say!(out, "1. A pool is one file: {}", cities.display())?;
     say!(
@@ -173,7 +174,7 @@ fn look_around(store: &Store, out: &mut impl Write) -> Outcome {
 /// Starts the import once more, in another process on another pool, kills it on the way, and answers
 /// the keys that it had acknowledged.
 fn kill_a_writer(pool: &Path, total: u64, out: &mut impl Write) -> Outcome<Vec<Vec<u8>>> {
-    Store::create(pool, How::durable(None), 256)?.close()?;
+    Store::create(pool, How::durable(None), &Choice::of("lbtree"))?.close()?;
     let mut child = spawn_self(|command| {
         command.arg("demo-writer").arg(pool);
     })?;

@@ -6,7 +6,7 @@ use crate::progress;
 use crate::store::{How, Store};
 use crate::text::{bytes, duration, grouped};
 use bristlecone_pmem::pool::PoolInfo;
-use bristlecone_trees::{IndexStats, RecoveryReport, VerifyReport};
+use bristlecone_trees::{IndexStats, VerifyReport};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -39,12 +39,12 @@ struct Report {
 }
 
 impl Report {
-    fn new(info: &PoolInfo, stats: &IndexStats, node_bytes: u32, open: Duration) -> Self {
+    fn new(store: &Store, info: &PoolInfo, stats: &IndexStats, open: Duration) -> Self {
         Self {
             format: Some(info.format),
             medium: Some(info.medium.name()),
             survives: Some(info.medium.survives()),
-            index: Some("lbtree"),
+            index: Some(store.design().name),
             entries: Some(stats.entries),
             pool_bytes: Some(info.pool_bytes),
             used_bytes: Some(info.used_bytes),
@@ -52,7 +52,7 @@ impl Report {
             fragmentation: Some(info.fragmentation),
             clean: Some(info.was_clean),
             uuid: Some(info.uuid.to_string()),
-            node_bytes: Some(node_bytes),
+            node_bytes: Some(store.node_bytes()),
             depth: Some(stats.depth),
             leaves: Some(stats.leaves),
             leaf_fill: Some(stats.leaf_fill),
@@ -80,18 +80,9 @@ pub fn info(args: &Inspect) -> Outcome {
     let info = store.info();
     let stats = store.stats();
     let mut out: Box<dyn Write> = human(args);
-    describe(
-        &mut *out,
-        args,
-        &info,
-        &stats,
-        store.node_bytes(),
-        &store.recovery(),
-        open,
-    )
-    .map_err(|e| Failure::output(&e))?;
+    describe(&mut *out, args, &store, &info, &stats, open).map_err(|e| Failure::output(&e))?;
     if args.json {
-        print_json(&Report::new(&info, &stats, store.node_bytes(), open))?;
+        print_json(&Report::new(&store, &info, &stats, open))?;
     }
     Ok(())
 }
@@ -107,7 +98,7 @@ pub fn check(args: &Inspect) -> Outcome {
     let took = started.elapsed();
     let info = store.info();
     let stats = store.stats();
-    let mut report = Report::new(&info, &stats, store.node_bytes(), open);
+    let mut report = Report::new(&store, &info, &stats, open);
     let mut errors = Vec::new();
     match &verified {
         Ok(VerifyReport {
@@ -192,10 +183,9 @@ fn print_json(report: &Report) -> Outcome {
 fn describe(
     out: &mut dyn Write,
     args: &Inspect,
+    store: &Store,
     info: &PoolInfo,
     stats: &IndexStats,
-    node_bytes: u32,
-    recovery: &RecoveryReport,
     open: Duration,
 ) -> io::Result<()> {
     writeln!(out, "pool           {}", args.pool.display())?;
@@ -204,7 +194,9 @@ fn describe(
     writeln!(out, "survives       {}", info.medium.survives())?;
     writeln!(
         out,
-        "index          lbtree, {node_bytes}-byte nodes, {} levels, {} leaves, {:.0} % full",
+        "index          {}, {}-byte nodes, {} levels, {} leaves, {:.0} % full",
+        store.design().name,
+        store.node_bytes(),
         stats.depth,
         grouped(stats.leaves),
         stats.leaf_fill * 100.0
@@ -218,6 +210,7 @@ fn describe(
         bytes(info.free_bytes),
         info.fragmentation * 100.0
     )?;
+    let recovery = store.recovery();
     let closed = if info.was_clean {
         "cleanly"
     } else {

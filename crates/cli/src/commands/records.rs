@@ -12,16 +12,15 @@ use std::path::Path;
 
 /// Makes an empty pool and tells what it survives.
 pub fn create(args: &Create) -> Outcome {
-    let store = Store::create(&args.pool, How::write(args.write), args.node_size)?;
-    let medium = store.info().medium;
+    let store = Store::create(&args.pool, How::write(args.write), &args.index.choice()?)?;
+    let (medium, design, node_bytes) = (store.info().medium, store.design(), store.node_bytes());
     store.close()?;
     let mut out = io::stdout().lock();
     writeln!(
         out,
-        "created {}: {} with {}-byte nodes on the {} medium\n{}",
+        "created {}: {} with {node_bytes}-byte nodes on the {} medium\n{}",
         args.pool.display(),
-        args.index.name(),
-        args.node_size,
+        design.name,
         medium.name(),
         survival(medium),
     )

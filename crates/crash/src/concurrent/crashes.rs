@@ -7,9 +7,9 @@
 //! it is. And where a call returns while another is changing its key: what it has seen may have come
 //! through volatile memory.
 
-use super::program::Rng;
 use super::{Counts, Crash, Dependence, LostStore, recover};
 use crate::history::{Call, Mismatch, Outcomes, Sighting, key_of, sighting};
+use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Subject};
 use bristlecone_pmem::media::sim::{
     Event, EventKind, Mark, Model, Pending, PendingStore, Simulation, Strategy,
@@ -138,14 +138,14 @@ fn meetings(calls: &[Call]) -> impl Iterator<Item = usize> {
 /// Crash points, ascending, and how many of them are directed.
 fn points(trace: &Trace<'_>, mut directed: Vec<usize>, rng: &mut Rng) -> (Vec<usize>, u64) {
     while directed.len() > DIRECTED_POINTS {
-        directed.remove(rng.below(directed.len()));
+        directed.remove(rng.index(directed.len()));
     }
     let count = directed.len() as u64;
     let mut points = directed;
     let (first, last) = (trace.opened, trace.events.len());
     for n in 0..RANDOM_POINTS {
-        let any = first + rng.below(last - first + 1);
-        let call = trace.calls.get(rng.below(trace.calls.len()));
+        let any = first + rng.index(last - first + 1);
+        let call = trace.calls.get(rng.index(trace.calls.len()));
         points.push(match (n % 3, call) {
             // Where a call returns, all that it did must be durable.
             (0, Some(call)) if call.returned.is_some() => call.to,
@@ -253,9 +253,9 @@ impl Point<'_> {
             }
         }
         let domains = self.pending.domains().count() as u32;
-        let first = rng.below(domains as usize) as u32;
+        let first = rng.index(domains as usize) as u32;
         let alone = (0..domains.min(ALONE)).map(|n| Strategy::Alone((first + n) % domains));
-        let random = [rng.next() | 1, rng.next() | 1].map(Strategy::Random);
+        let random = [rng.next_u64() | 1, rng.next_u64() | 1].map(Strategy::Random);
         for strategy in alone.chain([Strategy::Newest]).chain(random) {
             self.sim.set_strategy(strategy);
             counts.images += 1;
@@ -329,9 +329,13 @@ impl Point<'_> {
         };
         let loads = || self.peeks.iter().filter_map(load);
         match sighting(calls, self.trace.start, self.at, mismatch) {
+            // What was loaded tells the writer better than answers do, if several were at work on the key.
             Some(Sighting { observer, writer }) => Some(
                 loads()
-                    .find(|load| (load.observer, load.writer) == (observer, writer))
+                    .find(|load| {
+                        let of = key_of(&calls[load.writer].op);
+                        load.observer == observer && of == Some(mismatch.key)
+                    })
                     .unwrap_or(Dependence {
                         observer,
                         writer,

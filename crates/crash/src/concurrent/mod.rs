@@ -34,13 +34,14 @@ mod schedule;
 
 use crate::history::{Call, Outcomes};
 use crate::quiet::{self, Caught};
+use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Subject};
 use bristlecone_pmem::media::sim::{
     Event, Mark, Model, OutOfSteps, PendingStore, Simulation, Site,
 };
 use bristlecone_pmem::sync::set_give_way;
 use crashes::Trace;
-use program::{Rng, Spot};
+use program::Spot;
 use schedule::{Chooser, Log};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -460,7 +461,7 @@ struct Base {
 
 impl Base {
     fn prepare(subject: &dyn Subject, seed: u64, number: u64) -> Result<Self, Fault> {
-        let mut rng = Rng::new(seed, 0, number);
+        let mut rng = Rng::of(seed, 0, number);
         let workload = program::workload(subject, &mut rng);
         let mut costs = Vec::with_capacity(workload.len());
         Self::filled(subject, &workload, |steps| costs.push(steps))?;
@@ -549,8 +550,8 @@ fn violation(options: &ConcurrentOptions, schedule: u64, fault: Fault) -> Concur
 /// Every other schedule is a PCT one; how often random ones switch, and how many priority changes the
 /// others have, differs too.
 fn chooser(options: &ConcurrentOptions, base: &Base, schedule: u64) -> Chooser {
-    let mut rng = Rng::new(options.seed, 2, schedule);
-    let ((threads, ops), kind) = (options.size(), rng.below(8));
+    let mut rng = Rng::of(options.seed, 2, schedule);
+    let ((threads, ops), kind) = (options.size(), rng.index(8));
     match kind {
         0 => Chooser::random(rng, 0),
         1 => Chooser::random(rng, 8),
@@ -571,7 +572,7 @@ fn run(
     counts: &mut Counts,
 ) -> Option<ConcurrentViolation> {
     let sim = &base.sim;
-    let mut rng = Rng::new(options.seed, 1, schedule);
+    let mut rng = Rng::of(options.seed, 1, schedule);
     let (threads, ops) = options.size();
     let programs = base.spot.programs(subject, threads, ops, &mut rng);
     let log = Rc::new(RefCell::new(Vec::new()));

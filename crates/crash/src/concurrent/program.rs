@@ -1,41 +1,8 @@
 //! What the simulated threads do: random programs on few keys, and the contents they start from.
 
+use crate::rng::Rng;
 use crate::subject::{Live, Op, Reply, Subject};
 use std::collections::BTreeMap;
-
-/// A small generator (SplitMix64): same seed, same numbers, on every machine.
-#[derive(Clone, Debug)]
-pub(super) struct Rng(u64);
-
-impl Rng {
-    /// A generator for one purpose (`stream`) of one thing (`number`).
-    pub(super) fn new(seed: u64, stream: u64, number: u64) -> Self {
-        let mut rng = Self(seed);
-        for part in [stream, number] {
-            rng.0 = rng.next() ^ part;
-        }
-        rng
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n`.
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.next()) * n.max(1) as u128) >> 64) as usize
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.below(i + 1));
-        }
-    }
-}
 
 /// Most keys that a structure is filled with.
 const MOST: usize = 48;
@@ -86,14 +53,15 @@ pub(super) fn fill(
 /// Inserts, in order or not, then removals of most of it.
 pub(super) fn workload(subject: &dyn Subject, rng: &mut Rng) -> Vec<Op> {
     let step = key_step(subject);
-    let mut keys: Vec<u64> = (1..=(MOST / 2 + rng.below(MOST / 2 + 1)) as u64)
+    let most = (subject.max_key() / step).clamp(1, MOST as u64) as usize;
+    let mut keys: Vec<u64> = (1..=(most / 2 + rng.index(most / 2 + 1)).max(1) as u64)
         .map(|i| i * step)
         .collect();
-    if rng.below(2) == 0 {
+    if rng.index(2) == 0 {
         rng.shuffle(&mut keys);
     }
     let mut ops: Vec<Op> = keys.iter().map(|&key| Op::Insert(key, key)).collect();
-    match rng.below(4) {
+    match rng.index(4) {
         0 => rng.shuffle(&mut keys),
         1 => keys.reverse(),
         _ => keys.sort_unstable(),
@@ -136,10 +104,10 @@ impl Spot {
             candidates.retain(|&i| 5 * costs[i] >= 4 * most);
         } else {
             // Each path through the code has its own cost.
-            let cost = distinct[rng.below(distinct.len())];
+            let cost = distinct[rng.index(distinct.len())];
             candidates.retain(|&i| costs[i] == cost);
         }
-        let at = candidates[rng.below(candidates.len())];
+        let at = candidates[rng.index(candidates.len())];
         Self {
             before: workload[..at].to_vec(),
             dear: workload[at],
@@ -148,19 +116,19 @@ impl Spot {
     }
 
     /// The dear operation's key and a few around it.
-    fn keys(&self, rng: &mut Rng) -> Vec<u64> {
+    fn keys(&self, subject: &dyn Subject, rng: &mut Rng) -> Vec<u64> {
         let (Op::Insert(hot, _) | Op::Remove(hot)) = self.dear else {
             return vec![self.step];
         };
-        let wide = 1 + rng.below(4) as u64;
+        let wide = 1 + rng.index(4) as u64;
         let half = (self.step / 2).max(1);
         let first = hot.saturating_sub(wide * half).max(1);
         let mut keys: Vec<u64> = (0..=2 * wide)
             .map(|i| first + i * half)
-            .filter(|key| *key != hot)
+            .filter(|key| *key != hot && *key <= subject.max_key())
             .collect();
         rng.shuffle(&mut keys);
-        keys.truncate(1 + rng.below(5));
+        keys.truncate(1 + rng.index(5));
         keys.push(hot);
         keys
     }
@@ -174,9 +142,9 @@ impl Spot {
         ops: usize,
         rng: &mut Rng,
     ) -> Vec<Vec<Op>> {
-        let keys = self.keys(rng);
+        let keys = self.keys(subject, rng);
         // Shares of insert, upsert, update, remove; the rest are lookups.
-        let shares: [usize; 4] = match (rng.below(4), self.dear) {
+        let shares: [usize; 4] = match (rng.index(4), self.dear) {
             (0, Op::Remove(_)) => [15, 5, 5, 60],
             (0, _) => [60, 10, 5, 5],
             (1, _) => [15, 15, 15, 15],
@@ -185,9 +153,9 @@ impl Spot {
         };
         let mut value = 1000;
         let mut op = |rng: &mut Rng| loop {
-            let key = keys[rng.below(keys.len())];
+            let key = keys[rng.index(keys.len())];
             value += 1;
-            let dice = rng.below(100);
+            let dice = rng.index(100);
             let kind = (0..4).find(|&i| dice < shares[..=i].iter().sum());
             let op = match kind {
                 Some(0) => Op::Insert(key, value),
@@ -203,8 +171,8 @@ impl Spot {
         let mut programs: Vec<Vec<Op>> = (0..threads)
             .map(|_| (0..ops).map(|_| op(rng)).collect())
             .collect();
-        if rng.below(4) > 0 {
-            programs[rng.below(threads)][rng.below(ops.min(2))] = self.dear;
+        if rng.index(4) > 0 {
+            programs[rng.index(threads)][rng.index(ops.min(2))] = self.dear;
         }
         programs
     }

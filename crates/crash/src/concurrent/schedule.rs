@@ -10,9 +10,9 @@
 //! steps lowers it: what it takes to have one thread rest in the middle of an operation while others
 //! do several.
 
-use super::program::Rng;
 use crate::history::Call;
 use crate::quiet::{self, Caught};
+use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Live, Op};
 use bristlecone_pmem::media::sim::{Event, OutOfSteps, Simulation, Sink};
 use bristlecone_pmem::sync::set_give_way;
@@ -276,12 +276,12 @@ impl Chooser {
     pub(super) fn pct(mut rng: Rng, threads: usize, changes: usize, steps: usize) -> Self {
         let mut priority: Vec<usize> = (0..=threads).collect();
         for i in (1..priority.len()).rev() {
-            priority.swap(i, rng.below(i + 1));
+            priority.swap(i, rng.index(i + 1));
         }
         let kind = Kind::Pct {
             priority,
             lowest: threads + 1,
-            changes: (0..changes).map(|_| rng.below(steps)).collect(),
+            changes: (0..changes).map(|_| rng.index(steps)).collect(),
             step: 0,
             turns: 0,
         };
@@ -313,16 +313,16 @@ impl Scheduler for Chooser {
         match &mut self.kind {
             Kind::Random { stay } => {
                 if let Some(current) = current {
-                    if !yielding && self.rng.below(16) < *stay {
+                    if !yielding && self.rng.index(16) < *stay {
                         return Some(current);
                     }
                     if yielding {
                         let others = runnable.len() - 1;
                         let mut others_of = runnable.iter().filter(|task| task.id() != current);
-                        return others_of.nth(self.rng.below(others)).map(|task| task.id());
+                        return others_of.nth(self.rng.index(others)).map(|task| task.id());
                     }
                 }
-                Some(runnable[self.rng.below(runnable.len())].id())
+                Some(runnable[self.rng.index(runnable.len())].id())
             }
             Kind::Pct {
                 priority,
@@ -351,6 +351,6 @@ impl Scheduler for Chooser {
     }
 
     fn next_u64(&mut self) -> u64 {
-        self.rng.next()
+        self.rng.next_u64()
     }
 }

@@ -146,6 +146,9 @@ impl Worker<'_> {
         self.totals
             .recovery_sites
             .extend(sites_of(&rerun.events[..recovered]));
+        if self.options.survey {
+            return;
+        }
         let mut nested = Nested {
             crash,
             outer: self.point(crash, start),

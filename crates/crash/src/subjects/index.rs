@@ -405,14 +405,7 @@ where
     }
 
     fn verify(&self) -> Result<(), Fault> {
-        self.index.verify().map_err(|violation| {
-            let kind = if violation.leak {
-                FaultKind::Leak
-            } else {
-                FaultKind::Structure
-            };
-            Fault::new(kind, violation.what)
-        })?;
+        (self.index.verify()).map_err(|found| Fault::broken(found.what, found.leak))?;
         super::verify_pool(self.index.pool(), self.settled.get())?;
         Ok(())
     }

@@ -128,14 +128,7 @@ fn make_pool() -> Result<Arc<Pool<Sim>>, Fault> {
 
 /// Checks the pool under a structure. `settled`: nothing was done since it was opened.
 fn verify_pool(pool: &Pool<Sim>, settled: bool) -> Result<PoolReport, Fault> {
-    let report = pool.verify().map_err(|violation| {
-        let kind = if violation.leak {
-            FaultKind::Leak
-        } else {
-            FaultKind::Structure
-        };
-        Fault::new(kind, violation.what)
-    })?;
+    let report = (pool.verify()).map_err(|found| Fault::broken(found.what, found.leak))?;
     let info = pool.info();
     if info.used_bytes + info.free_bytes != info.pool_bytes {
         return Err(Fault::new(

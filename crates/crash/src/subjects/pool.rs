@@ -253,10 +253,10 @@ impl LivePool {
         heap.finish_recovery();
         let block = self.make(&heap, value)?;
         let pm = self.pool.pm();
-        // PERSIST: the block, before the word that leads to it.
-        pm.fence();
-        // PERSIST: (in `publish`) the word, before the root is published.
-        root.word(BLOCK).publish(pm, block);
+        // ORDERING: Release; pairs with the Acquire of whoever opens the root.
+        root.word(BLOCK).store(pm, block, Ordering::Release);
+        // PERSIST: the word that leads to the block; fenced with the block by `publish`, before the root counts.
+        pm.flush_of(root.word(BLOCK));
         root.publish();
         let entry = Entry { block, heap, root };
         self.roots.borrow_mut().insert(key, entry);

@@ -1,51 +1,11 @@
 //! Every subject against a model map, closed and crashed without loss; no explorer involved.
 
-use super::{all, batch_keys, matching, named, names};
-use crate::subject::{Live, Op, Opened, Reply, Subject};
+use super::{batch_keys, matching, named, names};
+use crate::record;
+use crate::subject::{Live, Op, Opened, Subject};
 use bristlecone_pmem::media::sim::Simulation;
 use bristlecone_trees::designs::DESIGNS;
 use std::collections::BTreeMap;
-
-/// What `op` does to the model, and what it answers.
-fn expect(model: &mut BTreeMap<u64, u64>, op: &Op) -> Reply {
-    match *op {
-        Op::Insert(key, value) => match model.entry(key) {
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(value);
-                Reply::Done
-            }
-            std::collections::btree_map::Entry::Occupied(_) => Reply::Refused,
-        },
-        Op::Upsert(key, value) => {
-            model.insert(key, value);
-            Reply::Done
-        }
-        Op::Update(key, value) => match model.get_mut(&key) {
-            Some(there) => {
-                *there = value;
-                Reply::Done
-            }
-            None => Reply::Refused,
-        },
-        Op::Remove(key) => match model.remove(&key) {
-            Some(_) => Reply::Done,
-            None => Reply::Refused,
-        },
-        Op::Get(key) => Reply::Found(model.get(&key).copied()),
-        Op::Batch {
-            first,
-            step,
-            count,
-            value,
-        } => {
-            for key in batch_keys(first, step, count) {
-                model.entry(key).or_insert(value);
-            }
-            Reply::Done
-        }
-        Op::Compact | Op::Reopen => Reply::Done,
-    }
-}
 
 fn check(subject: &dyn Subject, live: &dyn Live, model: &BTreeMap<u64, u64>, when: &str) {
     let name = subject.name();
@@ -123,7 +83,7 @@ fn subjects_answer_like_a_map_and_survive_closing_and_crashes_without_loss() {
             check(subject, live.as_ref(), &model, "created");
             for (i, op) in operations(subject, seed, 400).iter().enumerate() {
                 let reply = live.apply(op).unwrap_or_else(|f| panic!("{f}"));
-                let expected = expect(&mut model, op);
+                let expected = record::model(&mut model, op);
                 assert_eq!(reply, expected, "{}: {op:?}, step {i}", subject.name());
                 if i % 10 == 0 {
                     check(subject, live.as_ref(), &model, "live");
@@ -168,49 +128,4 @@ fn names_find_their_subjects() {
         }
     }
     assert!(matching("lb").is_empty());
-}
-
-#[test]
-#[ignore = "a measurement"]
-fn recovery_and_checks_are_fast() {
-    for subject in all() {
-        let simulation = Simulation::new(subject.capacity());
-        let _attached = simulation.attach();
-        let live = subject.create().unwrap_or_else(|f| panic!("{f}"));
-        for key in 0..40.min(subject.max_key()) {
-            live.apply(&Op::Insert(key, key * 3))
-                .unwrap_or_else(|f| panic!("{f}"));
-        }
-        simulation.set_frozen(true);
-        drop(live);
-        simulation.set_frozen(false);
-        simulation.note_changes(true);
-        let mut times = [0u128; 4];
-        const ROUNDS: u32 = 2000;
-        for _ in 0..ROUNDS {
-            let mark = simulation.mark();
-            let started = std::time::Instant::now();
-            let live = open(subject.as_ref());
-            times[0] += started.elapsed().as_nanos();
-            let started = std::time::Instant::now();
-            live.verify().unwrap_or_else(|f| panic!("{f}"));
-            times[1] += started.elapsed().as_nanos();
-            let started = std::time::Instant::now();
-            let mut n = 0;
-            live.observe(&mut |_, _| n += 1)
-                .unwrap_or_else(|f| panic!("{f}"));
-            times[2] += started.elapsed().as_nanos();
-            let started = std::time::Instant::now();
-            simulation.set_frozen(true);
-            drop(live);
-            simulation.set_frozen(false);
-            times[3] += started.elapsed().as_nanos();
-            simulation.roll_back(mark);
-        }
-        let [open, verify, observe, drop] = times.map(|t| t as f64 / f64::from(ROUNDS) / 1000.0);
-        println!(
-            "{}: open {open:.1} us, verify {verify:.1} us, observe {observe:.1} us, drop {drop:.1} us",
-            subject.name()
-        );
-    }
 }

@@ -180,7 +180,7 @@ fn simulated(
         for ops in &size.points {
             let spec = RunSpec {
                 index: design.index.to_owned(),
-                node_bytes: 256,
+                node_bytes: Some(256),
                 device: device.clone(),
                 workload: regime.workload,
                 threads: 1,

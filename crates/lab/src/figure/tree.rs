@@ -9,9 +9,8 @@ use crate::micro::MicroParams;
 use crate::workload::{Keys, value_of};
 use bristlecone_pmem::media::{Access, Mapped, MediaOptions};
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::DurableIndex;
-use bristlecone_trees::lbtree::{LbOptions, LbTree};
-use bristlecone_trees::{BulkLoad, Fill, OrderedIndex};
+use bristlecone_trees::designs::{self, Choice, Lb, Task, with_design};
+use bristlecone_trees::{BulkLoad, Fill, LbOptions, OrderedIndex};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -23,24 +22,18 @@ pub(super) struct Design {
     pub index: &'static str,
     /// What a paper's diagram calls it.
     pub name: &'static str,
-    host: Load,
 }
-
-/// Makes a design's pool at a path, with these sorted keys in it.
-type Load = fn(&Path, &[u64], Fill) -> Result<Box<dyn Subject>, FigureError>;
 
 /// The LB+-Tree with leaves of 256 bytes.
 pub(super) const LBTREE: Design = Design {
     index: "lbtree",
     name: "entry moving",
-    host: |path, keys, fill| lbtree(path, keys, fill, true),
 };
 
 /// The same without entry moving.
 pub(super) const LBTREE_TRADITIONAL: Design = Design {
     index: "lbtree-traditional",
     name: "traditional",
-    host: |path, keys, fill| lbtree(path, keys, fill, false),
 };
 
 /// A tree under test.
@@ -57,7 +50,14 @@ impl Design {
         keys: &[u64],
         fill: Fill,
     ) -> Result<Box<dyn Subject>, FigureError> {
-        (self.host)(path, keys, fill)
+        let load = Load { path, keys, fill };
+        if self.index == LBTREE_TRADITIONAL.index {
+            return load.run(Lb::<1>(LbOptions {
+                entry_moving: false,
+                ..LbOptions::default()
+            }));
+        }
+        with_design(&Choice::of(self.index), load).map_err(LabError::from)?
     }
 }
 
@@ -75,26 +75,31 @@ impl<I: OrderedIndex<u64, u64>> Subject for Loaded<I> {
     }
 }
 
-fn lbtree(
-    path: &Path,
-    keys: &[u64],
+/// Makes a pool with these sorted keys in it.
+struct Load<'a> {
+    path: &'a Path,
+    keys: &'a [u64],
     fill: Fill,
-    entry_moving: bool,
-) -> Result<Box<dyn Subject>, FigureError> {
-    let media = MediaOptions {
-        access: Access::Create,
-        ..MediaOptions::default()
-    };
-    let pool = Pool::<Mapped>::create(path, &PoolOptions { media })?;
-    let options = LbOptions {
-        entry_moving,
-        ..LbOptions::default()
-    };
-    let mut tree = LbTree::<u64, u64, Mapped, 1>::create(&pool, "index", &options)
-        .map_err(|e| LabError::index("creating the index", e))?;
-    tree.bulk_load(keys.iter().map(|key| (*key, value_of(*key))), fill)
-        .map_err(|e| LabError::index("loading in bulk", e))?;
-    Ok(Box::new(Loaded(tree)))
+}
+
+impl Task for Load<'_> {
+    type Output = Result<Box<dyn Subject>, FigureError>;
+
+    fn run<D: designs::Design>(self, design: D) -> Self::Output {
+        let media = MediaOptions {
+            access: Access::Create,
+            ..MediaOptions::default()
+        };
+        let pool = Pool::<Mapped>::create(self.path, &PoolOptions { media })?;
+        let mut index = design
+            .create::<u64, u64, Mapped>(&pool, "index")
+            .map_err(|e| LabError::index("creating the index", e))?;
+        let pairs = self.keys.iter().map(|key| (*key, value_of(*key)));
+        index
+            .bulk_load(pairs, self.fill)
+            .map_err(|e| LabError::index("loading in bulk", e))?;
+        Ok(Box::new(Loaded(index)))
+    }
 }
 
 /// A directory for the pools of a run, removed with all that is in it when it is dropped.

@@ -4,10 +4,11 @@
 //! timed run nothing; what the code issues does not depend on the medium. The pass runs the same
 //! phases on the same kind of keys, over at most [`KEYS`] of them.
 
+use super::Op;
 use super::plan::Plan;
-use super::{Op, Target, target};
+use super::target::Maker;
 use crate::LabError;
-use bristlecone_pmem::media::{Counting, Dram, MediaOptions};
+use bristlecone_pmem::media::MediaOptions;
 use std::path::Path;
 
 /// Most keys loaded while counting.
@@ -23,18 +24,19 @@ pub(crate) struct Counted {
 }
 
 /// Counts for each of `ops`. Also says how many keys were loaded for it.
-pub(crate) fn count<C: Target<Counting<Dram>>>(
+pub(crate) fn count(
+    maker: &Maker,
     plan: &Plan,
     ops: &[Op],
 ) -> Result<(Vec<(Op, Counted)>, u64), LabError> {
     let plan = plan.small(KEYS, OPS);
-    let target = C::create(Path::new("counted pass"), &MediaOptions::default())?;
+    let target = (maker.counting)(Path::new("counted pass"), &MediaOptions::default())?;
     let mut counted = Vec::new();
     for op in ops {
         let keys = plan.keys(*op, 0);
-        let before = target.media().counts();
-        target::slice("the index", target.index(), *op, &keys, 1, 1)?;
-        let issued = target.media().counts() - before;
+        let before = target.counts();
+        target.slice("the index", *op, &keys, 1, 1)?;
+        let issued = target.counts() - before;
         let each = |count: u64| {
             if keys.is_empty() {
                 0.0

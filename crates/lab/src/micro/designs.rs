@@ -1,57 +1,65 @@
-//! The designs that can be measured: one [`Target`] and one line of dispatch each.
+//! The designs that can be measured: every one of the registry, in every leaf size.
 //!
-//! Medium and leaf size are types, so that the loops that are timed are compiled for exactly the
-//! design that is measured; which of them runs is decided here, once.
+//! # What is compiled for what
+//! The loops that are timed, and the index in them, are compiled for exactly the design, leaf size
+//! and medium that is measured; which of them runs is decided here, once. All else (plan, phases,
+//! peers, reopening, reports) is compiled once and calls the timed loops through [`Measured`], once a
+//! slice. The media are three, so that a design costs as little as it can to compile:
+//!
+//! | asked for | compiled for | because |
+//! | --- | --- | --- |
+//! | mapped | [`Mapped`] | what designs are compared on: flush and fence are one inlined instruction each |
+//! | dax, journal | [`Auto`] | the foreseen branch that it adds to a flush is lost in what the medium takes |
+//! | dram | [`Dram`] | flush and fence are nothing |
+//!
+//! The pass that counts adds `Counting<Dram>`.
 
-use super::{
-    Design, Event, MicroParams, MicroReport, ScalingReport, Target, Usage, run_on, scaling_on,
-};
+use super::target::{Maker, Target, Usage};
+use super::{Event, MicroParams, MicroReport, ScalingReport, run_made, scale_made};
 use crate::LabError;
-use bristlecone_pmem::media::{Counting, Dax, Dram, Journal, Mapped, Media, MediaOptions};
+use bristlecone_pmem::media::{Auto, Dram, Mapped, Media, MediaOptions};
 use bristlecone_pmem::{Access, MediumKind, Pool, PoolOptions};
-use bristlecone_trees::DurableIndex;
-use bristlecone_trees::OrderedIndex;
-use bristlecone_trees::lbtree::{LbOptions, LbTree};
+use bristlecone_trees::designs::{Choice, Design, Task, with_design};
+use bristlecone_trees::{DurableIndex, OrderedIndex};
 use std::path::Path;
 use std::sync::Arc;
 
 const ROOT: &str = "bench";
 
-/// The LB+-Tree with leaves of `B` blocks of 256 bytes.
-struct Lb<M: Media, const B: usize> {
+/// An index of a design `D`, alone in its pool.
+struct Alone<D: Design, M: Media> {
     // Before the pool, so that it is closed first.
-    tree: LbTree<u64, u64, M, B>,
+    index: D::Index<u64, u64, M>,
     pool: Arc<Pool<M>>,
 }
 
-impl<M: Media, const B: usize> Target<M> for Lb<M, B> {
-    type Index = LbTree<u64, u64, M, B>;
+impl<D: Design, M: Media> Target<M> for Alone<D, M> {
+    type Design = D;
+    type Index = D::Index<u64, u64, M>;
 
-    fn create(path: &Path, media: &MediaOptions) -> Result<Self, LabError> {
+    fn create(design: &D, path: &Path, media: &MediaOptions) -> Result<Self, LabError> {
         let media = MediaOptions {
             access: Access::Create,
             ..media.clone()
         };
         let pool = Pool::create(path, &PoolOptions { media })?;
-        let tree = LbTree::create(&pool, ROOT, &LbOptions::default())
+        let index = design
+            .create(&pool, ROOT)
             .map_err(|e| LabError::index("creating the index", e))?;
-        Ok(Self { tree, pool })
+        Ok(Self { index, pool })
     }
 
-    fn open(path: &Path, media: &MediaOptions) -> Result<Self, LabError> {
-        let pool = Pool::open(
-            path,
-            &PoolOptions {
-                media: media.clone(),
-            },
-        )?;
-        let tree = LbTree::open(&pool, ROOT, &LbOptions::default())
+    fn open(design: &D, path: &Path, media: &MediaOptions) -> Result<Self, LabError> {
+        let media = media.clone();
+        let pool = Pool::open(path, &PoolOptions { media })?;
+        let index = design
+            .open(&pool, ROOT)
             .map_err(|e| LabError::index("opening the index", e))?;
-        Ok(Self { tree, pool })
+        Ok(Self { index, pool })
     }
 
     fn index(&self) -> &Self::Index {
-        &self.tree
+        &self.index
     }
 
     fn media(&self) -> &M {
@@ -59,7 +67,7 @@ impl<M: Media, const B: usize> Target<M> for Lb<M, B> {
     }
 
     fn usage(&self) -> Usage {
-        let stats = self.tree.stats();
+        let stats = self.index.stats();
         Usage {
             entries: stats.entries,
             // The pool holds nothing else, so its own tables count as well.
@@ -69,76 +77,43 @@ impl<M: Media, const B: usize> Target<M> for Lb<M, B> {
     }
 
     fn close(self) -> Result<(), LabError> {
-        self.tree
+        self.index
             .close()
             .map_err(|e| LabError::index("closing the index", e))
     }
 }
 
-/// What is to be done with the types that were chosen.
-trait Task {
-    type Output;
-    fn run<M, T, C>(self) -> Result<Self::Output, LabError>
-    where
-        M: Media,
-        T: Target<M>,
-        C: Target<Counting<Dram>>;
-}
+/// Makes the chosen design on the medium asked for.
+struct Make(MediumKind);
 
-struct Run<'a>(&'a MicroParams, &'a mut dyn FnMut(&Event<'_>));
+impl Task for Make {
+    type Output = Result<Maker, LabError>;
 
-impl Task for Run<'_> {
-    type Output = MicroReport;
-
-    fn run<M, T, C>(self) -> Result<MicroReport, LabError>
-    where
-        M: Media,
-        T: Target<M>,
-        C: Target<Counting<Dram>>,
-    {
-        run_on::<M, T, C>(self.0, self.1)
+    fn run<D: Design>(self, design: D) -> Self::Output {
+        Ok(match self.0 {
+            MediumKind::Mapped => Maker::of::<Mapped, Alone<D, _>, Alone<D, _>>(design),
+            MediumKind::Dax | MediumKind::Journal => {
+                Maker::of::<Auto, Alone<D, _>, Alone<D, _>>(design)
+            }
+            MediumKind::Dram => Maker::of::<Dram, Alone<D, _>, Alone<D, _>>(design),
+            MediumKind::Sim => {
+                return Err(LabError::parameter(
+                    "medium",
+                    "sim",
+                    "dax, mapped, journal or dram: time on the simulator means nothing",
+                ));
+            }
+        })
     }
 }
 
-struct Scale<'a>(&'a MicroParams, usize, &'a mut dyn FnMut(&Event<'_>));
-
-impl Task for Scale<'_> {
-    type Output = ScalingReport;
-
-    fn run<M, T, C>(self) -> Result<ScalingReport, LabError>
-    where
-        M: Media,
-        T: Target<M>,
-        C: Target<Counting<Dram>>,
-    {
-        scaling_on::<M, T>(self.0, self.1, self.2)
-    }
-}
-
-fn dispatch<K: Task>(params: &MicroParams, task: K) -> Result<K::Output, LabError> {
+fn maker(params: &MicroParams) -> Result<Maker, LabError> {
     params.check()?;
-    match params.index {
-        Design::LbTree => match params.node_bytes / 256 {
-            1 => lbtree::<K, 1>(params, task),
-            2 => lbtree::<K, 2>(params, task),
-            3 => lbtree::<K, 3>(params, task),
-            _ => lbtree::<K, 4>(params, task),
-        },
-    }
-}
-
-fn lbtree<K: Task, const B: usize>(params: &MicroParams, task: K) -> Result<K::Output, LabError> {
-    match params.medium {
-        MediumKind::Mapped => task.run::<_, Lb<Mapped, B>, Lb<_, B>>(),
-        MediumKind::Dax => task.run::<_, Lb<Dax, B>, Lb<_, B>>(),
-        MediumKind::Journal => task.run::<_, Lb<Journal, B>, Lb<_, B>>(),
-        MediumKind::Dram => task.run::<_, Lb<Dram, B>, Lb<_, B>>(),
-        MediumKind::Sim => Err(LabError::parameter(
-            "medium",
-            "sim",
-            "dax, mapped, journal or dram: time on the simulator means nothing",
-        )),
-    }
+    let choice = Choice {
+        node_bytes: params.node_bytes,
+        ..Choice::of(&params.index)
+    };
+    with_design(&choice, Make(params.medium))?
 }
 
 /// Measures `params.index`; `progress` hears of every slice.
@@ -150,7 +125,7 @@ pub fn run(
     params: &MicroParams,
     progress: &mut dyn FnMut(&Event<'_>),
 ) -> Result<MicroReport, LabError> {
-    dispatch(params, Run(params, progress))
+    run_made(params, &maker(params)?, progress)
 }
 
 /// Compares one thread with `threads` on `params.index`: each slice's keys are halved, one half
@@ -163,5 +138,5 @@ pub fn scaling(
     threads: usize,
     progress: &mut dyn FnMut(&Event<'_>),
 ) -> Result<ScalingReport, LabError> {
-    dispatch(params, Scale(params, threads, progress))
+    scale_made(params, &maker(params)?, threads, progress)
 }

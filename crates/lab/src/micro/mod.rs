@@ -27,17 +27,18 @@ mod report;
 mod target;
 
 pub use designs::{run, scaling};
-pub use params::{Against, BATCH, Design, MicroParams, NODE_BYTES, Op, SCAN_LENGTH, VALUE_BYTES};
+pub use params::{Against, BATCH, MicroParams, Op, SCAN_LENGTH, VALUE_BYTES};
 pub use report::{
     MicroReport, OpReport, PeerReport, Peers, PerOp, Ratio, Scaled, ScalingReport, Speed,
 };
 pub use target::{Target, Usage};
 
 use crate::{LabError, limits};
+use bristlecone_pmem::MediumKind;
 use bristlecone_pmem::media::{Access, Counting, Dram, Media, MediaOptions};
 use drive::Slice;
 use plan::Plan;
-use target::Subject;
+use target::{Maker, Subject};
 
 /// How far a run has come. One comes after each slice of each contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,7 @@ pub(crate) trait Contender {
 fn media_options(params: &MicroParams) -> MediaOptions {
     MediaOptions {
         durability: params.durability,
+        medium: (params.medium != MediumKind::Dram).then_some(params.medium),
         ..MediaOptions::default()
     }
 }
@@ -85,21 +87,31 @@ fn scratch(params: &MicroParams) -> Result<tempfile::TempDir, LabError> {
 }
 
 /// Measures the index that `T` makes on medium `M`; `C` is the same design on the counting medium.
+/// Reports call it what `params.index` says.
 ///
 /// # Errors
 /// [`LabError`] when a parameter makes no sense, a contender refuses an operation, or one answers
 /// wrongly. Files are removed in any case.
 pub fn run_on<M, T, C>(
     params: &MicroParams,
+    design: T::Design,
     progress: &mut dyn FnMut(&Event<'_>),
 ) -> Result<MicroReport, LabError>
 where
     M: Media,
     T: Target<M>,
-    C: Target<Counting<Dram>>,
+    C: Target<Counting<Dram>, Design = T::Design>,
 {
-    params.check()?;
-    let (name, plan, phases) = (params.index.name(), Plan::new(params), params.phases());
+    run_made(params, &Maker::of::<M, T, C>(design), progress)
+}
+
+fn run_made(
+    params: &MicroParams,
+    maker: &Maker,
+    progress: &mut dyn FnMut(&Event<'_>),
+) -> Result<MicroReport, LabError> {
+    let (design, node_bytes) = params.check()?;
+    let (name, plan, phases) = (design.name, Plan::new(params), params.phases());
     let dir = scratch(params)?;
     let pool = dir.path().join("micro.pool");
     let media = media_options(params);
@@ -117,16 +129,14 @@ where
     let flush_fence_ns = limits::flush_fence_ns()?;
     event("limits", "persist", 1, 1);
     event(name, "count", 0, 1);
-    let (counted, counted_keys) = count::count::<C>(&plan, &phases)?;
+    let (counted, counted_keys) = count::count(maker, &plan, &phases)?;
     event(name, "count", 1, 1);
 
-    let target = T::create(
-        &pool,
-        &MediaOptions {
-            access: Access::Create,
-            ..media.clone()
-        },
-    )?;
+    let created = MediaOptions {
+        access: Access::Create,
+        ..media.clone()
+    };
+    let target = (maker.create)(&pool, &created)?;
     let mut speeds: Vec<PerOp<Speed>> = vec![PerOp::default(); peers.len() + 1];
     let mut ratios: Vec<PerOp<Ratio>> = vec![PerOp::default(); peers.len()];
     let mut usage = Usage::default();
@@ -135,7 +145,7 @@ where
     for op in &phases {
         let mut subject = Subject {
             name,
-            index: target.index(),
+            target: &*target,
         };
         let mut contenders: Vec<&mut dyn Contender> = vec![&mut subject];
         contenders.extend(
@@ -162,11 +172,11 @@ where
                 *stored = peer.stored_bytes()?;
             }
             event(name, "reopen", 0, 1);
-            reopened = reopen::reopen::<M, T>(&target, &pool, &media, &plan)?;
+            reopened = reopen::reopen(maker, &*target, &pool, &media, &plan)?;
             event(name, "reopen", 1, 1);
         }
     }
-    let medium = target.media().kind().name().to_owned();
+    let medium = target.medium().name().to_owned();
     target.close()?;
 
     let entries = usage.entries.max(1) as f64;
@@ -203,7 +213,7 @@ where
         index: name.to_owned(),
         medium,
         durability: params.durability_name(),
-        node_bytes: params.node_bytes,
+        node_bytes,
         keys: params.keys,
         value_bytes: VALUE_BYTES,
         threads: params.threads,
@@ -278,8 +288,23 @@ fn notes(params: &MicroParams, plan: &Plan, counted_keys: u64) -> Vec<String> {
 ///
 /// # Errors
 /// As [`run_on`].
-pub fn scaling_on<M: Media, T: Target<M>>(
+pub fn scaling_on<M, T, C>(
     params: &MicroParams,
+    design: T::Design,
+    threads: usize,
+    progress: &mut dyn FnMut(&Event<'_>),
+) -> Result<ScalingReport, LabError>
+where
+    M: Media,
+    T: Target<M>,
+    C: Target<Counting<Dram>, Design = T::Design>,
+{
+    scale_made(params, &Maker::of::<M, T, C>(design), threads, progress)
+}
+
+fn scale_made(
+    params: &MicroParams,
+    maker: &Maker,
     threads: usize,
     progress: &mut dyn FnMut(&Event<'_>),
 ) -> Result<ScalingReport, LabError> {
@@ -287,17 +312,17 @@ pub fn scaling_on<M: Media, T: Target<M>>(
         threads,
         ..params.clone()
     };
-    params.check()?;
-    let (name, plan) = (params.index.name(), Plan::new(&params));
+    let (design, _) = params.check()?;
+    let (name, plan) = (design.name, Plan::new(&params));
     let dir = scratch(&params)?;
     let media = MediaOptions {
         access: Access::Create,
         ..media_options(&params)
     };
-    let target = T::create(&dir.path().join("micro.pool"), &media)?;
+    let target = (maker.create)(&dir.path().join("micro.pool"), &media)?;
     let mut subject = Subject {
         name,
-        index: target.index(),
+        target: &*target,
     };
     let mut ops = PerOp::default();
     for op in params.phases() {
@@ -344,7 +369,7 @@ pub fn scaling_on<M: Media, T: Target<M>>(
             ));
         }
     }
-    let medium = target.media().kind().name().to_owned();
+    let medium = target.medium().name().to_owned();
     target.close()?;
     Ok(ScalingReport {
         index: name.to_owned(),

@@ -2,6 +2,7 @@
 
 use crate::LabError;
 use bristlecone_pmem::{Durability, MediumKind};
+use bristlecone_trees::designs::{Choice, DesignInfo};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -44,14 +45,6 @@ macro_rules! named {
             }
         }
     };
-}
-
-named! {
-    /// A tree design.
-    Design, "an index" {
-        /// The LB+-Tree.
-        LbTree = "lbtree",
-    }
 }
 
 named! {
@@ -102,8 +95,6 @@ pub const BATCH: usize = 16;
 pub const SCAN_LENGTH: usize = 100;
 /// Bytes of a value.
 pub const VALUE_BYTES: u32 = 8;
-/// Leaf sizes that can be asked for.
-pub const NODE_BYTES: [u32; 4] = [256, 512, 768, 1024];
 /// Fewest slices that a median over them means something for.
 const SLICES_AT_LEAST: usize = 5;
 const SLICES_AT_MOST: usize = 10_000;
@@ -115,10 +106,10 @@ const KEYS_AT_MOST: u64 = 100_000_000_000;
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct MicroParams {
-    /// The design.
-    pub index: Design,
-    /// Bytes of a leaf: 256, 512, 768 or 1024.
-    pub node_bytes: u32,
+    /// The design: a name of [`DESIGNS`](bristlecone_trees::designs::DESIGNS).
+    pub index: String,
+    /// Bytes of a leaf; `None` for the design's usual.
+    pub node_bytes: Option<u32>,
     /// Keys to load.
     pub keys: u64,
     /// Threads, each with keys of its own.
@@ -145,8 +136,8 @@ impl Default for MicroParams {
     fn default() -> Self {
         let shm = Path::new("/dev/shm");
         Self {
-            index: Design::LbTree,
-            node_bytes: 256,
+            index: "lbtree".into(),
+            node_bytes: None,
             keys: 1_000_000,
             threads: 1,
             ops: Op::ALL.to_vec(),
@@ -166,11 +157,12 @@ impl Default for MicroParams {
 }
 
 impl MicroParams {
-    /// Refuses what makes no sense.
+    /// Refuses what makes no sense. Gives the design and bytes of a leaf.
     ///
     /// # Errors
-    /// [`LabError::Parameter`] naming the parameter, its value, and what it may be.
-    pub fn check(&self) -> Result<(), LabError> {
+    /// [`LabError::Design`], and [`LabError::Parameter`] naming the parameter, its value, and what it
+    /// may be.
+    pub fn check(&self) -> Result<(&'static DesignInfo, u32), LabError> {
         let between = |name, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
                 return Ok(());
@@ -181,13 +173,11 @@ impl MicroParams {
                 format!("from {least} to {most}"),
             ))
         };
-        if !NODE_BYTES.contains(&self.node_bytes) {
-            return Err(LabError::parameter(
-                "the node size",
-                self.node_bytes,
-                "256, 512, 768 or 1024",
-            ));
-        }
+        let choice = Choice {
+            node_bytes: self.node_bytes,
+            ..Choice::of(&self.index)
+        };
+        let design = choice.resolve()?;
         between("the number of keys", self.keys, 1, KEYS_AT_MOST)?;
         between(
             "the number of threads",
@@ -220,7 +210,7 @@ impl MicroParams {
                 "an existing directory for the files of the run",
             ));
         }
-        Ok(())
+        Ok(design)
     }
 
     /// The phases that run, in order, each once.
@@ -247,7 +237,6 @@ mod tests {
         for op in Op::ALL {
             assert_eq!(op.to_string().parse::<Op>().unwrap(), *op);
         }
-        assert_eq!("lbtree".parse::<Design>().unwrap(), Design::LbTree);
         assert_eq!("lmdb".parse::<Against>().unwrap(), Against::Lmdb);
         let message = "lookups".parse::<Op>().unwrap_err().to_string();
         assert!(
@@ -268,7 +257,8 @@ mod tests {
         assert!(refused(|p| p.keys = u64::MAX).contains("18446744073709551615"));
         assert!(refused(|p| p.threads = 0).contains("threads"));
         assert!(refused(|p| p.slices = 4).contains("from 5"));
-        assert!(refused(|p| p.node_bytes = 300).contains("300"));
+        assert!(refused(|p| p.node_bytes = Some(300)).contains("300"));
+        assert!(refused(|p| p.index = "btree-2000".into()).contains("lbtree"));
         assert!(refused(|p| p.ops_limit = Some(0)).contains("limit"));
         assert!(refused(|p| p.path = "/no/such".into()).contains("/no/such"));
         assert!(refused(|p| p.against = vec![Against::Lmdb; 2]).contains("once"));

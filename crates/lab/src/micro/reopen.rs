@@ -10,13 +10,12 @@
 //! files are copied before the pool: a checkpoint that runs in between only makes the pool's copy
 //! newer, and replaying the same lines again changes nothing.
 
-use super::Target;
 use super::plan::Plan;
+use super::target::{Maker, Measured};
 use crate::LabError;
 use crate::micro::Op;
 use crate::workload::value_of;
 use bristlecone_pmem::media::{Access, Durability, Mapped, Media, MediaOptions, MediumKind};
-use bristlecone_trees::OrderedIndex;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -32,27 +31,29 @@ pub(crate) struct Reopened {
 }
 
 /// Measures on a copy of the pool at `pool`, which `target` has open and no one is changing.
-pub(crate) fn reopen<M: Media, T: Target<M>>(
-    target: &T,
+pub(crate) fn reopen(
+    maker: &Maker,
+    target: &dyn Measured,
     pool: &Path,
     media: &MediaOptions,
     plan: &Plan,
 ) -> Result<Option<Reopened>, LabError> {
-    let medium = target.media();
-    if medium.kind() == MediumKind::Dram {
+    let medium = target.medium();
+    if medium == MediumKind::Dram {
         return Ok(None);
     }
-    if medium.kind() == MediumKind::Journal && media.durability != Durability::Immediate {
+    if medium == MediumKind::Journal && media.durability != Durability::Immediate {
         // Commits have not waited for the disk; what a kill leaves would depend on the moment.
-        medium.sync().map_err(|e| LabError::index("sync", e))?;
+        target.sync()?;
     }
-    let copies = copy_files(medium.kind(), pool)?;
-    let measured = measure::<M, T>(&copies.pool, media, plan);
+    let copies = copy_files(medium, pool)?;
+    let measured = measure(maker, &copies.pool, media, plan);
     drop(copies);
     measured.map(Some)
 }
 
-fn measure<M: Media, T: Target<M>>(
+fn measure(
+    maker: &Maker,
     copy: &Path,
     media: &MediaOptions,
     plan: &Plan,
@@ -62,14 +63,14 @@ fn measure<M: Media, T: Target<M>>(
         ..media.clone()
     };
     let started = Instant::now();
-    let killed = T::open(copy, &media)?;
+    let killed = (maker.open)(copy, &media)?;
     let killed_ms = started.elapsed().as_secs_f64() * 1e3;
-    holds_the_load(&killed, plan, "reopen after a kill")?;
+    holds_the_load(&*killed, plan, "reopen after a kill")?;
     killed.close()?;
     let started = Instant::now();
-    let clean = T::open(copy, &media)?;
+    let clean = (maker.open)(copy, &media)?;
     let clean_ms = started.elapsed().as_secs_f64() * 1e3;
-    holds_the_load(&clean, plan, "clean reopen")?;
+    holds_the_load(&*clean, plan, "clean reopen")?;
     clean.close()?;
     Ok(Reopened {
         killed_ms,
@@ -79,11 +80,7 @@ fn measure<M: Media, T: Target<M>>(
 
 /// A recovery that is fast and wrong is worth nothing: all entries are there, and a sample of them
 /// with their values.
-fn holds_the_load<M: Media, T: Target<M>>(
-    target: &T,
-    plan: &Plan,
-    phase: &'static str,
-) -> Result<(), LabError> {
+fn holds_the_load(target: &dyn Measured, plan: &Plan, phase: &'static str) -> Result<(), LabError> {
     let wrong = |right, of| LabError::WrongAnswer {
         contender: "the index".into(),
         phase,
@@ -101,7 +98,7 @@ fn holds_the_load<M: Media, T: Target<M>>(
         .take(SAMPLED);
     let of = sample.clone().count() as u64;
     let right = sample
-        .filter(|key| target.index().get(key) == Some(value_of(**key)))
+        .filter(|key| target.get(**key) == Some(value_of(**key)))
         .count() as u64;
     if right == of {
         Ok(())

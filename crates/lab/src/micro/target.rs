@@ -3,8 +3,10 @@
 use super::drive::{self, Session, Slice};
 use super::{Contender, Op};
 use crate::LabError;
-use bristlecone_pmem::media::{Media, MediaOptions};
+use bristlecone_pmem::MediumKind;
+use bristlecone_pmem::media::{Counting, Dram, Media, MediaOptions, PersistCounts};
 use bristlecone_trees::{OrderedIndex, UpdateError};
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -20,9 +22,10 @@ pub struct Usage {
 }
 
 /// An index from `u64` to `u64` together with the pool that it lives in, on medium `M`.
-///
-/// A design needs one implementation of this trait to be measured.
-pub trait Target<M: Media>: Sized + Send + Sync {
+pub trait Target<M: Media>: Sized + Send + Sync + 'static {
+    /// What says how it is run.
+    type Design: Clone + Send + Sync + 'static;
+
     /// The index.
     type Index: OrderedIndex<u64, u64>;
 
@@ -30,13 +33,13 @@ pub trait Target<M: Media>: Sized + Send + Sync {
     ///
     /// # Errors
     /// [`LabError::Open`] or [`LabError::Index`] with what refused.
-    fn create(path: &Path, media: &MediaOptions) -> Result<Self, LabError>;
+    fn create(design: &Self::Design, path: &Path, media: &MediaOptions) -> Result<Self, LabError>;
 
     /// Opens what [`create`](Self::create) made, recovering it if it was not closed.
     ///
     /// # Errors
     /// [`LabError::Open`] or [`LabError::Index`] with what refused.
-    fn open(path: &Path, media: &MediaOptions) -> Result<Self, LabError>;
+    fn open(design: &Self::Design, path: &Path, media: &MediaOptions) -> Result<Self, LabError>;
 
     /// The index.
     fn index(&self) -> &Self::Index;
@@ -133,31 +136,139 @@ impl<I: OrderedIndex<u64, u64>> Session for Use<'_, I> {
     }
 }
 
-/// Runs one slice on an index.
-pub(crate) fn slice<I: OrderedIndex<u64, u64>>(
-    name: &str,
-    index: &I,
-    op: Op,
-    keys: &[u64],
-    threads: usize,
-    batch: usize,
-) -> Result<Slice, LabError> {
-    let sessions = (0..threads)
-        .map(|_| Use {
-            index,
-            results: Vec::new(),
-        })
-        .collect();
-    drive::slice(name, sessions, op, keys, batch)
+/// A [`Target`] as the runner sees it, whatever its types: called once a slice.
+pub(crate) trait Measured {
+    /// Does one slice.
+    fn slice(
+        &self,
+        name: &str,
+        op: Op,
+        keys: &[u64],
+        threads: usize,
+        batch: usize,
+    ) -> Result<Slice, LabError>;
+
+    /// The value of a key.
+    fn get(&self, key: u64) -> Option<u64>;
+
+    /// What it takes now.
+    fn usage(&self) -> Usage;
+
+    /// The medium that it is on.
+    fn medium(&self) -> MediumKind;
+
+    /// Makes durable what its commits have not waited for.
+    fn sync(&self) -> Result<(), LabError>;
+
+    /// As [`Target::close`].
+    fn close(self: Box<Self>) -> Result<(), LabError>;
+}
+
+/// A [`Measured`] that counts what it issues.
+pub(crate) trait Counted: Measured {
+    /// So far.
+    fn counts(&self) -> PersistCounts;
+}
+
+struct Open<M, T> {
+    target: T,
+    medium: PhantomData<fn() -> M>,
+}
+
+impl<M, T> Open<M, T> {
+    fn new(target: T) -> Self {
+        Self {
+            target,
+            medium: PhantomData,
+        }
+    }
+}
+
+impl<M: Media, T: Target<M>> Measured for Open<M, T> {
+    fn slice(
+        &self,
+        name: &str,
+        op: Op,
+        keys: &[u64],
+        threads: usize,
+        batch: usize,
+    ) -> Result<Slice, LabError> {
+        let sessions = (0..threads)
+            .map(|_| Use {
+                index: self.target.index(),
+                results: Vec::new(),
+            })
+            .collect();
+        drive::slice(name, sessions, op, keys, batch)
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        self.target.index().get(&key)
+    }
+
+    fn usage(&self) -> Usage {
+        self.target.usage()
+    }
+
+    fn medium(&self) -> MediumKind {
+        self.target.media().kind()
+    }
+
+    fn sync(&self) -> Result<(), LabError> {
+        let synced = self.target.media().sync();
+        synced.map_err(|e| LabError::index("sync", e))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), LabError> {
+        self.target.close()
+    }
+}
+
+impl<T: Target<Counting<Dram>>> Counted for Open<Counting<Dram>, T> {
+    fn counts(&self) -> PersistCounts {
+        self.target.media().counts()
+    }
+}
+
+type Making<X> = Box<dyn Fn(&Path, &MediaOptions) -> Result<Box<X>, LabError>>;
+
+/// Makes and opens what is measured.
+pub(crate) struct Maker {
+    pub create: Making<dyn Measured>,
+    pub open: Making<dyn Measured>,
+    /// The same design on the counting medium.
+    pub counting: Making<dyn Counted>,
+}
+
+impl Maker {
+    pub(crate) fn of<M, T, C>(design: T::Design) -> Self
+    where
+        M: Media,
+        T: Target<M>,
+        C: Target<Counting<Dram>, Design = T::Design>,
+    {
+        let [creating, opening, counted] = [design.clone(), design.clone(), design];
+        Self {
+            create: Box::new(move |path, media| {
+                Ok(Box::new(Open::new(T::create(&creating, path, media)?)))
+            }),
+            open: Box::new(move |path, media| {
+                Ok(Box::new(Open::new(T::open(&opening, path, media)?)))
+            }),
+            counting: Box::new(move |path, media| {
+                Ok(Box::new(Open::new(C::create(&counted, path, media)?)))
+            }),
+        }
+    }
 }
 
 /// The index as a contender among its peers.
-pub(crate) struct Subject<'a, I> {
+pub(crate) struct Subject<'a> {
     pub name: &'static str,
-    pub index: &'a I,
+    pub target: &'a dyn Measured,
 }
 
-impl<I: OrderedIndex<u64, u64>> Contender for Subject<'_, I> {
+impl Contender for Subject<'_> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -169,6 +280,6 @@ impl<I: OrderedIndex<u64, u64>> Contender for Subject<'_, I> {
         threads: usize,
         batch: usize,
     ) -> Result<Slice, LabError> {
-        slice(self.name, self.index, op, keys, threads, batch)
+        self.target.slice(self.name, op, keys, threads, batch)
     }
 }

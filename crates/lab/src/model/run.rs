@@ -5,6 +5,9 @@
 //! 2. Lookups warm the caches; then clocks and counters start at zero.
 //! 3. The simulated threads' operations are charged (`trace.rs`, `machine/mod.rs`). An operation that is
 //!    answered wrongly ends the run.
+//!
+//! Time follows from what is recorded, so nothing here needs to be compiled for the design: an index is
+//! called through [`Executes`], once an operation.
 
 use super::machine::{CAUSES, Cause, Machine};
 use super::memory::Time;
@@ -15,9 +18,8 @@ use crate::LabError;
 use crate::workload::{Keys, Random, value_of};
 use bristlecone_pmem::media::sim::{Sim, Simulation};
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::DurableIndex;
-use bristlecone_trees::lbtree::{LbOptions, LbTree};
-use bristlecone_trees::{BulkLoad, Fill, OrderedIndex};
+use bristlecone_trees::designs::{Choice, DESIGNS, Design, Lb, Task, UnknownDesign, with_design};
+use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, OrderedIndex};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::Path;
@@ -27,8 +29,8 @@ use std::path::Path;
 pub struct RunSpec {
     /// The design: one of [`RunSpec::indexes`].
     pub index: String,
-    /// Bytes of a leaf: 256, 512, 768 or 1024.
-    pub node_bytes: u32,
+    /// Bytes of a leaf; `None` for the design's usual.
+    pub node_bytes: Option<u32>,
     /// On what.
     pub device: Device,
     /// What is done.
@@ -45,7 +47,8 @@ pub struct RunSpec {
     pub seed: u64,
 }
 
-const INDEXES: [&str; 2] = ["lbtree", "lbtree-traditional"];
+/// The LB+-Tree without entry moving.
+const TRADITIONAL: &str = "lbtree-traditional";
 const MOST_THREADS: usize = 64;
 const MOST_KEYS: u64 = 200_000_000;
 /// A simulation numbers its 8-byte words with 32 bits.
@@ -55,25 +58,47 @@ const ROOT: &str = "model";
 const PROGRESS: u64 = 4096;
 
 impl RunSpec {
-    /// The designs that can be run; `lbtree-traditional` is the LB+-Tree without entry moving.
-    #[must_use]
-    pub fn indexes() -> &'static [&'static str] {
-        &INDEXES
+    /// The designs that can be run: those of the registry, and `lbtree-traditional`, the LB+-Tree
+    /// without entry moving.
+    pub fn indexes() -> impl Iterator<Item = &'static str> {
+        let designs = DESIGNS.iter().map(|design| design.name);
+        designs.chain([TRADITIONAL])
+    }
+
+    fn choice(&self) -> Choice<'_> {
+        let name = match self.index.as_str() {
+            TRADITIONAL => "lbtree",
+            name => name,
+        };
+        Choice {
+            node_bytes: self.node_bytes,
+            ..Choice::of(name)
+        }
+    }
+
+    /// Bytes of a leaf.
+    ///
+    /// # Errors
+    /// [`ModelError::Parameter`], naming the design or the size, and what there is.
+    pub fn leaf_bytes(&self) -> Result<u32, ModelError> {
+        let choice = self.choice();
+        choice
+            .resolve()
+            .map(|(_, bytes)| bytes)
+            .map_err(|e| match e {
+                UnknownDesign::NodeBytes { asked, there, .. } => {
+                    let there: Vec<_> = there.iter().map(ToString::to_string).collect();
+                    ModelError::parameter("the node size", asked, there.join(" or "))
+                }
+                UnknownDesign::Name(_) => {
+                    let there: Vec<_> = Self::indexes().collect();
+                    ModelError::parameter("index", &self.index, there.join(" or "))
+                }
+            })
     }
 
     fn check(&self) -> Result<Fill, ModelError> {
-        if !INDEXES.contains(&self.index.as_str()) {
-            let may_be = INDEXES.join(" or ");
-            return Err(ModelError::parameter("index", &self.index, may_be));
-        }
-        if !matches!(self.node_bytes, 256 | 512 | 768 | 1024) {
-            let may_be = "256, 512, 768 or 1024";
-            return Err(ModelError::parameter(
-                "the node size",
-                self.node_bytes,
-                may_be,
-            ));
-        }
+        self.leaf_bytes()?;
         if !(1..=MOST_THREADS).contains(&self.threads) {
             let may_be = format!("1 to {MOST_THREADS}");
             return Err(ModelError::parameter("threads", self.threads, may_be));
@@ -94,7 +119,7 @@ impl RunSpec {
         let fill = Fill::percent((self.fill * 100.0).round() as u8)
             .filter(|_| self.fill <= 1.0)
             .ok_or_else(|| ModelError::parameter("fill", self.fill, "0.01 to 1"))?;
-        let bytes = pool_bytes(self, fill);
+        let bytes = pool_bytes(self, fill)?;
         if bytes > MOST_BYTES {
             let may_be = format!(
                 "fewer, as with {} operations the pool may take {} GiB of at most {}; fuller leaves \
@@ -115,51 +140,77 @@ impl RunSpec {
 /// [`ModelError`] when a parameter makes no sense, or the index refuses or answers wrongly.
 pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport, ModelError> {
     let fill = spec.check()?;
-    match spec.node_bytes / 256 {
-        1 => lbtree::<1>(spec, fill, progress),
-        2 => lbtree::<2>(spec, fill, progress),
-        3 => lbtree::<3>(spec, fill, progress),
-        _ => lbtree::<4>(spec, fill, progress),
+    let make = Make {
+        spec,
+        fill,
+        progress,
+    };
+    if spec.index == TRADITIONAL {
+        let options = LbOptions {
+            entry_moving: false,
+            ..LbOptions::default()
+        };
+        return match spec.leaf_bytes()? {
+            256 => make.run(Lb::<1>(options)),
+            512 => make.run(Lb::<2>(options)),
+            768 => make.run(Lb::<3>(options)),
+            _ => make.run(Lb::<4>(options)),
+        };
     }
+    with_design(&spec.choice(), make).map_err(LabError::from)?
 }
 
-fn lbtree<const B: usize>(
-    spec: &RunSpec,
+/// Makes the index, loads it, and charges what is done on it.
+struct Make<'a> {
+    spec: &'a RunSpec,
     fill: Fill,
-    progress: &mut dyn FnMut(u64),
-) -> Result<ModelReport, ModelError> {
-    let options = LbOptions {
-        entry_moving: spec.index != "lbtree-traditional",
-        ..LbOptions::default()
-    };
-    let mut sorted: Vec<u64> = (0..spec.keys).map(|i| keys_of(spec).key(i)).collect();
-    sorted.sort_unstable();
-    let simulation = Simulation::new(pool_bytes(spec, fill));
-    let _attached = simulation.attach();
-    let pool =
-        Pool::<Sim>::create(Path::new("model"), &PoolOptions::default()).map_err(LabError::from)?;
-    let mut tree = LbTree::<u64, u64, Sim, B>::create(&pool, ROOT, &options)
-        .map_err(|e| LabError::index("creating the index", e))?;
-    let pairs = sorted.iter().map(|key| (*key, value_of(*key)));
-    tree.bulk_load(pairs, fill)
-        .map_err(|e| LabError::index("loading the index", e))?;
-    tree.close()
-        .map_err(|e| LabError::index("closing the index", e))?;
-    let tree = LbTree::<u64, u64, Sim, B>::open(&pool, ROOT, &options)
-        .map_err(|e| LabError::index("opening the index", e))?;
-    charge(spec, &simulation, &tree, &sorted, progress)
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl Task for Make<'_> {
+    type Output = Result<ModelReport, ModelError>;
+
+    fn run<D: Design>(self, design: D) -> Self::Output {
+        let Self {
+            spec,
+            fill,
+            progress,
+        } = self;
+        let mut sorted: Vec<u64> = (0..spec.keys).map(|i| keys_of(spec).key(i)).collect();
+        sorted.sort_unstable();
+        let simulation = Simulation::new(pool_bytes(spec, fill)?);
+        let _attached = simulation.attach();
+        let pool = Pool::<Sim>::create(Path::new("model"), &PoolOptions::default())
+            .map_err(LabError::from)?;
+        let mut index = design
+            .create::<u64, u64, Sim>(&pool, ROOT)
+            .map_err(|e| LabError::index("creating the index", e))?;
+        let pairs = sorted.iter().map(|key| (*key, value_of(*key)));
+        index
+            .bulk_load(pairs, fill)
+            .map_err(|e| LabError::index("loading the index", e))?;
+        index
+            .close()
+            .map_err(|e| LabError::index("closing the index", e))?;
+        let index = design
+            .open::<u64, u64, Sim>(&pool, ROOT)
+            .map_err(|e| LabError::index("opening the index", e))?;
+        charge(spec, &simulation, &Index(index), &sorted, progress)
+    }
 }
 
 fn keys_of(spec: &RunSpec) -> Keys {
     Keys::Random { seed: spec.seed }
 }
 
-/// Room for the load and for a leaf more per operation, twice over. Untouched memory costs nothing.
-fn pool_bytes(spec: &RunSpec, fill: Fill) -> u64 {
-    let node = u64::from(spec.node_bytes);
-    let per_leaf = fill.of(node as usize / 256 * 14) as u64;
+/// Room for the load and for a leaf more per operation, twice over: six times over for designs whose
+/// slots are larger than the LB+-Tree's, or that have more than leaves. Untouched memory costs nothing.
+fn pool_bytes(spec: &RunSpec, fill: Fill) -> Result<u64, ModelError> {
+    let node = u64::from(spec.leaf_bytes()?);
+    let per_leaf = fill.of((node * 14 / 256) as usize) as u64;
     let leaves = spec.keys.div_ceil(per_leaf) + spec.ops;
-    (leaves * node * 2).next_multiple_of(2 << 20) + (64 << 20)
+    let times = if spec.choice().name == "lbtree" { 2 } else { 6 };
+    Ok((leaves * node * times).next_multiple_of(2 << 20) + (64 << 20))
 }
 
 /// A simulated thread's operation: its steps, and how many the machine has taken.
@@ -208,7 +259,7 @@ pub(super) fn drive<E>(
 fn charge(
     spec: &RunSpec,
     simulation: &Simulation,
-    index: &impl OrderedIndex<u64, u64>,
+    index: &dyn Executes,
     sorted: &[u64],
     progress: &mut dyn FnMut(u64),
 ) -> Result<ModelReport, ModelError> {
@@ -217,12 +268,12 @@ fn charge(
     let recording = Recording::start(simulation);
     let recorded = |t: usize, steps: &mut Vec<Step>, op: Op| -> Result<(), ModelError> {
         simulation.set_thread(t as u8);
-        recording.of(steps, || execute(index, op))
+        recording.of(steps, || index.execute(op))
     };
 
     // As many as fill the shared cache with leaves.
     let core = spec.device.core();
-    let warming = spec.keys.min(core.l3_bytes / u64::from(spec.node_bytes));
+    let warming = spec.keys.min(core.l3_bytes / u64::from(spec.leaf_bytes()?));
     let mut random = Random::new(spec.seed ^ 0x7761_726d);
     let mut warmed = 0;
     drive(&mut machine, threads, |t, steps| {
@@ -247,44 +298,54 @@ fn charge(
         Ok::<_, ModelError>(true)
     })?;
     progress(done);
-    Ok(report(spec, &machine))
+    report(spec, &machine)
 }
 
-/// Does an operation, and sees that it is answered rightly.
-fn execute(index: &impl OrderedIndex<u64, u64>, op: Op) -> Result<(), ModelError> {
-    let (phase, right) = match op {
-        Op::Insert { key } => {
-            index
-                .insert(&key, &value_of(key))
-                .map_err(|e| LabError::index("inserting a new key", e))?;
-            ("insert", true)
+/// An index as the machine drives it.
+trait Executes {
+    /// Does an operation, and sees that it is answered rightly.
+    fn execute(&self, op: Op) -> Result<(), ModelError>;
+}
+
+struct Index<I>(I);
+
+impl<I: OrderedIndex<u64, u64>> Executes for Index<I> {
+    fn execute(&self, op: Op) -> Result<(), ModelError> {
+        let index = &self.0;
+        let (phase, right) = match op {
+            Op::Insert { key } => {
+                index
+                    .insert(&key, &value_of(key))
+                    .map_err(|e| LabError::index("inserting a new key", e))?;
+                ("insert", true)
+            }
+            Op::Lookup { key } => ("lookup", index.get(&key) == Some(value_of(key))),
+            Op::Update { key, value } => {
+                index
+                    .update(&key, &value)
+                    .map_err(|e| LabError::index("updating a key", e))?;
+                ("update", true)
+            }
+            Op::Remove { key } => {
+                let was_there = index
+                    .remove(&key)
+                    .map_err(|e| LabError::index("removing a key", e))?;
+                ("remove", was_there)
+            }
+        };
+        if right {
+            return Ok(());
         }
-        Op::Lookup { key } => ("lookup", index.get(&key) == Some(value_of(key))),
-        Op::Update { key, value } => {
-            index
-                .update(&key, &value)
-                .map_err(|e| LabError::index("updating a key", e))?;
-            ("update", true)
-        }
-        Op::Remove { key } => {
-            let was_there = index
-                .remove(&key)
-                .map_err(|e| LabError::index("removing a key", e))?;
-            ("remove", was_there)
-        }
-    };
-    if right {
-        return Ok(());
+        Err(ModelError::Lab(LabError::WrongAnswer {
+            contender: "the index under the model".into(),
+            phase,
+            right: 0,
+            of: 1,
+        }))
     }
-    Err(ModelError::Lab(LabError::WrongAnswer {
-        contender: "the index under the model".into(),
-        phase,
-        right: 0,
-        of: 1,
-    }))
 }
 
-fn report(spec: &RunSpec, machine: &Machine) -> ModelReport {
+fn report(spec: &RunSpec, machine: &Machine) -> Result<ModelReport, ModelError> {
     let mut causes = [0; CAUSES];
     let (mut total, mut longest, mut flushes, mut fences) = (0, 0, 0, 0);
     for t in 0..spec.threads {
@@ -307,9 +368,9 @@ fn report(spec: &RunSpec, machine: &Machine) -> ModelReport {
         }
     };
     let traffic = machine.pm().traffic();
-    ModelReport {
+    Ok(ModelReport {
         index: spec.index.clone(),
-        node_bytes: spec.node_bytes,
+        node_bytes: spec.leaf_bytes()?,
         device: spec.device.name().into(),
         workload: spec.workload,
         threads: spec.threads,
@@ -338,5 +399,5 @@ fn report(spec: &RunSpec, machine: &Machine) -> ModelReport {
             fence_ns: ns(Cause::Fence),
             bandwidth_ns: ns(Cause::Bandwidth),
         },
-    }
+    })
 }

@@ -133,7 +133,7 @@ mod tests {
     fn source(workload: Workload, threads: usize) -> (Source, Vec<u64>) {
         let spec = RunSpec {
             index: "lbtree".into(),
-            node_bytes: 256,
+            node_bytes: Some(256),
             device: Device::load("dram").unwrap(),
             workload,
             threads,

@@ -207,11 +207,7 @@ impl<M: Media> Pool<M> {
                     .into(),
             ));
         }
-        let writer = !pm.read_only();
-        if writer {
-            superblock.repair(&pm);
-        }
-        if writer && pm.len() > superblock.size {
+        if !pm.read_only() && pm.len() > superblock.size {
             // Crash state 2 or 3 of `space`: new space must start as zeros.
             pm.shrink(superblock.size)?;
         }
@@ -223,9 +219,7 @@ impl<M: Media> Pool<M> {
         }
         {
             let mut superblock = lock(&pool.superblock);
-            superblock.generation += 1;
-            superblock.clean = false;
-            superblock.medium = Some(pool.pm.kind());
+            *superblock = superblock.clone().opened(pool.pm.kind());
             // PERSIST: (in `write`) the pool is in use, before anything else changes.
             superblock.write(&pool.pm);
         }

@@ -11,8 +11,17 @@
 //!
 //! # Crash states
 //! An update writes and persists one copy, then the other. A crash leaves one copy torn (its checksum
-//! tells) or the two one generation apart; the newest whole copy counts. That copy is the last to be
+//! tells) or the two of different generations; the newest whole copy counts. That copy is the last to be
 //! written by the next update: were it the first, a second crash could leave both torn.
+//!
+//! The torn copy stays as it is until an opening for writing writes over it, and that may crash too. What
+//! is there then is made of both, but it is never the whole copy of a change that was given up:
+//!
+//! 1. Contents that differ have different generations: a change takes the next one, an opening one that
+//!    depends on its medium and comes after that. So the generation and the checksum of a copy are its own.
+//! 2. What else a change writes no opening supplies: another size, where openings keep the old one, or
+//!    "clean", where they write "in use".
+//! 3. So all of a whole copy came from one writer; had that written all of it, it would not have been torn.
 
 use super::layout::SUPERBLOCK_B;
 use crate::cell::PWord;
@@ -109,6 +118,17 @@ impl Superblock {
                 .and_then(MediumKind::from_code),
             copy: 0,
         })
+    }
+
+    /// What an opening for writing makes of this: in use, on `medium`.
+    pub(super) fn opened(self, medium: MediumKind) -> Self {
+        Self {
+            // Not the next one: the other copy may be torn (crash states, 1).
+            generation: self.generation + 1 + u64::from(medium.code()),
+            clean: false,
+            medium: Some(medium),
+            ..self
+        }
     }
 
     /// The same, as if read from copy number `copy`.
@@ -208,20 +228,6 @@ impl Superblock {
         }
     }
 
-    /// Makes the copy that was not chosen the same as the one that was, if it is not.
-    ///
-    /// A copy that a crash tore may lack no more than its generation. The next change has the same one:
-    /// torn too, it would complete what was there before it.
-    pub(super) fn repair<M: Media>(&self, pm: &M) {
-        let other = 1 - self.copy;
-        let there = &Self::copies(pm)[other];
-        if there.as_ref().map(Self::encode) != Some(self.encode()) {
-            self.store_at(pm, COPIES[other]);
-            // PERSIST: nothing of what was torn is left, before the next generation is written over it.
-            pm.persist(words(pm, COPIES[other]));
-        }
-    }
-
     fn store_at<M: Media>(&self, pm: &M, at: u64) {
         for (word, value) in words(pm, at).iter().zip(self.encode().chunks_exact(8)) {
             let mut eight = [0; 8];
@@ -285,6 +291,69 @@ mod tests {
             let chosen = Superblock::choose(path, &torn, &old).unwrap();
             assert_eq!(chosen, sample().with_copy(1), "bit {bit}");
         }
+    }
+
+    /// Writes those of the words of `new` that `kept` names over `old`.
+    fn torn(old: &[u8; BYTES], new: &[u8; BYTES], kept: u64) -> [u8; BYTES] {
+        let mut bytes = *old;
+        let words = bytes.chunks_exact_mut(8).zip(new.chunks_exact(8));
+        for (i, (word, new)) in words.filter(|(word, new)| word != new).enumerate() {
+            if kept >> i & 1 == 1 {
+                word.copy_from_slice(new);
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn no_change_that_was_given_up_is_completed_by_openings() {
+        let path = Path::new("p");
+        let in_use = sample().opened(MediumKind::Mapped);
+        let next = |of: &Superblock| Superblock {
+            generation: of.generation + 1,
+            ..of.clone()
+        };
+        let grown = Superblock {
+            size: 4 << 20,
+            ..next(&in_use)
+        };
+        let closed = Superblock {
+            clean: true,
+            ..next(&in_use)
+        };
+        let unopened = sample();
+        let used = sample().opened(MediumKind::Dax);
+        let changes = [(&in_use, grown), (&in_use, closed), (&unopened, used)];
+        let media = [MediumKind::Mapped, MediumKind::Dax, MediumKind::Journal];
+        let mut given_up = 0;
+        for (counts, change) in &changes {
+            let old = counts.encode();
+            for kept in 0..1 << 4 {
+                let first = torn(&old, &change.encode(), kept);
+                // The second crash tears the first opening's copy, the third the second one's.
+                for (a, b) in media.iter().flat_map(|a| media.map(|b| (*a, b))) {
+                    let openings = [a, b].map(|medium| (*counts).clone().opened(medium));
+                    let [a, b] = openings.each_ref().map(Superblock::encode);
+                    if Superblock::choose(path, &old, &first).unwrap() != **counts {
+                        continue; // the change was whole
+                    }
+                    given_up += 1;
+                    for kept in 0..1 << 8 {
+                        let second = torn(&first, &a, kept & 15);
+                        let third = torn(&second, &b, kept >> 4);
+                        for bytes in [second, third] {
+                            let found = Superblock::choose(path, &old, &bytes).unwrap();
+                            let found = found.with_copy(0);
+                            assert!(
+                                found == **counts || openings.contains(&found),
+                                "{found:?} of {change:?}, over {counts:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        assert!(given_up > 200, "{given_up} torn copies");
     }
 
     #[test]

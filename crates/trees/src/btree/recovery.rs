@@ -12,13 +12,10 @@ use crate::repr::{KeyRepr, Repr};
 use crate::saved;
 use bristlecone_pmem::log::Record;
 use bristlecone_pmem::pool::Root;
-use bristlecone_pmem::{Heap, Logs, Media};
+use bristlecone_pmem::{Logs, Media};
 use crossbeam_epoch as epoch;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-
-/// What saved marks begin with.
-const MAGIC: [u8; 8] = *b"BTMARK01";
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Opens a published root.
@@ -36,7 +33,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         let logs = Logs::open(&heap, logs).map_err(TreeError::Corrupt)?;
         heap.check(top, words as u64 * 8)
             .map_err(|e| TreeError::Corrupt(format!("root node: {e}")))?;
-        let clean = load_marks(&root, &heap);
+        let clean = saved::load_marks::<M, 0>(&root, &heap, MARKS).is_some();
         let mut tree = Self::assemble(root, heap, logs, words, options);
         match tree.rebuild(top, clean) {
             Ok(report) => {
@@ -103,20 +100,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
     /// Saves the allocator's marks. If there is no room for them, the next opening walks.
     pub(super) fn save_marks(&self, root: &Root<M>) {
-        let mut payload = MAGIC.to_vec();
-        self.heap.save_marks(&mut payload);
-        saved::save(root, &self.heap, MARKS, payload);
+        saved::save_marks(root, &self.heap, MARKS, &[]);
     }
-}
-
-/// Reads the saved marks, if there are whole ones, and takes their word back. True if the heap is marked.
-fn load_marks<M: Media>(root: &Root<M>, heap: &Heap<M>) -> bool {
-    let loaded = saved::load(root, MARKS, |payload| {
-        let marks = payload.strip_prefix(&MAGIC)?;
-        (heap.load_marks(marks)? == marks.len()).then_some(())
-    });
-    if loaded.is_none() {
-        heap.begin_recovery();
-    }
-    loaded.is_some()
 }

@@ -87,7 +87,8 @@ fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(rand::random);
     let how = How::durable(args.medium.choice().kind());
-    Store::create(pool, how, args.node_size)?.close()?;
+    let choice = args.index.choice()?;
+    Store::create(pool, how, &choice)?.close()?;
     let mut model = Model::new(args.threads);
     let mut total = Findings::default();
     let mut reopened = Vec::new();

@@ -107,8 +107,9 @@ impl Blocks {
         }
         let bitmap = this.raw.load(BITMAP);
         if bitmap & !reached != 0 && !this.has(Flaw::Leak) {
-            // PERSIST: (in `publish`) blocks that were never handed over are free.
-            this.raw.publish(BITMAP, bitmap & reached);
+            // Blocks that were never handed over are free. Whoever takes a block flushes the bitmap; until
+            // then another recovery would do the same.
+            this.raw.store(BITMAP, bitmap & reached);
         }
         Ok(this)
     }
@@ -167,12 +168,13 @@ impl Blocks {
         if self.has(Flaw::OneFenceForTwo) {
             raw.store(slot_at(slot), 0);
             raw.flush(slot_at(slot), 8);
-        } else {
-            // PERSIST: (in `publish`) nothing leads to the block, before it is free.
-            raw.publish(slot_at(slot), 0);
+            raw.publish(BITMAP, freed);
+            return;
         }
-        // PERSIST: (in `publish`) the block is free.
-        raw.publish(BITMAP, freed);
+        // PERSIST: (in `publish`) nothing leads to the block, before it is free.
+        raw.publish(slot_at(slot), 0);
+        // Not flushed: a block that a crash leaves taken is freed by recovery (crash state 3).
+        raw.store(BITMAP, freed);
     }
 
     fn insert(&self, key: u64, value: u64) -> Result<(), String> {

@@ -148,6 +148,25 @@ impl Shared {
         (self.base.addr()..self.base.addr() + self.capacity as usize).contains(&addr.addr())
     }
 
+    /// Panics if an access of the buffer leaves the pool: behind its end a mapping has nothing, but the
+    /// buffer has.
+    #[inline]
+    #[track_caller]
+    fn bounded(&self, addr: *const u8, bytes: usize) {
+        // ORDERING: Relaxed; one thread simulates all.
+        let (end, len) = (
+            self.at(addr) + bytes as u64,
+            self.len.load(Ordering::Relaxed),
+        );
+        // What is dropped while a panic unwinds may still finish its accesses.
+        if end > len && !std::thread::panicking() {
+            panic!(
+                "access to {:#x}, past the pool's end at {len:#x}",
+                end - bytes as u64
+            );
+        }
+    }
+
     fn emit(&self, state: &mut State, kind: EventKind, site: &'static Location<'static>) {
         if let Some(sink) = &mut state.sink {
             sink.event(&Event {
@@ -514,6 +533,7 @@ impl Media for Sim {
         if len == 0 || !self.shared.holds(addr) {
             return;
         }
+        self.shared.bounded(addr, len);
         let at = self.shared.at(addr);
         let line = LINE as u64;
         for line in (at / line..=(at + len as u64 - 1) / line).map(|n| n * line) {
@@ -600,9 +620,11 @@ impl Media for Sim {
         Ok(())
     }
 
+    #[track_caller]
     fn trace_touch(&self, addr: *const u8, width: usize) {
         self.shared.step();
         if self.shared.holds(addr) {
+            self.shared.bounded(addr, width);
             let words = self.shared.words();
             let mut state = self.shared.state.borrow_mut();
             state

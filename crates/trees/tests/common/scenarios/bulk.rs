@@ -70,7 +70,7 @@ where
         load::<H>(&mut fresh.index, &model, percent).expect("bulk load");
         let stats = fresh.index.stats();
         assert_eq!(stats.entries, 10_000);
-        if stats.leaves == 1 {
+        if stats.leaves == 1 || stats.leaves == stats.entries {
             // A design without leaves of fixed size has nothing to fill.
             continue;
         }

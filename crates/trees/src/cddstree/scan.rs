@@ -1,0 +1,155 @@
+//! Scans in both directions, a snapshot per leaf.
+//!
+//! Nodes have no sibling pointers, which versions would have to cover too: a scan goes down from the root for
+//! each leaf, by the end of the range of the one before. Of each leaf only keys of that range are taken,
+//! so keys come in strict order whatever others do meanwhile.
+
+use super::CddsTree;
+use super::node::MOST_SLOTS;
+use super::read::{Range, Seek};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use crossbeam_epoch as epoch;
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow, RangeBounds};
+
+/// Leaves that a scan visits before it lets memory be reclaimed.
+const LEAVES_PER_PIN: u32 = 16;
+
+/// Key and value words of a leaf's live entries, in order.
+struct Words {
+    at: [(u64, u64); MOST_SLOTS],
+    len: usize,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
+    /// Copies the live entries of the leaf that `seek` wants. `None`: the pool is corrupt.
+    fn snapshot(&self, seek: Seek<'_, K>, words: &mut Words) -> Option<Range<K>> {
+        loop {
+            let (found, range) = self.descend_ranged(seek)?;
+            words.len = 0;
+            for (_, entry) in self.node(found.leaf).live(self.pm()) {
+                words.at[words.len] = (entry.key, entry.value);
+                words.len += 1;
+            }
+            if self.locks.validate(found.leaf, found.version) {
+                return Some(range);
+            }
+        }
+    }
+
+    /// Visits a pair if its key is `taken`.
+    #[inline]
+    fn visit_pair(
+        &self,
+        (key, value): (u64, u64),
+        taken: impl Fn(&K) -> bool,
+        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let pm = self.pm();
+        let step = K::read(pm, key, |key| {
+            if !taken(key) {
+                return None;
+            }
+            V::read(pm, value, |value| visit(key, value))
+        });
+        // What leads nowhere (a corrupt pool) is passed over.
+        step.flatten().unwrap_or(ControlFlow::Continue(()))
+    }
+
+    pub(super) fn scan_up(
+        &self,
+        wanted: &impl RangeBounds<K>,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let mut guard = epoch::pin();
+        let mut words = Words {
+            at: [(0, 0); MOST_SLOTS],
+            len: 0,
+        };
+        // Everything below has been visited.
+        let mut done: Option<K::Owned> = None;
+        for leaves in 1u32.. {
+            let seek = match (&done, wanted.start_bound()) {
+                (Some(done), _) => Seek::At(done.borrow()),
+                (None, Bound::Included(key) | Bound::Excluded(key)) => Seek::At(key),
+                (None, Bound::Unbounded) => Seek::First,
+            };
+            let Some(range) = self.snapshot(seek, &mut words) else {
+                return;
+            };
+            let taken = |key: &K| {
+                done.as_ref().is_none_or(|done| key >= done.borrow())
+                    && range.high.as_ref().is_none_or(|high| key < high.borrow())
+                    && wanted.contains(key)
+            };
+            for pair in &words.at[..words.len] {
+                if self.visit_pair(*pair, taken, &mut visit).is_break() {
+                    return;
+                }
+            }
+            let Some(high) = range.high else { return };
+            let beyond = match wanted.end_bound() {
+                Bound::Included(end) => high.borrow() > end,
+                Bound::Excluded(end) => high.borrow() >= end,
+                Bound::Unbounded => false,
+            };
+            // In a corrupt pool separators may lead back.
+            if beyond || done.as_ref().is_some_and(|done| high <= *done) {
+                return;
+            }
+            done = Some(high);
+            if leaves.is_multiple_of(LEAVES_PER_PIN) {
+                guard.repin();
+            }
+        }
+    }
+
+    pub(super) fn scan_down(
+        &self,
+        wanted: &impl RangeBounds<K>,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let mut guard = epoch::pin();
+        let mut words = Words {
+            at: [(0, 0); MOST_SLOTS],
+            len: 0,
+        };
+        // Everything from here on has been visited.
+        let mut done: Option<K::Owned> = None;
+        for leaves in 1u32.. {
+            let seek = match (&done, wanted.end_bound()) {
+                (Some(done), _) => Seek::Below(done.borrow()),
+                (None, Bound::Included(key)) => Seek::At(key),
+                (None, Bound::Excluded(key)) => Seek::Below(key),
+                (None, Bound::Unbounded) => Seek::Last,
+            };
+            let Some(range) = self.snapshot(seek, &mut words) else {
+                return;
+            };
+            let taken = |key: &K| {
+                done.as_ref().is_none_or(|done| key < done.borrow())
+                    && range.low.as_ref().is_none_or(|low| key >= low.borrow())
+                    && wanted.contains(key)
+            };
+            for pair in words.at[..words.len].iter().rev() {
+                if self.visit_pair(*pair, taken, &mut visit).is_break() {
+                    return;
+                }
+            }
+            let Some(low) = range.low else { return };
+            let beyond = match wanted.start_bound() {
+                Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
+                Bound::Unbounded => false,
+            };
+            // In a corrupt pool separators may lead back.
+            if beyond || done.as_ref().is_some_and(|done| low >= *done) {
+                return;
+            }
+            done = Some(low);
+            if leaves.is_multiple_of(LEAVES_PER_PIN) {
+                guard.repin();
+            }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Skip lists (LB+-Tree, section 4.1): with the whole list in the pool, or divided.
+//!
+//! ```text
+//! level 2 | head ------------------------> 30 ---------> end    towers: in the pool (skiplist-nvm)
+//! level 1 | head ---------> 20 ----------> 30 ---------> end            or in DRAM (skiplist-divided)
+//! level 0 | head -> 10 ---> 20 ---> 25 --> 30 -> 40 ---> end    bottom list: in the pool
+//! ```
+//!
+//! The paper compares three. `dram-skiplist` is the original one; `nvm-skiplist` is the original placed
+//! in persistent memory; `divided-skiplist` keeps the bottom list there, as an ordered linked list whose
+//! links are written by NAWs, and everything above it in DRAM, rebuilt by recovery. Here they are one
+//! code, and differ in where the towers are ([`Towers`]): in their nodes ([`InPool`]) or in DRAM
+//! ([`InDram`]). The original in DRAM is [`InPool`] in a pool on the medium [`Dram`](bristlecone_pmem::media::Dram).
+//!
+//! A node is in `node.rs`, a tower in `towers.rs`. One node in four is a level higher than the others.
+//!
+//! The upper levels only shorten the way: whatever they say, the bottom list decides. So the list with
+//! towers in the pool flushes none of their links and has recovery set all of them anew; the walk that
+//! does so is needed anyhow, to tell blocks in use from free ones.
+//!
+//! # Invariants
+//! 1. The bottom list from the head holds strictly ascending keys; a node's key word and height never
+//!    change while it is in the list.
+//! 2. Every link that a reader's validated step saw, and every value, is durable.
+//! 3. Level `l` holds a subset of level `l - 1`, in the same order, one tower of a key at most.
+//! 4. A node that is in no list and that no pinned thread can be in is free, and its tower with it.
+//!
+//! # Concurrency
+//! A volatile table of version locks, indexed by the node ([`crate::version_lock`]). The lock of a node
+//! covers its bottom link, its mark, the *value of the node it leads to*, and its tower's links.
+//!
+//! * *Reading*: go down and along without looking at locks; at the last node before the key read its
+//!   version, its link and what that leads to, and validate the version.
+//! * *Update*: lock the node before, at that version; NAW of the value word.
+//! * *Insert*: lock the node before and the new node (others may come to it as soon as it is linked, and
+//!   must not build on it before the link is durable); check the link; NAW of the link.
+//! * *Remove*: lock the node before and the node; check the link; NAW of the link; then mark the node's own
+//!   link, so that whoever is still at the node begins anew.
+//! * Writers unlock after the fence. No thread waits for a lock while it holds another
+//!   (`lock_two` takes both in the order of the table).
+//! * *Towers*: an insert raises its tower level by level, upwards, once the node is in the list, each level
+//!   under the locks of the node before and its own, and stops if the node has left. A remove marks the
+//!   node first and then takes the tower down, downwards. So no level gains a node that has left.
+//! * Whoever searches is pinned; blocks and towers are freed through the epoch collector (`search.rs` says
+//!   why that is enough).
+//!
+//! # Crash states
+//! 1. *Insert*, before the NAW of the link: a node and records that nothing leads to. The walk does not
+//!    reach them, so they are free.
+//! 2. *Update*: old or new value word. The record of the other is not reached.
+//! 3. *Remove*, before the NAW of the link: the node is in the list. After it: it is not reached.
+//! 4. *Upper links*, where they are in the pool: any of them, old or new, even into blocks that are free
+//!    or hold something else. Recovery sets each before it follows it.
+//! 5. *Bulk load*, before the NAW of the head's link: a list that nothing leads to.
+//! 6. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//!
+//! A clean close saves nothing: opening walks the list.
+
+mod bulk;
+mod modify;
+mod node;
+mod recovery;
+mod scan;
+mod search;
+mod towers;
+mod verify;
+
+use crate::index::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::version_lock::VersionLocks;
+use bristlecone_pmem::pool::{Root, RootKind};
+use bristlecone_pmem::{CommitError, Heap, Media, Pool};
+use modify::IfPresent;
+use node::{MAX_HEIGHT, NODE_BYTES, Nodes};
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{ControlFlow, RangeBounds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+pub use towers::{InDram, InPool, Towers};
+
+/// Root word: offset of the head.
+const HEAD: usize = 0;
+
+/// How a skip list is run: there is nothing to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SkipOptions {}
+
+/// The whole list in the pool, towers included.
+pub type NvmSkipList<K, V, M> = SkipList<K, V, M, InPool>;
+/// The bottom list in the pool, the towers in DRAM.
+pub type DividedSkipList<K, V, M> = SkipList<K, V, M, InDram>;
+
+/// A durable ordered index. See the module's head.
+pub struct SkipList<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> {
+    towers: T,
+    locks: VersionLocks,
+    nodes: Nodes<M>,
+    /// The node before the first.
+    head: u64,
+    head_tower: u64,
+    /// Highest level that has, or had, a node.
+    highest: AtomicUsize,
+    /// Heights drawn.
+    drawn: AtomicU64,
+    read_only: bool,
+    report: RecoveryReport,
+    heap: Heap<M>,
+    /// Keeps the root from being opened twice.
+    root: Root<M>,
+    kinds: PhantomData<fn(&K, &V)>,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> fmt::Debug
+    for SkipList<K, V, M, T>
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SkipList")
+            .field("design", &T::DESIGN)
+            .field("nodes", &self.nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The number of a node's lock.
+#[inline(always)]
+fn handle(node: u64) -> u32 {
+    (node >> 4) as u32 ^ (node >> 36) as u32
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> SkipList<K, V, M, T> {
+    /// What the root table says of a list of these types.
+    fn root_kind() -> RootKind {
+        RootKind {
+            design: T::DESIGN.into(),
+            keys: K::KIND,
+            values: V::KIND,
+            node_bytes: NODE_BYTES as u32,
+        }
+    }
+
+    /// An empty list around the head, whose upper links are still to be set.
+    fn assemble(heap: Heap<M>, root: Root<M>, head: u64) -> Self {
+        let towers = T::new();
+        Self {
+            head_tower: towers.make(head, 0, MAX_HEIGHT),
+            towers,
+            locks: VersionLocks::new(),
+            nodes: Nodes::new(root.pool()),
+            head,
+            highest: AtomicUsize::new(0),
+            drawn: AtomicU64::new(0),
+            read_only: root.pool().pm().read_only(),
+            report: RecoveryReport::default(),
+            heap,
+            root,
+            kinds: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn pm(&self) -> &M {
+        self.nodes.pm()
+    }
+
+    /// Highest level with a node; 0 is the bottom list.
+    #[inline(always)]
+    fn top(&self) -> usize {
+        // ORDERING: Relaxed; a search that begins too low takes longer, nothing else.
+        self.highest.load(Ordering::Relaxed)
+    }
+
+    fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        if !key.fits() {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        if value.bytes() > MAX_VALUE {
+            return Err(InsertError::ValueTooLong {
+                len: value.bytes(),
+                most: MAX_VALUE,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<K, V, M, T> DurableIndex<K, V, M> for SkipList<K, V, M, T>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+    T: Towers<M>,
+{
+    type Options = SkipOptions;
+
+    const SNAPSHOT: bool = false;
+
+    fn create(pool: &Arc<Pool<M>>, name: &str, _options: &SkipOptions) -> Result<Self, TreeError> {
+        let root = pool.create_root(name, &Self::root_kind())?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        let head = heap.alloc(T::node_bytes(MAX_HEIGHT))?;
+        let mut list = Self::assemble(heap.clone(), root, head.get());
+        list.raised(bulk::Raiser::new(list.head_tower));
+        list.write_node(head.get(), 0, 0, 0, MAX_HEIGHT);
+        let pm = pool.pm();
+        // PERSIST: the head and the pointer to it; `publish` fences them.
+        pm.flush_of(list.nodes.at(head.get()));
+        let word = list.root.word(HEAD);
+        // ORDERING: Relaxed; the root is not published.
+        word.store(pm, head.get(), Ordering::Relaxed);
+        pm.flush_of(word);
+        list.root.publish();
+        if let Err(e) = pm.commit() {
+            list.root.unpublish();
+            heap.free(head);
+            heap.trim();
+            return Err(e.into());
+        }
+        Ok(list)
+    }
+
+    fn open(pool: &Arc<Pool<M>>, name: &str, _options: &SkipOptions) -> Result<Self, TreeError> {
+        recovery::open(pool.open_root(name, Some(&Self::root_kind()))?)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        self.nodes.pool()
+    }
+
+    fn close(self) -> Result<(), CommitError> {
+        self.pm().commit()
+    }
+}
+
+impl<K, V, M, T> OrderedIndex<K, V> for SkipList<K, V, M, T>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+    T: Towers<M>,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, IfPresent::Refuse).map(|_| ())
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, IfPresent::Replace)
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        if self.read_only {
+            return Err(UpdateError::ReadOnly);
+        }
+        if value.bytes() > MAX_VALUE {
+            return Err(UpdateError::ValueTooLong {
+                len: value.bytes(),
+                most: MAX_VALUE,
+            });
+        }
+        self.replace(key, value)
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        if self.read_only {
+            return Err(RemoveError::ReadOnly);
+        }
+        self.take_out(key)
+    }
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        self.find_value(key, f)
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        self.scan_up(&range, visit);
+    }
+
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        self.get_batch(keys, out);
+    }
+
+    fn stats(&self) -> IndexStats {
+        self.measure()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.check()
+    }
+}
+
+impl<K, V, M, T> ReverseScan<K, V> for SkipList<K, V, M, T>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+    T: Towers<M>,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_down(&range, visit);
+    }
+}
+
+impl<K, V, M, T> BulkLoad<K, V> for SkipList<K, V, M, T>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+    T: Towers<M>,
+{
+    /// As the trait says; a list has no leaves, so `fill` has no meaning.
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        _fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.load_sorted(sorted)
+    }
+}
