@@ -12,6 +12,7 @@ use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
+use crate::nvtree::{self, NvOptions, NvTree};
 use crate::repr::{KeyRepr, Repr};
 use crate::skiplist::{DividedSkipList, NvmSkipList, SkipOptions};
 use crate::unsorted::UnsortedTree;
@@ -115,6 +116,11 @@ design!(
     DividedSkip, SkipOptions, DividedSkipList
 );
 
+design!(
+    /// NV-Tree, in any leaf size.
+    Nv, NvOptions, NvTree
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -201,6 +207,13 @@ pub const DESIGNS: &[DesignInfo] = &[
         summary: "persistent unsorted: B+-tree in persistent memory with bitmap leaves",
         node_bytes: NODE_BYTES,
         usual_bytes: 512,
+        explored_bytes: &[256],
+    },
+    DesignInfo {
+        name: "nvtree",
+        summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
+        node_bytes: nvtree::NODE_BYTES,
+        usual_bytes: 1024,
         explored_bytes: &[256],
     },
 ];
@@ -322,6 +335,11 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         node_bytes: Some(bytes),
         ..BTreeOptions::default()
     };
+    let nv = NvOptions {
+        leaf_bytes: bytes,
+        recovery_threads,
+        ..NvOptions::default()
+    };
     Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
@@ -343,6 +361,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         ("lcbtree", _) => task.run(Lcb(btree)),
         ("unsorted", _) => task.run(Unsorted(btree)),
+        ("nvtree", _) => task.run(Nv(nv)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),
     })

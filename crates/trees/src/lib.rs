@@ -11,6 +11,7 @@
 //! | [`btree`], [`unsorted`] | B+-trees wholly in persistent memory: LCB+-Tree, persistent unsorted |
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
 //! | [`skiplist`] | skip lists: whole in the pool, or divided |
+//! | [`nvtree`] | NV-Tree, with and without workload adaptivity |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
@@ -25,6 +26,7 @@ pub mod index;
 pub mod inner;
 pub mod lbtree;
 pub mod leaftree;
+pub mod nvtree;
 pub mod repr;
 mod saved;
 pub mod skiplist;
@@ -43,6 +45,7 @@ pub use index::{
 };
 pub use lbtree::{LbOptions, LbTree};
 pub use leaftree::LeafOptions;
+pub use nvtree::{NvOptions, NvTree};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 pub use skiplist::{DividedSkipList, NvmSkipList, SkipList, SkipOptions};
 pub use unsorted::UnsortedTree;

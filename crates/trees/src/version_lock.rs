@@ -49,7 +49,6 @@ const STEP: u64 = 4;
 pub(crate) struct VersionWord(AtomicU64);
 
 impl VersionWord {
-    #[cfg(test)]
     pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -122,6 +121,19 @@ impl VersionWord {
             }
             wait(&backoff);
         }
+    }
+
+    /// Takes the lock if no one holds it.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> bool {
+        self.try_read()
+            .is_some_and(|version| self.try_lock_at(version))
+    }
+
+    /// True if `version` says that what the word protects is out of the structure.
+    #[inline(always)]
+    pub(crate) fn is_obsolete(version: u64) -> bool {
+        version & OBSOLETE != 0
     }
 
     /// Gives the lock back, one version up.

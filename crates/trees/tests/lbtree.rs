@@ -31,12 +31,10 @@ scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, Mapped>:
 scenario_suite!(strings_256, Of<Lb<1>, [u8], [u8], Mapped>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
 scenario_suite!(numbers_512, Numbers<Mapped, 2, 2>: [base, reverse, bulk, durable, power_cuts]);
-scenario_suite!(numbers_768, Numbers<Mapped, 3, 3>: [base, reverse, durable]);
 scenario_suite!(numbers_1024, Numbers<Mapped, 4, 1>: [base, reverse, bulk, durable]);
-scenario_suite!(strings_512, Strings<Mapped, 2, 4>: [base, reverse, durable, hostile]);
-scenario_suite!(strings_to_numbers_768, Of<Tuned<3, true, 1>, [u8], u64, Mapped>: [base, reverse, power_cuts]);
+scenario_suite!(strings_768, Strings<Mapped, 3, 4>: [base, reverse, durable, hostile]);
 scenario_suite!(numbers_to_strings_1024, Of<Tuned<4, true, 2>, u64, [u8], Mapped>: [pooled, durable]);
 scenario_suite!(numbers_traditional, Of<Tuned<1, false, 1>, u64, u64, Mapped>: [base, reverse, durable]);
 scenario_suite!(numbers_dram, Numbers<Dram, 1, 1>: [base, reverse, pooled, compact_memory]);
-scenario_suite!(numbers_journal, Numbers<Journal, 1, 1>: [base, reverse, pooled, durable, durable_bulk, compact]);
+scenario_suite!(numbers_journal, Numbers<Journal, 1, 1>: [base, pooled, durable, durable_bulk, compact]);
 scenario_suite!(strings_journal, Strings<Journal, 2, 2>: [pooled, durable, compact]);

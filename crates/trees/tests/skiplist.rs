@@ -12,16 +12,8 @@ type Nvm<K, V, M> = Of<NvmSkip, K, V, M>;
 
 scenario_suite!(divided_numbers, Divided<u64, u64, Mapped>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, hostile, power_cuts]);
-scenario_suite!(divided_strings, Divided<[u8], [u8], Mapped>:
-    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, hostile, power_cuts]);
-scenario_suite!(nvm_numbers, Nvm<u64, u64, Mapped>:
-    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, hostile, power_cuts]);
 scenario_suite!(nvm_strings, Nvm<[u8], [u8], Mapped>:
-    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
-scenario_suite!(divided_strings_to_numbers, Divided<[u8], u64, Mapped>: [base, reverse]);
-scenario_suite!(nvm_numbers_to_strings, Nvm<u64, [u8], Mapped>: [pooled, durable]);
+    [base, reverse, bulk, pooled, durable, durable_bulk, compact, hostile]);
 // The paper's dram-skiplist: the original, in DRAM.
-scenario_suite!(dram_numbers, Nvm<u64, u64, Dram>: [base, reverse, bulk, pooled, compact_memory]);
-scenario_suite!(dram_strings, Nvm<[u8], [u8], Dram>: [base, reverse]);
-scenario_suite!(divided_journal, Divided<u64, u64, Journal>: [base, pooled, durable, durable_bulk, compact]);
-scenario_suite!(nvm_journal, Nvm<[u8], [u8], Journal>: [pooled, durable, durable_bulk, compact]);
+scenario_suite!(dram_numbers, Nvm<u64, u64, Dram>: [base, reverse, compact_memory]);
+scenario_suite!(divided_journal, Divided<[u8], [u8], Journal>: [durable]);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use bristlecone_pmem::media::{Dram, Journal, Mapped};
+use bristlecone_pmem::media::{Journal, Mapped};
 use bristlecone_trees::BTreeOptions;
 use bristlecone_trees::designs::Unsorted;
 use common::{Chosen, Of, scenario_suite};
@@ -25,18 +25,8 @@ type Numbers<M, const BYTES: u32> = Of<Sized<BYTES, { usize::MAX }>, u64, u64, M
 type Strings<M, const BYTES: u32> = Of<Sized<BYTES, { usize::MAX }>, [u8], [u8], M>;
 
 scenario_suite!(numbers_256, Numbers<Mapped, 256>:
-    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
-scenario_suite!(strings_256, Strings<Mapped, 256>:
-    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, hostile]);
-scenario_suite!(numbers_512, Of<Unsorted, u64, u64, Mapped>: [base, reverse, bulk, durable, hostile]);
-scenario_suite!(strings_512, Of<Unsorted, [u8], [u8], Mapped>: [base, reverse]);
-scenario_suite!(numbers_1024, Numbers<Mapped, 1024>: [reverse]);
-scenario_suite!(numbers_2048, Numbers<Mapped, 2048>: [reverse]);
-scenario_suite!(numbers_4096, Numbers<Mapped, 4096>: [base, reverse, bulk, durable]);
-scenario_suite!(strings_to_numbers_1024, Of<Sized<1024, 100>, [u8], u64, Mapped>: [base, reverse]);
-scenario_suite!(numbers_to_strings_256, Of<Sized<256, 100>, u64, [u8], Mapped>: [pooled, durable]);
+    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, hostile, power_cuts]);
+scenario_suite!(strings_512, Of<Unsorted, [u8], [u8], Mapped>: [base, reverse, pooled, durable]);
+scenario_suite!(numbers_4096, Numbers<Mapped, 4096>: [base, bulk]);
 scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, Mapped>: [base, reverse]);
-scenario_suite!(high_strings, Of<Sized<256, 2>, [u8], [u8], Mapped>: [base, durable]);
-scenario_suite!(numbers_dram, Of<Unsorted, u64, u64, Dram>: [base, pooled]);
-scenario_suite!(numbers_journal, Of<Unsorted, u64, u64, Journal>: [base, pooled, durable, durable_bulk]);
-scenario_suite!(strings_journal, Strings<Journal, 256>: [pooled, durable]);
+scenario_suite!(strings_journal, Strings<Journal, 256>: [durable]);

@@ -35,7 +35,7 @@ mod sealed {
 ///
 /// The methods are the index's business; callers only name the trait.
 pub trait Separator:
-    Ord + ToOwned<Owned: Ord + Debug + Clone + Send> + Debug + sealed::Sealed
+    Ord + ToOwned<Owned: Ord + Debug + Clone + Send> + Debug + sealed::Sealed + 'static
 {
     /// The word alone decides every comparison.
     #[doc(hidden)]

@@ -1,0 +1,491 @@
+//! Workload adaptivity (section 5): what is counted, how large a leaf should be, and when that pays.
+//!
+//! # Where the paper leaves something open
+//! 1. *Cold-read* (conservative strategy) is taken as "not hot-read": with no reads at all
+//!    `nReads_LN < nReads / N_LN` would never hold, and the strategy never do anything.
+//! 2. The model knows searches only, so a leaf that is never read has no upper limit by it. Leaves
+//!    stop at [`Limits::most`], since every insertion also searches its leaf.
+//! 3. A leaf whose elements are mostly superseded is *replaced* rather than split (section 4.4); under
+//!    updates alone that is all that ever happens. So a replaced leaf is resized too, upwards only
+//!    while its keys would still fill [`SPARSE`] of it: size is for appending, not for hoarding.
+
+use super::info::Traffic;
+use super::leaf::{ELEMENT, MAX_BYTES, MIN_BYTES};
+use bristlecone_pmem::media::{LINE, MediumKind};
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Heap, Media};
+use crossbeam_utils::CachePadded;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// How leaves are resized (section 5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Adaptivity {
+    /// Not at all: NV-Tree' in the paper's figures.
+    Off,
+    /// By one line: up for write-intensive, hot-write, cold-read leaves, down for read-intensive,
+    /// cold-write, hot-read ones.
+    Conservative,
+    /// Write-intensive leaves are doubled.
+    Aggressive,
+    /// Write-intensive leaves are doubled if they are hot-write, else grow by one line; read-intensive,
+    /// hot-read leaves shrink by one line.
+    #[default]
+    Balanced,
+}
+
+impl Adaptivity {
+    /// The name that figures use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Conservative => "conservative",
+            Self::Aggressive => "aggressive",
+            Self::Balanced => "balanced",
+        }
+    }
+}
+
+/// A replaced leaf grows only while its keys would fill this part (one in so many) of it.
+pub(super) const SPARSE: u64 = 32;
+
+/// What Algorithm 3 looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Profile {
+    /// `Size_LN`
+    pub size: u64,
+    /// `nWrites_LN`, `nReads_LN`
+    pub leaf: Traffic,
+    /// `nWrites`, `nReads`
+    pub all: Traffic,
+    /// `N_LN`
+    pub leaves: u64,
+}
+
+impl Profile {
+    fn write_intensive(&self) -> bool {
+        self.leaf.reads < self.leaf.writes
+    }
+
+    fn hot_write(&self) -> bool {
+        above_average(self.leaf.writes, self.all.writes, self.leaves)
+    }
+
+    fn hot_read(&self) -> bool {
+        above_average(self.leaf.reads, self.all.reads, self.leaves)
+    }
+
+    /// nReads_LN / nWrites_LN
+    fn ratio(&self) -> f64 {
+        self.leaf.reads as f64 / self.leaf.writes.max(1) as f64
+    }
+}
+
+/// `mine > all / count`
+pub(super) fn above_average(mine: u64, all: u64, count: u64) -> bool {
+    u128::from(mine) * u128::from(count) > u128::from(all)
+}
+
+/// Algorithm 3: the size that the strategy asks for.
+pub(super) fn get_new_size(profile: &Profile, strategy: Adaptivity) -> u64 {
+    use Adaptivity::{Aggressive, Balanced, Conservative, Off};
+    let size = profile.size;
+    let line = LINE as u64;
+    if profile.write_intensive() {
+        match strategy {
+            Off => size,
+            Conservative if profile.hot_write() && !profile.hot_read() => size + line,
+            Conservative => size,
+            Aggressive => 2 * size,
+            Balanced if profile.hot_write() => 2 * size,
+            Balanced => size + line,
+        }
+    } else {
+        match strategy {
+            Conservative if !profile.hot_write() && profile.hot_read() => size - line,
+            Balanced if profile.hot_read() => size - line,
+            Off | Conservative | Aggressive | Balanced => size,
+        }
+    }
+}
+
+/// Sizes that costs are known for: a line, and doublings of it.
+const STEPS: usize = 10;
+
+/// `T_r` and `T_w` of a medium, in nanoseconds: of a line, 2 lines, 4 lines ...
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Costs {
+    read: [f64; STEPS],
+    write: [f64; STEPS],
+}
+
+impl Costs {
+    /// Costs in proportion to lines, with a start-up each: for media that are not measured.
+    pub(super) const ASSUMED: Self = {
+        let mut costs = Self {
+            read: [0.0; STEPS],
+            write: [0.0; STEPS],
+        };
+        let mut i = 0;
+        while i < STEPS {
+            costs.read[i] = 20.0 + 5.0 * (1 << i) as f64;
+            costs.write[i] = 100.0 + 30.0 * (1 << i) as f64;
+            i += 1;
+        }
+        costs
+    };
+
+    fn at(table: &[f64; STEPS], bytes: f64) -> f64 {
+        let place = (bytes / LINE as f64).max(1.0).log2();
+        let i = (place as usize).min(STEPS - 2);
+        let (low, high) = ((LINE << i) as f64, (LINE << (i + 1)) as f64);
+        table[i] + (table[i + 1] - table[i]) * (bytes - low) / (high - low)
+    }
+
+    /// `T_r(size)`
+    fn read(&self, bytes: f64) -> f64 {
+        Self::at(&self.read, bytes)
+    }
+
+    /// `T_w(size)`
+    fn write(&self, bytes: f64) -> f64 {
+        Self::at(&self.write, bytes)
+    }
+
+    /// Equations 1 and 2: what growing from `profile.size` to `new` saves, and what it costs.
+    fn growing(&self, profile: &Profile, new: u64) -> (f64, f64) {
+        let (old, new) = (profile.size as f64, new as f64);
+        let positive = self.read(old) + 2.0 * self.write(old / 2.0);
+        let elements = (new - old) / ELEMENT as f64;
+        let negative = elements * profile.ratio() * self.read(old) * 2.0;
+        (positive, negative)
+    }
+
+    /// Equations 3 and 4: what shrinking from `profile.size` to `new` saves, and what it costs.
+    fn shrinking(&self, profile: &Profile, new: u64) -> (f64, f64) {
+        let (old, new) = (profile.size as f64, new as f64);
+        let elements = (old - new) / ELEMENT as f64;
+        let positive = elements * profile.ratio() * self.read(new) * 2.0;
+        let negative = self.read(new) + 2.0 * self.write(new / 2.0);
+        (positive, negative)
+    }
+
+    /// Measures the medium under `heap`, once in a process for each kind of medium.
+    pub(super) fn of<M: Media>(heap: &Heap<M>) -> Self {
+        static KNOWN: Mutex<BTreeMap<&'static str, Costs>> = Mutex::new(BTreeMap::new());
+        let pm = heap.pool().pm();
+        if M::TRACED || pm.read_only() || pm.kind() == MediumKind::Sim {
+            // Nothing is measured on a simulation, whose clock is not the machine's.
+            return Self::ASSUMED;
+        }
+        let name = pm.kind().name();
+        if let Some(costs) = lock(&KNOWN).get(name) {
+            return *costs;
+        }
+        let Some(costs) = Self::measure(heap) else {
+            return Self::ASSUMED;
+        };
+        *lock(&KNOWN).entry(name).or_insert(costs)
+    }
+
+    /// Reads and flushes a block of every size; `None` if the pool has no room for one.
+    fn measure<M: Media>(heap: &Heap<M>) -> Option<Self> {
+        /// The least of so many tries counts.
+        const TRIES: usize = 9;
+        let pm = heap.pool().pm();
+        let bytes = LINE << (STEPS - 1);
+        let block = heap.alloc(bytes as u64).ok()?;
+        let at = pm.base().wrapping_add(block.get() as usize);
+        let mut costs = Self {
+            read: [f64::MAX; STEPS],
+            write: [f64::MAX; STEPS],
+        };
+        let word = |i: usize| {
+            // SAFETY: 1. the block was just allocated and has `bytes` bytes; 2. `i` is below that many words;
+            // 3. all access to a pool is by atomic words.
+            unsafe { AtomicU64::from_ptr(at.cast::<u64>().wrapping_add(i)) }
+        };
+        for attempt in 0..TRIES {
+            for step in 0..STEPS {
+                let words = (LINE << step) / 8;
+                let started = Instant::now();
+                for i in 0..words {
+                    // ORDERING (both): Relaxed; no one else has the block.
+                    word(i).store((attempt + i) as u64, Ordering::Relaxed);
+                }
+                // PERSIST: nothing that matters; this is what is measured.
+                pm.flush(at, words * 8);
+                pm.fence();
+                let took = started.elapsed().as_nanos() as f64;
+                costs.write[step] = costs.write[step].min(took);
+                let started = Instant::now();
+                let sum = (0..words).fold(0u64, |sum, i| {
+                    sum.wrapping_add(word(i).load(Ordering::Relaxed))
+                });
+                std::hint::black_box(sum);
+                let took = started.elapsed().as_nanos() as f64;
+                costs.read[step] = costs.read[step].min(took);
+            }
+        }
+        heap.free(block);
+        heap.trim();
+        Some(costs)
+    }
+}
+
+/// How small and how large leaves may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub least: u64,
+    pub most: u64,
+}
+
+impl Limits {
+    /// For a tree of leaves of `bytes` bytes; `tiny`: a simulated medium, whose trees are small.
+    pub(super) fn around(bytes: u64, tiny: bool) -> Self {
+        let times = if tiny { 2 } else { 16 };
+        Self {
+            least: (bytes / 2).max(MIN_BYTES),
+            most: (bytes * times).min(MAX_BYTES).max(bytes),
+        }
+    }
+}
+
+/// Decides sizes: strategy, model, limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizing {
+    pub strategy: Adaptivity,
+    pub costs: Costs,
+    pub limits: Limits,
+}
+
+impl Sizing {
+    /// The size that a leaf's successors get: Algorithm 3's, if the model and the limits allow it.
+    pub(super) fn resized(&self, profile: &Profile) -> u64 {
+        let old = profile.size;
+        let asked = get_new_size(profile, self.strategy);
+        let new = asked.clamp(self.limits.least.min(old), self.limits.most.max(old));
+        if new > old {
+            let pays = |new: u64| {
+                let (positive, negative) = self.costs.growing(profile, new);
+                positive > negative
+            };
+            let line = LINE as u64;
+            if pays(new) {
+                new
+            } else if self.strategy == Adaptivity::Balanced && new > old + line && pays(old + line)
+            {
+                // Section 6.4.2: where doubling is too much, the balanced strategy grows by a line.
+                old + line
+            } else {
+                old
+            }
+        } else if new < old {
+            let (positive, negative) = self.costs.shrinking(profile, new);
+            if positive > negative { new } else { old }
+        } else {
+            old
+        }
+    }
+}
+
+const SHARDS: usize = 16;
+/// A thread counts one search in so many, for all of them.
+const SAMPLE: u32 = 8;
+
+/// `nWrites` and `nReads`, each thread on a line of its own.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    writes: [CachePadded<AtomicU64>; SHARDS],
+    reads: [CachePadded<AtomicU64>; SHARDS],
+}
+
+thread_local! {
+    static SEARCHES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread's line.
+fn shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        // ORDERING: Relaxed; any distribution of numbers will do.
+        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    }
+    MINE.with(|mine| *mine)
+}
+
+impl Totals {
+    /// Counts elements appended.
+    #[inline(always)]
+    pub(super) fn wrote(&self, elements: u64) {
+        // ORDERING: Relaxed; a statistic.
+        self.writes[shard()].fetch_add(elements, Ordering::Relaxed);
+    }
+
+    /// How many searches to count for this one: now and then several, else none. `each`: count
+    /// every one, so that the same run always counts the same.
+    #[inline(always)]
+    pub(super) fn searched(&self, each: bool) -> u64 {
+        let sample = if each { 1 } else { SAMPLE };
+        let n = SEARCHES.get().wrapping_add(1);
+        SEARCHES.set(n);
+        if !n.is_multiple_of(sample) {
+            return 0;
+        }
+        // ORDERING: Relaxed; a statistic.
+        self.reads[shard()].fetch_add(sample.into(), Ordering::Relaxed);
+        sample.into()
+    }
+
+    pub(super) fn sum(&self) -> Traffic {
+        let sum = |of: &[CachePadded<AtomicU64>; SHARDS]| {
+            // ORDERING: Relaxed; a statistic.
+            of.iter().map(|n| n.load(Ordering::Relaxed)).sum()
+        };
+        Traffic {
+            writes: sum(&self.writes),
+            reads: sum(&self.reads),
+        }
+    }
+
+    /// Begins with what a clean close saved.
+    pub(super) fn start_at(&self, traffic: Traffic) {
+        // ORDERING (both): Relaxed; a statistic.
+        self.writes[0].store(traffic.writes, Ordering::Relaxed);
+        self.reads[0].store(traffic.reads, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Adaptivity::{Aggressive, Balanced, Conservative, Off};
+
+    /// A leaf of 1 KB among ten, which took 1,000 writes and 1,000 reads together.
+    fn profile(writes: u64, reads: u64) -> Profile {
+        Profile {
+            size: 1024,
+            leaf: Traffic { writes, reads },
+            all: Traffic {
+                writes: 1000,
+                reads: 1000,
+            },
+            leaves: 10,
+        }
+    }
+
+    #[test]
+    fn algorithm_3() {
+        let all = |p: Profile| {
+            [Off, Conservative, Aggressive, Balanced].map(|strategy| get_new_size(&p, strategy))
+        };
+        // Write-intensive: hot-write and cold-read, hot-write and hot-read, cold-write.
+        assert_eq!(all(profile(200, 50)), [1024, 1088, 2048, 2048]);
+        assert_eq!(all(profile(200, 150)), [1024, 1024, 2048, 2048]);
+        assert_eq!(all(profile(90, 50)), [1024, 1024, 2048, 1088]);
+        // Read-intensive: hot-read and cold-write, hot-read and hot-write, cold-read.
+        assert_eq!(all(profile(90, 150)), [1024, 960, 1024, 960]);
+        assert_eq!(all(profile(120, 150)), [1024, 1024, 1024, 960]);
+        assert_eq!(all(profile(50, 90)), [1024, 1024, 1024, 1024]);
+        // As many reads as writes is not write-intensive; never touched is nothing.
+        assert_eq!(all(profile(100, 100)), [1024; 4]);
+        assert_eq!(all(profile(0, 0)), [1024; 4]);
+        // No reads anywhere: every strategy but none grows a hot-write leaf.
+        let mut silent = profile(200, 0);
+        silent.all.reads = 0;
+        assert_eq!(all(silent), [1024, 1088, 2048, 2048]);
+    }
+
+    /// `T_r` = 1 ns and `T_w` = 10 ns a line.
+    fn linear() -> Costs {
+        let lines: [f64; STEPS] = std::array::from_fn(|i| (1 << i) as f64);
+        Costs {
+            read: lines,
+            write: lines.map(|n| 10.0 * n),
+        }
+    }
+
+    #[test]
+    fn costs_between_measured_sizes() {
+        let costs = linear();
+        assert_eq!(costs.read(64.0), 1.0);
+        assert_eq!(costs.read(1024.0), 16.0);
+        assert_eq!(costs.read(1088.0), 17.0);
+        assert_eq!(costs.write(480.0), 75.0);
+        assert_eq!(costs.write(65_536.0), 10_240.0, "the last slope goes on");
+    }
+
+    #[test]
+    fn equations_1_to_4() {
+        let costs = linear();
+        let p = profile(200, 50);
+        // T_r(1024) + 2 T_w(512) = 16 + 160; 64 elements x 1/4 x 16 x 2.
+        assert_eq!(costs.growing(&p, 2048), (176.0, 512.0));
+        assert_eq!(costs.growing(&p, 1088), (176.0, 32.0));
+        let p = profile(50, 200);
+        // 4 elements x 4 x T_r(960) x 2; T_r(960) + 2 T_w(480).
+        assert_eq!(costs.shrinking(&p, 960), (480.0, 165.0));
+    }
+
+    #[test]
+    fn the_model_limits_what_strategies_ask_for() {
+        let sizing = |strategy| Sizing {
+            strategy,
+            costs: linear(),
+            limits: Limits::around(1024, false),
+        };
+        // Doubling costs more than it saves; one line does not.
+        let p = profile(200, 50);
+        assert_eq!(sizing(Aggressive).resized(&p), 1024);
+        assert_eq!(sizing(Balanced).resized(&p), 1088);
+        assert_eq!(sizing(Conservative).resized(&p), 1088);
+        // Without reads there is nothing to lose, up to the limit.
+        let mut p = profile(200, 0);
+        let mut sizes = vec![p.size];
+        loop {
+            let new = sizing(Aggressive).resized(&p);
+            if new == p.size {
+                break;
+            }
+            p.size = new;
+            sizes.push(new);
+        }
+        assert_eq!(sizes, [1024, 2048, 4096, 8192, 16_384]);
+        // Shrinking pays, until the leaf is half as large as it was meant to be.
+        let mut p = profile(50, 200);
+        while sizing(Balanced).resized(&p) != p.size {
+            p.size = sizing(Balanced).resized(&p);
+        }
+        assert_eq!(p.size, 512);
+        assert_eq!(sizing(Off).resized(&p), 512);
+    }
+
+    #[test]
+    fn a_thread_counts_one_search_for_several() {
+        let totals = Totals::default();
+        let counted: u64 = (0..80).map(|_| totals.searched(false)).sum();
+        assert_eq!(counted, 80);
+        assert_eq!(totals.searched(true), 1);
+        assert_eq!(
+            totals.sum(),
+            Traffic {
+                writes: 0,
+                reads: 81
+            }
+        );
+        totals.wrote(3);
+        assert_eq!(totals.sum().writes, 3);
+    }
+
+    #[test]
+    fn averages_do_not_overflow() {
+        assert!(above_average(11, 100, 10));
+        assert!(!above_average(10, 100, 10));
+        assert!(above_average(u64::MAX, u64::MAX, 2));
+        assert!(!above_average(0, 0, 0));
+    }
+}

@@ -1,0 +1,357 @@
+//! The leaf (LN): a header line, then elements that are only ever appended.
+//!
+//! ```text
+//! word 0        nElement (low 32 bits) | lines of the leaf (high 32 bits)
+//! word 1        offset of the next leaf, 0 for the last
+//! word 2 ..     one flag per element, 1 = NEGATIVE
+//! first line after the flags:
+//!   element i   | key word | value word |                      16 bytes, four in a line
+//! ```
+//!
+//! The paper's element is flag, key and value. Here the flags stand together in the header, so that an
+//! element is 16 bytes, never lies across two lines, and a line holds four.
+//!
+//! | bytes | header lines | elements |
+//! | --- | --- | --- |
+//! | 256 | 1 | 12 |
+//! | 512 | 1 | 28 |
+//! | 1024 | 1 | 60 |
+//! | 4096 | 1 | 252 |
+//! | 32768 | 5 | 2028 |
+//!
+//! A leaf's size is a run-time property, stored in the leaf itself, since adaptivity resizes leaves one
+//! by one.
+
+use bristlecone_pmem::cell::PWord;
+use bristlecone_pmem::media::LINE;
+use bristlecone_pmem::{Media, POff};
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
+
+/// Bytes of an element (`Size_element`).
+pub(super) const ELEMENT: usize = 16;
+/// Elements in a line.
+const PER_LINE: usize = LINE / ELEMENT;
+/// Smallest leaf in bytes.
+pub(super) const MIN_BYTES: u64 = 256;
+/// Largest leaf in bytes.
+pub(super) const MAX_BYTES: u64 = 32 << 10;
+
+/// Word of the counter.
+const COUNTER: usize = 0;
+/// Word of the link.
+const NEXT: usize = 1;
+/// First word of the flags.
+const FLAGS: usize = 2;
+
+/// How a leaf of some size is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Lines in all.
+    pub lines: u32,
+    /// Bytes before the first element.
+    pub first: u32,
+    /// Elements that there is room for.
+    pub capacity: u32,
+}
+
+impl Shape {
+    /// The shape of a leaf of `bytes` bytes (whole lines; what is over is not used).
+    pub(super) const fn of(bytes: u64) -> Self {
+        let lines = bytes as usize / LINE;
+        let mut header = 1;
+        loop {
+            let capacity = lines.saturating_sub(header) * PER_LINE;
+            if (FLAGS + capacity.div_ceil(64)) * 8 <= header * LINE {
+                return Self {
+                    lines: lines as u32,
+                    first: (header * LINE) as u32,
+                    capacity: capacity as u32,
+                };
+            }
+            header += 1;
+        }
+    }
+
+    /// The words that hold flags.
+    fn flag_words(self) -> usize {
+        (self.capacity as usize).div_ceil(64)
+    }
+}
+
+const _: () = assert!(Shape::of(256).capacity == 12 && Shape::of(256).first == 64);
+const _: () = assert!(Shape::of(1024).capacity == 60 && Shape::of(1024).first == 64);
+const _: () = assert!(Shape::of(4096).capacity == 252 && Shape::of(4096).first == 64);
+const _: () = assert!(Shape::of(MAX_BYTES).capacity == 2028 && Shape::of(MAX_BYTES).first == 320);
+
+/// What the counter word holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counter {
+    /// Elements (`nElement`).
+    pub elements: u32,
+    /// Lines of the leaf.
+    pub lines: u32,
+}
+
+impl Counter {
+    const fn word(self) -> u64 {
+        self.elements as u64 | (self.lines as u64) << 32
+    }
+
+    const fn of(word: u64) -> Self {
+        Self {
+            elements: word as u32,
+            lines: (word >> 32) as u32,
+        }
+    }
+}
+
+/// An element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Element {
+    /// Key word.
+    pub key: u64,
+    /// Value word.
+    pub value: u64,
+    /// NEGATIVE: it takes the key out.
+    pub negative: bool,
+}
+
+impl Element {
+    pub(super) const fn positive(key: u64, value: u64) -> Self {
+        Self {
+            key,
+            value,
+            negative: false,
+        }
+    }
+
+    pub(super) const fn negative(key: u64, value: u64) -> Self {
+        Self {
+            key,
+            value,
+            negative: true,
+        }
+    }
+}
+
+/// A leaf in the pool.
+#[derive(Clone, Copy)]
+pub(super) struct Leaf<'t, M> {
+    pm: &'t M,
+    at: *const u8,
+    shape: Shape,
+    borrows: PhantomData<&'t PWord>,
+}
+
+impl<'t, M: Media> Leaf<'t, M> {
+    /// The leaf at `off`.
+    ///
+    /// # Safety
+    /// `off` is a multiple of 64 and `shape.lines` lines from it are inside the pool.
+    pub(super) unsafe fn at(pm: &'t M, off: u64, shape: Shape) -> Self {
+        debug_assert!(
+            off.is_multiple_of(LINE as u64)
+                && off + u64::from(shape.lines) * LINE as u64 <= pm.len(),
+            "a leaf at {off:#x}"
+        );
+        Self {
+            pm,
+            at: pm.base().wrapping_add(off as usize).cast_const(),
+            shape,
+            borrows: PhantomData,
+        }
+    }
+
+    /// Reads the counter of the leaf at `off`, whose size is not known yet.
+    ///
+    /// # Safety
+    /// `off` is a multiple of 64 and the line there is inside the pool.
+    pub(super) unsafe fn counter_at(pm: &'t M, off: u64) -> Counter {
+        let header = Shape {
+            lines: 1,
+            first: LINE as u32,
+            capacity: 0,
+        };
+        // SAFETY: the caller's promise; one line.
+        let leaf = unsafe { Self::at(pm, off, header) };
+        // ORDERING: Relaxed; the tree is being opened, or is at rest.
+        Counter::of(leaf.word(COUNTER).load(pm, Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn word(&self, i: usize) -> &'t PWord {
+        debug_assert!(i < self.shape.lines as usize * LINE / 8, "word {i}");
+        // SAFETY: 1. `at` promised `lines` lines inside the pool, and the word is in them; 2. it is
+        // 8-aligned; 3. a PWord is atomic, valid for any bits; 4. the mapping outlives `pm`, which the
+        // reference borrows; a leaf that was freed meanwhile is still mapped memory.
+        unsafe { &*self.at.cast::<PWord>().add(i) }
+    }
+
+    #[inline(always)]
+    fn element_word(&self, i: usize) -> usize {
+        debug_assert!(i < self.shape.capacity as usize, "element {i}");
+        self.shape.first as usize / 8 + i * (ELEMENT / 8)
+    }
+
+    /// The counter, as it is in the pool.
+    pub(super) fn counter(&self) -> Counter {
+        // ORDERING: Relaxed; whoever reads it here holds the leaf's lock, or the tree is at rest.
+        Counter::of(self.word(COUNTER).load(self.pm, Ordering::Relaxed))
+    }
+
+    /// The link to the next leaf.
+    pub(super) fn next(&self) -> &'t PWord {
+        self.word(NEXT)
+    }
+
+    /// Offset of the next leaf, 0 for the last.
+    pub(super) fn next_offset(&self) -> u64 {
+        // ORDERING: Relaxed; changed only under the locks that its callers hold.
+        self.next().load(self.pm, Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn key(&self, i: usize) -> u64 {
+        // ORDERING: Relaxed; elements below the count that the caller loaded with Acquire never change.
+        self.word(self.element_word(i))
+            .load(self.pm, Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn value(&self, i: usize) -> u64 {
+        // ORDERING: Relaxed; as for `key`.
+        self.word(self.element_word(i) + 1)
+            .load(self.pm, Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_negative(&self, i: usize) -> bool {
+        // ORDERING: Relaxed; as for `key`, but for the flag of a removal in place, after which readers
+        // look at the count again.
+        self.word(FLAGS + i / 64).load(self.pm, Ordering::Relaxed) & 1 << (i % 64) != 0
+    }
+
+    fn store_element(&self, i: usize, element: Element) {
+        let at = self.element_word(i);
+        // ORDERING (both): Relaxed; the count that makes the element visible is stored with Release.
+        self.word(at).store(self.pm, element.key, Ordering::Relaxed);
+        self.word(at + 1)
+            .store(self.pm, element.value, Ordering::Relaxed);
+    }
+
+    /// Sets or clears the flag of element `i`; true if it had to be stored.
+    fn store_flag(&self, i: usize, negative: bool) -> bool {
+        let word = self.word(FLAGS + i / 64);
+        // ORDERING (both): Relaxed; under the leaf's lock, and as for `store_element`.
+        let old = word.load(self.pm, Ordering::Relaxed);
+        let new = if negative {
+            old | 1 << (i % 64)
+        } else {
+            old & !(1 << (i % 64))
+        };
+        if new != old {
+            word.store(self.pm, new, Ordering::Relaxed);
+        }
+        new != old
+    }
+
+    /// Appends elements after the first `n` and publishes them with one store of the counter
+    /// (Algorithm 2, lines 7 to 10; both elements of an update become visible together).
+    ///
+    /// Persist cost: 1 or 2 lines, a fence, the counter's line, a fence.
+    pub(super) fn append(&self, n: usize, elements: &[Element]) {
+        let pm = self.pm;
+        let after = n + elements.len();
+        debug_assert!(after <= self.shape.capacity as usize, "there is room");
+        let early = pm.planted("nvtree-counter-first");
+        if early {
+            self.publish(after);
+        }
+        for (i, element) in (n..).zip(elements) {
+            self.store_element(i, *element);
+            // A crash may have left a flag behind for an element that never counted.
+            if self.store_flag(i, element.negative) && FLAGS + i / 64 >= LINE / 8 {
+                // PERSIST: a flag outside the counter's line, before the counter; one in the
+                // counter's line goes with it, in the order of the stores.
+                pm.flush_of(self.word(FLAGS + i / 64));
+            }
+        }
+        let first = self.word(self.element_word(n)).addr();
+        // PERSIST: the elements (and the records they lead to, flushed when they were made), before
+        // the counter that makes them count.
+        pm.flush(first, elements.len() * ELEMENT);
+        pm.fence();
+        if !early {
+            self.publish(after);
+        }
+    }
+
+    fn publish(&self, elements: usize) {
+        let counter = Counter {
+            elements: elements as u32,
+            lines: self.shape.lines,
+        };
+        // PERSIST: (in `publish`) the elements count, wholly or not at all.
+        self.word(COUNTER).publish(self.pm, counter.word());
+    }
+
+    /// Makes the positive element `i` NEGATIVE, durably: the removal that needs no space.
+    pub(super) fn negate(&self, i: usize) {
+        let stored = self.store_flag(i, true);
+        debug_assert!(stored, "element {i} was positive");
+        // PERSIST: the flag, before the removal is answered.
+        self.pm.persist(self.word(FLAGS + i / 64));
+    }
+
+    /// Writes a new leaf, which nothing leads to yet; flushed, not fenced.
+    pub(super) fn fill(&self, elements: &[(u64, u64)], next: u64) {
+        let pm = self.pm;
+        debug_assert!(elements.len() <= self.shape.capacity as usize);
+        for i in 0..self.shape.flag_words() {
+            // ORDERING (all here): Relaxed; the link that leads here is stored with Release.
+            self.word(FLAGS + i).store(pm, 0, Ordering::Relaxed);
+        }
+        for (i, (key, value)) in elements.iter().enumerate() {
+            self.store_element(i, Element::positive(*key, *value));
+        }
+        let counter = Counter {
+            elements: elements.len() as u32,
+            lines: self.shape.lines,
+        };
+        self.word(COUNTER)
+            .store(pm, counter.word(), Ordering::Relaxed);
+        self.next().store(pm, next, Ordering::Relaxed);
+        // PERSIST: the header and the elements, fenced before the link that leads here.
+        pm.flush(
+            self.at,
+            self.shape.first as usize + elements.len() * ELEMENT,
+        );
+    }
+
+    /// Links `next` in after this leaf, which nothing leads to yet; flushed, not fenced.
+    pub(super) fn link_unpublished(&self, next: u64) {
+        // ORDERING: Relaxed; as in `fill`.
+        self.next().store(self.pm, next, Ordering::Relaxed);
+        // PERSIST: the link, fenced before anything leads here.
+        self.pm.flush_of(self.next());
+    }
+
+    /// Asks for the lines of the newest of `n` elements.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, n: usize) {
+        let last = self.shape.first as usize + n.saturating_sub(1) * ELEMENT;
+        let from = last.saturating_sub(3 * LINE) & !(LINE - 1);
+        bristlecone_pmem::media::cpu::prefetch(self.at.wrapping_add(from), 4 * LINE);
+    }
+}
+
+/// What an offset in the pool must be to be a leaf's.
+pub(super) fn plausible(off: u64) -> bool {
+    off != 0 && off.is_multiple_of(LINE as u64)
+}
+
+/// The block of a leaf.
+pub(super) fn block(off: u64) -> POff<u8> {
+    POff::new(off)
+}

@@ -1,0 +1,552 @@
+//! NV-Tree (Yang, Wei, Wang, Chen, Yong, He, IEEE TC 2016): append-only leaves, inner nodes without
+//! pointers that are rebuilt instead of split, and leaf sizes that follow the workload.
+//!
+//! Leaves (LNs) are in the pool, in one list; inner nodes (INs, and PLNs, the parents of leaves) are in
+//! DRAM, since they can be reconstructed.
+//!
+//! | file | holds | paper |
+//! | --- | --- | --- |
+//! | `leaf` | the leaf and its append protocol | 4.1, 4.3 |
+//! | `info` | a leaf's lock, visible count and statistics, in DRAM | 4.3, 5.2 |
+//! | `inner` | INs and PLNs in one block, by number | 4.2 |
+//! | `write` | insertion (Algorithm 2), update, deletion | 4.3 |
+//! | `reshape` | split, replace, merge, and taking emptied leaves out | 4.4 |
+//! | `rebuild` | rebuild-from-PLN, hot PLNs enlarged | 4.5, 5.5 |
+//! | `recovery` | rebuild-from-LN, instant recovery after a clean close | 4.6 |
+//! | `adapt` | counters, strategies (Algorithm 3), the analytical model | 5 |
+//! | `gate` | who waits while inner nodes are rebuilt | 4.5 |
+//!
+//! # Invariants
+//! 1. The first `nElement` elements of a leaf count. Of the elements of one key the newest decides:
+//!    positive, the key is there with that value; NEGATIVE, it is not. (The paper pairs equal keys *and
+//!    values*, which cannot tell an old value from an equal one inserted again.)
+//! 2. Elements that count never change, but that a removal which finds no space sets a flag in place.
+//! 3. For adjacent leaves P, L in the list: max(live keys of P) < low(L) <= min(live keys of L), where
+//!    low(L) is the key that leads to L in its PLN.
+//! 4. The list from the head holds exactly the leaves that PLNs lead to, in the same order.
+//! 5. A leaf owns the key record of each of its elements (elements of one key may share it) and the
+//!    value records of the keys that are there. So superseded values are free at once; keys that are
+//!    gone keep their records until the leaf is replaced, because searches still compare with them.
+//!
+//! # Concurrency
+//! *Searches* take no lock and never wait for a write: they go through the PLN (version-validated), take
+//! the leaf's visible count, and look at elements below it. The count is raised after the fence, so what is
+//! seen is durable. A leaf that is replaced is frozen first; who still reads it reads what was true when
+//! the search began. All that is freed goes through the epoch.
+//!
+//! *Appends* hold the leaf's lock. *Split, replace, merge, unlink* pass the gate, hold `writers` of
+//! the PLNs involved (left to right), then the leaves' locks (left to right); the link that changes
+//! belongs to the PLN of the leaf before. *Rebuilding* closes the gate: changes of PLNs wait, searches and
+//! appends go on with the old nodes.
+//!
+//! # Crash states
+//! 1. *Append*, before the counter's NAW: elements and flags past the counter. The next append
+//!    overwrites both. An update's two elements are covered by one store of the counter.
+//! 2. *Split, replace, merge*, before the link's NAW: new leaves that nothing leads to, free; after it:
+//!    the old leaves are. One 8-byte store of the link (of the leaf before, or of the head word)
+//!    switches; no log, nothing to repair.
+//! 3. *Unlink*, before the link's NAW: a leaf without live keys, which recovery unlinks.
+//! 4. *Rebuild*: nothing of it is in the pool.
+//! 5. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//! 6. *Clean close*: see `crate::saved`.
+
+mod adapt;
+mod bulk;
+mod gate;
+mod info;
+mod inner;
+mod leaf;
+mod read;
+mod rebuild;
+mod recovery;
+mod reshape;
+mod scan;
+mod verify;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use adapt::Adaptivity;
+
+use crate::index::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use adapt::{Costs, Limits, Sizing, Totals};
+use bristlecone_pmem::pool::{Root, RootKind};
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError};
+use crossbeam_epoch::Guard;
+use gate::Gate;
+use info::LeafInfo;
+use inner::{Entry, Inner, NodeShape};
+use leaf::{Leaf, Shape, block};
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{ControlFlow, RangeBounds};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Root word: offset of the first leaf.
+const HEAD: usize = 0;
+/// Root word: offset of the clean-close snapshot, 0 if there is none.
+const SNAPSHOT: usize = 1;
+
+/// Leaf sizes in bytes that a tree may begin with.
+pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
+
+/// How an NV-Tree is run. Only `leaf_bytes` is stored in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvOptions {
+    /// Bytes of a leaf and of an inner node, one of [`NODE_BYTES`]. With adaptivity, leaves begin with
+    /// this.
+    pub leaf_bytes: u32,
+    /// How leaves are resized.
+    pub adaptivity: Adaptivity,
+    /// Threads that look through the leaves after a crash.
+    pub recovery_threads: usize,
+}
+
+impl Default for NvOptions {
+    fn default() -> Self {
+        Self {
+            leaf_bytes: 1024,
+            adaptivity: Adaptivity::default(),
+            recovery_threads: 1,
+        }
+    }
+}
+
+/// What an NV-Tree has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NvStats {
+    /// Times that the inner nodes were rebuilt (rebuild-from-PLN).
+    pub rebuilds: u64,
+    /// Time that rebuilding took.
+    pub rebuild_time: Duration,
+    /// Full leaves that became two.
+    pub splits: u64,
+    /// Full leaves that were replaced by one with the same keys.
+    pub replaces: u64,
+    /// Full leaves that were merged with the one on their right.
+    pub merges: u64,
+    /// Emptied leaves that were taken out.
+    pub unlinks: u64,
+    /// Leaves whose successors were made larger.
+    pub enlarged: u64,
+    /// Leaves whose successors were made smaller.
+    pub shrunk: u64,
+    /// PLNs that a rebuild found to be hot-write and enlarged.
+    pub hot_plns: u64,
+    /// `nWrites`: elements appended.
+    pub writes: u64,
+    /// `nReads`: searches (sampled).
+    pub reads: u64,
+    /// `N_LN`: leaves.
+    pub leaves: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    rebuilds: AtomicU64,
+    rebuild_nanos: AtomicU64,
+    splits: AtomicU64,
+    replaces: AtomicU64,
+    merges: AtomicU64,
+    unlinks: AtomicU64,
+    enlarged: AtomicU64,
+    shrunk: AtomicU64,
+    hot_plns: AtomicU64,
+}
+
+fn count(counter: &AtomicU64, more: u64) {
+    // ORDERING: Relaxed; a statistic.
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+/// INs and PLNs of a tree on medium `M`.
+type Nodes<K, M> = Inner<K, <M as Media>::Dram>;
+
+/// A durable ordered index. See the module's head.
+pub struct NvTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
+    inner: AtomicPtr<Nodes<K, M>>,
+    gate: Gate,
+    nodes: NodeShape,
+    sizing: Sizing,
+    totals: Totals,
+    counters: Counters,
+    /// `N_LN`
+    leaves: AtomicU64,
+    leaf_bytes: u64,
+    /// A leaf's block for the replacement that frees another, when there is no space left.
+    spare: Mutex<Option<u64>>,
+    /// Leaves were retired since an allocation last failed.
+    retired: AtomicBool,
+    read_only: bool,
+    report: RecoveryReport,
+    heap: Heap<M>,
+    /// `None` once closed.
+    root: Option<Root<M>>,
+    pool: Arc<Pool<M>>,
+    kinds: PhantomData<fn(&K, &V)>,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for NvTree<K, V, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NvTree")
+            .field("pool", &self.pool)
+            .field("leaf_bytes", &self.leaf_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the root table says of a tree of these types.
+fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(
+    options: &NvOptions,
+) -> Result<RootKind, TreeError> {
+    let bytes = options.leaf_bytes;
+    if !NODE_BYTES.contains(&bytes) {
+        return Err(TreeError::NodeBytes {
+            asked: bytes,
+            there: NODE_BYTES,
+        });
+    }
+    Ok(RootKind {
+        design: "nvtree".into(),
+        keys: K::KIND,
+        values: V::KIND,
+        node_bytes: bytes,
+    })
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
+    /// True if a pair leads to records.
+    const RECORDS: bool = K::RECORDS || V::RECORDS;
+
+    /// A tree over `entries`.
+    fn assemble(
+        heap: Heap<M>,
+        root: Root<M>,
+        options: &NvOptions,
+        entries: Vec<Entry<K>>,
+        report: RecoveryReport,
+    ) -> Self {
+        let pool = Arc::clone(root.pool());
+        let leaf_bytes = u64::from(options.leaf_bytes);
+        let nodes = NodeShape::new::<K>(leaf_bytes, M::TRACED);
+        let leaves = entries.len() as u64;
+        let inner = Box::new(Inner::build(nodes, entries));
+        let costs = match options.adaptivity {
+            Adaptivity::Off => Costs::ASSUMED,
+            _ => Costs::of(&heap),
+        };
+        Self {
+            inner: AtomicPtr::new(Box::into_raw(inner)),
+            gate: Gate::new(),
+            nodes,
+            sizing: Sizing {
+                strategy: options.adaptivity,
+                costs,
+                limits: Limits::around(leaf_bytes, M::TRACED),
+            },
+            totals: Totals::default(),
+            counters: Counters::default(),
+            leaves: AtomicU64::new(leaves),
+            leaf_bytes,
+            spare: Mutex::new(None),
+            retired: AtomicBool::new(false),
+            read_only: pool.pm().read_only(),
+            report,
+            heap,
+            root: Some(root),
+            pool,
+            kinds: PhantomData,
+        }
+    }
+
+    fn close_now(&mut self) -> Result<(), CommitError> {
+        let Some(root) = self.root.take() else {
+            return Ok(());
+        };
+        if self.pm().read_only() {
+            return Ok(());
+        }
+        if let Some(spare) = lock(&self.spare).take() {
+            self.heap.free(block(spare));
+        }
+        self.save_snapshot(&root);
+        self.pm().commit()
+    }
+
+    #[inline(always)]
+    fn pm(&self) -> &M {
+        self.pool.pm()
+    }
+
+    fn root(&self) -> &Root<M> {
+        // `root` is taken by `close_now` only, after which the tree is gone.
+        self.root
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("the tree is open"))
+    }
+
+    /// The inner nodes of now.
+    #[inline(always)]
+    fn inner<'g>(&self, _guard: &'g Guard) -> &'g Nodes<K, M> {
+        // ORDERING: Acquire; pairs with the Release of whoever stored it, so the nodes are seen whole.
+        let inner = self.inner.load(Ordering::Acquire);
+        // SAFETY: 1. it came from `Box::into_raw`; 2. nodes that are replaced are freed through the
+        // epoch, and the caller is pinned.
+        unsafe { &*inner }
+    }
+
+    /// A block for a leaf of `size` bytes, and the shape of a leaf that fills it.
+    fn new_leaf(&self, size: u64) -> Result<(u64, Shape), SpaceError> {
+        let off = self.heap.alloc(size)?;
+        let bytes = self.heap.block_bytes(off.get()).unwrap_or(size);
+        Ok((off.get(), Shape::of(bytes.min(leaf::MAX_BYTES))))
+    }
+
+    /// The leaf at an offset that the allocator gave or recovery checked.
+    fn leaf_of(&self, off: u64, shape: Shape) -> Leaf<'_, M> {
+        // SAFETY: offset and shape came from the allocator, or were checked by recovery.
+        unsafe { Leaf::at(self.pm(), off, shape) }
+    }
+
+    /// True if workload statistics are kept.
+    #[inline(always)]
+    fn adaptive(&self) -> bool {
+        self.sizing.strategy != Adaptivity::Off
+    }
+
+    /// Makes what this thread fenced as durable as the pool's durability level promises.
+    #[inline(always)]
+    fn commit(&self) -> Result<(), CommitError> {
+        self.pm().commit()
+    }
+
+    /// What the tree has done since it was opened.
+    pub fn nv_stats(&self) -> NvStats {
+        // ORDERING: Relaxed; statistics.
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let c = &self.counters;
+        let all = self.totals.sum();
+        NvStats {
+            rebuilds: get(&c.rebuilds),
+            rebuild_time: Duration::from_nanos(get(&c.rebuild_nanos)),
+            splits: get(&c.splits),
+            replaces: get(&c.replaces),
+            merges: get(&c.merges),
+            unlinks: get(&c.unlinks),
+            enlarged: get(&c.enlarged),
+            shrunk: get(&c.shrunk),
+            hot_plns: get(&c.hot_plns),
+            writes: all.writes,
+            reads: all.reads,
+            leaves: get(&self.leaves),
+        }
+    }
+
+    /// How many leaves there are of each size in bytes, ascending.
+    pub fn leaf_sizes(&self) -> Vec<(u64, u64)> {
+        let mut sizes = std::collections::BTreeMap::new();
+        let guard = crossbeam_epoch::pin();
+        self.each_leaf(&guard, |info| {
+            *sizes.entry(u64::from(info.size)).or_insert(0) += 1;
+        });
+        sizes.into_iter().collect()
+    }
+
+    /// Visits every leaf in order; others may change the tree meanwhile.
+    fn each_leaf(&self, guard: &Guard, mut each: impl FnMut(&LeafInfo)) {
+        let mut ranged = self.inner(guard).find_first(guard);
+        loop {
+            each(ranged.info);
+            let Some(high) = ranged.high else { return };
+            ranged = self.inner(guard).find_range(high.borrow(), guard);
+        }
+    }
+
+    fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        if !key.fits() {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        if value.bytes() > MAX_VALUE {
+            return Err(InsertError::ValueTooLong {
+                len: value.bytes(),
+                most: MAX_VALUE,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for NvTree<K, V, M> {
+    fn drop(&mut self) {
+        // A failure costs a rebuild at the next opening; `close` reports it.
+        let _ = self.close_now();
+        // SAFETY: 1. it came from `Box::into_raw`; 2. `&mut self`: no one uses the tree, and sets of nodes
+        // that were replaced lead to none of it that is freed here but by pointers no one follows.
+        unsafe {
+            let inner = Box::from_raw(*self.inner.get_mut());
+            inner.dismantle();
+        }
+    }
+}
+
+impl<K, V, M> DurableIndex<K, V, M> for NvTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Options = NvOptions;
+
+    fn create(pool: &Arc<Pool<M>>, name: &str, options: &NvOptions) -> Result<Self, TreeError> {
+        let root = pool.create_root(name, &root_kind::<K, V>(options)?)?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        let bytes = u64::from(options.leaf_bytes);
+        let first = heap.alloc(bytes)?;
+        let shape = Shape::of(bytes);
+        let info = LeafInfo::new(first.get(), shape, bytes, 0, 0);
+        let entry = Entry {
+            low: None,
+            info: Box::into_raw(Box::new(info)),
+            units: 1,
+        };
+        let report = RecoveryReport::default();
+        let mut tree = Self::assemble(heap.clone(), root, options, vec![entry], report);
+        let pm = pool.pm();
+        // PERSIST: the empty leaf (flushed in `fill`) and the pointer to it; `publish` fences them.
+        tree.leaf_of(first.get(), shape).fill(&[], 0);
+        let head = tree.root().word(HEAD);
+        // ORDERING: Relaxed; the root is not published.
+        head.store(pm, first.get(), Ordering::Relaxed);
+        pm.flush_of(head);
+        tree.root().publish();
+        if let Err(e) = pm.commit() {
+            tree.root().unpublish();
+            heap.free(first);
+            heap.trim();
+            // Nothing to save: there is no such tree.
+            tree.root = None;
+            return Err(e.into());
+        }
+        Ok(tree)
+    }
+
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &NvOptions) -> Result<Self, TreeError> {
+        let root = pool.open_root(name, Some(&root_kind::<K, V>(options)?))?;
+        recovery::open(root, options)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    fn close(mut self) -> Result<(), CommitError> {
+        self.close_now()
+    }
+}
+
+impl<K, V, M> OrderedIndex<K, V> for NvTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, write::IfPresent::Refuse).map(|_| ())
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, write::IfPresent::Replace)
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        if self.read_only {
+            return Err(UpdateError::ReadOnly);
+        }
+        let (len, most) = (value.bytes(), MAX_VALUE);
+        if len > most {
+            return Err(UpdateError::ValueTooLong { len, most });
+        }
+        self.replace(key, value)
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        if self.read_only {
+            return Err(RemoveError::ReadOnly);
+        }
+        self.take_out(key)
+    }
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        self.find_value(key, f)
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        self.scan_up(&range, visit);
+    }
+
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        self.get_batch(keys, out);
+    }
+
+    fn stats(&self) -> IndexStats {
+        self.measure()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.check()
+    }
+}
+
+impl<K, V, M> ReverseScan<K, V> for NvTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_down(&range, visit);
+    }
+}
+
+impl<K, V, M> BulkLoad<K, V> for NvTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.load_sorted(sorted, fill)
+    }
+}

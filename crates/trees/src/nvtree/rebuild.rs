@@ -1,0 +1,88 @@
+//! Rebuild-from-PLN (section 4.5): all keys and LN pointers into a new set of nodes, one leaf in each
+//! PLN, so that the next rebuild is as far away as can be.
+//!
+//! Searches and appends go on with the old nodes, which stay as they are until no one is in them; what
+//! would change a PLN waits at the gate.
+//!
+//! Hot-write PLNs (section 5.5): the leaves of a PLN with `nWrites_PLN > nWrites / N_PLN` get PLNs one
+//! unit longer than that one was. The others get the usual length, also those that were hot once.
+
+use super::adapt::above_average;
+use super::info::LeafInfo;
+use super::inner::{Entry, Inner};
+use super::{Nodes, NvTree, count};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use crossbeam_epoch as epoch;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Longest PLN in units.
+const MOST_UNITS: usize = 64;
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
+    /// Rebuilds the inner nodes, unless another thread just has. `full`: since a PLN is full, rather than
+    /// since too many are empty. The caller is not inside the gate.
+    pub(super) fn rebuild(&self, full: bool) {
+        let guard = epoch::pin();
+        let before = std::ptr::from_ref(self.inner(&guard));
+        let closed = self.gate.close();
+        let old = self.inner(&guard);
+        if !std::ptr::eq(before, old) || (!full && !self.too_many_empty(old)) {
+            return;
+        }
+        let started = Instant::now();
+        let entries = self.redistribute(old);
+        let orphans = old.orphans();
+        let new = Box::into_raw(Box::new(Inner::build(self.nodes, entries)));
+        // ORDERING: AcqRel; Release pairs with the Acquire of `inner`.
+        let old = self.inner.swap(new, Ordering::AcqRel);
+        drop(closed);
+        // SAFETY: 1. `old` came from `Box::into_raw`, and is out of reach for whoever is pinned from now on;
+        // 2. so are the keys that no leaf brought along; 3. each is freed once.
+        unsafe {
+            guard.defer_unchecked(move || {
+                drop(Box::from_raw(old));
+                for key in orphans {
+                    K::free(key);
+                }
+            });
+        }
+        count(&self.counters.rebuilds, 1);
+        let nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        count(&self.counters.rebuild_nanos, nanos);
+    }
+
+    /// What the new nodes are made of.
+    fn redistribute(&self, old: &Nodes<K, M>) -> Vec<Entry<K>> {
+        // ORDERING: Relaxed; a size to begin with.
+        let leaves = self.leaves.load(Ordering::Relaxed) as usize;
+        let mut entries: Vec<Entry<K>> = Vec::with_capacity(leaves);
+        let writes = self.totals.sum().writes;
+        let filled = (old.plns() - old.emptied()) as u64;
+        let mut hot_plns = 0;
+        for pln in 0..old.plns() {
+            let (leaves, units) = old.leaves_of(pln);
+            let first = entries.len();
+            let mut written = 0;
+            for slot in 0..leaves {
+                let info = old.leaf_at(pln, slot);
+                written += info.traffic().writes;
+                entries.push(Entry {
+                    low: old.low_at(pln, slot),
+                    info: std::ptr::from_ref::<LeafInfo>(info).cast_mut(),
+                    units: 1,
+                });
+            }
+            if self.adaptive() && above_average(written, writes, filled) && leaves > 1 {
+                hot_plns += 1;
+                let longer = (units + 1).min(MOST_UNITS) as u32;
+                entries[first..]
+                    .iter_mut()
+                    .for_each(|entry| entry.units = longer);
+            }
+        }
+        count(&self.counters.hot_plns, hot_plns);
+        entries
+    }
+}

@@ -1,0 +1,153 @@
+//! Scans in both directions, a snapshot per leaf.
+//!
+//! A scan goes from leaf to leaf through the inner nodes, by the ends of their ranges. Of each leaf only
+//! keys of the range that led there are taken, so keys come in strict order whatever is split or
+//! merged meanwhile.
+
+use super::NvTree;
+use super::info::LeafInfo;
+use super::inner::Ranged;
+use super::leaf::Leaf;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use crossbeam_epoch::{self as epoch, Guard};
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow, RangeBounds};
+
+/// Leaves that a scan visits before it lets memory be reclaimed.
+const LEAVES_PER_PIN: u32 = 16;
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
+    /// The keys that are in a leaf, ascending, with their values' words.
+    fn snapshot(&self, info: &LeafInfo) -> Vec<(u64, u64)> {
+        let leaf: Leaf<'_, M> = info.leaf(self.pm());
+        loop {
+            let contents = self.contents(&leaf, info.count());
+            if info.flags_settled() {
+                return contents.live;
+            }
+        }
+    }
+
+    pub(super) fn scan_up(
+        &self,
+        range: &impl RangeBounds<K>,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.walk(
+            Direction::Up,
+            |guard| match range.start_bound() {
+                Bound::Included(key) | Bound::Excluded(key) => {
+                    self.inner(guard).find_range(key, guard)
+                }
+                Bound::Unbounded => self.inner(guard).find_first(guard),
+            },
+            |high| match range.end_bound() {
+                Bound::Included(end) => high > end,
+                Bound::Excluded(end) => high >= end,
+                Bound::Unbounded => false,
+            },
+            |key| range.contains(key),
+            visit,
+        );
+    }
+
+    pub(super) fn scan_down(
+        &self,
+        range: &impl RangeBounds<K>,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.walk(
+            Direction::Down,
+            |guard| match range.end_bound() {
+                Bound::Included(end) => self.inner(guard).find_range(end, guard),
+                Bound::Excluded(end) => self.inner(guard).find_below(end, guard),
+                Bound::Unbounded => self.inner(guard).find_last(guard),
+            },
+            |low| match range.start_bound() {
+                Bound::Included(start) | Bound::Excluded(start) => low <= start,
+                Bound::Unbounded => false,
+            },
+            |key| range.contains(key),
+            visit,
+        );
+    }
+
+    /// Goes from leaf to leaf, beginning where `start` says, until the end of a leaf's range is
+    /// `beyond` what is wanted.
+    fn walk(
+        &self,
+        direction: Direction,
+        start: impl for<'g> Fn(&'g Guard) -> Ranged<'g, K>,
+        beyond: impl Fn(&K) -> bool,
+        wanted: impl Fn(&K) -> bool,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let pm = self.pm();
+        let mut guard = epoch::pin();
+        // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
+        let mut done: Option<K::Owned> = None;
+        let mut leaves = 0;
+        loop {
+            let ranged = match &done {
+                None => start(&guard),
+                Some(done) => self.find_from(direction, done.borrow(), &guard),
+            };
+            pm.interleave();
+            let mut words = self.snapshot(ranged.info);
+            // The leaf may hold more than the range that led to it.
+            let (low, high) = match direction {
+                Direction::Up => (done.as_ref(), ranged.high.as_ref()),
+                Direction::Down => (ranged.low.as_ref(), done.as_ref()),
+            };
+            let taken = |key: &K| {
+                low.is_none_or(|low| key >= low.borrow())
+                    && high.is_none_or(|high| key < high.borrow())
+                    && wanted(key)
+            };
+            if direction == Direction::Down {
+                words.reverse();
+            }
+            for (key, value) in words {
+                let step = K::read(pm, key, |key| {
+                    if !taken(key) {
+                        return ControlFlow::Continue(());
+                    }
+                    V::read(pm, value, |value| visit(key, value))
+                        .unwrap_or(ControlFlow::Continue(()))
+                });
+                if let Some(ControlFlow::Break(())) = step {
+                    return;
+                }
+            }
+            let end = match direction {
+                Direction::Up => ranged.high,
+                Direction::Down => ranged.low,
+            };
+            let Some(end) = end else { return };
+            if beyond(end.borrow()) {
+                return;
+            }
+            done = Some(end);
+            leaves += 1;
+            if leaves % LEAVES_PER_PIN == 0 {
+                guard.repin();
+            }
+        }
+    }
+
+    /// The leaf that a scan goes on with once everything up to `end` has been visited.
+    fn find_from<'g>(&self, direction: Direction, end: &K, guard: &'g Guard) -> Ranged<'g, K> {
+        match direction {
+            Direction::Up => self.inner(guard).find_range(end, guard),
+            Direction::Down => self.inner(guard).find_below(end, guard),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What is particular to this design; the shared scenarios are in `tests/`.
+
+use super::*;
+use bristlecone_pmem::media::{Counting, Dram, Mapped, PersistCounts};
+use bristlecone_pmem::{MediaOptions, PoolOptions};
+use crossbeam_epoch as epoch;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+type Medium = Counting<Dram>;
+type Numbers = NvTree<u64, u64, Medium>;
+
+fn options(reserve: u64) -> PoolOptions {
+    PoolOptions {
+        media: MediaOptions {
+            reserve,
+            ..MediaOptions::default()
+        },
+    }
+}
+
+fn tree(leaf_bytes: u32, adaptivity: Adaptivity) -> Numbers {
+    let pool = Pool::create(Path::new("dram"), &options(1 << 30)).unwrap();
+    let options = NvOptions {
+        leaf_bytes,
+        adaptivity,
+        ..NvOptions::default()
+    };
+    NvTree::create(&pool, "t", &options).unwrap()
+}
+
+/// A bijection on u64 that looks random.
+fn mix(x: u64) -> u64 {
+    let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
+    let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
+    x ^ x >> 33
+}
+
+/// Lines and fences that `f` issues.
+fn cost(tree: &Numbers, f: impl FnOnce()) -> (u64, u64) {
+    let before = tree.pm().counts();
+    f();
+    let PersistCounts { lines, fences, .. } = tree.pm().counts() - before;
+    (lines, fences)
+}
+
+#[test]
+fn every_size_grows_and_shrinks() {
+    for (bytes, strategy) in [
+        (256, Adaptivity::Off),
+        (512, Adaptivity::Conservative),
+        (1024, Adaptivity::Aggressive),
+        (4096, Adaptivity::Balanced),
+    ] {
+        let tree = tree(bytes, strategy);
+        let mut model = BTreeMap::new();
+        for i in 0..10_000 {
+            tree.insert(&mix(i), &i).unwrap();
+            model.insert(mix(i), i);
+            let again = tree.insert(&mix(i / 2), &0);
+            assert!(matches!(again, Err(InsertError::KeyExists)));
+        }
+        assert_eq!(tree.verify().unwrap().entries, 10_000);
+        let mut seen = Vec::new();
+        tree.scan_reverse(1 << 60..1 << 62, |k, v| {
+            seen.push((*k, *v));
+            ControlFlow::Continue(())
+        });
+        let expected = model.range(1 << 60..1 << 62).rev().map(|(k, v)| (*k, *v));
+        assert!(seen.iter().copied().eq(expected));
+        for key in model.keys() {
+            assert!(tree.remove(key).unwrap());
+            assert!(!tree.remove(key).unwrap());
+        }
+        let report = tree.verify().unwrap();
+        assert_eq!((report.entries, report.leaves), (0, 1));
+        let stats = tree.nv_stats();
+        assert!(stats.splits > 0 && stats.unlinks > 0, "{stats:?}");
+        assert!(stats.rebuilds > 0 || bytes > 512, "{stats:?}");
+    }
+}
+
+/// The element's line and the counter's; an update's two elements may lie in two lines.
+#[test]
+fn what_appends_cost() {
+    for bytes in [256, 1024, 4096] {
+        let tree = tree(bytes, Adaptivity::Off);
+        for i in 0..4 {
+            assert_eq!(cost(&tree, || tree.insert(&i, &i).unwrap()), (2, 2));
+        }
+        // Elements 4 and 5, 6 and 7: a line each.
+        assert_eq!(cost(&tree, || tree.update(&1, &9).unwrap()), (2, 2));
+        assert_eq!(
+            cost(&tree, || assert!(tree.upsert(&1, &8).unwrap())),
+            (2, 2)
+        );
+        assert_eq!(cost(&tree, || assert!(tree.remove(&2).unwrap())), (2, 2));
+        // Elements 9 and 10 in one line, 11 and 12 in two.
+        assert_eq!(cost(&tree, || tree.update(&1, &7).unwrap()), (2, 2));
+        if bytes > 256 {
+            assert_eq!(cost(&tree, || tree.update(&1, &6).unwrap()), (3, 2));
+        }
+        let nothing = cost(&tree, || {
+            assert!(tree.insert(&1, &1).is_err() && tree.update(&2, &1).is_err());
+            assert!(!tree.remove(&2).unwrap());
+            assert_eq!((tree.get(&2), tree.get(&3)), (None, Some(3)));
+        });
+        assert_eq!(nothing, (0, 0));
+    }
+}
+
+/// A split writes two half leaves, and switches with one line. Then the insertion is an ordinary one.
+#[test]
+fn what_a_split_costs() {
+    let tree = tree(1024, Adaptivity::Off);
+    // The spare block of the first reshaping, and a chunk for it, are not the split's.
+    tree.keep_spare();
+    for i in 0..60 {
+        tree.insert(&i, &i).unwrap();
+    }
+    // Two leaves of 30 elements: header and 8 lines each; a fence; the link, a fence; the insertion.
+    let paid = cost(&tree, || tree.insert(&60, &60).unwrap());
+    assert_eq!(paid, (2 * 9 + 1 + 2, 2 + 2));
+    // What reshapes a leaf pays for the keys' lines and a header a leaf, the link, and the update.
+    let reshaped = |tree: &Numbers| {
+        let stats = tree.nv_stats();
+        (stats.splits, stats.replaces + stats.merges)
+    };
+    for _ in 0..200 {
+        let before = reshaped(&tree);
+        let paid = cost(&tree, || tree.update(&3, &1).unwrap());
+        let after = reshaped(&tree);
+        if before == after {
+            assert!(paid == (2, 2) || paid == (3, 2), "{paid:?}");
+        } else {
+            assert!((7..=24).contains(&paid.0) && paid.1 == 4, "{paid:?}");
+        }
+    }
+    assert!(reshaped(&tree).1 > 0);
+}
+
+/// 4 KB leaves: what an insertion of a random key costs, splits and all.
+#[test]
+fn random_insertions_into_4_kb_leaves() {
+    let tree = tree(4096, Adaptivity::Off);
+    for i in 0..50_000 {
+        tree.insert(&mix(i), &i).unwrap();
+    }
+    let (lines, fences) = cost(&tree, || {
+        for i in 50_000..100_000 {
+            tree.insert(&mix(i), &i).unwrap();
+        }
+    });
+    let (lines, fences) = (lines as f64 / 5e4, fences as f64 / 5e4);
+    assert!(lines < 2.6, "{lines} lines");
+    assert!(fences < 2.1, "{fences} fences");
+}
+
+#[test]
+fn the_newest_element_decides() {
+    let tree = tree(1024, Adaptivity::Off);
+    // The same key with the same value, again and again.
+    for _ in 0..3 {
+        tree.insert(&5, &50).unwrap();
+        assert_eq!(tree.get(&5), Some(50));
+        tree.update(&5, &50).unwrap();
+        assert_eq!(tree.get(&5), Some(50));
+        assert!(tree.remove(&5).unwrap());
+        assert_eq!(tree.get(&5), None);
+        tree.verify().unwrap();
+    }
+    assert_eq!(tree.stats().entries, 0);
+}
+
+#[test]
+fn a_removal_in_place() {
+    let tree = tree(256, Adaptivity::Off);
+    for i in 0..12 {
+        tree.insert(&i, &i).unwrap();
+    }
+    let guard = epoch::pin();
+    let (info, held) = tree.lock_leaf(&5, &guard);
+    let leaf = info.leaf(tree.pm());
+    let there = tree.newest(&leaf, info.elements(), &5, 0).unwrap();
+    info.begin_negating();
+    assert!(!info.flags_settled(), "readers of a flag look again");
+    leaf.negate(there.index);
+    info.publish(info.elements());
+    assert!(info.flags_settled());
+    info.set_live(info.live() - 1);
+    drop(held);
+    assert_eq!((tree.get(&5), tree.get(&6)), (None, Some(6)));
+    tree.insert(&5, &55).unwrap();
+    assert_eq!(tree.get(&5), Some(55));
+    assert_eq!(tree.verify().unwrap().entries, 12);
+}
+
+#[test]
+fn reopens_cleanly_and_from_a_crash_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, image) = (dir.path().join("pool"), dir.path().join("image"));
+    let pool = Pool::<Mapped>::create(&path, &options(1 << 30)).unwrap();
+    let tree = NvTree::<[u8], [u8], _>::create(&pool, "t", &NvOptions::default()).unwrap();
+    let key = |i: u64| format!("key/{:016x}", mix(i)).into_bytes();
+    for i in 0..20_000 {
+        tree.upsert(&key(i % 15_000), format!("value {i}").as_bytes())
+            .unwrap();
+    }
+    for i in 0..1_000 {
+        assert!(tree.remove(&key(i)).unwrap());
+    }
+    std::fs::copy(&path, &image).unwrap();
+    tree.verify().unwrap();
+    let (stats, sizes) = (tree.nv_stats(), tree.leaf_sizes());
+    tree.close().unwrap();
+    drop(pool);
+    for (path, clean) in [(&path, true), (&image, false), (&image, true)] {
+        let pool = Pool::<Mapped>::open(path, &options(1 << 30)).unwrap();
+        for threads in [1, 3] {
+            let options = NvOptions {
+                recovery_threads: threads,
+                ..NvOptions::default()
+            };
+            let tree = NvTree::<[u8], [u8], _>::open(&pool, "t", &options).unwrap();
+            assert_eq!(tree.recovery().clean, clean || threads == 3);
+            assert_eq!(tree.verify().unwrap().entries, 14_000);
+            for i in (0..15_000).step_by(7) {
+                let expected = match i {
+                    0..1_000 => None,
+                    1_000..5_000 => Some(format!("value {}", i + 15_000)),
+                    _ => Some(format!("value {i}")),
+                };
+                assert_eq!(tree.get(&key(i)), expected.map(String::into_bytes), "{i}");
+            }
+            if clean && path.ends_with("pool") && threads == 1 {
+                // What was learnt of the workload is not lost.
+                assert_eq!(tree.nv_stats().writes, stats.writes);
+                assert_eq!(tree.leaf_sizes(), sizes);
+            }
+        }
+    }
+}
+
+#[test]
+fn options_are_checked() {
+    let pool = Pool::<Dram>::create(Path::new("dram"), &options(64 << 20)).unwrap();
+    for leaf_bytes in [0, 64, 300, 8192] {
+        let options = NvOptions {
+            leaf_bytes,
+            ..NvOptions::default()
+        };
+        let refused = NvTree::<u64, u64, _>::create(&pool, "t", &options).unwrap_err();
+        assert!(
+            refused.to_string().contains(&leaf_bytes.to_string()),
+            "{refused}"
+        );
+    }
+}
+
+/// Updates of few keys: with adaptivity their leaves grow, and hardly any reshaping is left.
+#[test]
+fn hot_leaves_grow() {
+    let run = |strategy| {
+        let tree = tree(1024, strategy);
+        for i in 0..20_000 {
+            tree.insert(&mix(i), &i).unwrap();
+        }
+        let mut keys: Vec<u64> = (0..20_000).map(mix).collect();
+        keys.sort_unstable();
+        let hot = &keys[..100];
+        let before = tree.nv_stats();
+        for i in 0..50_000 {
+            tree.update(&hot[(mix(i) % 100) as usize], &i).unwrap();
+        }
+        tree.verify().unwrap();
+        let after = tree.nv_stats();
+        let reshaped = |s: NvStats| s.splits + s.replaces + s.merges;
+        (reshaped(after) - reshaped(before), tree.leaf_sizes())
+    };
+    let (plain, sizes) = run(Adaptivity::Off);
+    assert_eq!(sizes.len(), 1, "nothing is resized: {sizes:?}");
+    for strategy in [Adaptivity::Aggressive, Adaptivity::Balanced] {
+        let (adaptive, sizes) = run(strategy);
+        assert!(
+            adaptive * 4 < plain,
+            "{strategy:?}: {adaptive} against {plain}"
+        );
+        assert!(sizes.last().unwrap().0 >= 4096, "{sizes:?}");
+    }
+    let (slowly, _) = run(Adaptivity::Conservative);
+    assert!(slowly < plain, "{slowly} against {plain}");
+}
+
+/// Ascending insertion, which hits one PLN: its successors get longer.
+#[test]
+fn hot_plns_are_enlarged() {
+    let run = |strategy| {
+        let tree = tree(1024, strategy);
+        for i in 0..100_000 {
+            tree.insert(&i, &i).unwrap();
+        }
+        tree.verify().unwrap();
+        tree.nv_stats()
+    };
+    let (plain, adaptive) = (run(Adaptivity::Off), run(Adaptivity::Balanced));
+    assert!(adaptive.hot_plns > 0, "{adaptive:?}");
+    assert!(
+        adaptive.rebuilds * 4 < plain.rebuilds,
+        "{adaptive:?} {plain:?}"
+    );
+}

@@ -1,0 +1,198 @@
+//! Insertion (Algorithm 2), update, deletion: all of them append.
+//!
+//! Persist cost: the line of the element (an update's two may be in two lines), a fence, the counter's
+//! line, a fence. Records add their lines, not fences.
+
+use super::NvTree;
+use super::info::LeafInfo;
+use super::leaf::{Element, Leaf};
+use super::read::Newest;
+use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, SpaceError};
+use crossbeam_epoch as epoch;
+
+/// What to do with a key that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IfPresent {
+    /// Report [`InsertError::KeyExists`].
+    Refuse,
+    /// Put the new value in its place.
+    Replace,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
+    /// Appends to a locked leaf that has room, and lets readers see it.
+    #[inline(always)]
+    fn append(&self, info: &LeafInfo, leaf: &Leaf<'_, M>, elements: &[Element]) {
+        let n = info.elements();
+        leaf.append(n, elements);
+        // After the fence: what others see now, a crash keeps.
+        info.publish(n + elements.len());
+        if self.adaptive() {
+            info.count_writes(elements.len() as u64);
+            self.totals.wrote(elements.len() as u64);
+        }
+    }
+
+    /// Inserts, or does as `present` says, and commits. True if the key was there.
+    pub(super) fn put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
+        let hash = key.hash();
+        if Self::RECORDS && self.is_there(key, hash) {
+            // Records are made before the lock is taken, but not for nothing.
+            match present {
+                IfPresent::Refuse => return Err(InsertError::KeyExists),
+                IfPresent::Replace => {
+                    if self.replace_uncommitted(key, value, hash)? {
+                        self.commit()?;
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        let key_word = key.make(&self.heap)?;
+        let value_word = value
+            .make(&self.heap)
+            .inspect_err(|_| K::discard(&self.heap, key_word))?;
+        let discard = || {
+            K::discard(&self.heap, key_word);
+            V::discard(&self.heap, value_word);
+        };
+        loop {
+            let guard = epoch::pin();
+            let (info, held) = self.lock_leaf(key, &guard);
+            let leaf = info.leaf(self.pm());
+            let found = self.newest(&leaf, info.elements(), key, hash);
+            let room = match found {
+                Some(there) if !there.negative => {
+                    if present == IfPresent::Refuse {
+                        drop(held);
+                        discard();
+                        return Err(InsertError::KeyExists);
+                    }
+                    if info.room() >= 2 {
+                        self.append_update(info, &leaf, there, value_word);
+                        drop(held);
+                        K::discard(&self.heap, key_word);
+                        V::retire(&self.heap, there.value, &guard);
+                        self.commit()?;
+                        return Ok(true);
+                    }
+                    2
+                }
+                _ => {
+                    if info.room() >= 1 {
+                        let element = Element::positive(key_word, value_word);
+                        self.append(info, &leaf, &[element]);
+                        info.set_live(info.live() + 1);
+                        drop(held);
+                        self.commit()?;
+                        return Ok(false);
+                    }
+                    1
+                }
+            };
+            drop(held);
+            drop(guard);
+            // LeafSplitAndInsert: the insertion itself is an ordinary one, once there is room.
+            if let Err(e) = self.make_room(key, room) {
+                discard();
+                return Err(e.into());
+            }
+        }
+    }
+
+    /// A negative and a positive element, visible together.
+    fn append_update(&self, info: &LeafInfo, leaf: &Leaf<'_, M>, old: Newest, value: u64) {
+        let elements = [
+            Element::negative(old.key, old.value),
+            Element::positive(old.key, value),
+        ];
+        if self.pm().planted("nvtree-update-twice") {
+            self.append(info, leaf, &elements[..1]);
+            self.append(info, leaf, &elements[1..]);
+        } else {
+            self.append(info, leaf, &elements);
+        }
+    }
+
+    /// Replaces the value of a key that is there.
+    pub(super) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        let hash = key.hash();
+        // A record is made before the lock is taken, but not for nothing.
+        let there = !V::RECORDS || self.is_there(key, hash);
+        if !there || !self.replace_uncommitted(key, value, hash)? {
+            return Err(UpdateError::NotFound);
+        }
+        self.commit()?;
+        Ok(())
+    }
+
+    /// Replaces the value of `key`, if it is there: false if not. What it fenced is still to be
+    /// committed.
+    fn replace_uncommitted(&self, key: &K, value: &V, hash: u32) -> Result<bool, SpaceError> {
+        let word = value.make(&self.heap)?;
+        loop {
+            let guard = epoch::pin();
+            let (info, held) = self.lock_leaf(key, &guard);
+            let leaf = info.leaf(self.pm());
+            let found = self.newest(&leaf, info.elements(), key, hash);
+            let Some(there) = found.filter(|found| !found.negative) else {
+                drop(held);
+                V::discard(&self.heap, word);
+                return Ok(false);
+            };
+            if info.room() >= 2 {
+                self.append_update(info, &leaf, there, word);
+                drop(held);
+                V::retire(&self.heap, there.value, &guard);
+                return Ok(true);
+            }
+            drop(held);
+            drop(guard);
+            if let Err(e) = self.make_room(key, 2) {
+                V::discard(&self.heap, word);
+                return Err(e);
+            }
+        }
+    }
+
+    /// Removes `key`; true if it was there.
+    pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
+        let hash = key.hash();
+        let mut no_space = false;
+        loop {
+            let guard = epoch::pin();
+            let (info, held) = self.lock_leaf(key, &guard);
+            let leaf = info.leaf(self.pm());
+            let found = self.newest(&leaf, info.elements(), key, hash);
+            let Some(there) = found.filter(|found| !found.negative) else {
+                return Ok(false);
+            };
+            // On a simulated medium, whose pools are never full, now and then all the same.
+            let in_place = no_space || (M::TRACED && there.index % 4 == 3);
+            if info.room() >= 1 {
+                self.append(info, &leaf, &[Element::negative(there.key, there.value)]);
+            } else if in_place {
+                // Removal needs no space: the newest element itself becomes negative.
+                info.begin_negating();
+                leaf.negate(there.index);
+                info.publish(info.elements());
+            } else {
+                drop(held);
+                drop(guard);
+                no_space = self.make_room(key, 1).is_err();
+                continue;
+            }
+            let left = info.live().saturating_sub(1);
+            info.set_live(left);
+            drop(held);
+            V::retire(&self.heap, there.value, &guard);
+            if left == 0 {
+                self.unlink_emptied(key, &guard);
+            }
+            self.commit()?;
+            return Ok(true);
+        }
+    }
+}
