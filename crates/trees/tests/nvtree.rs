@@ -40,5 +40,5 @@ scenario_suite!(numbers_1024, Of<Nv, u64, u64, Mapped>:
 scenario_suite!(strings_256, Of<Tuned<256, AGGRESSIVE, 1>, [u8], [u8], Mapped>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, hostile, power_cuts]);
 scenario_suite!(numbers_256, Of<Tuned<256, OFF, 3>, u64, u64, Mapped>: [base, reverse, durable, power_cuts]);
-scenario_suite!(numbers_4096, Of<Tuned<4096, BALANCED, 1>, u64, u64, Dram>: [base, reverse, bulk, pooled]);
+scenario_suite!(numbers_4096, Of<Tuned<4096, BALANCED, 1>, u64, u64, Dram>: [base, reverse, bulk]);
 scenario_suite!(numbers_journal, Of<Tuned<512, CONSERVATIVE, 2>, u64, u64, Journal>: [durable]);

@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering;
 /// PLNs on the right that are looked at for a sibling to merge with.
 const FAR: usize = 8;
 /// How often the epoch is asked to go on, so that what was retired can be used again.
-const STEPS: usize = 4;
+const STEPS: usize = 64;
 
 /// A leaf's elements, sorted out.
 #[derive(Debug, Default)]
@@ -113,7 +113,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                         return Err(e);
                     }
                     // What was replaced may only be waiting for readers to leave.
-                    (0..STEPS).for_each(|_| epoch::pin().flush());
+                    for _ in 0..STEPS {
+                        epoch::pin().flush();
+                        std::thread::yield_now();
+                    }
                 }
             }
         }

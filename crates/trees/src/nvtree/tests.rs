@@ -76,7 +76,7 @@ fn every_size_grows_and_shrinks() {
         assert_eq!((report.entries, report.leaves), (0, 1));
         let stats = tree.nv_stats();
         assert!(stats.splits > 0 && stats.unlinks > 0, "{stats:?}");
-        assert!(stats.rebuilds > 0 || bytes == 4096, "{stats:?}");
+        assert!(stats.rebuilds > 0 || bytes > 512, "{stats:?}");
     }
 }
 
