@@ -2,7 +2,7 @@
 
 mod common;
 
-use bristlecone_pmem::media::{Journal, Mapped};
+use bristlecone_pmem::media::Mapped;
 use bristlecone_trees::BTreeOptions;
 use bristlecone_trees::designs::Lcb;
 use common::{Chosen, Of, scenario_suite};
@@ -21,12 +21,6 @@ impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {
     }
 }
 
-type Numbers<M, const BYTES: u32> = Of<Sized<BYTES, { usize::MAX }>, u64, u64, M>;
-type Strings<M, const BYTES: u32> = Of<Sized<BYTES, { usize::MAX }>, [u8], [u8], M>;
-
-scenario_suite!(numbers_256, Numbers<Mapped, 256>:
-    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, hostile, power_cuts]);
-scenario_suite!(strings_1024, Of<Lcb, [u8], [u8], Mapped>: [base, reverse, pooled, durable]);
-scenario_suite!(numbers_4096, Numbers<Mapped, 4096>: [base, bulk]);
-scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, Mapped>: [base, reverse]);
-scenario_suite!(strings_journal, Strings<Journal, 256>: [durable]);
+scenario_suite!(numbers_256, Of<Sized<256, { usize::MAX }>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable, hostile]);
+scenario_suite!(strings_1024, Of<Lcb, [u8], [u8], Mapped>: [base, durable]);
+scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, Mapped>: [base]);

@@ -3,17 +3,12 @@
 
 mod common;
 
-use bristlecone_pmem::media::{Dram, Journal, Mapped};
+use bristlecone_pmem::media::Mapped;
 use bristlecone_trees::designs::{DividedSkip, NvmSkip};
 use common::{Of, scenario_suite};
 
 type Divided<K, V, M> = Of<DividedSkip, K, V, M>;
 type Nvm<K, V, M> = Of<NvmSkip, K, V, M>;
 
-scenario_suite!(divided_numbers, Divided<u64, u64, Mapped>:
-    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, hostile, power_cuts]);
-scenario_suite!(nvm_strings, Nvm<[u8], [u8], Mapped>:
-    [base, reverse, bulk, pooled, durable, durable_bulk, compact, hostile]);
-// The paper's dram-skiplist: the original, in DRAM.
-scenario_suite!(dram_numbers, Nvm<u64, u64, Dram>: [base, reverse, compact_memory]);
-scenario_suite!(divided_journal, Divided<[u8], [u8], Journal>: [durable]);
+scenario_suite!(divided_numbers, Divided<u64, u64, Mapped>: [base, reverse, bulk, pooled, durable, hostile]);
+scenario_suite!(nvm_strings, Nvm<[u8], [u8], Mapped>: [base, pooled, durable]);

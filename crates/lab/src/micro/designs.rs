@@ -8,7 +8,7 @@
 //!
 //! | asked for | compiled for | because |
 //! | --- | --- | --- |
-//! | mapped | [`Mapped`] | what designs are compared on: flush and fence are one inlined instruction each |
+//! | mapped | `Mapped` | what designs are compared on: flush and fence are one inlined instruction each |
 //! | dax, journal | [`Auto`] | the foreseen branch that it adds to a flush is lost in what the medium takes |
 //! | dram | [`Dram`] | flush and fence are nothing |
 //!
@@ -17,7 +17,7 @@
 use super::target::{Maker, Target, Usage};
 use super::{Event, MicroParams, MicroReport, ScalingReport, run_made, scale_made};
 use crate::LabError;
-use bristlecone_pmem::media::{Auto, Dram, Mapped, Media, MediaOptions};
+use bristlecone_pmem::media::{Auto, Dram, Media, MediaOptions};
 use bristlecone_pmem::{Access, MediumKind, Pool, PoolOptions};
 use bristlecone_trees::designs::{Choice, Design, Task, with_design};
 use bristlecone_trees::{DurableIndex, OrderedIndex};
@@ -25,6 +25,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 const ROOT: &str = "bench";
+
+/// What "mapped" is compiled for. A build with assertions, which measures nothing, makes do with [`Auto`].
+#[cfg(not(debug_assertions))]
+type Inlined = bristlecone_pmem::media::Mapped;
+#[cfg(debug_assertions)]
+type Inlined = Auto;
 
 /// An index of a design `D`, alone in its pool.
 struct Alone<D: Design, M: Media> {
@@ -91,7 +97,7 @@ impl Task for Make {
 
     fn run<D: Design>(self, design: D) -> Self::Output {
         Ok(match self.0 {
-            MediumKind::Mapped => Maker::of::<Mapped, Alone<D, _>, Alone<D, _>>(design),
+            MediumKind::Mapped => Maker::of::<Inlined, Alone<D, _>, Alone<D, _>>(design),
             MediumKind::Dax | MediumKind::Journal => {
                 Maker::of::<Auto, Alone<D, _>, Alone<D, _>>(design)
             }
