@@ -333,6 +333,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
     let leaf = LeafOptions { recovery_threads };
     let btree = BTreeOptions {
         node_bytes: Some(bytes),
+        recovery_threads,
         ..BTreeOptions::default()
     };
     let nv = NvOptions {

@@ -7,7 +7,7 @@ use bristlecone_trees::BTreeOptions;
 use bristlecone_trees::designs::Unsorted;
 use common::{Chosen, Of, scenario_suite};
 
-/// Nodes of `BYTES` bytes that take `MOST` entries at most.
+/// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 3 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;
 
 impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {
@@ -17,6 +17,7 @@ impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {
         Unsorted(BTreeOptions {
             node_bytes: Some(BYTES),
             most_entries: Some(MOST),
+            recovery_threads: 3,
         })
     }
 }
