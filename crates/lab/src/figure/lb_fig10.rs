@@ -40,6 +40,7 @@ const fn list(index: &'static str, name: &'static str) -> Design {
         index,
         name,
         node_bytes: None,
+        strategy: None,
     }
 }
 

@@ -35,6 +35,10 @@ mod nv_fig10;
 mod nv_fig5;
 mod nv_fig6;
 mod nv_fig7;
+mod nv_fig8;
+mod nv_fig9a;
+mod nv_rebuilding;
+mod nv_table4;
 mod panel;
 mod tree;
 mod trial;
@@ -61,6 +65,9 @@ pub const ALL: &[Entry] = &[
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,
     nv_fig7::ENTRY,
+    nv_fig8::ENTRY,
+    nv_table4::ENTRY,
+    nv_fig9a::ENTRY,
     nv_fig10::ENTRY,
 ];
 

@@ -16,6 +16,10 @@ pub(super) const NV: usize = 2;
 /// Bytes of a node.
 pub(super) const SIZES: [u32; 4] = [512, 1024, 2048, 4096];
 
+/// What tells our insertion from the paper's.
+pub(super) const LOOKS_FIRST: &str = "an insertion looks for its key first, as it refuses one that is there: in \
+     an NV-Tree it reads all of the leaf, which the paper's does not";
+
 /// Keys of the paper's trees, and the caches of its machine (section 6.1): 8 cores, 512 KB, 2 MB and 20 MB.
 const PAPER_KEYS: u64 = 1_000_000;
 const L2: u64 = 256 << 10;

@@ -1,6 +1,8 @@
 //! Loads and cache misses of insertions into an empty tree, by node size (NV-Tree, figure 6).
 
-use super::nv::{CDDS, DESIGNS, LCB, NV, SIZES, all, device, keys, note, saved, savings};
+use super::nv::{
+    CDDS, DESIGNS, LCB, LOOKS_FIRST, NV, SIZES, all, device, keys, note, saved, savings,
+};
 use super::trial::{measure, with_each};
 use super::{Entry, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::ModelReport;
@@ -78,6 +80,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     }
     findings.notes = vec![
         note(setting, keys),
+        LOOKS_FIRST.to_owned(),
         "loads are of 8-byte words in nodes; a compiled program has others besides".to_owned(),
     ];
     Ok(findings)

@@ -13,9 +13,11 @@ use crate::model::{Executes, Index};
 use crate::workload::{Keys, value_of};
 use bristlecone_pmem::media::{Access, MediaOptions};
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
-use bristlecone_trees::designs::{self, Choice, Lb, Task, with_design};
+use bristlecone_trees::designs::{self, Choice, Lb, Nv, Task, with_design};
+use bristlecone_trees::nvtree::{Adaptivity, NvOptions};
 use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, RecoveryReport};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -28,6 +30,8 @@ pub(super) struct Design {
     pub name: &'static str,
     /// Bytes of a leaf; `None` for the design's usual.
     pub node_bytes: Option<u32>,
+    /// On the host, of an NV-Tree: how its leaves are resized; `None` for the usual way.
+    pub strategy: Option<Adaptivity>,
 }
 
 macro_rules! designs {
@@ -37,6 +41,7 @@ macro_rules! designs {
             index: $index,
             name: $name,
             node_bytes: None,
+            strategy: None,
         };
     )*};
 }
@@ -84,6 +89,14 @@ impl Design {
                 ..LbOptions::default()
             }));
         }
+        if let Some(adaptivity) = self.strategy {
+            let usual = NvOptions::default();
+            return load.run(Nv(NvOptions {
+                leaf_bytes: self.node_bytes.unwrap_or(usual.leaf_bytes),
+                adaptivity,
+                ..usual
+            }));
+        }
         let choice = Choice {
             node_bytes: self.node_bytes,
             ..Choice::of(self.index)
@@ -103,12 +116,7 @@ impl Task for Load<'_> {
     type Output = Result<Box<dyn Executes>, FigureError>;
 
     fn run<D: designs::Design>(self, design: D) -> Self::Output {
-        let media = MediaOptions {
-            access: Access::Create,
-            medium: Some(MediumKind::Mapped),
-            ..MediaOptions::default()
-        };
-        let pool = Pool::<Inlined>::create(self.path, &PoolOptions { media })?;
+        let pool = new_pool(self.path)?;
         let mut index = design
             .create::<u64, u64, Inlined>(&pool, "index")
             .map_err(|e| LabError::index("creating the index", e))?;
@@ -118,6 +126,16 @@ impl Task for Load<'_> {
             .map_err(|e| LabError::index("loading in bulk", e))?;
         Ok(Box::new(Index(index)))
     }
+}
+
+/// A pool in shared memory.
+pub(super) fn new_pool(path: &Path) -> Result<Arc<Pool<Inlined>>, FigureError> {
+    let media = MediaOptions {
+        access: Access::Create,
+        medium: Some(MediumKind::Mapped),
+        ..MediaOptions::default()
+    };
+    Ok(Pool::create(path, &PoolOptions { media })?)
 }
 
 /// A directory for the pools of a run, removed with all that is in it when it is dropped.

@@ -13,7 +13,7 @@ use super::tree::{Design, scratch, sorted_keys};
 use super::{FigureError, On, Panel, Setting};
 use crate::limits::median;
 use crate::model::{
-    Device, Executes, ModelReport, Persistence, Phase, PhaseReport, RunSpec, Source, Workload,
+    Device, Executes, ModelReport, Op, Persistence, Phase, PhaseReport, RunSpec, Source, Workload,
     run_phases,
 };
 use crate::workload::Keys;
@@ -251,11 +251,8 @@ fn timed(
             if ops.is_empty() {
                 break;
             }
-            for place in 0..subjects.len() {
-                let who = (turn + place) % subjects.len();
-                let started = Instant::now();
-                subjects[who].execute_all(&ops)?;
-                samples[who].push(started.elapsed().as_nanos() as f64 / ops.len() as f64);
+            for (samples, ns) in samples.iter_mut().zip(slice_of(&subjects, turn, &ops)?) {
+                samples.push(ns);
             }
             done += (ops.len() * subjects.len()) as u64;
             setting.step(doing, before + done, total);
@@ -269,6 +266,23 @@ fn timed(
         }
     }
     Ok(outcomes)
+}
+
+/// Lets every subject do the same operations, one subject after the other; which is first is `turn`'s matter.
+/// Nanoseconds an operation, by subject.
+pub(super) fn slice_of(
+    subjects: &[Box<dyn Executes>],
+    turn: usize,
+    ops: &[Op],
+) -> Result<Vec<f64>, FigureError> {
+    let mut ns = vec![0.0; subjects.len()];
+    for place in 0..subjects.len() {
+        let who = (turn + place) % subjects.len();
+        let started = Instant::now();
+        subjects[who].execute_all(ops)?;
+        ns[who] = started.elapsed().as_nanos() as f64 / ops.len() as f64;
+    }
+    Ok(ns)
 }
 
 /// Adds a series for each trial of a group, or whatever else `values` gives for its number.

@@ -36,6 +36,6 @@ pub use error::ModelError;
 pub use report::{ModelReport, Stalls};
 pub(crate) use run::{Executes, Index, Phase, PhaseReport, run_phases};
 pub use run::{RunSpec, run};
-pub(crate) use source::Source;
+pub(crate) use source::{Op, Source};
 pub(crate) use trace::{Flushes, Persistence};
 pub use workload::Workload;
