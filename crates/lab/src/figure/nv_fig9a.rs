@@ -1,7 +1,7 @@
 //! Time spent on rebuilding under sequential and random insertions, with adaptivity and without (NV-Tree,
 //! figure 9a).
 
-use super::nv_rebuilding::{Rebuilding, Total, fill};
+use super::nv_rebuilding::{Rebuilding, Row, Total, fill};
 use super::trial::SEED;
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::workload::Keys;
@@ -42,7 +42,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         all.push(column);
     }
     let mut findings = Findings::default();
-    let rows: [(&str, &str, fn(&Rebuilding) -> f64); 3] = [
+    let rows: [Row; 3] = [
         ("rebuilding time", "ms", |r| r.rebuilding_ms),
         ("rebuilding", "times", |r| r.rebuilds as f64),
         ("execution time", "ms", |r| r.ms),

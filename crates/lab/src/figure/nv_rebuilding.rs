@@ -25,6 +25,9 @@ impl Rebuilding {
     }
 }
 
+/// A panel of a figure of these: its title, its unit, its numbers.
+pub(super) type Row = (&'static str, &'static str, fn(&Rebuilding) -> f64);
+
 /// How far a figure of several trees has come.
 pub(super) struct Total {
     pub done: u64,

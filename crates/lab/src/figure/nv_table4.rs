@@ -1,7 +1,7 @@
 //! Rebuilding under insertions of random keys: how often, how long, and its share of the time (NV-Tree, table
 //! 4).
 
-use super::nv_rebuilding::{Rebuilding, Total, fill};
+use super::nv_rebuilding::{Rebuilding, Row, Total, fill};
 use super::trial::SEED;
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::workload::Keys;
@@ -36,7 +36,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         all.push(column);
     }
     let mut findings = Findings::default();
-    let rows: [(&str, &str, fn(&Rebuilding) -> f64); 4] = [
+    let rows: [Row; 4] = [
         ("rebuilding", "times", |r| r.rebuilds as f64),
         ("rebuilding time", "ms", |r| r.rebuilding_ms),
         ("execution time", "ms", |r| r.ms),

@@ -90,8 +90,8 @@ const ROOT: &str = "model";
 const PROGRESS: u64 = 4096;
 
 impl RunSpec {
-    /// The designs that can be run: those of the registry, volatile ones included, and `lbtree-traditional`, the LB+-Tree
-    /// without entry moving.
+    /// The designs that can be run: those of the registry, volatile ones included, and
+    /// `lbtree-traditional`, the LB+-Tree without entry moving.
     pub fn indexes() -> impl Iterator<Item = &'static str> {
         let designs = DESIGNS.iter().chain(VOLATILE).map(|design| design.name);
         designs.chain([TRADITIONAL])
@@ -230,6 +230,8 @@ impl Task for Make<'_> {
         let mut sorted: Vec<u64> = (0..spec.keys).map(|i| keys_of(spec).key(i)).collect();
         sorted.sort_unstable();
         let simulation = Simulation::new(pool_bytes(spec, fill)?);
+        // The device sees a tree as it is, not one that is made for exploring.
+        simulation.set_tiny(false);
         let _attached = simulation.attach();
         let pool = Pool::<Sim>::create(Path::new("model"), &PoolOptions::default())
             .map_err(LabError::from)?;
@@ -240,12 +242,15 @@ impl Task for Make<'_> {
         index
             .bulk_load(pairs, fill)
             .map_err(|e| LabError::index("loading the index", e))?;
-        index
-            .close()
-            .map_err(|e| LabError::index("closing the index", e))?;
-        let index = design
-            .open::<u64, u64, Sim>(&pool, ROOT)
-            .map_err(|e| LabError::index("opening the index", e))?;
+        // A volatile design cannot be opened again.
+        if DESIGNS.iter().any(|d| d.name == spec.choice().name) {
+            index
+                .close()
+                .map_err(|e| LabError::index("closing the index", e))?;
+            index = design
+                .open::<u64, u64, Sim>(&pool, ROOT)
+                .map_err(|e| LabError::index("opening the index", e))?;
+        }
         self.charge(&simulation, &Index(index), &sorted)
     }
 }

@@ -128,7 +128,7 @@ pub(crate) enum Persistence {
     /// All of it.
     #[default]
     Kept,
-    /// Nothing: no flush, no fence, no logging. The design as it would be in volatile memory.
+    /// No flush and no fence: the design as it would be in volatile memory, if it logs nothing.
     None,
 }
 
@@ -138,11 +138,6 @@ fn orders(kind: &EventKind) -> bool {
         kind,
         EventKind::Flush { .. } | EventKind::Fence | EventKind::StoreFence
     )
-}
-
-/// True for what `pmem::log` does: copying before-images.
-fn of_log(event: &Event) -> bool {
-    event.site.file().ends_with(LOG)
 }
 
 /// The source that logs before-images.
@@ -226,7 +221,7 @@ struct Recorder {
 
 impl Sink for Recorder {
     fn event(&mut self, event: &Event) {
-        if self.persistence == Persistence::None && (orders(&event.kind) || of_log(event)) {
+        if self.persistence == Persistence::None && orders(&event.kind) {
             return;
         }
         if let EventKind::Flush { .. } = event.kind {
