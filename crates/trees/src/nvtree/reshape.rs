@@ -28,12 +28,13 @@ use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// PLNs on the right that are looked at for a sibling to merge with.
 const FAR: usize = 8;
 /// How often the epoch is asked to go on, so that what was retired can be used again.
-const STEPS: usize = 64;
+const STEPS: usize = 4096;
 
 /// A leaf's elements, sorted out.
 #[derive(Debug, Default)]
@@ -113,13 +114,51 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                         return Err(e);
                     }
                     // What was replaced may only be waiting for readers to leave.
-                    for _ in 0..STEPS {
-                        epoch::pin().flush();
-                        std::thread::yield_now();
-                    }
+                    Self::reclaim();
                 }
             }
         }
+    }
+
+    /// Sees that what was retired so far is free, if readers leave soon.
+    fn reclaim() {
+        let freed = Arc::new(AtomicBool::new(false));
+        let mark = Arc::clone(&freed);
+        // ORDERING (both): Relaxed; a hint.
+        epoch::pin().defer(move || mark.store(true, Ordering::Relaxed));
+        for _ in 0..STEPS {
+            epoch::pin().flush();
+            if freed.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Where there is no space for records: replaces the leaf of `key`, so that those of its keys that are
+    /// gone become free. False if nothing comes of it.
+    pub(super) fn compact(&self, key: &K) -> bool {
+        let backoff = Backoff::new();
+        let replaced = loop {
+            let guard = epoch::pin();
+            let inside = self.gate.enter();
+            let inner = self.inner(&guard);
+            if let Some(place) = self.hold(inner, key) {
+                let info = inner.leaf_at(place.pln, place.slot);
+                if let Some(held) = Held::of_leaf(info) {
+                    if info.elements() == info.live() as usize {
+                        return false;
+                    }
+                    break self.replace_leaf(inner, &place, info, held, 1, &guard);
+                }
+            }
+            drop(inside);
+            wait(&backoff);
+        };
+        if replaced.is_ok() {
+            Self::reclaim();
+        }
+        replaced.is_ok()
     }
 
     fn try_make_room(&self, key: &K, need: usize, guard: &Guard) -> Result<Outcome, SpaceError> {
