@@ -149,7 +149,7 @@ impl DesignInfo {
     }
 }
 
-const BLOCKS: &[u32] = &[256, 512, 768, 1024];
+const BLOCKS: &[u32] = &[256, 512, 1024];
 
 /// Every design that lives in a pool.
 pub const DESIGNS: &[DesignInfo] = &[
@@ -333,6 +333,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
     let leaf = LeafOptions { recovery_threads };
     let btree = BTreeOptions {
         node_bytes: Some(bytes),
+        recovery_threads,
         ..BTreeOptions::default()
     };
     let nv = NvOptions {
@@ -343,7 +344,6 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
     Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
-        ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
         ("cddstree", node_bytes) => task.run(Cdds(CddsOptions {
             node_bytes,
@@ -353,11 +353,9 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("skiplist-divided", 32) => task.run(DividedSkip(SkipOptions::default())),
         ("fptree", 256) => task.run(Fp::<1>(leaf)),
         ("fptree", 512) => task.run(Fp::<2>(leaf)),
-        ("fptree", 768) => task.run(Fp::<3>(leaf)),
         ("fptree", 1024) => task.run(Fp::<4>(leaf)),
         ("wbtree", 256) => task.run(Wb::<1>(leaf)),
         ("wbtree", 512) => task.run(Wb::<2>(leaf)),
-        ("wbtree", 768) => task.run(Wb::<3>(leaf)),
         ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         ("lcbtree", _) => task.run(Lcb(btree)),
         ("unsorted", _) => task.run(Unsorted(btree)),

@@ -153,7 +153,6 @@ pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport,
         return match spec.leaf_bytes()? {
             256 => make.run(Lb::<1>(options)),
             512 => make.run(Lb::<2>(options)),
-            768 => make.run(Lb::<3>(options)),
             _ => make.run(Lb::<4>(options)),
         };
     }

@@ -102,6 +102,8 @@ pub struct BTreeOptions {
     /// Most entries that a node is given, 2 at least; `None` for as many as fit. Few make small trees high,
     /// which is what tests want.
     pub most_entries: Option<usize>,
+    /// Threads that walk the tree at recovery; 0 counts as 1.
+    pub recovery_threads: usize,
 }
 
 /// The log-based consistent B+-tree of the NV-Tree paper.

@@ -35,7 +35,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             .map_err(|e| TreeError::Corrupt(format!("root node: {e}")))?;
         let clean = saved::load_marks::<M, 0>(&root, &heap, MARKS).is_some();
         let mut tree = Self::assemble(root, heap, logs, words, options);
-        match tree.rebuild(top, clean) {
+        match tree.rebuild(top, clean, options.recovery_threads.max(1)) {
             Ok(report) => {
                 tree.report = report;
                 tree.report.elapsed = started.elapsed();
@@ -55,7 +55,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         self.root = None;
     }
 
-    fn rebuild(&mut self, top: u64, clean: bool) -> Result<RecoveryReport, String> {
+    fn rebuild(&mut self, top: u64, clean: bool, threads: usize) -> Result<RecoveryReport, String> {
         self.top = self
             .handle(top)
             .ok_or_else(|| format!("no root node can be at {top:#x}"))?;
@@ -68,13 +68,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             ..RecoveryReport::default()
         };
         if !clean {
-            let guard = epoch::pin();
-            self.logs.mark(&self.heap, &guard)?;
-            let counts = self.walk(|reached| match reached {
-                Reached::Node(off) => self.heap.mark(off, self.node_bytes(), &guard),
-                Reached::Key(word) => K::mark(&self.heap, word, &guard),
-                Reached::Value(word) => V::mark(&self.heap, word, &guard),
+            self.logs.mark(&self.heap, &epoch::pin())?;
+            let counts = self.walk(threads, |reached| {
+                let guard = epoch::pin();
+                match reached {
+                    Reached::Node(off) => self.heap.mark(off, self.node_bytes(), &guard),
+                    Reached::Key(word) => K::mark(&self.heap, word, &guard),
+                    Reached::Value(word) => V::mark(&self.heap, word, &guard),
+                }
             })?;
+            report.threads = threads;
             report.leaves_scanned = counts.leaves;
             report.entries = counts.entries;
         }
