@@ -6,7 +6,7 @@
 
 use super::kind::Kind;
 use super::walk::Reached;
-use super::{BTree, BTreeOptions, LOGS, MARKS, ROOT, TreeError};
+use super::{BTree, BTreeOptions, LOGS, MARKS, ROOT, TreeError, VOLATILE};
 use crate::index::RecoveryReport;
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
@@ -30,6 +30,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         // ORDERING: Relaxed; the tree is being opened.
         let word = |i: usize| root.word(i).load(root.pool().pm(), Ordering::Relaxed);
         let (top, logs) = (word(ROOT), word(LOGS));
+        if word(VOLATILE) != 0 {
+            return Err(TreeError::Volatile);
+        }
         let logs = Logs::open(&heap, logs).map_err(TreeError::Corrupt)?;
         heap.check(top, words as u64 * 8)
             .map_err(|e| TreeError::Corrupt(format!("root node: {e}")))?;
