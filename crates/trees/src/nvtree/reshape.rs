@@ -121,7 +121,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     }
 
     /// Sees that what was retired so far is free, if readers leave soon.
-    fn reclaim() {
+    pub(super) fn reclaim() {
         let freed = Arc::new(AtomicBool::new(false));
         let mark = Arc::clone(&freed);
         // ORDERING (both): Relaxed; a hint.

@@ -80,6 +80,34 @@ fn every_size_grows_and_shrinks() {
     }
 }
 
+/// Nothing seeps away in cycles of filling and emptying: what is left is the one leaf and the spare block, each
+/// of which may keep a chunk (of 16 leaves of 4 KB).
+#[test]
+fn an_emptied_tree_has_two_blocks() {
+    const KEYS: u64 = 10_000;
+    let tree = tree(4096, Adaptivity::Balanced);
+    let at_first = tree.heap.stats().chunk_bytes;
+    for cycle in 0..4 {
+        for i in 0..KEYS {
+            tree.insert(&mix(i), &cycle).unwrap();
+        }
+        let full = tree.heap.stats().chunk_bytes;
+        assert!(full > at_first + (KEYS / 252) * 4096, "{full}");
+        for i in 0..KEYS {
+            assert!(tree.remove(&mix(i * 7919 % KEYS)).unwrap());
+        }
+        Numbers::reclaim();
+        tree.heap.trim();
+        let empty = tree.heap.stats();
+        assert_eq!(tree.heap.live_blocks(), 2, "cycle {cycle}: {empty:?}");
+        assert!(
+            empty.chunk_bytes <= at_first + (64 << 10),
+            "cycle {cycle}: {empty:?}"
+        );
+        assert_eq!(tree.verify().unwrap().leaves, 1);
+    }
+}
+
 /// The element's line and the counter's; an update's two elements may lie in two lines.
 #[test]
 fn what_appends_cost() {
