@@ -11,8 +11,10 @@
 //! 2. An open word's memory holds its durable value.
 //! 3. For decided words a, b of one domain: epoch(last store of a that was kept) <= epoch(first store of
 //!    b that was lost). `floor` is the greatest of the former, `ceiling` the least of the latter.
-//! 4. Every change to memory, to the length and to what is open stands in the undo log.
+//! 4. Every change to memory, to the length and to what is open stands in the undo log, while that is on.
+//! 5. The page of every word that was ever changed stands in `written`.
 
+use super::buffer::Written;
 use super::persistency::{Pending, PendingStore, line_of};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -93,6 +95,7 @@ pub(super) struct Images {
     versions: Vec<Version>,
     domains: Vec<Domain>,
     undo: Vec<Undo>,
+    pub(super) written: Written,
     pub(super) recording_undo: bool,
     decided: Vec<u32>,
     strategy: Strategy,
@@ -118,6 +121,7 @@ impl Images {
             versions: Vec::new(),
             domains: Vec::new(),
             undo: Vec::new(),
+            written: Written::new(words),
             recording_undo: false,
             decided: Vec::new(),
             strategy: Strategy::DepthFirst,
@@ -130,6 +134,7 @@ impl Images {
     /// Notes what a word held before it is changed.
     #[inline]
     pub(super) fn log_word(&mut self, word: u32, old: u64) {
+        self.written.add(word);
         if self.recording_undo {
             self.undo.push(Undo::Word(word, old));
         }
@@ -248,6 +253,7 @@ impl Images {
         self.decided.push(open);
         if kept > 0 {
             let value = self.versions[self.range(open)][usize::from(kept) - 1].value;
+            self.written.add(word);
             self.undo.push(Undo::Word(word, memory.get(word)));
             memory.set(word, value);
         }

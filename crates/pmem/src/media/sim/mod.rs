@@ -2,6 +2,7 @@
 //!
 //! | part | does |
 //! | --- | --- |
+//! | `buffer.rs` | the memory, used again by later simulations |
 //! | `event.rs` | what is reported, with thread and call site |
 //! | `persistency.rs` | models: which stores a crash may lose |
 //! | `images.rs` | the images that a crash may leave, decided lazily, undone by their own trace |
@@ -13,6 +14,7 @@
 //! Simulated threads are told apart by [`Simulation::set_thread`]; a switch function, called before each
 //! access, lets a deterministic scheduler interleave them.
 
+mod buffer;
 mod event;
 mod images;
 mod persistency;
@@ -23,8 +25,8 @@ pub use persistency::{Model, Pending, PendingStore, line_of};
 
 use super::{LINE, Media, MediaOptions, MediumKind, Traced};
 use crate::error::{CommitError, OpenError, SpaceError};
+use buffer::{ALIGN, Buffer};
 use images::{Images, Memory};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -32,9 +34,6 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Alignment of the buffer: huge pages, chunks and nodes are all aligned in it.
-const ALIGN: usize = 2 << 20;
 
 /// What the thread that runs out of [`Simulation::set_limit`] accesses panics with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +52,8 @@ fn token() -> usize {
 /// The buffer, and the state that only the owning thread touches.
 struct Shared {
     base: *mut u8,
+    /// What `base` leads into; taken when this is dropped.
+    buffer: Option<Buffer>,
     capacity: u64,
     len: AtomicU64,
     read_only: AtomicBool,
@@ -112,11 +113,6 @@ impl Shared {
 
     fn words(&self) -> Words {
         Words(self.base)
-    }
-
-    fn layout(capacity: u64) -> Layout {
-        // The capacity was checked when the buffer was allocated.
-        Layout::from_size_align(capacity as usize, ALIGN).unwrap_or(Layout::new::<u64>())
     }
 
     /// Lets another simulated thread run, and counts a step.
@@ -202,9 +198,10 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: 1. allocated by `Simulation::new` with this layout; 2. freed once, here; 3. whoever
-        // leads into the buffer shares ownership of this value.
-        unsafe { dealloc(self.base, Self::layout(self.capacity)) }
+        // Whoever leads into the buffer shares ownership of this value.
+        if let Some(buffer) = self.buffer.take() {
+            buffer.give_back(&self.state.get_mut().images.written);
+        }
     }
 }
 
@@ -244,14 +241,10 @@ impl Simulation {
     #[must_use]
     pub fn new(capacity: u64) -> Self {
         let capacity = capacity.max(1).next_multiple_of(ALIGN as u64);
-        let layout = Layout::from_size_align(capacity as usize, ALIGN).expect("a size of memory");
-        // SAFETY: the layout's size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        if base.is_null() {
-            handle_alloc_error(layout);
-        }
+        let buffer = Buffer::new(capacity as usize);
         let shared = Shared {
-            base,
+            base: buffer.base(),
+            buffer: Some(buffer),
             capacity,
             len: AtomicU64::new(0),
             read_only: AtomicBool::new(false),
