@@ -61,6 +61,8 @@ pub struct Options {
     pub stop_at_first: bool,
     /// What was mutated in the recording and is in recovery too.
     pub mutation: Mutation,
+    /// Of the explored steps, only these (by number).
+    pub only: Option<Vec<bool>>,
 }
 
 impl Options {
@@ -79,6 +81,7 @@ impl Options {
             deadline: None,
             stop_at_first: false,
             mutation: Mutation::default(),
+            only: None,
         }
     }
 }
@@ -153,6 +156,8 @@ pub struct Totals {
     pub nested_exhaustive_points: u64,
     /// Flushes and fences of the recoveries whose own crashes were explored.
     pub recovery_sites: BTreeSet<Site>,
+    /// How often recovery would have done what was switched off.
+    pub skipped: u64,
     /// Points by number, and what was visited there.
     points: Vec<(u64, Visited)>,
 }
@@ -201,6 +206,7 @@ impl Totals {
         self.nested_points += other.nested_points;
         self.nested_exhaustive_points += other.nested_exhaustive_points;
         self.recovery_sites.extend(other.recovery_sites);
+        self.skipped += other.skipped;
         self.points.extend(other.points);
     }
 
@@ -251,6 +257,7 @@ pub fn explore(
     let work = |_: usize| {
         let mut worker = Worker::new(subject, recording, options, &stop, seen);
         worker.run(&turn);
+        worker.totals.skipped = worker.sim.skipped();
         worker.totals
     };
     if workers == 1 {
@@ -411,8 +418,19 @@ impl<'a> Worker<'a> {
         let recording = self.recording;
         let mut pending = Pending::new(self.options.model, self.subject.unit());
         let mut point = 0;
+        let explores = |number: usize| {
+            let only = self.options.only.as_ref();
+            (recording.explored..recording.steps.len()).contains(&number)
+                && only.is_none_or(|only| only.get(number) == Some(&true))
+        };
+        let end = (0..recording.steps.len())
+            .rposition(explores)
+            .map_or(0, |last| last + 1);
         for (number, step) in recording.steps.iter().enumerate() {
-            let explored = number >= recording.explored;
+            if number >= end {
+                break;
+            }
+            let explored = explores(number);
             if explored && number == 0 && self.takes(turn, &mut point) {
                 self.visit_point(point, &Crash::at(number, step, 0, false, &pending), None);
             }
@@ -437,7 +455,7 @@ impl<'a> Worker<'a> {
                 }
             }
             // What the explored part begins with is what the step before it left.
-            let explored = number + 1 >= recording.explored;
+            let explored = explored || explores(number + 1);
             if explored && (step.end > step.begin || !pending.is_empty()) {
                 if self.takes(turn, &mut point) {
                     self.visit_point(

@@ -65,8 +65,7 @@ impl Buffer {
 
     pub(super) fn base(&self) -> *mut u8 {
         let aligned = self.allocated.addr().next_multiple_of(ALIGN);
-        self.allocated
-            .wrapping_add(aligned - self.allocated.addr())
+        self.allocated.wrapping_add(aligned - self.allocated.addr())
     }
 
     /// Clears what was written, and keeps the buffer for later.

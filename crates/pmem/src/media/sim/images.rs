@@ -94,6 +94,8 @@ pub(super) struct Images {
     open: Vec<Open>,
     versions: Vec<Version>,
     domains: Vec<Domain>,
+    /// The stores of a domain, word by word; used while they are opened.
+    in_words: Vec<u32>,
     undo: Vec<Undo>,
     pub(super) written: Written,
     pub(super) recording_undo: bool,
@@ -120,6 +122,7 @@ impl Images {
             open: Vec::new(),
             versions: Vec::new(),
             domains: Vec::new(),
+            in_words: Vec::new(),
             undo: Vec::new(),
             written: Written::new(words),
             recording_undo: false,
@@ -155,11 +158,15 @@ impl Images {
         let (first, last) = ((at / 8) as u32, ((at + bytes - 1) / 8) as u32);
         for line in line_of(first)..=line_of(last) {
             if self.mask.get(line as usize).is_some_and(|mask| *mask != 0) {
-                let words = first.max(line * 8)..=last.min(line * 8 + 7);
-                for word in words {
-                    self.decide(memory, word);
-                }
+                self.decide_line(memory, first.max(line * 8), last.min(line * 8 + 7));
             }
+        }
+    }
+
+    #[inline(never)]
+    fn decide_line(&mut self, memory: &impl Memory, first: u32, last: u32) {
+        for word in first..=last {
+            self.decide(memory, word);
         }
     }
 
@@ -320,19 +327,27 @@ impl Images {
                 floor: 0,
                 ceiling: u32::MAX,
             });
-            let mut words: Vec<u32> = stores.iter().map(|store| store.word).collect();
-            words.sort_unstable();
-            words.dedup();
-            for word in words {
+            self.in_words.clear();
+            self.in_words.extend(0..stores.len() as u32);
+            // Stable: the stores of a word keep their order.
+            self.in_words
+                .sort_by_key(|store| stores[*store as usize].word);
+            let mut rest = self.in_words.as_slice();
+            while let Some(&first) = rest.first() {
+                let word = stores[first as usize].word;
+                let n = rest.partition_point(|store| stores[*store as usize].word == word);
+                let (of_word, later) = rest.split_at(n);
+                rest = later;
                 let start = self.versions.len() as u32;
-                let of_word = stores.iter().filter(|store| store.word == word);
-                self.versions
-                    .extend(of_word.map(|store: &PendingStore| Version {
+                self.versions.extend(of_word.iter().map(|store| {
+                    let store: &PendingStore = &stores[*store as usize];
+                    Version {
                         value: store.value,
                         epoch: store.epoch,
                         pair: store.pair,
                         seq: store.seq,
-                    }));
+                    }
+                }));
                 let versions = start..self.versions.len() as u32;
                 let open = self.open.len() as u32;
                 let has_pairs = self.versions[start as usize..].iter().any(|v| v.pair != 0);

@@ -27,7 +27,7 @@ use super::{LINE, Media, MediaOptions, MediumKind, Traced};
 use crate::error::{CommitError, OpenError, SpaceError};
 use buffer::{ALIGN, Buffer};
 use images::{Images, Memory};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::marker::PhantomData;
 use std::panic::Location;
 use std::path::Path;
@@ -61,15 +61,17 @@ struct Shared {
     state: RefCell<State>,
     thread: Cell<u8>,
     switch: Cell<Option<fn()>>,
+    steps: Cell<u64>,
+    limit: Cell<u64>,
 }
 
 struct State {
     images: Images,
     sink: Option<Box<dyn Sink>>,
     off: Vec<Site>,
+    /// How often something in `off` was left out.
+    skipped: u64,
     planted: Option<&'static str>,
-    steps: u64,
-    limit: u64,
 }
 
 // SAFETY: 1. the buffer is only accessed through atomic words, by any thread; 2. `len` and `read_only`
@@ -124,14 +126,10 @@ impl Shared {
             switch();
             this.thread.set(me);
         }
-        let out = {
-            let mut state = this.state.borrow_mut();
-            state.steps += 1;
-            state.steps > state.limit
-        };
-        // What is dropped while a panic unwinds may still finish its accesses.
-        if out && !std::thread::panicking() {
-            std::panic::panic_any(OutOfSteps);
+        let steps = this.steps.get() + 1;
+        this.steps.set(steps);
+        if steps > this.limit.get() {
+            out_of_steps();
         }
     }
 
@@ -196,6 +194,14 @@ impl Shared {
     }
 }
 
+#[cold]
+fn out_of_steps() {
+    // What is dropped while a panic unwinds may still finish its accesses.
+    if !std::thread::panicking() {
+        std::panic::panic_any(OutOfSteps);
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         // Whoever leads into the buffer shares ownership of this value.
@@ -253,12 +259,13 @@ impl Simulation {
                 images: Images::new((capacity / 8) as usize),
                 sink: None,
                 off: Vec::new(),
+                skipped: 0,
                 planted: None,
-                steps: 0,
-                limit: u64::MAX,
             }),
             thread: Cell::new(0),
             switch: Cell::new(None),
+            steps: Cell::new(0),
+            limit: Cell::new(u64::MAX),
         };
         Self {
             shared: Arc::new(shared),
@@ -304,6 +311,12 @@ impl Simulation {
         self.shared.state.borrow_mut().off = sites.to_vec();
     }
 
+    /// How often something that is switched off was left out.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.shared.state.borrow().skipped
+    }
+
     /// Makes [`Media::planted`] true for this fault alone.
     pub fn plant(&self, fault: Option<&'static str>) {
         self.shared.state.borrow_mut().planted = fault;
@@ -311,15 +324,14 @@ impl Simulation {
 
     /// Accesses, flushes and fences from here on before the thread panics with [`OutOfSteps`].
     pub fn set_limit(&self, steps: u64) {
-        let mut state = self.shared.state.borrow_mut();
-        state.steps = 0;
-        state.limit = steps;
+        self.shared.steps.set(0);
+        self.shared.limit.set(steps);
     }
 
     /// Accesses, flushes and fences since [`set_limit`](Self::set_limit).
     #[must_use]
     pub fn steps(&self) -> u64 {
-        self.shared.state.borrow().steps
+        self.shared.steps.get()
     }
 
     /// Nothing that is open writes any more, even to close itself: what a crash does to a process.
@@ -483,10 +495,28 @@ impl std::fmt::Debug for Sim {
 }
 
 impl Sim {
+    /// Counts an access and decides what it reads. `None` if that is outside the buffer.
+    #[inline]
+    #[track_caller]
+    fn touch(&self, addr: *const u8, width: usize) -> Option<RefMut<'_, State>> {
+        self.shared.step();
+        if !self.shared.holds(addr) {
+            return None;
+        }
+        self.shared.bounded(addr, width);
+        let words = self.shared.words();
+        let mut state = self.shared.state.borrow_mut();
+        state
+            .images
+            .touch(&words, self.shared.at(addr), width as u64);
+        Some(state)
+    }
+
     #[inline]
     fn instruction(&self, kind: EventKind, of: SiteKind, site: &'static Location<'static>) {
         let mut state = self.shared.state.borrow_mut();
         if !state.off.is_empty() && Site::any(&state.off, site, of) {
+            state.skipped += 1;
             return;
         }
         self.shared.emit(&mut state, kind, site);
@@ -615,15 +645,7 @@ impl Media for Sim {
 
     #[track_caller]
     fn trace_touch(&self, addr: *const u8, width: usize) {
-        self.shared.step();
-        if self.shared.holds(addr) {
-            self.shared.bounded(addr, width);
-            let words = self.shared.words();
-            let mut state = self.shared.state.borrow_mut();
-            state
-                .images
-                .touch(&words, self.shared.at(addr), width as u64);
-        }
+        self.touch(addr, width);
     }
 
     #[track_caller]
@@ -648,7 +670,7 @@ impl Media for Sim {
     #[track_caller]
     fn trace_store_bytes(&self, addr: *const u8, new: &[u8]) {
         let site = Location::caller();
-        self.trace_touch(addr, new.len().next_multiple_of(8));
+        drop(self.touch(addr, new.len().next_multiple_of(8)));
         let words = self.shared.words();
         let at = self.shared.at(addr);
         let mut state = self.shared.state.borrow_mut();
@@ -666,17 +688,15 @@ impl Media for Sim {
 
     #[track_caller]
     fn trace_load(&self, addr: *const u8, width: usize) {
-        self.trace_touch(addr, width);
-        if self.shared.holds(addr) {
-            let mut state = self.shared.state.borrow_mut();
-            if state.sink.is_some() {
-                let (at, bytes) = (self.shared.at(addr), width as u32);
-                self.shared.emit(
-                    &mut state,
-                    EventKind::Load { at, bytes },
-                    Location::caller(),
-                );
-            }
+        if let Some(mut state) = self.touch(addr, width)
+            && state.sink.is_some()
+        {
+            let (at, bytes) = (self.shared.at(addr), width as u32);
+            self.shared.emit(
+                &mut state,
+                EventKind::Load { at, bytes },
+                Location::caller(),
+            );
         }
     }
 
