@@ -24,6 +24,8 @@ use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, power_off, progres
 use crate::quiet::{self, Caught};
 use crate::record::{Action, Mutation, Recording, Step, make_dirty};
 use crate::subject::{Fault, FaultKind, Opened, Subject};
+use crate::token::WorkloadId;
+use crate::watchdog::{Doing, PATIENCE, Watch};
 use bristlecone_pmem::media::sim::{
     Decision, Event, EventKind, Mark, Model, Pending, PendingStore, Simulation, Site, Strategy,
 };
@@ -63,6 +65,10 @@ pub struct Options {
     pub mutation: Mutation,
     /// Of the explored steps, only these (by number).
     pub only: Option<Vec<bool>>,
+    /// Which workload was recorded, for tokens.
+    pub workload: Option<WorkloadId>,
+    /// Seconds after which an image that does not end ends the process.
+    pub patience: u32,
 }
 
 impl Options {
@@ -82,6 +88,8 @@ impl Options {
             stop_at_first: false,
             mutation: Mutation::default(),
             only: None,
+            workload: None,
+            patience: PATIENCE,
         }
     }
 }
@@ -255,10 +263,13 @@ pub fn explore(
     let workers = options.workers.max(1);
     let turn = AtomicU64::new(0);
     let work = |_: usize| {
-        let mut worker = Worker::new(subject, recording, options, &stop, seen);
-        worker.run(&turn);
-        worker.totals.skipped = worker.sim.skipped();
-        worker.totals
+        let watch = Watch::default();
+        watch.over(subject, recording, options, || {
+            let mut worker = Worker::new(subject, recording, options, &stop, seen, &watch);
+            worker.run(&turn);
+            worker.totals.skipped = worker.sim.skipped();
+            worker.totals
+        })
     };
     if workers == 1 {
         return work(0).settle();
@@ -289,13 +300,16 @@ pub fn replay(
     nested: Option<&Point>,
 ) -> Result<Option<Violation>, String> {
     let stop = AtomicBool::new(false);
-    let mut worker = Worker::new(subject, recording, options, &stop, &|_| {});
-    worker.replay(point, nested)?;
-    Ok(worker.totals.found.pop())
+    let watch = Watch::default();
+    watch.over(subject, recording, options, || {
+        let mut worker = Worker::new(subject, recording, options, &stop, &|_| {}, &watch);
+        worker.replay(point, nested)?;
+        Ok(worker.totals.found.pop())
+    })
 }
 
 /// The stores of `pending` that these decisions lost.
-fn lost(decisions: &[Decision], pending: &Pending) -> Vec<Lost> {
+pub(crate) fn lost(decisions: &[Decision], pending: &Pending) -> Vec<Lost> {
     let stores: Vec<&PendingStore> = pending.domains().flatten().collect();
     let mut lost = Vec::new();
     for decision in decisions {
@@ -327,6 +341,7 @@ struct Worker<'a> {
     options: &'a Options,
     stop: &'a AtomicBool,
     seen: &'a (dyn Fn(u64) + Sync),
+    watch: &'a Watch,
     sim: Simulation,
     totals: Totals,
     observed: Vec<(u64, u64)>,
@@ -372,6 +387,7 @@ impl<'a> Worker<'a> {
         options: &'a Options,
         stop: &'a AtomicBool,
         seen: &'a (dyn Fn(u64) + Sync),
+        watch: &'a Watch,
     ) -> Self {
         let sim = Simulation::new(subject.capacity());
         options.mutation.install(&sim);
@@ -384,6 +400,7 @@ impl<'a> Worker<'a> {
             options,
             stop,
             seen,
+            watch,
             sim,
             totals: Totals::default(),
             observed: Vec::new(),
@@ -504,9 +521,21 @@ impl<'a> Worker<'a> {
         over
     }
 
+    /// Tells the watchdog which crash point is tried.
+    fn tries(&self, crash: &Crash<'_>) {
+        self.watch.begins(Doing {
+            step: crash.step,
+            events: crash.events,
+            completed: crash.completed,
+            decided: self.sim.decided(),
+            nested: None,
+        });
+    }
+
     /// Visits the images of one crash point; true if all.
     fn visit(&mut self, crash: &Crash<'_>, newest: Option<u32>) -> bool {
         let sim = self.sim.clone();
+        self.tries(crash);
         sim.note_changes(true);
         let start = sim.mark();
         let from = sim.expose(crash.pending, newest);
@@ -591,6 +620,7 @@ impl<'a> Worker<'a> {
 
     /// Recovers what is in memory and asks the oracles.
     fn check(&mut self, expected: &Expected<'_>, thorough: bool) -> Result<(), Fault> {
+        self.watch.beat();
         let (subject, sim) = (self.subject, self.sim.clone());
         let mut observed = std::mem::take(&mut self.observed);
         sim.set_frozen(false);
@@ -683,6 +713,7 @@ impl<'a> Worker<'a> {
                 ));
             }
             let crash = Crash::at(number, step, point.events, point.completed, &pending);
+            self.tries(&crash);
             sim.note_changes(true);
             let start = sim.mark();
             let from = sim.expose(&pending, None);
@@ -709,6 +740,8 @@ impl<'a> Worker<'a> {
                     Self::advance(&sim, &mut pending, event);
                 }
                 let expected = rerun.expected(crash.expected, inner.events, inner.completed);
+                let first = point.decisions.len();
+                (self.watch).nested(Some((inner.events, inner.completed, first)));
                 let again = sim.expose(&pending, None);
                 if !sim.impose(&inner.decisions) {
                     return Err(format!(

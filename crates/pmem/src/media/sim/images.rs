@@ -16,8 +16,10 @@
 
 use super::buffer::Written;
 use super::persistency::{Pending, PendingStore, line_of};
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
 /// How open words are decided.
 #[derive(Clone, Debug)]
@@ -99,7 +101,8 @@ pub(super) struct Images {
     undo: Vec<Undo>,
     pub(super) written: Written,
     pub(super) recording_undo: bool,
-    decided: Vec<u32>,
+    /// What was decided, in order; another thread may look at it (a watchdog).
+    pub(super) decided: Arc<Mutex<Vec<Decision>>>,
     strategy: Strategy,
     /// Depth-first: word, choice taken and number of choices, per decision.
     stack: Vec<(u32, u16, u16)>,
@@ -126,7 +129,7 @@ impl Images {
             undo: Vec::new(),
             written: Written::new(words),
             recording_undo: false,
-            decided: Vec::new(),
+            decided: Arc::default(),
             strategy: Strategy::DepthFirst,
             stack: Vec::new(),
             depth: 0,
@@ -257,7 +260,11 @@ impl Images {
         };
         self.mask[line_of(word) as usize] &= !(1 << (word % 8));
         self.open[open as usize].kept = kept;
-        self.decided.push(open);
+        lock(&self.decided).push(Decision {
+            word,
+            kept,
+            of: self.range(open).len() as u16,
+        });
         if kept > 0 {
             let value = self.versions[self.range(open)][usize::from(kept) - 1].value;
             self.written.add(word);
@@ -397,7 +404,7 @@ impl Images {
     pub(super) fn mark(&self) -> Mark {
         Mark {
             undo: self.undo.len(),
-            decided: self.decided.len(),
+            decided: lock(&self.decided).len(),
         }
     }
 
@@ -418,23 +425,13 @@ impl Images {
                 None => break,
             }
         }
-        self.decided.truncate(mark.decided);
+        lock(&self.decided).truncate(mark.decided);
         length
     }
 
     /// What was decided since `mark`, in the order it was.
     pub(super) fn decisions(&self, mark: Mark) -> Vec<Decision> {
-        self.decided[mark.decided..]
-            .iter()
-            .map(|open| {
-                let open = &self.open[*open as usize];
-                Decision {
-                    word: open.word,
-                    kept: open.kept,
-                    of: open.versions.len() as u16,
-                }
-            })
-            .collect()
+        lock(&self.decided)[mark.decided..].to_vec()
     }
 
     /// Decides words as they were decided before; those decided already stay. False if some word has

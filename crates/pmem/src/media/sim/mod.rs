@@ -32,8 +32,8 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What the thread that runs out of [`Simulation::set_limit`] accesses panics with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -464,6 +464,12 @@ impl Simulation {
     #[must_use]
     pub fn decisions(&self, mark: Mark) -> Vec<Decision> {
         self.shared.state.borrow().images.decisions(mark)
+    }
+
+    /// What is decided at any time, in order, for another thread to look at.
+    #[must_use]
+    pub fn decided(&self) -> Arc<Mutex<Vec<Decision>>> {
+        Arc::clone(&self.shared.state.borrow().images.decided)
     }
 
     /// Decides words as they were decided before. False if they are the decisions of another image: a word
