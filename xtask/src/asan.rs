@@ -1,4 +1,4 @@
-//! Tests that open hostile files, under AddressSanitizer.
+//! Tests that open hostile files, pools and indexes of every design, under AddressSanitizer.
 //!
 //! The sanitizer's runtime comes with the toolchain, only its switch is unstable: with
 //! `RUSTC_BOOTSTRAP` the stable compiler takes it. Naming the target keeps the flag away from build

@@ -6,7 +6,7 @@ use bristlecone_crash::token::MOST_OPS;
 use bristlecone_lab::figure::{On, Scale};
 use bristlecone_lab::{micro, model};
 use bristlecone_pmem::{Durability, MediumKind};
-use bristlecone_trees::designs::{self, Choice, DESIGNS, DesignInfo};
+use bristlecone_trees::designs::{self, Choice, DESIGNS, DesignInfo, VOLATILE};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -112,6 +112,7 @@ impl MediumChoice {
 fn designs() -> impl TypedValueParser<Value = &'static DesignInfo> {
     let values = DESIGNS
         .iter()
+        .chain(VOLATILE)
         .map(|design| PossibleValue::new(design.name).help(design.summary));
     PossibleValuesParser::new(values).try_map(|name| designs::info(&name))
 }
@@ -128,11 +129,25 @@ pub struct IndexArgs {
 }
 
 impl IndexArgs {
+    /// The design and leaf size, of an index that outlives the command.
+    ///
+    /// # Errors
+    /// The design has no such leaf size, or keeps nothing.
+    pub fn durable(&self) -> Outcome<Choice<'static>> {
+        if VOLATILE.contains(self.index) {
+            let name = self.index.name;
+            return Err(Failure::Usage(format!(
+                "--index {name:?} keeps nothing; it is there for `bench micro --medium dram` and `model`"
+            )));
+        }
+        self.any()
+    }
+
     /// The design and leaf size.
     ///
     /// # Errors
     /// The design has no such leaf size.
-    pub fn choice(&self) -> Outcome<Choice<'static>> {
+    pub fn any(&self) -> Outcome<Choice<'static>> {
         let choice = Choice {
             node_bytes: self.node_bytes,
             ..Choice::of(self.index.name)

@@ -80,7 +80,7 @@ fn every_design_runs_every_workload_on_every_device() {
             for (index, node_bytes) in [
                 ("lbtree", 256),
                 ("lbtree", 512),
-                ("lbtree-traditional", 768),
+                ("lbtree-traditional", 512),
                 ("lbtree", 1024),
             ] {
                 let spec = RunSpec {

@@ -149,7 +149,7 @@ impl DesignInfo {
     }
 }
 
-const BLOCKS: &[u32] = &[256, 512, 768, 1024];
+const BLOCKS: &[u32] = &[256, 512, 1024];
 
 /// Every design that lives in a pool.
 pub const DESIGNS: &[DesignInfo] = &[
@@ -218,10 +218,29 @@ pub const DESIGNS: &[DesignInfo] = &[
     },
 ];
 
+/// Designs that keep nothing: what durability costs is seen beside them. They can be measured, not created
+/// for use.
+pub const VOLATILE: &[DesignInfo] = &[
+    DesignInfo {
+        name: "btree",
+        summary: "conventional B+-tree without durability, for comparison",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 512,
+        explored_bytes: &[],
+    },
+    DesignInfo {
+        name: "unsorted-leaf",
+        summary: "B+-tree with bitmap leaves without durability, for comparison",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 512,
+        explored_bytes: &[],
+    },
+];
+
 /// What to run and how, where a design can be run in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<'a> {
-    /// A name of [`DESIGNS`].
+    /// A name of [`DESIGNS`] or [`VOLATILE`].
     pub name: &'a str,
     /// Bytes in a leaf; `None` for the design's usual.
     pub node_bytes: Option<u32>,
@@ -261,7 +280,7 @@ impl<'a> Choice<'a> {
 /// There is no such design.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnknownDesign {
-    /// The name is none of [`DESIGNS`].
+    /// The name is none of [`DESIGNS`] or [`VOLATILE`].
     Name(String),
     /// The design has no such leaf size.
     NodeBytes {
@@ -282,7 +301,8 @@ impl fmt::Display for UnknownDesign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => {
-                let names = listed(DESIGNS.iter().map(|design| design.name.to_owned()));
+                let all = DESIGNS.iter().chain(VOLATILE);
+                let names = listed(all.map(|design| design.name.to_owned()));
                 write!(f, "there is no index design {name:?}; there are {names}")
             }
             Self::NodeBytes {
@@ -315,6 +335,7 @@ pub trait Task {
 pub fn info(name: &str) -> Result<&'static DesignInfo, UnknownDesign> {
     DESIGNS
         .iter()
+        .chain(VOLATILE)
         .find(|design| design.name == name)
         .ok_or_else(|| UnknownDesign::Name(name.to_owned()))
 }
@@ -333,7 +354,12 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
     let leaf = LeafOptions { recovery_threads };
     let btree = BTreeOptions {
         node_bytes: Some(bytes),
+        recovery_threads,
         ..BTreeOptions::default()
+    };
+    let volatile = BTreeOptions {
+        volatile: true,
+        ..btree
     };
     let nv = NvOptions {
         leaf_bytes: bytes,
@@ -343,7 +369,6 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
     Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
-        ("lbtree", 768) => task.run(Lb::<3>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
         ("cddstree", node_bytes) => task.run(Cdds(CddsOptions {
             node_bytes,
@@ -353,14 +378,14 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("skiplist-divided", 32) => task.run(DividedSkip(SkipOptions::default())),
         ("fptree", 256) => task.run(Fp::<1>(leaf)),
         ("fptree", 512) => task.run(Fp::<2>(leaf)),
-        ("fptree", 768) => task.run(Fp::<3>(leaf)),
         ("fptree", 1024) => task.run(Fp::<4>(leaf)),
         ("wbtree", 256) => task.run(Wb::<1>(leaf)),
         ("wbtree", 512) => task.run(Wb::<2>(leaf)),
-        ("wbtree", 768) => task.run(Wb::<3>(leaf)),
         ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         ("lcbtree", _) => task.run(Lcb(btree)),
         ("unsorted", _) => task.run(Unsorted(btree)),
+        ("btree", _) => task.run(Lcb(volatile)),
+        ("unsorted-leaf", _) => task.run(Unsorted(volatile)),
         ("nvtree", _) => task.run(Nv(nv)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),
@@ -390,7 +415,7 @@ mod tests {
 
     #[test]
     fn every_design_runs_in_every_leaf_size() {
-        for design in DESIGNS {
+        for design in DESIGNS.iter().chain(VOLATILE) {
             assert!(design.node_bytes.is_sorted_by(|a, b| a < b));
             assert!(design.node_bytes.contains(&design.usual_bytes));
             for bytes in design.explored() {

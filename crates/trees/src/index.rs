@@ -293,6 +293,8 @@ pub enum TreeError {
         /// What there is.
         there: &'static [u32],
     },
+    /// It was made to be volatile, so it did not outlive its process.
+    Volatile,
 }
 
 impl fmt::Display for TreeError {
@@ -306,6 +308,10 @@ impl fmt::Display for TreeError {
             Self::NodeBytes { asked, there } => {
                 write!(f, "no nodes of {asked} bytes; there are {there:?}")
             }
+            Self::Volatile => write!(
+                f,
+                "the index was made without durability, for measuring; nothing of it is left: make it again"
+            ),
         }
     }
 }
@@ -314,7 +320,7 @@ impl std::error::Error for TreeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Root(e) => Some(e),
-            Self::Corrupt(_) | Self::NodeBytes { .. } => None,
+            Self::Corrupt(_) | Self::NodeBytes { .. } | Self::Volatile => None,
             Self::Space(e) => Some(e),
             Self::Memory(e) => Some(e),
             Self::Commit(e) => Some(e),

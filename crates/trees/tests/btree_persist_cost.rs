@@ -4,7 +4,8 @@
 use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_trees::{
-    BTreeOptions, BulkLoad, DurableIndex, Fill, KeyRepr, LcbTree, OrderedIndex, Repr, UnsortedTree,
+    BTreeOptions, BulkLoad, DurableIndex, Fill, KeyRepr, LcbTree, OrderedIndex, Repr, TreeError,
+    UnsortedTree,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -214,4 +215,46 @@ fn bulk_load_writes_every_line_once() {
         others <= 10 && fences == others + 1,
         "{lines} lines, {fences} fences"
     );
+}
+
+/// A volatile tree issues what the allocator's chunks cost, nothing else, is a tree all the same, and does
+/// not pretend to be there when it is opened.
+#[test]
+fn volatile_trees_issue_nothing_and_are_not_opened_again() {
+    fn check<I: DurableIndex<u64, u64, Medium, Options = BTreeOptions>>() {
+        let options = BTreeOptions {
+            volatile: true,
+            ..BTreeOptions::default()
+        };
+        let pool = pool();
+        let tree = I::create(&pool, "index", &options).expect("a new root");
+        let chunks = |tree: &I| tree.stats().pm_bytes >> 16;
+        let before = chunks(&tree);
+        let issued = cost(&tree, |tree| {
+            for n in 0..20_000u64 {
+                tree.insert(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15), &n)
+                    .expect("a new key");
+            }
+        });
+        let taken = chunks(&tree) - before;
+        assert!(
+            issued.0 <= 4 * taken && issued.1 <= 4 * taken,
+            "{issued:?} for {taken} chunks"
+        );
+        let changed = cost(&tree, |tree| {
+            for n in 0..20_000u64 {
+                let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                tree.update(&key, &(n + 1)).expect("a known key");
+                assert_eq!(tree.get(&key), Some(n + 1));
+                assert!(n % 2 == 0 || tree.remove(&key).expect("removal"));
+            }
+        });
+        assert_eq!(changed, (0, 0));
+        assert_eq!(tree.verify().expect("whole").entries, 10_000);
+        tree.close().expect("nothing to save");
+        let again = I::open(&pool, "index", &options);
+        assert!(matches!(again, Err(TreeError::Volatile)));
+    }
+    check::<Lcb<u64, u64>>();
+    check::<Unsorted<u64, u64>>();
 }

@@ -21,5 +21,5 @@ impl<const BYTES: u32, const THREADS: usize> Chosen for Tuned<BYTES, THREADS> {
     }
 }
 
-scenario_suite!(numbers_256, Of<Tuned<256, 2>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable, hostile]);
+scenario_suite!(numbers_256, Of<Tuned<256, 2>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(strings_1024, Of<Cdds, [u8], [u8], Mapped>: [base, durable]);

@@ -20,5 +20,5 @@ impl<const B: usize, const THREADS: usize> Chosen for Tuned<B, THREADS> {
     }
 }
 
-scenario_suite!(numbers_256, Of<Fp<1>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable, hostile]);
+scenario_suite!(numbers_256, Of<Fp<1>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(strings_1024, Of<Tuned<4, 2>, [u8], [u8], Mapped>: [base, durable]);

@@ -27,12 +27,10 @@ type Numbers<M, const B: usize, const THREADS: usize> = Of<Tuned<B, true, THREAD
 type Strings<M, const B: usize, const THREADS: usize> = Of<Tuned<B, true, THREADS>, [u8], [u8], M>;
 
 scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, Mapped>:
-    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, hostile, power_cuts]);
+    [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
 scenario_suite!(strings_256, Of<Lb<1>, [u8], [u8], Mapped>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
-scenario_suite!(numbers_512, Numbers<Mapped, 2, 2>: [base, reverse, bulk, durable, power_cuts]);
-scenario_suite!(numbers_1024, Numbers<Mapped, 4, 1>: [base, reverse, bulk, durable]);
-scenario_suite!(strings_768, Strings<Mapped, 3, 4>: [base, reverse, durable, hostile]);
+scenario_suite!(numbers_1024, Numbers<Mapped, 4, 2>: [base, reverse, bulk, durable, power_cuts]);
 scenario_suite!(numbers_to_strings_1024, Of<Tuned<4, true, 2>, u64, [u8], Mapped>: [pooled, durable]);
 scenario_suite!(numbers_traditional, Of<Tuned<1, false, 1>, u64, u64, Mapped>: [base, reverse, durable]);
 scenario_suite!(numbers_dram, Numbers<Dram, 1, 1>: [base, reverse, pooled, compact_memory]);

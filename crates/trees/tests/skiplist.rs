@@ -10,5 +10,5 @@ use common::{Of, scenario_suite};
 type Divided<K, V, M> = Of<DividedSkip, K, V, M>;
 type Nvm<K, V, M> = Of<NvmSkip, K, V, M>;
 
-scenario_suite!(divided_numbers, Divided<u64, u64, Mapped>: [base, reverse, bulk, pooled, durable, hostile]);
+scenario_suite!(divided_numbers, Divided<u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(nvm_strings, Nvm<[u8], [u8], Mapped>: [base, pooled, durable]);

@@ -45,7 +45,7 @@ fn run_limits(args: &Limits) -> Outcome {
 
 fn run_micro(args: &Micro) -> Outcome {
     let defaults = MicroParams::default();
-    let choice = args.index.choice()?;
+    let choice = args.index.any()?;
     let params = MicroParams {
         index: choice.name.into(),
         node_bytes: choice.node_bytes,

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Makes an empty pool and tells what it survives.
 pub fn create(args: &Create) -> Outcome {
-    let store = Store::create(&args.pool, How::write(args.write), &args.index.choice()?)?;
+    let store = Store::create(&args.pool, How::write(args.write), &args.index.durable()?)?;
     let (medium, design, node_bytes) = (store.info().medium, store.design(), store.node_bytes());
     store.close()?;
     let mut out = io::stdout().lock();

@@ -242,6 +242,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
     let high = BTreeOptions {
         node_bytes: Some(256),
         most_entries: Some(3),
+        ..BTreeOptions::default()
     };
     match name {
         "lbtree" => {

@@ -2,7 +2,7 @@
 
 use crate::LabError;
 use bristlecone_pmem::{Durability, MediumKind};
-use bristlecone_trees::designs::{Choice, DesignInfo};
+use bristlecone_trees::designs::{Choice, DesignInfo, VOLATILE};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -106,7 +106,8 @@ const KEYS_AT_MOST: u64 = 100_000_000_000;
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct MicroParams {
-    /// The design: a name of [`DESIGNS`](bristlecone_trees::designs::DESIGNS).
+    /// The design: a name of [`DESIGNS`](bristlecone_trees::designs::DESIGNS), or of [`VOLATILE`] on
+    /// [`MediumKind::Dram`].
     pub index: String,
     /// Bytes of a leaf; `None` for the design's usual.
     pub node_bytes: Option<u32>,
@@ -178,6 +179,13 @@ impl MicroParams {
             ..Choice::of(&self.index)
         };
         let design = choice.resolve()?;
+        if VOLATILE.contains(design.0) && self.medium != MediumKind::Dram {
+            return Err(LabError::parameter(
+                "the medium",
+                self.medium.name(),
+                format!("dram for {}, which keeps nothing", design.0.name),
+            ));
+        }
         between("the number of keys", self.keys, 1, KEYS_AT_MOST)?;
         between(
             "the number of threads",

@@ -18,7 +18,9 @@ use crate::LabError;
 use crate::workload::{Keys, Random, value_of};
 use bristlecone_pmem::media::sim::{Sim, Simulation};
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::designs::{Choice, DESIGNS, Design, Lb, Task, UnknownDesign, with_design};
+use bristlecone_trees::designs::{
+    Choice, DESIGNS, Design, Lb, Task, UnknownDesign, VOLATILE, with_design,
+};
 use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, OrderedIndex};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -58,10 +60,10 @@ const ROOT: &str = "model";
 const PROGRESS: u64 = 4096;
 
 impl RunSpec {
-    /// The designs that can be run: those of the registry, and `lbtree-traditional`, the LB+-Tree
+    /// The designs that can be run: those of the registry, volatile ones included, and `lbtree-traditional`, the LB+-Tree
     /// without entry moving.
     pub fn indexes() -> impl Iterator<Item = &'static str> {
-        let designs = DESIGNS.iter().map(|design| design.name);
+        let designs = DESIGNS.iter().chain(VOLATILE).map(|design| design.name);
         designs.chain([TRADITIONAL])
     }
 
@@ -153,7 +155,6 @@ pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport,
         return match spec.leaf_bytes()? {
             256 => make.run(Lb::<1>(options)),
             512 => make.run(Lb::<2>(options)),
-            768 => make.run(Lb::<3>(options)),
             _ => make.run(Lb::<4>(options)),
         };
     }

@@ -133,7 +133,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
     fn flush_new(&self, node: Node<'_>) {
         // PERSIST: the node, fenced before the root word is published.
-        self.pm().flush(node.words[0].addr(), node.bytes() as usize);
+        self.flush(node.words[0].addr(), node.bytes() as usize);
     }
 
     /// Builds the inner levels; the root's handle, if there is anything.

@@ -85,7 +85,8 @@ impl Protect for OverwrittenWords {
 #[derive(Debug)]
 pub struct Change<'t, M: Media> {
     pm: &'t M,
-    slot: Slot<'t, M>,
+    /// `None` in a volatile tree, which protects nothing.
+    slot: Option<Slot<'t, M>>,
     /// Nodes that were stored to, and their lines that were, a bit each.
     lines: [(Option<Node<'t>>, u64); MOST_NODES],
 }
@@ -110,7 +111,16 @@ impl<'t, M: Media> Change<'t, M> {
         slot.arm_images(&ranges[..n]);
         Self {
             pm,
-            slot,
+            slot: Some(slot),
+            lines: [(None, 0); MOST_NODES],
+        }
+    }
+
+    /// A change of a volatile tree: nothing is logged, and nothing will be flushed.
+    pub fn unprotected(pm: &'t M) -> Self {
+        Self {
+            pm,
+            slot: None,
             lines: [(None, 0); MOST_NODES],
         }
     }
@@ -136,7 +146,8 @@ impl<'t, M: Media> Change<'t, M> {
     }
 
     /// Makes the change final: on return it is durable, and so is everything that the caller flushed.
-    pub fn commit(mut self) {
+    pub fn commit(self) {
+        let Some(mut slot) = self.slot else { return };
         for (node, mut lines) in self.lines {
             let Some(node) = node else { continue };
             while lines != 0 {
@@ -151,6 +162,6 @@ impl<'t, M: Media> Change<'t, M> {
         }
         // PERSIST: those lines, and the nodes and records that the change leads to.
         self.pm.fence();
-        self.slot.disarm();
+        slot.disarm();
     }
 }

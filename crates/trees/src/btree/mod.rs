@@ -6,6 +6,9 @@
 //! | [`LcbTree`] | sorted | before-images of the nodes | the same | NV-Tree, section 3.1 |
 //! | [`UnsortedTree`](crate::unsorted::UnsortedTree) | unsorted, with a bitmap | atomic in place | before-images of the words | UCSC-CRSS-20-01, section 3.1 |
 //!
+//! Each of them can be made *volatile* ([`BTreeOptions::volatile`]): the paper's *btree* and *unsorted leaf*, in
+//! which nothing is logged, flushed or fenced.
+//!
 //! The node is in `node.rs`, what a design consists of in `kind.rs`, the mechanism that makes a change
 //! crash-atomic in `change.rs`. All that is here knows neither leaf nor mechanism: descent (`find.rs`),
 //! splits and the unlinking of emptied nodes (`structure.rs`), scans, bulk load, recovery.
@@ -14,6 +17,7 @@
 //! ```text
 //! root word 0 --> root node (never moves; a bulk load replaces it)
 //! root word 1 --> log area                root word 2 --> allocator's marks of a clean close, or 0
+//! root word 3  |  1 in a volatile tree, which cannot be opened again
 //! ```
 //! A full node is split by a change of it and its parent, a full parent first. A full *root* is split by
 //! moving its content to two new nodes and becoming their parent. The leaf that loses its last entry is
@@ -89,6 +93,8 @@ const ROOT: usize = 0;
 const LOGS: usize = 1;
 /// Root word: offset of the saved marks, 0 if there are none.
 const MARKS: usize = 2;
+/// Root word: 1 in a volatile tree.
+const VOLATILE: usize = 3;
 
 /// Node sizes in bytes.
 pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
@@ -102,6 +108,12 @@ pub struct BTreeOptions {
     /// Most entries that a node is given, 2 at least; `None` for as many as fit. Few make small trees high,
     /// which is what tests want.
     pub most_entries: Option<usize>,
+    /// Threads that walk the tree at recovery; 0 counts as 1.
+    pub recovery_threads: usize,
+    /// The tree is made without any protection: nothing is logged, flushed or fenced, and nothing of it can
+    /// be opened again. What durability costs is seen beside it (UCSC-CRSS-20-01, section 2.4: *btree*,
+    /// *unsorted leaf*).
+    pub volatile: bool,
 }
 
 /// The log-based consistent B+-tree of the NV-Tree paper.
@@ -129,6 +141,8 @@ pub struct BTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> {
     most_entries: usize,
     /// The root node.
     top: u32,
+    /// It is to outlive a crash; see [`BTreeOptions::volatile`].
+    durable: bool,
     read_only: bool,
     logs: Logs<M>,
     report: RecoveryReport,
@@ -197,6 +211,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             words,
             most_entries: options.most_entries.unwrap_or(usize::MAX).max(2),
             top: 0,
+            durable: !options.volatile,
             read_only: pool.pm().read_only(),
             logs,
             report: RecoveryReport::default(),
@@ -279,7 +294,44 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
     /// Begins a change of the design's kind.
     pub(crate) fn change<'t>(&'t self, overwritten: &[Overwritten<'_>]) -> Change<'t, M> {
-        Change::begin::<D::Protect>(self.pm(), &self.logs, overwritten)
+        if self.durable {
+            Change::begin::<D::Protect>(self.pm(), &self.logs, overwritten)
+        } else {
+            Change::unprotected(self.pm())
+        }
+    }
+
+    /// Flushes, unless the tree is volatile.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn flush(&self, at: *const u8, bytes: usize) {
+        if self.durable {
+            // PERSIST: the caller's reason.
+            self.pm().flush(at, bytes);
+        }
+    }
+
+    /// Fences, unless the tree is volatile.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn fence(&self) {
+        if self.durable {
+            // PERSIST: the caller's reason.
+            self.pm().fence();
+        }
+    }
+
+    /// A NAW of a word of a locked leaf; a plain store if the tree is volatile.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn publish(&self, word: &PWord, value: u64) {
+        if self.durable {
+            // PERSIST: the caller's reason.
+            word.publish(self.pm(), value);
+        } else {
+            // ORDERING: Release; pairs with the Acquire of readers that do not lock.
+            word.store(self.pm(), value, Ordering::Release);
+        }
     }
 
     /// Makes what this thread fenced as durable as the pool's durability level promises.
@@ -292,7 +344,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         let Some(root) = self.root.take() else {
             return Ok(());
         };
-        if self.read_only {
+        if self.read_only || !self.durable {
             return Ok(());
         }
         self.save_marks(&root);
@@ -363,13 +415,14 @@ where
         for (i, value) in [
             (ROOT, tree.node(tree.top).offset()),
             (LOGS, tree.logs.offset()),
+            (VOLATILE, u64::from(options.volatile)),
         ] {
             let word = tree.root().word(i);
             // ORDERING: Relaxed; the root is not published.
             word.store(pm, value, Ordering::Relaxed);
         }
-        // PERSIST: the words that lead to root node and logs, in one line; likewise.
-        pm.flush(tree.root().word(ROOT).addr(), (LOGS + 1) * 8);
+        // PERSIST: the root's words, in one line; likewise.
+        pm.flush(tree.root().word(ROOT).addr(), (VOLATILE + 1) * 8);
         tree.root().publish();
         if let Err(e) = pm.commit() {
             tree.root().unpublish();

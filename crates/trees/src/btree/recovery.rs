@@ -6,7 +6,7 @@
 
 use super::kind::Kind;
 use super::walk::Reached;
-use super::{BTree, BTreeOptions, LOGS, MARKS, ROOT, TreeError};
+use super::{BTree, BTreeOptions, LOGS, MARKS, ROOT, TreeError, VOLATILE};
 use crate::index::RecoveryReport;
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
@@ -30,12 +30,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         // ORDERING: Relaxed; the tree is being opened.
         let word = |i: usize| root.word(i).load(root.pool().pm(), Ordering::Relaxed);
         let (top, logs) = (word(ROOT), word(LOGS));
+        if word(VOLATILE) != 0 {
+            return Err(TreeError::Volatile);
+        }
         let logs = Logs::open(&heap, logs).map_err(TreeError::Corrupt)?;
         heap.check(top, words as u64 * 8)
             .map_err(|e| TreeError::Corrupt(format!("root node: {e}")))?;
         let clean = saved::load_marks::<M, 0>(&root, &heap, MARKS).is_some();
         let mut tree = Self::assemble(root, heap, logs, words, options);
-        match tree.rebuild(top, clean) {
+        match tree.rebuild(top, clean, options.recovery_threads.max(1)) {
             Ok(report) => {
                 tree.report = report;
                 tree.report.elapsed = started.elapsed();
@@ -55,7 +58,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         self.root = None;
     }
 
-    fn rebuild(&mut self, top: u64, clean: bool) -> Result<RecoveryReport, String> {
+    fn rebuild(&mut self, top: u64, clean: bool, threads: usize) -> Result<RecoveryReport, String> {
         self.top = self
             .handle(top)
             .ok_or_else(|| format!("no root node can be at {top:#x}"))?;
@@ -68,13 +71,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             ..RecoveryReport::default()
         };
         if !clean {
-            let guard = epoch::pin();
-            self.logs.mark(&self.heap, &guard)?;
-            let counts = self.walk(|reached| match reached {
-                Reached::Node(off) => self.heap.mark(off, self.node_bytes(), &guard),
-                Reached::Key(word) => K::mark(&self.heap, word, &guard),
-                Reached::Value(word) => V::mark(&self.heap, word, &guard),
+            self.logs.mark(&self.heap, &epoch::pin())?;
+            let counts = self.walk(threads, |reached| {
+                let guard = epoch::pin();
+                match reached {
+                    Reached::Node(off) => self.heap.mark(off, self.node_bytes(), &guard),
+                    Reached::Key(word) => K::mark(&self.heap, word, &guard),
+                    Reached::Value(word) => V::mark(&self.heap, word, &guard),
+                }
             })?;
+            report.threads = threads;
             report.leaves_scanned = counts.leaves;
             report.entries = counts.entries;
         }

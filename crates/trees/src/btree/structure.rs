@@ -109,7 +109,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             (node.key(pm, kept), kept)
         };
         // PERSIST: the new node, which the change's fence makes durable before the change is final.
-        pm.flush(upper.words[0].addr(), upper.bytes() as usize);
+        self.flush(upper.words[0].addr(), upper.bytes() as usize);
         Ok((upper, separator, kept))
     }
 
@@ -208,7 +208,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             lower.fill_inner(pm, level, node.child(pm, 0), &rest);
         }
         // PERSIST: the lower half, as the upper one.
-        pm.flush(lower.words[0].addr(), lower.bytes() as usize);
+        self.flush(lower.words[0].addr(), lower.bytes() as usize);
         let words = |from, words| Overwritten { node, from, words };
         let first = node.value_at(0);
         let mut change = self.change(&[words(0, HEADER + 1), words(first, 1)]);

@@ -20,6 +20,8 @@ const fn bytes(node_bytes: u32) -> BTreeOptions {
     BTreeOptions {
         node_bytes: Some(node_bytes),
         most_entries: None,
+        recovery_threads: 1,
+        volatile: false,
     }
 }
 

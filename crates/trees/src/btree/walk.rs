@@ -10,6 +10,9 @@ use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::cmp::Ordering as Order;
 use std::collections::HashSet;
+use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 /// What a walk comes to.
 #[derive(Clone, Copy, Debug)]
@@ -31,63 +34,165 @@ pub(super) struct Counts {
     pub depth: u32,
 }
 
-/// A walk on its way.
-struct Walk<F> {
-    each: F,
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.entries += other.entries;
+        self.leaves += other.leaves;
+        self.inner_nodes += other.inner_nodes;
+    }
+}
+
+/// Separators between which a node's keys lie, by key words: inclusive, exclusive.
+type Range = (Option<u64>, Option<u64>);
+
+/// A subtree that is to be walked.
+#[derive(Clone, Copy, Debug)]
+struct Subtree {
+    off: u64,
+    /// The level that its top must have.
+    level: usize,
+    range: Range,
+}
+
+/// A walk through neighbouring subtrees on its way.
+struct Walk<'a, F> {
+    each: &'a F,
     counts: Counts,
-    /// Where the last leaf leads; the offset of the leftmost one before there was any.
+    /// The first leaf that it came to.
+    first: Option<u64>,
+    /// Where the last leaf leads; nothing before there was one.
     next: Option<u64>,
 }
 
+impl<'a, F> Walk<'a, F> {
+    fn new(each: &'a F) -> Self {
+        Self {
+            each,
+            counts: Counts::default(),
+            first: None,
+            next: None,
+        }
+    }
+}
+
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
-    /// Goes through all nodes in key order, checks the invariants of the module's head, and gives everything
-    /// that it comes to to `each` first. Everything it follows was checked before; the levels go down, so it
-    /// ends whatever the pool holds. Call it while no one writes.
+    /// Goes through all nodes, checks the invariants of the module's head, and gives everything that it
+    /// comes to to `each` first, in key order if `threads` is 1. Everything it follows was checked before;
+    /// the levels go down, so it ends whatever the pool holds. Call it while no one writes.
     ///
     /// # Errors
     /// What is wrong, in words, `each`'s refusal included.
-    pub(super) fn walk(
-        &self,
-        each: impl FnMut(Reached) -> Result<(), String>,
-    ) -> Result<Counts, String> {
-        let mut walk = Walk {
-            each,
-            counts: Counts::default(),
-            next: None,
+    pub(super) fn walk<F>(&self, threads: usize, each: F) -> Result<Counts, String>
+    where
+        F: Fn(Reached) -> Result<(), String> + Sync,
+    {
+        let top = self.node(self.top);
+        let level = top.level(self.pm());
+        if level > MAX_LEVEL {
+            return Err(format!("node {:#x}: level {level}", top.offset()));
+        }
+        let mut above = Walk::new(&each);
+        let mut subtrees = vec![Subtree {
+            off: top.offset(),
+            level,
+            range: (None, None),
+        }];
+        // Enough of them that each thread gets about as much as the others.
+        while threads > 1 && subtrees.len() < 8 * threads && subtrees[0].level > 0 {
+            let mut below = Vec::new();
+            for subtree in subtrees {
+                self.walk_inner(&mut above, subtree, |_, child| {
+                    below.push(child);
+                    Ok(())
+                })?;
+            }
+            subtrees = below;
+        }
+        let walk_all = |subtrees: &[Subtree]| {
+            // What `each` pins is pinned already, which is cheap.
+            let _pin = epoch::pin();
+            let mut walk = Walk::new(&each);
+            for subtree in subtrees {
+                self.walk_node(&mut walk, *subtree)?;
+            }
+            Ok((walk.counts, walk.first, walk.next))
         };
-        let top = self.node(self.top).offset();
-        self.walk_node(&mut walk, top, None, (None, None))?;
-        match walk.next {
-            Some(0) => Ok(walk.counts),
+        let each_takes = subtrees.len().div_ceil(threads.max(1));
+        let parts: Vec<Result<_, String>> = if each_takes == subtrees.len() {
+            vec![walk_all(&subtrees)]
+        } else {
+            let walk_all = &walk_all;
+            thread::scope(|scope| {
+                let shares = subtrees.chunks(each_takes);
+                let workers: Vec<_> = shares
+                    .map(|share| scope.spawn(move || walk_all(share)))
+                    .collect();
+                let joined = workers.into_iter().map(|worker| worker.join());
+                joined
+                    .map(|part| part.unwrap_or_else(|e| resume_unwind(e)))
+                    .collect()
+            })
+        };
+        let mut counts = above.counts;
+        counts.depth = level as u32 + 1;
+        let mut leads_to: Option<u64> = None;
+        for part in parts {
+            let (part, first, next) = part?;
+            counts.add(part);
+            if leads_to.is_some() && leads_to != first {
+                return Err(format!(
+                    "leaf {first:#x?}: the leaf before it leads to {leads_to:#x?}"
+                ));
+            }
+            leads_to = next;
+        }
+        match leads_to {
+            Some(0) => Ok(counts),
             next => Err(format!("the last leaf leads on to {next:#x?}")),
         }
     }
 
-    /// Walks the node at `off`, whose level must be `level` (any, for the root) and whose keys must lie in
-    /// `range`, by key words.
-    fn walk_node<F: FnMut(Reached) -> Result<(), String>>(
+    /// Walks what is below and at the top of a subtree.
+    fn walk_node<F: Fn(Reached) -> Result<(), String>>(
         &self,
-        walk: &mut Walk<F>,
-        off: u64,
-        level: Option<usize>,
-        range: (Option<u64>, Option<u64>),
+        walk: &mut Walk<'_, F>,
+        subtree: Subtree,
     ) -> Result<(), String> {
-        let wrong = |what: String| format!("node {off:#x}: {what}");
-        let Some(at) = self.handle(off) else {
-            return Err(wrong("no node can be there".into()));
-        };
-        (walk.each)(Reached::Node(off)).map_err(wrong)?;
-        let (pm, node) = (self.pm(), self.node(at));
-        let found = node.level(pm);
-        if level.is_some_and(|level| level != found) || found > MAX_LEVEL {
-            return Err(wrong(format!("level {found}, expected {level:?}")));
+        if subtree.level == 0 {
+            return self.walk_leaf(walk, subtree);
         }
-        if level.is_none() {
-            walk.counts.depth = found as u32 + 1;
+        self.walk_inner(walk, subtree, |walk, child| self.walk_node(walk, child))
+    }
+
+    /// Checks the place and the level of a subtree's top, having given it to the walk.
+    fn walk_top<F: Fn(Reached) -> Result<(), String>>(
+        &self,
+        walk: &Walk<'_, F>,
+        subtree: Subtree,
+    ) -> Result<Node<'_>, String> {
+        let at = self
+            .handle(subtree.off)
+            .ok_or_else(|| String::from("no node can be there"))?;
+        (walk.each)(Reached::Node(subtree.off))?;
+        let node = self.node(at);
+        let found = node.level(self.pm());
+        if found == subtree.level {
+            Ok(node)
+        } else {
+            Err(format!("level {found}, expected {}", subtree.level))
         }
-        if found == 0 {
-            return self.walk_leaf(walk, node, range, level.is_none());
-        }
+    }
+
+    /// Walks an inner node and gives its children, in order, to `below`.
+    fn walk_inner<'a, F: Fn(Reached) -> Result<(), String>>(
+        &self,
+        walk: &mut Walk<'a, F>,
+        subtree: Subtree,
+        mut below: impl FnMut(&mut Walk<'a, F>, Subtree) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let wrong = |what: String| format!("node {:#x}: {what}", subtree.off);
+        let (pm, range) = (self.pm(), subtree.range);
+        let node = self.walk_top(walk, subtree).map_err(wrong)?;
         walk.counts.inner_nodes += 1;
         let n = node.count(pm);
         let separators: Vec<u64> = (0..n).map(|i| node.key(pm, i)).collect();
@@ -102,20 +207,26 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 Some(separators[i - 1])
             };
             let high = if i == n { range.1 } else { Some(separators[i]) };
-            self.walk_node(walk, node.child(pm, i), Some(found - 1), (low, high))?;
+            let child = Subtree {
+                off: node.child(pm, i),
+                level: subtree.level - 1,
+                range: (low, high),
+            };
+            below(walk, child)?;
         }
         Ok(())
     }
 
-    fn walk_leaf<F: FnMut(Reached) -> Result<(), String>>(
+    fn walk_leaf<F: Fn(Reached) -> Result<(), String>>(
         &self,
-        walk: &mut Walk<F>,
-        leaf: Node<'_>,
-        range: (Option<u64>, Option<u64>),
-        is_root: bool,
+        walk: &mut Walk<'_, F>,
+        subtree: Subtree,
     ) -> Result<(), String> {
-        let pm = self.pm();
-        let wrong = |what: String| format!("leaf {:#x}: {what}", leaf.offset());
+        let (pm, range) = (self.pm(), subtree.range);
+        let wrong = |what: String| format!("leaf {:#x}: {what}", subtree.off);
+        let leaf = self.walk_top(walk, subtree).map_err(wrong)?;
+        let is_root = leaf.offset() == self.node(self.top).offset();
+        walk.first.get_or_insert(leaf.offset());
         if walk.next.is_some_and(|next| next != leaf.offset()) {
             let next = walk.next;
             return Err(wrong(format!("the leaf before it leads to {next:#x?}")));
@@ -169,31 +280,44 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     /// Checks every invariant, and that every block that is live is reached and every block that is reached
     /// is live, once.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
-        let mut blocks = HashSet::new();
-        let (mut leak, mut records) = (false, 0);
+        /// What the walk came to.
+        #[derive(Default)]
+        struct Seen {
+            blocks: HashSet<u64>,
+            leak: bool,
+            records: u64,
+        }
+
+        let seen = Mutex::new(Seen::default());
         let logs = self.logs.offset();
-        let walked = self.walk(|reached| {
+        let walked = self.walk(1, |reached| {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
             let block = match reached {
                 Reached::Node(off) => {
                     self.heap.check(off, self.node_bytes())?;
                     Some(off)
                 }
                 Reached::Key(word) => {
-                    records += K::check(&self.heap, word)?;
+                    seen.records += K::check(&self.heap, word)?;
                     K::block(word)
                 }
                 Reached::Value(word) => {
-                    records += V::check(&self.heap, word)?;
+                    seen.records += V::check(&self.heap, word)?;
                     V::block(word)
                 }
             };
             let Some(block) = block else { return Ok(()) };
-            if block == logs || !self.heap.is_live(block) || !blocks.insert(block) {
-                leak = true;
+            if block == logs || !self.heap.is_live(block) || !seen.blocks.insert(block) {
+                seen.leak = true;
                 return Err(format!("block {block:#x} is free, or reached twice"));
             }
             Ok(())
         });
+        let Seen {
+            blocks,
+            leak,
+            records,
+        } = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
         let counts = walked.map_err(|what| Violation { what, leak })?;
         let armed = self.logs.recover(|_| Err("it is armed".into()));
         armed.map_err(Violation::new)?;

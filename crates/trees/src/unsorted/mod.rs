@@ -208,10 +208,10 @@ impl Leaf for Bitmap {
         leaf.init(pm, at, key);
         leaf.init(pm, at + 1, value);
         // PERSIST: the entry, and the pair's records, before the bit that makes it count.
-        pm.flush(leaf.words[at].addr(), 16);
-        pm.fence();
+        tree.flush(leaf.words[at].addr(), 16);
+        tree.fence();
         // PERSIST: (in `publish`) the entry counts.
-        leaf.words[BITMAP + i].publish(pm, bits | 1 << bit);
+        tree.publish(&leaf.words[BITMAP + i], bits | 1 << bit);
     }
 
     fn update<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
@@ -220,13 +220,12 @@ impl Leaf for Bitmap {
         slot: usize,
         value: u64,
     ) {
-        let pm = tree.pm();
         if V::RECORDS {
             // PERSIST: the new value's record, before the word that leads to it.
-            pm.fence();
+            tree.fence();
         }
         // PERSIST: (in `publish`) the new value counts.
-        leaf.words[key_at(leaf, slot) + 1].publish(pm, value);
+        tree.publish(&leaf.words[key_at(leaf, slot) + 1], value);
     }
 
     fn remove<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
@@ -238,6 +237,6 @@ impl Leaf for Bitmap {
         // ORDERING: Relaxed; the leaf is locked.
         let bits = word.load(pm, Ordering::Relaxed);
         // PERSIST: (in `publish`) the entry no longer counts.
-        word.publish(pm, bits & !(1 << (slot % BITS)));
+        tree.publish(word, bits & !(1 << (slot % BITS)));
     }
 }

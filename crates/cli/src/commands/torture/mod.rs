@@ -87,7 +87,7 @@ fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(rand::random);
     let how = How::durable(args.medium.choice().kind());
-    let choice = args.index.choice()?;
+    let choice = args.index.durable()?;
     Store::create(pool, how, &choice)?.close()?;
     let mut model = Model::new(args.threads);
     let mut total = Findings::default();

@@ -1,0 +1,59 @@
+//! Damaged pool files: every design refuses them with an error or serves what is undamaged, and touches
+//! nothing outside the pool. One program, so that it can be run under a sanitizer by itself.
+
+mod common;
+
+use bristlecone_pmem::media::Mapped;
+use bristlecone_trees::BTreeOptions;
+use bristlecone_trees::cddstree::CddsOptions;
+use bristlecone_trees::designs::{Cdds, DividedSkip, Fp, Lb, Lcb, Nv, Unsorted, Wb};
+use common::{Chosen, Of, scenario_suite};
+
+/// A design with the smallest nodes, so that there are many.
+struct Small<D>(std::marker::PhantomData<D>);
+
+impl Chosen for Small<Cdds> {
+    type Design = Cdds;
+
+    fn design() -> Cdds {
+        Cdds(CddsOptions {
+            node_bytes: 256,
+            ..CddsOptions::default()
+        })
+    }
+}
+
+fn small_nodes() -> BTreeOptions {
+    BTreeOptions {
+        node_bytes: Some(256),
+        ..BTreeOptions::default()
+    }
+}
+
+impl Chosen for Small<Lcb> {
+    type Design = Lcb;
+
+    fn design() -> Lcb {
+        Lcb(small_nodes())
+    }
+}
+
+impl Chosen for Small<Unsorted> {
+    type Design = Unsorted;
+
+    fn design() -> Unsorted {
+        Unsorted(small_nodes())
+    }
+}
+
+type Numbers<D> = Of<D, u64, u64, Mapped>;
+
+scenario_suite!(lbtree, Numbers<Lb<1>>: [hostile]);
+scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
+scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
+scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
+scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
+scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
+scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
+scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
+scenario_suite!(skiplist, Numbers<DividedSkip>: [hostile]);
