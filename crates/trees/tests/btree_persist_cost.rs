@@ -3,6 +3,8 @@
 
 use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
 use bristlecone_pmem::pool::{Pool, PoolOptions};
+use bristlecone_trees::cddstree::{CddsOptions, CddsTree};
+use bristlecone_trees::nvtree::{Adaptivity, NvOptions, NvTree};
 use bristlecone_trees::{
     BTreeOptions, BulkLoad, DurableIndex, Fill, KeyRepr, LcbTree, OrderedIndex, Repr, TreeError,
     UnsortedTree,
@@ -115,6 +117,48 @@ fn lcb_insertions_cost_what_the_paper_measured() {
             "{node_bytes}: {lines}"
         );
         assert!((4.0..4.5).contains(&fences), "{node_bytes}: {fences}");
+    }
+}
+
+/// Lines that inserting 30,000 keys at random places into a tree of as many flushes, per insertion.
+fn lines_of_an_insertion<I: DurableIndex<u64, u64, Medium>>(index: &I) -> f64 {
+    let scattered = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let insert = |index: &I, keys: std::ops::Range<u64>| {
+        for n in keys {
+            index.insert(&scattered(n), &n).expect("a new key");
+        }
+    };
+    insert(index, 0..30_000);
+    let (lines, _) = cost(index, |index| insert(index, 30_000..60_000));
+    lines as f64 / 30_000.0
+}
+
+/// Section 6.2 and Fig. 5b of the NV-Tree paper: 76 to 96 % fewer lines than CDDS-Tree, 80 to 97 % fewer than
+/// LCB+-Tree, most with nodes of 4096 bytes.
+#[test]
+fn nvtree_flushes_a_fraction_of_what_sorted_leaves_do() {
+    for (node_bytes, of_cdds, of_lcb) in [(1024, 0.76, 0.80), (4096, 0.90, 0.95)] {
+        let lcb: Lcb<u64, u64> = made(node_bytes);
+        let lcb = lines_of_an_insertion(&lcb);
+        let options = CddsOptions {
+            node_bytes,
+            ..CddsOptions::default()
+        };
+        let cdds = CddsTree::<u64, u64, Medium>::create(&pool(), "index", &options);
+        let cdds = lines_of_an_insertion(&cdds.expect("a new root"));
+        for adaptivity in [Adaptivity::Off, Adaptivity::Balanced] {
+            let options = NvOptions {
+                leaf_bytes: node_bytes,
+                adaptivity,
+                ..NvOptions::default()
+            };
+            let nv = NvTree::<u64, u64, Medium>::create(&pool(), "index", &options);
+            let nv = lines_of_an_insertion(&nv.expect("a new root"));
+            println!("{node_bytes} bytes: NV {nv:.2}, CDDS {cdds:.2}, LCB {lcb:.2} lines");
+            assert!(nv >= 2.0, "{nv}: an element and the counter at least");
+            assert!(1.0 - nv / cdds >= of_cdds, "{nv} of {cdds}");
+            assert!(1.0 - nv / lcb >= of_lcb, "{nv} of {lcb}");
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Faults that can be planted in the LB+-Tree and the pool themselves
+//! Faults that can be planted in the LB+-Tree, the NV-Tree and the pool themselves
 //! ([`Simulation::plant`](bristlecone_pmem::media::sim::Simulation::plant)): mistakes that take code, where
 //! the mutants only leave out flushes and fences. On real media they are compiled out.
 
@@ -61,6 +61,12 @@ pub const PLANTED: &[Planted] = &[
         "an insert's header is durable before its entry is written"),
     plant("lbtree-link-first", 2, "lbtree-256-u64", Kind::Split, &[Lost, Structure, Recovery],
         "a split links the new leaf in before it is written"),
+    plant("nvtree-counter-first", 1, "nvtree-256-u64", Kind::Split, &[Recovery, Torn],
+        "an append's counter is durable before its element is"),
+    plant("nvtree-link-first", 2, "nvtree-256-u64", Kind::Split, &[Recovery],
+        "a split, replacement or merge links the new leaves in before they are durable"),
+    plant("nvtree-update-twice", 9, "nvtree-256-u64", Kind::Update, &[Torn],
+        "an update's two elements are made to count by two stores of the counter"),
     plant("lbtree-record-line", 3, "lbtree-256-bytes", Kind::Split, &[Structure, Recovery],
         "a line behind a record is flushed instead of the record's"),
     plant("lbtree-root-first", 5, "lbtree-256-u64", Kind::Upkeep, &[Recovery],

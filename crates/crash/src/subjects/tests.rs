@@ -3,8 +3,12 @@
 use super::{batch_keys, matching, named, names};
 use crate::record;
 use crate::subject::{Live, Op, Opened, Subject};
+use crate::workload::{Kind, Workload};
+use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::Simulation;
 use bristlecone_trees::designs::DESIGNS;
+use bristlecone_trees::nvtree::{NvOptions, NvStats, NvTree};
+use bristlecone_trees::{DurableIndex, OrderedIndex};
 use std::collections::BTreeMap;
 
 fn check(subject: &dyn Subject, live: &dyn Live, model: &BTreeMap<u64, u64>, when: &str) {
@@ -128,4 +132,95 @@ fn names_find_their_subjects() {
         }
     }
     assert!(matching("lb").is_empty());
+}
+
+/// What the explored operations of a workload make an NV-Tree do, and how it is opened: cleanly, and after
+/// a crash at the end.
+fn reached(kind: Kind, seed: u64) -> ([u64; 7], u64, u64) {
+    type Tree = NvTree<u64, u64, Sim>;
+    let subject = named("nvtree-256-u64").expect("a subject");
+    let workload = Workload::generate(kind, 60, seed, subject.as_ref());
+    let simulation = Simulation::new(subject.capacity());
+    let _attached = simulation.attach();
+    let options = NvOptions {
+        leaf_bytes: 256,
+        ..NvOptions::default()
+    };
+    let pool = super::make_pool().expect("a pool");
+    let mut tree = Tree::create(&pool, "index", &options).expect("a tree");
+    let counts = |s: NvStats| {
+        let s = [
+            s.splits, s.replaces, s.merges, s.unlinks, s.rebuilds, s.enlarged, s.hot_plns,
+        ];
+        s.map(i128::from)
+    };
+    let (mut all, mut clean) = ([0i128; 7], 0);
+    let explored = workload.setup.len();
+    for (i, op) in workload.setup.iter().chain(&workload.ops).enumerate() {
+        if i == explored {
+            all = counts(tree.nv_stats()).map(|n| -n);
+        }
+        match *op {
+            Op::Insert(key, value) => drop(tree.insert(&key, &value)),
+            Op::Upsert(key, value) => drop(tree.upsert(&key, &value)),
+            Op::Update(key, value) => drop(tree.update(&key, &value)),
+            Op::Remove(key) => drop(tree.remove(&key)),
+            Op::Get(key) => drop(tree.get(&key)),
+            Op::Batch {
+                first,
+                step,
+                count,
+                value,
+            } => {
+                for key in batch_keys(first, step, count) {
+                    drop(tree.insert(&key, &value));
+                }
+            }
+            Op::Compact => drop(pool.compact()),
+            Op::Reopen => {
+                if i >= explored {
+                    for (sum, n) in all.iter_mut().zip(counts(tree.nv_stats())) {
+                        *sum += n;
+                    }
+                }
+                tree.close().expect("closing");
+                tree = Tree::open(&pool, "index", &options).expect("opening");
+                assert!(tree.recovery().clean);
+                clean += u64::from(i >= explored);
+            }
+        }
+    }
+    for (sum, n) in all.iter_mut().zip(counts(tree.nv_stats())) {
+        *sum += n;
+    }
+    simulation.set_frozen(true);
+    drop(tree);
+    simulation.set_frozen(false);
+    let tree = Tree::open(&pool, "index", &options).expect("recovery");
+    tree.verify().expect("whole");
+    let scanned = tree.recovery().leaves_scanned;
+    let all = all.map(|n| u64::try_from(n).expect("more than before"));
+    (all, clean, scanned)
+}
+
+/// Every way in which an NV-Tree changes its structure, inside the operations whose crashes are explored.
+#[test]
+fn workloads_reach_all_that_an_nvtree_does() {
+    let (mut all, mut clean, mut scanned) = ([0; 7], 0, 0);
+    for kind in Kind::ALL {
+        for seed in 0..10 {
+            let (done, reopened, leaves) = reached(kind, seed);
+            all.iter_mut().zip(done).for_each(|(sum, n)| *sum += n);
+            clean += reopened;
+            scanned += leaves;
+        }
+    }
+    println!("{all:?}, {clean} clean openings, {scanned} leaves scanned");
+    let names = [
+        "split", "replace", "merge", "unlink", "rebuild", "enlarge", "hot PLN",
+    ];
+    for (name, n) in names.iter().zip(all) {
+        assert!(n >= 3, "{name}: {n}");
+    }
+    assert!(clean >= 5 && scanned >= 90 * 2, "{clean}, {scanned}");
 }

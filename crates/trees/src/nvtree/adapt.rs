@@ -3,11 +3,19 @@
 //! # Where the paper leaves something open
 //! 1. *Cold-read* (conservative strategy) is taken as "not hot-read": with no reads at all
 //!    `nReads_LN < nReads / N_LN` would never hold, and the strategy never do anything.
-//! 2. The model knows searches only, so a leaf that is never read has no upper limit by it. Leaves
-//!    stop at [`Limits::most`], since every insertion also searches its leaf.
-//! 3. A leaf whose elements are mostly superseded is *replaced* rather than split (section 4.4); under
+//! 2. The model knows searches only, so a leaf that is never read has no upper limit by it. But what
+//!    appends an element searches the leaf before. So a leaf grows only if, besides the equations,
+//!    [`Costs::appending`] falls: what an appended element costs on the average, its own search and its
+//!    share of the next reshaping.
+//! 3. *Hot-write* alone, more than the average, is true of half the leaves under a uniform load, where
+//!    growing gains nothing and makes every search longer. Leaves that grow take [`Limits::hot`] times
+//!    the average.
+//! 4. A leaf whose elements are mostly superseded is *replaced* rather than split (section 4.4); under
 //!    updates alone that is all that ever happens. So a replaced leaf is resized too, upwards only
-//!    while its keys would still fill [`SPARSE`] of it: size is for appending, not for hoarding.
+//!    while its keys would still fill [`SPARSE`] of it.
+//! 5. Size is for appending, not for hoarding: the fill factor, which decides between split, replace and
+//!    merge, is taken of the usual leaf. A large leaf of few keys keeps them, and its searches, which begin
+//!    with the newest element, stay short.
 
 use super::info::Traffic;
 use super::leaf::{ELEMENT, MAX_BYTES, MIN_BYTES};
@@ -64,6 +72,11 @@ pub(super) struct Profile {
     pub all: Traffic,
     /// `N_LN`
     pub leaves: u64,
+    /// Elements of the leaf, and keys that are there.
+    pub elements: u32,
+    pub live: u32,
+    /// Keys that each of its successors begins with.
+    pub left: u32,
 }
 
 impl Profile {
@@ -73,6 +86,15 @@ impl Profile {
 
     fn hot_write(&self) -> bool {
         above_average(self.leaf.writes, self.all.writes, self.leaves)
+    }
+
+    /// Hot-write by far.
+    fn may_grow(&self, hot: u64) -> bool {
+        above_average(
+            self.leaf.writes,
+            self.all.writes.saturating_mul(hot),
+            self.leaves,
+        )
     }
 
     fn hot_read(&self) -> bool {
@@ -121,6 +143,8 @@ const STEPS: usize = 10;
 pub(super) struct Costs {
     read: [f64; STEPS],
     write: [f64; STEPS],
+    /// Of an element, to sort it out when its leaf is reshaped.
+    sort: f64,
 }
 
 impl Costs {
@@ -129,6 +153,7 @@ impl Costs {
         let mut costs = Self {
             read: [0.0; STEPS],
             write: [0.0; STEPS],
+            sort: 10.0,
         };
         let mut i = 0;
         while i < STEPS {
@@ -174,6 +199,25 @@ impl Costs {
         (positive, negative)
     }
 
+    /// What an element costs that is appended to a leaf of `size` bytes which begins with
+    /// `profile.left` keys: its own search, and its share of the reshaping that ends the leaf.
+    fn appending(&self, profile: &Profile, size: u64) -> f64 {
+        let capacity = size as f64 / ELEMENT as f64;
+        let left = f64::from(profile.left).min(capacity - 1.0);
+        let room = capacity - left;
+        let bytes = |elements: f64| elements * ELEMENT as f64;
+        let reshaping =
+            self.read(size as f64) + self.sort * capacity + 2.0 * self.write(bytes(left));
+        // Half filled. The newest elements of keys that are written again and again are near its end.
+        let all = left + room / 2.0;
+        let (searched, per_search) = if profile.live * 2 > profile.elements {
+            (all, 1.0)
+        } else {
+            (all.min(2.0 * left), 2.0)
+        };
+        reshaping / room + self.read(bytes(searched)) / per_search
+    }
+
     /// Measures the medium under `heap`, once in a process for each kind of medium.
     pub(super) fn of<M: Media>(heap: &Heap<M>) -> Self {
         static KNOWN: Mutex<BTreeMap<&'static str, Costs>> = Mutex::new(BTreeMap::new());
@@ -196,6 +240,8 @@ impl Costs {
     fn measure<M: Media>(heap: &Heap<M>) -> Option<Self> {
         /// The least of so many tries counts.
         const TRIES: usize = 9;
+        /// Elements that are sorted.
+        const SORTED: u32 = 128;
         let pm = heap.pool().pm();
         let bytes = LINE << (STEPS - 1);
         let block = heap.alloc(bytes as u64).ok()?;
@@ -203,6 +249,7 @@ impl Costs {
         let mut costs = Self {
             read: [f64::MAX; STEPS],
             write: [f64::MAX; STEPS],
+            sort: f64::MAX,
         };
         let word = |i: usize| {
             // SAFETY: 1. the block was just allocated and has `bytes` bytes; 2. `i` is below that many words;
@@ -230,6 +277,14 @@ impl Costs {
                 let took = started.elapsed().as_nanos() as f64;
                 costs.read[step] = costs.read[step].min(took);
             }
+            let started = Instant::now();
+            let mut pairs: Vec<(u64, u32)> = (0..SORTED)
+                .map(|i| (u64::from(i).wrapping_mul(0x9E37_79B9_7F4A_7C15), i))
+                .collect();
+            pairs.sort_unstable();
+            std::hint::black_box(&pairs);
+            let took = started.elapsed().as_nanos() as f64 / f64::from(SORTED);
+            costs.sort = costs.sort.min(took);
         }
         heap.free(block);
         heap.trim();
@@ -237,20 +292,24 @@ impl Costs {
     }
 }
 
-/// How small and how large leaves may get.
+/// How small and how large leaves may get. Four times the usual size: beyond that, hardly a
+/// reshaping is left to save, while appends go to lines that have long left the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     pub least: u64,
     pub most: u64,
+    /// A leaf grows if it takes so many times the average of all leaves' writes.
+    pub hot: u64,
 }
 
 impl Limits {
     /// For a tree of leaves of `bytes` bytes; `tiny`: a simulated medium, whose trees are small.
     pub(super) fn around(bytes: u64, tiny: bool) -> Self {
-        let times = if tiny { 2 } else { 16 };
+        let (times, hot) = if tiny { (2, 1) } else { (4, 4) };
         Self {
             least: (bytes / 2).max(MIN_BYTES),
             most: (bytes * times).min(MAX_BYTES).max(bytes),
+            hot,
         }
     }
 }
@@ -270,9 +329,13 @@ impl Sizing {
         let asked = get_new_size(profile, self.strategy);
         let new = asked.clamp(self.limits.least.min(old), self.limits.most.max(old));
         if new > old {
+            if !profile.may_grow(self.limits.hot) {
+                return old;
+            }
+            let costs = &self.costs;
             let pays = |new: u64| {
-                let (positive, negative) = self.costs.growing(profile, new);
-                positive > negative
+                let (positive, negative) = costs.growing(profile, new);
+                positive > negative && costs.appending(profile, new) < costs.appending(profile, old)
             };
             let line = LINE as u64;
             if pays(new) {
@@ -375,6 +438,9 @@ mod tests {
                 reads: 1000,
             },
             leaves: 10,
+            elements: 60,
+            live: 30,
+            left: 15,
         }
     }
 
@@ -406,6 +472,7 @@ mod tests {
         Costs {
             read: lines,
             write: lines.map(|n| 10.0 * n),
+            sort: 10.0,
         }
     }
 
@@ -439,12 +506,16 @@ mod tests {
             limits: Limits::around(1024, false),
         };
         // Doubling costs more than it saves; one line does not.
-        let p = profile(200, 50);
+        let p = profile(500, 50);
         assert_eq!(sizing(Aggressive).resized(&p), 1024);
         assert_eq!(sizing(Balanced).resized(&p), 1088);
         assert_eq!(sizing(Conservative).resized(&p), 1088);
+        // Not hot enough.
+        for strategy in [Conservative, Balanced, Aggressive] {
+            assert_eq!(sizing(strategy).resized(&profile(390, 0)), 1024);
+        }
         // Without reads there is nothing to lose, up to the limit.
-        let mut p = profile(200, 0);
+        let mut p = profile(500, 0);
         let mut sizes = vec![p.size];
         loop {
             let new = sizing(Aggressive).resized(&p);
@@ -454,7 +525,15 @@ mod tests {
             p.size = new;
             sizes.push(new);
         }
-        assert_eq!(sizes, [1024, 2048, 4096, 8192, 16_384]);
+        assert_eq!(sizes, [1024, 2048, 4096]);
+        // Keys that are written once: every one appended makes the searches of the next longer, and where
+        // reshaping costs little, that is more than it saves.
+        let mut p = profile(500, 0);
+        (p.elements, p.live, p.left) = (60, 60, 30);
+        assert_eq!(sizing(Aggressive).resized(&p), 2048);
+        let mut cheap = sizing(Aggressive);
+        (cheap.costs.sort, cheap.costs.write) = (0.1, cheap.costs.read);
+        assert_eq!(cheap.resized(&p), 1024);
         // Shrinking pays, until the leaf is half as large as it was meant to be.
         let mut p = profile(50, 200);
         while sizing(Balanced).resized(&p) != p.size {

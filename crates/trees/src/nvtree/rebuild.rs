@@ -4,8 +4,10 @@
 //! Searches and appends go on with the old nodes, which stay as they are until no one is in them; what
 //! would change a PLN waits at the gate.
 //!
-//! Hot-write PLNs (section 5.5): the leaves of a PLN with `nWrites_PLN > nWrites / N_PLN` get PLNs one
-//! unit longer than that one was. The others get the usual length, also those that were hot once.
+//! Hot-write PLNs (section 5.5): of the leaves of a PLN with `nWrites_PLN > nWrites / N_PLN`, those that
+//! took more than their share get PLNs twice as long as that one was. The others get the usual length,
+//! also those that were hot once: since each leaf gets a PLN of its own, length given to all of them would
+//! be most of the block that a rebuild makes.
 
 use super::adapt::above_average;
 use super::info::LeafInfo;
@@ -76,10 +78,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             }
             if self.adaptive() && above_average(written, writes, filled) && leaves > 1 {
                 hot_plns += 1;
-                let longer = (units + 1).min(MOST_UNITS) as u32;
-                entries[first..]
-                    .iter_mut()
-                    .for_each(|entry| entry.units = longer);
+                let longer = (units * 2).min(MOST_UNITS) as u32;
+                for (slot, entry) in entries[first..].iter_mut().enumerate() {
+                    let mine = old.leaf_at(pln, slot).traffic().writes;
+                    if above_average(mine, written, leaves as u64) {
+                        entry.units = longer;
+                    }
+                }
             }
         }
         count(&self.counters.hot_plns, hot_plns);

@@ -28,12 +28,13 @@ use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// PLNs on the right that are looked at for a sibling to merge with.
 const FAR: usize = 8;
 /// How often the epoch is asked to go on, so that what was retired can be used again.
-const STEPS: usize = 64;
+const STEPS: usize = 4096;
 
 /// A leaf's elements, sorted out.
 #[derive(Debug, Default)]
@@ -113,13 +114,51 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                         return Err(e);
                     }
                     // What was replaced may only be waiting for readers to leave.
-                    for _ in 0..STEPS {
-                        epoch::pin().flush();
-                        std::thread::yield_now();
-                    }
+                    Self::reclaim();
                 }
             }
         }
+    }
+
+    /// Sees that what was retired so far is free, if readers leave soon.
+    pub(super) fn reclaim() {
+        let freed = Arc::new(AtomicBool::new(false));
+        let mark = Arc::clone(&freed);
+        // ORDERING (both): Relaxed; a hint.
+        epoch::pin().defer(move || mark.store(true, Ordering::Relaxed));
+        for _ in 0..STEPS {
+            epoch::pin().flush();
+            if freed.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Where there is no space for records: replaces the leaf of `key`, so that those of its keys that are
+    /// gone become free. False if nothing comes of it.
+    pub(super) fn compact(&self, key: &K) -> bool {
+        let backoff = Backoff::new();
+        let replaced = loop {
+            let guard = epoch::pin();
+            let inside = self.gate.enter();
+            let inner = self.inner(&guard);
+            if let Some(place) = self.hold(inner, key) {
+                let info = inner.leaf_at(place.pln, place.slot);
+                if let Some(held) = Held::of_leaf(info) {
+                    if info.elements() == info.live() as usize {
+                        return false;
+                    }
+                    break self.replace_leaf(inner, &place, info, held, 1, &guard);
+                }
+            }
+            drop(inside);
+            wait(&backoff);
+        };
+        if replaced.is_ok() {
+            Self::reclaim();
+        }
+        replaced.is_ok()
     }
 
     fn try_make_room(&self, key: &K, need: usize, guard: &Guard) -> Result<Outcome, SpaceError> {
@@ -135,9 +174,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         if info.room() >= need {
             return Ok(Outcome::Done);
         }
-        // The minimal fill factor is one half.
-        let (live, capacity) = (u64::from(info.live()), u64::from(info.shape.capacity));
-        if live * 2 >= capacity && live >= 2 {
+        let live = info.live() as usize;
+        if live >= self.minimal_fill(info) && live >= 2 {
             if inner.is_full(place.pln) {
                 return Ok(Outcome::Full);
             }
@@ -158,6 +196,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             self.rebuild(false);
         }
         Ok(Outcome::Done)
+    }
+
+    /// Elements that fill a leaf by half, a large one as if it had the usual size.
+    fn minimal_fill(&self, info: &LeafInfo) -> usize {
+        let usual = Shape::of(self.leaf_bytes).capacity;
+        usual.min(info.shape.capacity).div_ceil(2) as usize
     }
 
     /// Holds the PLN of `key`'s leaf, and that of the leaf before it. `None`: try again.
@@ -198,7 +242,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     }
 
     /// The size that the successors of a leaf get, and what it takes into account.
-    fn resized(&self, info: &LeafInfo, traffic: Traffic) -> u64 {
+    /// `left`: keys that each of them begins with.
+    fn resized(&self, info: &LeafInfo, traffic: Traffic, left: u32) -> u64 {
         if !self.adaptive() {
             return u64::from(info.size);
         }
@@ -208,6 +253,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             all: self.totals.sum(),
             // ORDERING: Relaxed; a statistic.
             leaves: self.leaves.load(Ordering::Relaxed),
+            elements: info.elements() as u32,
+            live: info.live(),
+            left,
         };
         self.sizing.resized(&profile)
     }
@@ -292,7 +340,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     ) -> Result<(), SpaceError> {
         let pm = self.pm();
         let traffic = info.traffic();
-        let size = self.resized(info, traffic);
+        let size = self.resized(info, traffic, info.live().div_ceil(2));
         let room = info.live().div_ceil(2) as usize + 2;
         let left = self.leaf_for(size, room)?;
         let right = self
@@ -331,7 +379,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         guard: &Guard,
     ) -> Result<(), SpaceError> {
         let traffic = info.traffic();
-        let mut size = self.resized(info, traffic);
+        let mut size = self.resized(info, traffic, info.live());
         if size > u64::from(info.size) && size / ELEMENT as u64 > SPARSE * u64::from(info.live()) {
             size = u64::from(info.size);
         }
@@ -381,7 +429,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     ) -> Result<(), Held<'g>> {
         let right = inner.leaf_at(*right_pln, *right_slot);
         // `nElement` decides, not the number of valid elements, which would take a scan.
-        let few = |elements: usize| elements as u64 * 2 < u64::from(right.shape.capacity);
+        let few = |elements: usize| elements < self.minimal_fill(right);
         if !few(right.count()) {
             return Err(held);
         }

@@ -80,6 +80,34 @@ fn every_size_grows_and_shrinks() {
     }
 }
 
+/// Nothing seeps away in cycles of filling and emptying: what is left is the one leaf and the spare block, each
+/// of which may keep a chunk (of 16 leaves of 4 KB).
+#[test]
+fn an_emptied_tree_has_two_blocks() {
+    const KEYS: u64 = 10_000;
+    let tree = tree(4096, Adaptivity::Balanced);
+    let at_first = tree.heap.stats().chunk_bytes;
+    for cycle in 0..4 {
+        for i in 0..KEYS {
+            tree.insert(&mix(i), &cycle).unwrap();
+        }
+        let full = tree.heap.stats().chunk_bytes;
+        assert!(full > at_first + (KEYS / 252) * 4096, "{full}");
+        for i in 0..KEYS {
+            assert!(tree.remove(&mix(i * 7919 % KEYS)).unwrap());
+        }
+        Numbers::reclaim();
+        tree.heap.trim();
+        let empty = tree.heap.stats();
+        assert_eq!(tree.heap.live_blocks(), 2, "cycle {cycle}: {empty:?}");
+        assert!(
+            empty.chunk_bytes <= at_first + (64 << 10),
+            "cycle {cycle}: {empty:?}"
+        );
+        assert_eq!(tree.verify().unwrap().leaves, 1);
+    }
+}
+
 /// The element's line and the counter's; an update's two elements may lie in two lines.
 #[test]
 fn what_appends_cost() {
@@ -257,38 +285,109 @@ fn options_are_checked() {
     }
 }
 
-/// Updates of few keys: with adaptivity their leaves grow, and hardly any reshaping is left.
+/// What a load costs a tree of 20,000 keys: reshapings and lines in 50,000 operations, and the leaf
+/// sizes that come of it.
+fn loaded(
+    strategy: Adaptivity,
+    load: impl Fn(&Numbers, u64, &[u64]),
+) -> (u64, u64, Vec<(u64, u64)>) {
+    let tree = tree(1024, strategy);
+    let mut keys: Vec<u64> = (0..20_000).map(mix).collect();
+    for (i, key) in keys.iter().enumerate() {
+        tree.insert(key, &(i as u64)).unwrap();
+    }
+    keys.sort_unstable();
+    let reshaped = |s: NvStats| s.splits + s.replaces + s.merges;
+    let before = reshaped(tree.nv_stats());
+    let (lines, _) = cost(&tree, || {
+        for i in 0..50_000 {
+            load(&tree, i, &keys);
+        }
+    });
+    tree.verify().unwrap();
+    let after = reshaped(tree.nv_stats());
+    (after - before, lines, tree.leaf_sizes())
+}
+
+fn update_one_of(tree: &Numbers, i: u64, keys: &[u64]) {
+    tree.update(&keys[(mix(i) % keys.len() as u64) as usize], &i)
+        .unwrap();
+}
+
+const RESIZING: [Adaptivity; 3] = [
+    Adaptivity::Conservative,
+    Adaptivity::Balanced,
+    Adaptivity::Aggressive,
+];
+
+/// Updates of 0.5 % of the keys: with adaptivity their leaves grow, and hardly any reshaping is left.
 #[test]
 fn hot_leaves_grow() {
-    let run = |strategy| {
+    let load = |tree: &Numbers, i: u64, keys: &[u64]| update_one_of(tree, i, &keys[..100]);
+    let (plain, plain_lines, sizes) = loaded(Adaptivity::Off, load);
+    assert_eq!(sizes.len(), 1, "nothing is resized: {sizes:?}");
+    for (strategy, times) in RESIZING.into_iter().zip([2, 4, 4]) {
+        let (adaptive, lines, sizes) = loaded(strategy, load);
+        assert!(
+            adaptive * times < plain,
+            "{strategy:?}: {adaptive} reshapings against {plain}"
+        );
+        assert!(
+            lines * 10 < plain_lines * 9,
+            "{lines} against {plain_lines}"
+        );
+        let (size, leaves) = *sizes.last().unwrap();
+        assert!(size == 4096 && leaves < 20, "{sizes:?}");
+    }
+}
+
+/// Updates of all keys: nothing to gain, nothing is done, so nothing is lost.
+#[test]
+fn a_uniform_load_resizes_nothing() {
+    let plain = loaded(Adaptivity::Off, update_one_of);
+    for strategy in RESIZING {
+        let adaptive = loaded(strategy, update_one_of);
+        assert_eq!(
+            (adaptive.0, &adaptive.2),
+            (plain.0, &plain.2),
+            "{strategy:?}"
+        );
+        // The allocator's lines may differ: they depend on when what was replaced is free.
+        assert!(adaptive.1.abs_diff(plain.1) < 200, "{adaptive:?} {plain:?}");
+    }
+}
+
+/// The hot zone moves: the leaves there grow as those did that were hot before.
+#[test]
+fn a_hot_zone_may_move() {
+    for strategy in RESIZING {
         let tree = tree(1024, strategy);
         for i in 0..20_000 {
             tree.insert(&mix(i), &i).unwrap();
         }
         let mut keys: Vec<u64> = (0..20_000).map(mix).collect();
         keys.sort_unstable();
-        let hot = &keys[..100];
-        let before = tree.nv_stats();
-        for i in 0..50_000 {
-            tree.update(&hot[(mix(i) % 100) as usize], &i).unwrap();
+        let smallest = |zone: std::ops::Range<usize>| {
+            let guard = epoch::pin();
+            let sizes = keys[zone]
+                .iter()
+                .map(|key| tree.find_leaf(key, &guard).size);
+            sizes.min().unwrap()
+        };
+        for zone in [0..100, 19_900..20_000] {
+            assert_eq!(smallest(zone.clone()), 1024);
+            for i in 0..50_000 {
+                update_one_of(&tree, i, &keys[zone.clone()]);
+            }
+            assert_eq!(
+                smallest(zone.start + 10..zone.end - 10),
+                4096,
+                "{strategy:?}"
+            );
         }
+        assert_eq!(smallest(5_000..15_000), 1024);
         tree.verify().unwrap();
-        let after = tree.nv_stats();
-        let reshaped = |s: NvStats| s.splits + s.replaces + s.merges;
-        (reshaped(after) - reshaped(before), tree.leaf_sizes())
-    };
-    let (plain, sizes) = run(Adaptivity::Off);
-    assert_eq!(sizes.len(), 1, "nothing is resized: {sizes:?}");
-    for strategy in [Adaptivity::Aggressive, Adaptivity::Balanced] {
-        let (adaptive, sizes) = run(strategy);
-        assert!(
-            adaptive * 4 < plain,
-            "{strategy:?}: {adaptive} against {plain}"
-        );
-        assert!(sizes.last().unwrap().0 >= 4096, "{sizes:?}");
     }
-    let (slowly, _) = run(Adaptivity::Conservative);
-    assert!(slowly < plain, "{slowly} against {plain}");
 }
 
 /// Ascending insertion, which hits one PLN: its successors get longer.
@@ -300,12 +399,15 @@ fn hot_plns_are_enlarged() {
             tree.insert(&i, &i).unwrap();
         }
         tree.verify().unwrap();
-        tree.nv_stats()
+        let stats = tree.nv_stats();
+        assert!(tree.stats().dram_bytes < 40 << 20, "{:?}", tree.stats());
+        stats
     };
     let (plain, adaptive) = (run(Adaptivity::Off), run(Adaptivity::Balanced));
     assert!(adaptive.hot_plns > 0, "{adaptive:?}");
+    // Ten times, and more with every million.
     assert!(
-        adaptive.rebuilds * 4 < plain.rebuilds,
+        adaptive.rebuilds * 6 < plain.rebuilds,
         "{adaptive:?} {plain:?}"
     );
 }

@@ -35,6 +35,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
+    /// Key and value words.
+    fn make_pair(&self, key: &K, value: &V) -> Result<(u64, u64), SpaceError> {
+        let key_word = key.make(&self.heap)?;
+        let value_word = value
+            .make(&self.heap)
+            .inspect_err(|_| K::discard(&self.heap, key_word))?;
+        Ok((key_word, value_word))
+    }
+
     /// Inserts, or does as `present` says, and commits. True if the key was there.
     pub(super) fn put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
         let hash = key.hash();
@@ -50,10 +59,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 }
             }
         }
-        let key_word = key.make(&self.heap)?;
-        let value_word = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, key_word))?;
+        let (key_word, value_word) = match self.make_pair(key, value) {
+            Err(_) if Self::RECORDS && self.compact(key) => self.make_pair(key, value)?,
+            made => made?,
+        };
         let discard = || {
             K::discard(&self.heap, key_word);
             V::discard(&self.heap, value_word);
