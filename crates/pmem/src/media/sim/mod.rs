@@ -57,6 +57,7 @@ struct Shared {
     capacity: u64,
     len: AtomicU64,
     read_only: AtomicBool,
+    tiny: AtomicBool,
     owner: usize,
     state: RefCell<State>,
     thread: Cell<u8>,
@@ -254,6 +255,7 @@ impl Simulation {
             capacity,
             len: AtomicU64::new(0),
             read_only: AtomicBool::new(false),
+            tiny: AtomicBool::new(true),
             owner: token(),
             state: RefCell::new(State {
                 images: Images::new((capacity / 8) as usize),
@@ -277,6 +279,13 @@ impl Simulation {
     pub fn attach(&self) -> Attached {
         ATTACHED.with(|attached| attached.replace(Some(Arc::clone(&self.shared))));
         Attached { bound: PhantomData }
+    }
+
+    /// Whether trees that are made or opened from here on shrink their limits ([`Media::tiny`]), as they do
+    /// unless told otherwise: exploring wants rare paths, measuring wants the usual ones.
+    pub fn set_tiny(&self, tiny: bool) {
+        // ORDERING: Relaxed; one thread simulates all.
+        self.shared.tiny.store(tiny, Ordering::Relaxed);
     }
 
     /// Gives events to `sink` from here on; returns the sink before.
@@ -708,6 +717,11 @@ impl Media for Sim {
 
     fn interleave(&self) {
         self.shared.step();
+    }
+
+    fn tiny(&self) -> bool {
+        // ORDERING: Relaxed; one thread simulates all.
+        self.shared.tiny.load(Ordering::Relaxed)
     }
 
     fn planted(&self, fault: &str) -> bool {
