@@ -459,10 +459,9 @@ fn try_elsewhere(
             on(*other, patience);
         }
     };
-    each(&near, options.patience / 4);
+    each(&near, options.patience);
     together(&[tried.subject]);
     together(&near);
-    each(&near, options.patience);
     each(&far, options.patience / 4);
     together(&far);
 }
