@@ -236,10 +236,10 @@ fn a_spec_that_makes_no_sense_is_refused_by_name_and_value() {
     for (bad, said) in [
         (
             RunSpec {
-                index: "btree".into(),
+                index: "b-tree".into(),
                 ..good()
             },
-            "index cannot be \"btree\"",
+            "index cannot be \"b-tree\"",
         ),
         (
             RunSpec {

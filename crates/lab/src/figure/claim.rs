@@ -85,6 +85,12 @@ impl Expect {
         Self::AtMost { bound, slack: 0.0 }
     }
 
+    /// At least `bound`, less 30 %: for "up to so many times" of other machines and code.
+    #[must_use]
+    pub const fn about_at_least(bound: f64) -> Self {
+        Self::AtLeast { bound, slack: 0.3 }
+    }
+
     /// `value`, give or take a share of `slack`.
     #[must_use]
     pub const fn near(value: f64, slack: f64) -> Self {

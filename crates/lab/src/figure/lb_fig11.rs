@@ -1,17 +1,11 @@
 //! Insertion time by number of insertions, in three panels: leaves 70 % full, 100 % full, and dense
 //! insertions behind the largest key (LB+-Tree, figure 11).
-//!
-//! The tree is loaded in bulk and is large beside the number of insertions, so that random ones
-//! rarely meet in a leaf. On the model each point is a run of its own. On the host all designs stand
-//! loaded side by side and take turns in short slices on the same keys, so that a machine whose
-//! speed drifts slows all alike; ratios are taken slice by slice.
 
-use super::tree::{Design, LBTREE, LBTREE_TRADITIONAL, scratch, sorted_keys};
+use super::lb_insertion::{REGIMES, device, keys, note, persisting};
+use super::tree::{FPTREE, LBTREE, LBTREE_TRADITIONAL, WBTREE};
+use super::trial::{Outcome, Trial, measure, times_over, with_each};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
-use crate::limits::median;
-use crate::model::{Device, RunSpec, Workload, run as simulate};
-use crate::workload::Keys;
-use bristlecone_trees::Fill;
+use crate::model::Phase;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "lb-fig11",
@@ -22,229 +16,81 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// What is compared.
-const DESIGNS: &[Design] = &[LBTREE, LBTREE_TRADITIONAL];
+/// What is compared: the first with all others.
+const DESIGNS: [super::tree::Design; 4] = [LBTREE, LBTREE_TRADITIONAL, WBTREE, FPTREE];
 
-/// One panel: its tree, its insertions, and what the paper says of it.
-struct Regime {
-    panel: &'static str,
-    fill: Fill,
-    workload: Workload,
-    /// How LB+-Tree fares against another design: its name for the model, the paper's words, and
-    /// what the other's time over LB+-Tree's must be.
-    statements: &'static [(&'static str, &'static str, f64)],
-}
+/// What the paper says of a design's time over the LB+-Tree's: its words, from and to.
+type Statement = (&'static str, f64, f64);
 
-const REGIMES: [Regime; 3] = [
-    Regime {
-        panel: "70 % full",
-        fill: Fill::USUAL,
-        workload: Workload::Insert,
-        statements: &[(
-            LBTREE_TRADITIONAL.index,
-            "improvement mainly comes from entry moving",
+/// By panel, of the three others.
+const STATEMENTS: [[Statement; 3]; 3] = [
+    [
+        ("improvement mainly comes from entry moving", 1.0, 3.0),
+        ("1.20-1.24x", 1.2, 1.24),
+        ("1.12-1.21x", 1.12, 1.21),
+    ],
+    [
+        ("improvement comes from the logless split", 1.0, 3.0),
+        ("2.55-2.92x", 2.55, 2.92),
+        ("2.31-2.45x", 2.31, 2.45),
+    ],
+    [
+        (
+            "later insertions benefit from earlier entry moving",
             1.0,
-        )],
-    },
-    Regime {
-        panel: "100 % full",
-        fill: Fill::FULL,
-        workload: Workload::Insert,
-        statements: &[(
-            LBTREE_TRADITIONAL.index,
-            "improvement comes from the logless split",
-            1.0,
-        )],
-    },
-    Regime {
-        panel: "dense",
-        fill: Fill::USUAL,
-        workload: Workload::DenseInsert,
-        statements: &[(
-            LBTREE_TRADITIONAL.index,
-            "later insertions benefit from the entry moving of earlier ones",
-            1.0,
-        )],
-    },
+            3.0,
+        ),
+        ("2.31-2.69x", 2.31, 2.69),
+        ("2.22-2.33x", 2.22, 2.33),
+    ],
 ];
-const SEED: u64 = 11;
-/// Slices of a host run between two points: short, so that few of them meet with an interruption.
-const SLICES: usize = 30;
-
-/// What came of one panel.
-struct Times {
-    /// For each design, milliseconds for the insertions of each point.
-    ms: Vec<Vec<f64>>,
-    /// For each design, its time over that of the first design, sample by sample.
-    ratios: Vec<Vec<f64>>,
-}
-
-/// How much is done.
-struct Size {
-    keys: u64,
-    /// Insertions of each point.
-    points: Vec<u64>,
-}
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    let host = setting.on == On::Host;
-    let scale = setting.scale;
-    let (step, points) = if host {
-        (scale.pick(5_000, 50_000), 6)
-    } else {
-        scale.pick((10_000, 3), (50_000, 6))
+    let keys = keys(setting);
+    let device = device(keys)?;
+    let (step, points) = match setting.on {
+        On::Host => (setting.scale.amount(5_000, 50_000), 6),
+        _ => (
+            setting.scale.amount(10_000, 50_000),
+            setting.scale.pick(3, 6),
+        ),
     };
-    let size = Size {
-        // On the model leaves of 110 MB at the least, so that they are rarely in a cache.
-        keys: if host {
-            scale.pick(2_000_000, 40_000_000)
-        } else {
-            scale.pick(4_000_000, 20_000_000)
-        },
-        points: (1..=points).map(|i| i * step).collect(),
-    };
-    // On the model nothing varies but what the designs do; a machine has its moods.
-    let slack = if host { 0.05 } else { 0.02 };
+    let groups: Vec<Vec<Trial>> = REGIMES
+        .iter()
+        .map(|regime| {
+            let phases = vec![Phase::of(regime.workload, step); points];
+            let trial = |design| Trial::new(design, &device, keys, regime.fill, &phases);
+            DESIGNS.map(trial).to_vec()
+        })
+        .collect();
+    let outcomes = measure(setting, "inserting", &groups)?;
+
     let mut findings = Findings::default();
-    for regime in &REGIMES {
-        let times = if host {
-            timed(setting, regime, &size)?
-        } else {
-            simulated(setting, regime, &size)?
-        };
-        let mut panel = Panel::lines(
-            regime.panel,
-            "insertions",
-            "ms",
-            size.points.iter().map(|n| *n as f64),
-        );
-        for (design, ms) in DESIGNS.iter().zip(&times.ms) {
-            panel = panel.with(design.name, ms.clone());
+    for ((regime, by_design), statements) in REGIMES.iter().zip(&outcomes).zip(STATEMENTS) {
+        let places = (1..=points).map(|i| (i as u64 * step) as f64);
+        let panel = Panel::lines(regime.panel, "insertions", "ms", places);
+        let curve = |design: usize| Outcome::running_ms(&by_design[design]);
+        findings.panels.push(with_each(panel, &DESIGNS, curve));
+        let last: Vec<&Outcome> = by_design.iter().map(|phases| &phases[points - 1]).collect();
+        findings
+            .notes
+            .extend(persisting(regime.panel, &DESIGNS, &last));
+        for (other, (paper, low, high)) in (1..).zip(statements) {
+            let ratio = times_over(&by_design[other], &by_design[0]);
+            // A machine has its moods; on the model nothing varies but what the designs do.
+            let slack = if setting.on == On::Host { 0.1 } else { 0.05 };
+            let what = format!(
+                "{}: {} over {}",
+                regime.panel, DESIGNS[other].name, DESIGNS[0].name
+            );
+            let expect = Expect::Between { low, high, slack };
+            findings
+                .claims
+                .push(Claim::new(what, paper, ratio.median, expect).note(ratio.spread()));
         }
-        findings.panels.push(panel);
-        findings.claims.extend(claims(regime, &times, slack));
     }
-    findings.notes.push(format!(
-        "trees of {} random keys of 8 bytes with 8-byte values, leaves of 256 bytes, 1 thread{}",
-        size.keys,
-        if host {
-            "; pools in shared memory"
-        } else {
-            "; device optane"
-        },
-    ));
+    findings
+        .notes
+        .push(format!("{}; leaves of 256 bytes", note(setting, keys)));
     Ok(findings)
-}
-
-fn claims(regime: &Regime, times: &Times, slack: f64) -> Vec<Claim> {
-    let claim = |(against, paper, bound): &(&str, &'static str, f64)| {
-        let other = DESIGNS.iter().position(|d| d.index == *against)?;
-        let ratios = &times.ratios[other];
-        let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = ratios.iter().copied().fold(0.0, f64::max);
-        let expect = Expect::AtLeast {
-            bound: *bound,
-            slack,
-        };
-        Some(
-            Claim::new(
-                format!(
-                    "{}: {} over {}",
-                    regime.panel, DESIGNS[other].name, DESIGNS[0].name
-                ),
-                *paper,
-                median(ratios.clone()),
-                expect,
-            )
-            .note(format!(
-                "median of {} samples from {low:.3} to {high:.3}",
-                ratios.len()
-            )),
-        )
-    };
-    regime.statements.iter().filter_map(claim).collect()
-}
-
-/// On the model: each point a run of its own.
-fn simulated(
-    setting: &mut Setting<'_>,
-    regime: &Regime,
-    size: &Size,
-) -> Result<Times, FigureError> {
-    let device = Device::load("optane")?;
-    let all: u64 = size.points.iter().sum();
-    let mut ms = Vec::new();
-    for (number, design) in (0..).zip(DESIGNS) {
-        let mut before = number * all;
-        let mut curve = Vec::new();
-        for ops in &size.points {
-            let spec = RunSpec {
-                index: design.index.to_owned(),
-                node_bytes: Some(256),
-                device: device.clone(),
-                workload: regime.workload,
-                threads: 1,
-                keys: size.keys,
-                ops: *ops,
-                fill: regime.fill.of(100) as f64 / 100.0,
-                seed: SEED,
-            };
-            let report = simulate(&spec, &mut |done| {
-                setting.step(regime.panel, before + done, all * DESIGNS.len() as u64);
-            })?;
-            before += ops;
-            curve.push(report.ns_per_op * *ops as f64 / 1e6);
-        }
-        ms.push(curve);
-    }
-    let ratios = ratios(&ms);
-    Ok(Times { ms, ratios })
-}
-
-/// On this machine: all designs side by side, in slices that take turns.
-fn timed(setting: &mut Setting<'_>, regime: &Regime, size: &Size) -> Result<Times, FigureError> {
-    let dir = scratch()?;
-    let loaded = sorted_keys(SEED, size.keys);
-    let mut subjects = Vec::new();
-    for (number, design) in (0..).zip(DESIGNS) {
-        setting.step("loading", number, DESIGNS.len() as u64);
-        subjects.push(design.load(&dir.path().join(design.index), &loaded, regime.fill)?);
-    }
-    let largest = loaded.last().copied().unwrap_or(0);
-    drop(loaded);
-    let total = size.points.last().copied().unwrap_or(0);
-    let key = |n: u64| match regime.workload {
-        Workload::DenseInsert => largest.saturating_add(1 + n),
-        _ => Keys::Random { seed: SEED }.key(size.keys + n),
-    };
-    let mut ms = vec![Vec::new(); DESIGNS.len()];
-    let mut samples = vec![Vec::new(); DESIGNS.len()];
-    let mut spent = vec![0.0; DESIGNS.len()];
-    let mut done = 0;
-    for point in &size.points {
-        let slice = (point - done).div_ceil(SLICES as u64);
-        for turn in 0..SLICES {
-            let end = (done + slice).min(*point);
-            let keys: Vec<u64> = (done..end).map(key).collect();
-            done = end;
-            for place in 0..DESIGNS.len() {
-                let who = (turn + place) % DESIGNS.len();
-                let time = subjects[who].insert(&keys)?.as_secs_f64() * 1e3;
-                spent[who] += time;
-                samples[who].push(time);
-            }
-            setting.step(regime.panel, done, total);
-        }
-        for (ms, spent) in ms.iter_mut().zip(&spent) {
-            ms.push(*spent);
-        }
-    }
-    let ratios = ratios(&samples);
-    Ok(Times { ms, ratios })
-}
-
-/// Each design's samples over the first design's.
-fn ratios(samples: &[Vec<f64>]) -> Vec<Vec<f64>> {
-    let over = |of: &Vec<f64>| of.iter().zip(&samples[0]).map(|(a, b)| a / b).collect();
-    samples.iter().map(over).collect()
 }

@@ -15,16 +15,33 @@
 //! | `claim` | [`Claim`] and what its number must be, [`Expect`] |
 //! | `panel` | [`Panel`]: lines over numbers or bars in groups; table and rows |
 //! | `draw` | SVG of panels |
-//! | `tree` | designs under test, loaded in bulk |
+//! | `tree` | designs under test, on the model and on the host |
+//! | `trial` | designs put through the same operations, on the model or in turns on the host |
 
 mod claim;
 mod draw;
 mod error;
 mod gap_table1;
+mod lb_fig10;
 mod lb_fig11;
+mod lb_fig13;
+mod lb_fig14;
+mod lb_fig15;
+mod lb_insertion;
 mod lb_theorem_3_5;
+mod nv;
+mod nv_fig1;
+mod nv_fig10;
+mod nv_fig5;
+mod nv_fig6;
+mod nv_fig7;
+mod nv_fig8;
+mod nv_fig9a;
+mod nv_rebuilding;
+mod nv_table4;
 mod panel;
 mod tree;
+mod trial;
 
 pub use claim::{Claim, Expect, Stated};
 pub use error::FigureError;
@@ -36,11 +53,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every figure, in the order of the papers.
-pub const ALL: &[Entry] = &[lb_theorem_3_5::ENTRY, lb_fig11::ENTRY, gap_table1::ENTRY];
+pub const ALL: &[Entry] = &[
+    lb_theorem_3_5::ENTRY,
+    lb_fig10::ENTRY,
+    lb_fig11::ENTRY,
+    lb_fig13::ENTRY,
+    lb_fig14::ENTRY,
+    lb_fig15::ENTRY,
+    gap_table1::ENTRY,
+    nv_fig1::ENTRY,
+    nv_fig5::ENTRY,
+    nv_fig6::ENTRY,
+    nv_fig7::ENTRY,
+    nv_fig8::ENTRY,
+    nv_table4::ENTRY,
+    nv_fig9a::ENTRY,
+    nv_fig10::ENTRY,
+];
 
 /// The papers, as figures name them.
 mod papers {
     pub(super) const LB: &str = "LB+-Trees (PVLDB 13(7), 2020)";
+    pub(super) const NV: &str = "NV-Tree (IEEE TC, 2016)";
     pub(super) const GAP: &str = "Closing the Performance Gap (UCSC-CRSS-20-01)";
 }
 
@@ -70,6 +104,8 @@ impl On {
 /// How much work a figure may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scale {
+    /// A small part of `Small`: shows that a figure can be had, not what it shows.
+    Glance,
     /// Under a minute on two cores.
     #[default]
     Small,
@@ -82,6 +118,7 @@ impl Scale {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Glance => "glance",
             Self::Small => "small",
             Self::Paper => "paper",
         }
@@ -90,6 +127,15 @@ impl Scale {
     /// `small` or `paper`, by what it is.
     pub(crate) fn pick<T>(self, small: T, paper: T) -> T {
         match self {
+            Self::Glance | Self::Small => small,
+            Self::Paper => paper,
+        }
+    }
+
+    /// So many keys or operations; a fiftieth of `small` at a glance.
+    pub(crate) fn amount(self, small: u64, paper: u64) -> u64 {
+        match self {
+            Self::Glance => (small / 50).max(1),
             Self::Small => small,
             Self::Paper => paper,
         }

@@ -1,18 +1,24 @@
-//! Designs under test, loaded in bulk, on the host.
+//! Designs under test, on the device model or loaded in bulk on the host.
 //!
-//! The papers load a tree to a given share of its leaves and then time few insertions beside the
-//! size of the tree. A design is known by the name that the device model takes as well.
+//! A design is known by the name that the device model takes; figures add what the paper's diagrams call
+//! it. On the host it is driven as the model drives it, through [`Executes`]: what a figure does with a
+//! design is compiled once.
 
 use super::FigureError;
 use crate::LabError;
 use crate::micro::MicroParams;
+use crate::micro::designs::Inlined;
+use crate::micro::reopen::copy_files;
+use crate::model::{Executes, Index};
 use crate::workload::{Keys, value_of};
-use bristlecone_pmem::media::{Access, Mapped, MediaOptions};
-use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::designs::{self, Choice, Lb, Task, with_design};
-use bristlecone_trees::{BulkLoad, Fill, LbOptions, OrderedIndex};
+use bristlecone_pmem::media::{Access, MediaOptions};
+use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
+use bristlecone_trees::designs::{self, Choice, Lb, Nv, Task, with_design};
+use bristlecone_trees::nvtree::{Adaptivity, NvOptions};
+use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, RecoveryReport};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A design that figures compare.
@@ -22,34 +28,60 @@ pub(super) struct Design {
     pub index: &'static str,
     /// What a paper's diagram calls it.
     pub name: &'static str,
+    /// Bytes of a leaf; `None` for the design's usual.
+    pub node_bytes: Option<u32>,
+    /// On the host, of an NV-Tree: how its leaves are resized; `None` for the usual way.
+    pub strategy: Option<Adaptivity>,
 }
 
-/// The LB+-Tree with leaves of 256 bytes.
-pub(super) const LBTREE: Design = Design {
-    index: "lbtree",
-    name: "entry moving",
-};
+macro_rules! designs {
+    ($($(#[$doc:meta])* $id:ident = $index:literal, $name:literal;)*) => {$(
+        $(#[$doc])*
+        pub(super) const $id: Design = Design {
+            index: $index,
+            name: $name,
+            node_bytes: None,
+            strategy: None,
+        };
+    )*};
+}
 
-/// The same without entry moving.
-pub(super) const LBTREE_TRADITIONAL: Design = Design {
-    index: "lbtree-traditional",
-    name: "traditional",
-};
-
-/// A tree under test.
-pub(super) trait Subject {
-    /// Inserts `keys` one by one.
-    fn insert(&self, keys: &[u64]) -> Result<Duration, FigureError>;
+designs! {
+    /// LB+-Tree.
+    LBTREE = "lbtree", "LB+-Tree";
+    /// The same without entry moving.
+    LBTREE_TRADITIONAL = "lbtree-traditional", "LB+-Tree, traditional";
+    /// wB+-Tree.
+    WBTREE = "wbtree", "wB+-Tree";
+    /// FPTree.
+    FPTREE = "fptree", "FPTree";
+    /// LCB+-Tree.
+    LCBTREE = "lcbtree", "LCB+-Tree";
+    /// CDDS-Tree.
+    CDDSTREE = "cddstree", "CDDS-Tree";
+    /// Persistent unsorted.
+    UNSORTED = "unsorted", "persistent unsorted";
+    /// NV-Tree.
+    NVTREE = "nvtree", "NV-Tree";
 }
 
 impl Design {
+    /// The design with leaves of so many bytes.
+    #[must_use]
+    pub const fn sized(self, node_bytes: u32) -> Self {
+        Self {
+            node_bytes: Some(node_bytes),
+            ..self
+        }
+    }
+
     /// The design on this machine, in a pool at `path`, with `keys` (sorted) in it.
     pub fn load(
         &self,
         path: &Path,
         keys: &[u64],
         fill: Fill,
-    ) -> Result<Box<dyn Subject>, FigureError> {
+    ) -> Result<Box<dyn Executes>, FigureError> {
         let load = Load { path, keys, fill };
         if self.index == LBTREE_TRADITIONAL.index {
             return load.run(Lb::<1>(LbOptions {
@@ -57,21 +89,19 @@ impl Design {
                 ..LbOptions::default()
             }));
         }
-        with_design(&Choice::of(self.index), load).map_err(LabError::from)?
-    }
-}
-
-struct Loaded<I>(I);
-
-impl<I: OrderedIndex<u64, u64>> Subject for Loaded<I> {
-    fn insert(&self, keys: &[u64]) -> Result<Duration, FigureError> {
-        let started = Instant::now();
-        for key in keys {
-            self.0
-                .insert(key, &value_of(*key))
-                .map_err(|e| LabError::index("inserting", e))?;
+        if let Some(adaptivity) = self.strategy {
+            let usual = NvOptions::default();
+            return load.run(Nv(NvOptions {
+                leaf_bytes: self.node_bytes.unwrap_or(usual.leaf_bytes),
+                adaptivity,
+                ..usual
+            }));
         }
-        Ok(started.elapsed())
+        let choice = Choice {
+            node_bytes: self.node_bytes,
+            ..Choice::of(self.index)
+        };
+        with_design(&choice, load).map_err(LabError::from)?
     }
 }
 
@@ -83,23 +113,29 @@ struct Load<'a> {
 }
 
 impl Task for Load<'_> {
-    type Output = Result<Box<dyn Subject>, FigureError>;
+    type Output = Result<Box<dyn Executes>, FigureError>;
 
     fn run<D: designs::Design>(self, design: D) -> Self::Output {
-        let media = MediaOptions {
-            access: Access::Create,
-            ..MediaOptions::default()
-        };
-        let pool = Pool::<Mapped>::create(self.path, &PoolOptions { media })?;
+        let pool = new_pool(self.path)?;
         let mut index = design
-            .create::<u64, u64, Mapped>(&pool, "index")
+            .create::<u64, u64, Inlined>(&pool, "index")
             .map_err(|e| LabError::index("creating the index", e))?;
         let pairs = self.keys.iter().map(|key| (*key, value_of(*key)));
         index
             .bulk_load(pairs, self.fill)
             .map_err(|e| LabError::index("loading in bulk", e))?;
-        Ok(Box::new(Loaded(index)))
+        Ok(Box::new(Index(index)))
     }
+}
+
+/// A pool in shared memory.
+pub(super) fn new_pool(path: &Path) -> Result<Arc<Pool<Inlined>>, FigureError> {
+    let media = MediaOptions {
+        access: Access::Create,
+        medium: Some(MediumKind::Mapped),
+        ..MediaOptions::default()
+    };
+    Ok(Pool::create(path, &PoolOptions { media })?)
 }
 
 /// A directory for the pools of a run, removed with all that is in it when it is dropped.
@@ -117,4 +153,74 @@ pub(super) fn sorted_keys(seed: u64, count: u64) -> Vec<u64> {
     let mut keys: Vec<u64> = (0..count).map(|n| spread.key(n)).collect();
     keys.sort_unstable();
     keys
+}
+
+/// A tree loaded to 70 % that was never closed, and copies of it as a kill leaves them.
+pub(super) struct Crashed {
+    design: Design,
+    keys: u64,
+    /// Keeps the pool as it is: in use.
+    _open: Box<dyn Executes>,
+    dir: TempDir,
+}
+
+impl Crashed {
+    /// A tree of `keys` keys.
+    pub fn new(design: Design, keys: u64) -> Result<Self, FigureError> {
+        let dir = scratch()?;
+        let sorted = sorted_keys(0, keys);
+        let open = design.load(&dir.path().join(POOL), &sorted, Fill::USUAL)?;
+        Ok(Self {
+            design,
+            keys,
+            _open: open,
+            dir,
+        })
+    }
+
+    /// Recovers a fresh copy of it; how long the design says that it took.
+    pub fn recover(&self, recovery_threads: usize) -> Result<Duration, FigureError> {
+        let copies = copy_files(MediumKind::Mapped, &self.dir.path().join(POOL))?;
+        let choice = Choice {
+            node_bytes: self.design.node_bytes,
+            recovery_threads,
+            ..Choice::of(self.design.index)
+        };
+        let recover = Recover { path: &copies.pool };
+        let report = with_design(&choice, recover).map_err(LabError::from)??;
+        if report.clean || report.entries != self.keys {
+            return Err(LabError::WrongAnswer {
+                contender: self.design.name.to_owned(),
+                phase: "recovering after a kill",
+                right: report.entries,
+                of: self.keys,
+            }
+            .into());
+        }
+        Ok(report.elapsed)
+    }
+}
+
+/// The file in a directory of its own.
+const POOL: &str = "pool";
+
+/// Opens an index and tells what that was.
+struct Recover<'a> {
+    path: &'a Path,
+}
+
+impl Task for Recover<'_> {
+    type Output = Result<RecoveryReport, FigureError>;
+
+    fn run<D: designs::Design>(self, design: D) -> Self::Output {
+        let media = MediaOptions {
+            medium: Some(MediumKind::Mapped),
+            ..MediaOptions::default()
+        };
+        let pool = Pool::<Inlined>::open(self.path, &PoolOptions { media })?;
+        let index = design
+            .open::<u64, u64, Inlined>(&pool, "index")
+            .map_err(|e| LabError::index("opening the index", e))?;
+        Ok(index.recovery().clone())
+    }
 }

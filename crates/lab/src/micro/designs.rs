@@ -28,9 +28,9 @@ const ROOT: &str = "bench";
 
 /// What "mapped" is compiled for. A build with assertions, which measures nothing, makes do with [`Auto`].
 #[cfg(not(debug_assertions))]
-type Inlined = bristlecone_pmem::media::Mapped;
+pub(crate) type Inlined = bristlecone_pmem::media::Mapped;
 #[cfg(debug_assertions)]
-type Inlined = Auto;
+pub(crate) type Inlined = Auto;
 
 /// An index of a design `D`, alone in its pool.
 struct Alone<D: Design, M: Media> {

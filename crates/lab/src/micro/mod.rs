@@ -18,11 +18,11 @@
 
 mod against;
 mod count;
-mod designs;
+pub(crate) mod designs;
 mod drive;
 mod params;
 mod plan;
-mod reopen;
+pub(crate) mod reopen;
 mod report;
 mod target;
 

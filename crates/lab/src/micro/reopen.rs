@@ -108,8 +108,9 @@ fn holds_the_load(target: &dyn Measured, plan: &Plan, phase: &'static str) -> Re
 }
 
 /// Copies that are removed again, whatever happens.
-struct Copies {
-    pool: PathBuf,
+pub(crate) struct Copies {
+    /// The copy of the pool itself.
+    pub pool: PathBuf,
     made: Vec<PathBuf>,
 }
 
@@ -141,7 +142,8 @@ fn files_of(pool: &Path) -> Result<Vec<PathBuf>, LabError> {
     Ok(files)
 }
 
-fn copy_files(kind: MediumKind, pool: &Path) -> Result<Copies, LabError> {
+/// Copies a pool's files as they are.
+pub(crate) fn copy_files(kind: MediumKind, pool: &Path) -> Result<Copies, LabError> {
     // Not beginning with the pool's name, so that the two do not take each other's files.
     let mut name = std::ffi::OsString::from("copy-of-");
     name.push(pool.file_name().unwrap_or_default());

@@ -33,6 +33,11 @@ impl Cache {
         }
     }
 
+    /// Forgets every line.
+    pub(crate) fn clear(&mut self) {
+        self.entries.fill(EMPTY);
+    }
+
     #[inline]
     fn set(&mut self, line: u64) -> &mut [u64] {
         let set = if self.sets.is_power_of_two() {

@@ -120,6 +120,8 @@ pub struct Core {
     pub fence_ns: f64,
     /// A flush leaves the line in the caches (what `clwb` promises to try) instead of evicting it.
     pub flush_keeps_line: bool,
+    /// A flush waits until the one before is done, as `clflush` does; `clflushopt` and `clwb` do not.
+    pub serial_flush: bool,
 }
 
 impl Default for Core {
@@ -143,6 +145,7 @@ impl Default for Core {
             flush_ns: 0.5,
             fence_ns: 1.0,
             flush_keeps_line: false,
+            serial_flush: false,
         }
     }
 }

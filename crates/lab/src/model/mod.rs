@@ -34,5 +34,8 @@ pub use characterise::{BandwidthPoint, Characteristics, characterise};
 pub use device::{Core, Device};
 pub use error::ModelError;
 pub use report::{ModelReport, Stalls};
+pub(crate) use run::{Executes, Index, Phase, PhaseReport, run_phases};
 pub use run::{RunSpec, run};
+pub(crate) use source::{Op, Source};
+pub(crate) use trace::{Flushes, Persistence};
 pub use workload::Workload;

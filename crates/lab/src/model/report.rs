@@ -65,6 +65,10 @@ pub struct ModelReport {
     pub flushes_per_op: f64,
     /// Fences.
     pub fences_per_op: f64,
+    /// Load instructions, of 8 bytes each, in the pool and in the inner nodes.
+    pub loads_per_op: f64,
+    /// Lines that no cache had: from the device and from DRAM, those fetched ahead included.
+    pub misses_per_op: f64,
     /// Where the time went.
     pub stalls: Stalls,
 }

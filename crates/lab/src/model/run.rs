@@ -12,7 +12,7 @@
 use super::machine::{CAUSES, Cause, Machine};
 use super::memory::Time;
 use super::source::{Op, Source};
-use super::trace::{Recording, Step};
+use super::trace::{Flushes, Persistence, Recording, Step};
 use super::{Device, ModelError, ModelReport, Stalls, Workload};
 use crate::LabError;
 use crate::workload::{Keys, Random, value_of};
@@ -49,6 +49,36 @@ pub struct RunSpec {
     pub seed: u64,
 }
 
+/// One stretch of a run, with a report of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Phase {
+    /// What is done.
+    pub workload: Workload,
+    /// Operations, of all threads together.
+    pub ops: u64,
+    /// It begins with empty caches.
+    pub cold: bool,
+}
+
+impl Phase {
+    /// A phase that finds the caches as they were left.
+    pub(crate) const fn of(workload: Workload, ops: u64) -> Self {
+        Self {
+            workload,
+            ops,
+            cold: false,
+        }
+    }
+}
+
+/// What came of a phase.
+#[derive(Clone, Debug)]
+pub(crate) struct PhaseReport {
+    pub report: ModelReport,
+    /// What its flushes were for.
+    pub flushes: Flushes,
+}
+
 /// The LB+-Tree without entry moving.
 const TRADITIONAL: &str = "lbtree-traditional";
 const MOST_THREADS: usize = 64;
@@ -60,8 +90,8 @@ const ROOT: &str = "model";
 const PROGRESS: u64 = 4096;
 
 impl RunSpec {
-    /// The designs that can be run: those of the registry, volatile ones included, and `lbtree-traditional`, the LB+-Tree
-    /// without entry moving.
+    /// The designs that can be run: those of the registry, volatile ones included, and
+    /// `lbtree-traditional`, the LB+-Tree without entry moving.
     pub fn indexes() -> impl Iterator<Item = &'static str> {
         let designs = DESIGNS.iter().chain(VOLATILE).map(|design| design.name);
         designs.chain([TRADITIONAL])
@@ -141,9 +171,31 @@ impl RunSpec {
 /// # Errors
 /// [`ModelError`] when a parameter makes no sense, or the index refuses or answers wrongly.
 pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport, ModelError> {
+    let phases = [Phase::of(spec.workload, spec.ops)];
+    let mut reports = run_phases(spec, &phases, Persistence::Kept, progress)?;
+    reports
+        .pop()
+        .map(|phase| phase.report)
+        .ok_or_else(|| ModelError::parameter("phases", 0, "one at the least"))
+}
+
+/// As [`run`], but what is done is `phases`, one after the other on the same index; a report for each.
+/// `spec.ops` is to be the operations of all of them.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_phases(
+    spec: &RunSpec,
+    phases: &[Phase],
+    persistence: Persistence,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<PhaseReport>, ModelError> {
     let fill = spec.check()?;
+    debug_assert_eq!(spec.ops, phases.iter().map(|p| p.ops).sum::<u64>());
     let make = Make {
         spec,
+        phases,
+        persistence,
         fill,
         progress,
     };
@@ -164,22 +216,22 @@ pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport,
 /// Makes the index, loads it, and charges what is done on it.
 struct Make<'a> {
     spec: &'a RunSpec,
+    phases: &'a [Phase],
+    persistence: Persistence,
     fill: Fill,
     progress: &'a mut dyn FnMut(u64),
 }
 
 impl Task for Make<'_> {
-    type Output = Result<ModelReport, ModelError>;
+    type Output = Result<Vec<PhaseReport>, ModelError>;
 
     fn run<D: Design>(self, design: D) -> Self::Output {
-        let Self {
-            spec,
-            fill,
-            progress,
-        } = self;
+        let (spec, fill) = (self.spec, self.fill);
         let mut sorted: Vec<u64> = (0..spec.keys).map(|i| keys_of(spec).key(i)).collect();
         sorted.sort_unstable();
         let simulation = Simulation::new(pool_bytes(spec, fill)?);
+        // The device sees a tree as it is, not one that is made for exploring.
+        simulation.set_tiny(false);
         let _attached = simulation.attach();
         let pool = Pool::<Sim>::create(Path::new("model"), &PoolOptions::default())
             .map_err(LabError::from)?;
@@ -190,13 +242,16 @@ impl Task for Make<'_> {
         index
             .bulk_load(pairs, fill)
             .map_err(|e| LabError::index("loading the index", e))?;
-        index
-            .close()
-            .map_err(|e| LabError::index("closing the index", e))?;
-        let index = design
-            .open::<u64, u64, Sim>(&pool, ROOT)
-            .map_err(|e| LabError::index("opening the index", e))?;
-        charge(spec, &simulation, &Index(index), &sorted, progress)
+        // A volatile design cannot be opened again.
+        if DESIGNS.iter().any(|d| d.name == spec.choice().name) {
+            index
+                .close()
+                .map_err(|e| LabError::index("closing the index", e))?;
+            index = design
+                .open::<u64, u64, Sim>(&pool, ROOT)
+                .map_err(|e| LabError::index("opening the index", e))?;
+        }
+        self.charge(&simulation, &Index(index), &sorted)
     }
 }
 
@@ -204,12 +259,14 @@ fn keys_of(spec: &RunSpec) -> Keys {
     Keys::Random { seed: spec.seed }
 }
 
-/// Room for the load and for a leaf more per operation, twice over: six times over for designs whose
+/// Room for the load and for what it splits into, twice over: six times over for designs whose
 /// slots are larger than the LB+-Tree's, or that have more than leaves. Untouched memory costs nothing.
 fn pool_bytes(spec: &RunSpec, fill: Fill) -> Result<u64, ModelError> {
     let node = u64::from(spec.leaf_bytes()?);
-    let per_leaf = fill.of((node * 14 / 256) as usize) as u64;
-    let leaves = spec.keys.div_ceil(per_leaf) + spec.ops;
+    let slots = node * 14 / 256;
+    let loaded = spec.keys.div_ceil(fill.of(slots as usize) as u64);
+    // Each leaf may split at once, and then after half a leaf of operations at the earliest.
+    let leaves = loaded + spec.ops.min(loaded) + spec.ops / (slots / 2).max(1);
     let times = if spec.choice().name == "lbtree" { 2 } else { 6 };
     Ok((leaves * node * times).next_multiple_of(2 << 20) + (64 << 20))
 }
@@ -257,60 +314,81 @@ pub(super) fn drive<E>(
     Ok(())
 }
 
-fn charge(
-    spec: &RunSpec,
-    simulation: &Simulation,
-    index: &dyn Executes,
-    sorted: &[u64],
-    progress: &mut dyn FnMut(u64),
-) -> Result<ModelReport, ModelError> {
-    let threads = spec.threads;
-    let mut machine = Machine::new(&spec.device, &Device::load("dram")?, threads);
-    let recording = Recording::start(simulation);
-    let recorded = |t: usize, steps: &mut Vec<Step>, op: Op| -> Result<(), ModelError> {
-        simulation.set_thread(t as u8);
-        recording.of(steps, || index.execute(op))
-    };
-
-    // As many as fill the shared cache with leaves.
-    let core = spec.device.core();
-    let warming = spec.keys.min(core.l3_bytes / u64::from(spec.leaf_bytes()?));
-    let mut random = Random::new(spec.seed ^ 0x7761_726d);
-    let mut warmed = 0;
-    drive(&mut machine, threads, |t, steps| {
-        warmed += 1;
-        let key = sorted[random.below(sorted.len() as u64) as usize];
-        recorded(t, steps, Op::Lookup { key })?;
-        Ok::<_, ModelError>(warmed <= warming)
-    })?;
-    machine.restart();
-
-    let mut source = Source::new(spec, keys_of(spec), sorted)?;
-    let mut done = 0;
-    drive(&mut machine, threads, |t, steps| {
-        let Some(op) = source.next(t) else {
-            return Ok(false);
+impl Make<'_> {
+    fn charge(
+        self,
+        simulation: &Simulation,
+        index: &dyn Executes,
+        sorted: &[u64],
+    ) -> Result<Vec<PhaseReport>, ModelError> {
+        let spec = self.spec;
+        let threads = spec.threads;
+        let mut machine = Machine::new(&spec.device, &Device::load("dram")?, threads);
+        let recording = Recording::start(simulation, self.persistence);
+        let recorded = |t: usize, steps: &mut Vec<Step>, op: Op| -> Result<(), ModelError> {
+            simulation.set_thread(t as u8);
+            recording.of(steps, || index.execute(op))
         };
-        recorded(t, steps, op)?;
-        done += 1;
-        if done % PROGRESS == 0 {
-            progress(done);
+
+        // As many as fill the shared cache with leaves.
+        let core = spec.device.core();
+        let warming = spec.keys.min(core.l3_bytes / u64::from(spec.leaf_bytes()?));
+        let mut random = Random::new(spec.seed ^ 0x7761_726d);
+        let mut warmed = 0;
+        drive(&mut machine, threads, |t, steps| {
+            warmed += 1;
+            let key = sorted[random.below(sorted.len() as u64) as usize];
+            recorded(t, steps, Op::Lookup { key })?;
+            Ok::<_, ModelError>(warmed <= warming)
+        })?;
+        recording.take_flushes();
+
+        let mut source = Source::new(spec, self.phases, keys_of(spec), sorted)?;
+        let mut done = 0;
+        let mut reports = Vec::new();
+        for phase in self.phases {
+            source.begin(phase);
+            machine.restart();
+            if phase.cold {
+                machine.empty_caches();
+            }
+            drive(&mut machine, threads, |t, steps| {
+                let Some(op) = source.next(t) else {
+                    return Ok(false);
+                };
+                recorded(t, steps, op)?;
+                done += 1;
+                if done % PROGRESS == 0 {
+                    (self.progress)(done);
+                }
+                Ok::<_, ModelError>(true)
+            })?;
+            (self.progress)(done);
+            reports.push(PhaseReport {
+                report: report(spec, phase, &machine)?,
+                flushes: recording.take_flushes(),
+            });
         }
-        Ok::<_, ModelError>(true)
-    })?;
-    progress(done);
-    report(spec, &machine)
+        Ok(reports)
+    }
 }
 
 /// An index as the machine drives it.
-trait Executes {
+pub(crate) trait Executes {
     /// Does an operation, and sees that it is answered rightly.
     fn execute(&self, op: Op) -> Result<(), ModelError>;
+
+    /// Does one after the other.
+    fn execute_all(&self, ops: &[Op]) -> Result<(), ModelError> {
+        ops.iter().try_for_each(|op| self.execute(*op))
+    }
 }
 
-struct Index<I>(I);
+/// Any index.
+pub(crate) struct Index<I>(pub I);
 
 impl<I: OrderedIndex<u64, u64>> Executes for Index<I> {
+    #[inline]
     fn execute(&self, op: Op) -> Result<(), ModelError> {
         let index = &self.0;
         let (phase, right) = match op {
@@ -338,7 +416,7 @@ impl<I: OrderedIndex<u64, u64>> Executes for Index<I> {
             return Ok(());
         }
         Err(ModelError::Lab(LabError::WrongAnswer {
-            contender: "the index under the model".into(),
+            contender: "the index".into(),
             phase,
             right: 0,
             of: 1,
@@ -346,9 +424,10 @@ impl<I: OrderedIndex<u64, u64>> Executes for Index<I> {
     }
 }
 
-fn report(spec: &RunSpec, machine: &Machine) -> Result<ModelReport, ModelError> {
+fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelReport, ModelError> {
     let mut causes = [0; CAUSES];
     let (mut total, mut longest, mut flushes, mut fences) = (0, 0, 0, 0);
+    let (mut loads, mut misses) = (0, 0);
     for t in 0..spec.threads {
         let spent = machine.spent(t);
         for (sum, part) in causes.iter_mut().zip(spent.by_cause) {
@@ -358,9 +437,11 @@ fn report(spec: &RunSpec, machine: &Machine) -> Result<ModelReport, ModelError> 
         longest = longest.max(machine.clock(t));
         flushes += spent.flushes;
         fences += spent.fences;
+        loads += spent.loads;
+        misses += spent.misses;
     }
-    let per_op = |n: u64| n as f64 / spec.ops as f64;
-    let ns = |cause: Cause| causes[cause as usize] as f64 / 1e3 / spec.ops as f64;
+    let per_op = |n: u64| n as f64 / phase.ops as f64;
+    let ns = |cause: Cause| causes[cause as usize] as f64 / 1e3 / phase.ops as f64;
     let ratio = |media: u64, lines: u64| {
         if lines == 0 {
             0.0
@@ -373,15 +454,15 @@ fn report(spec: &RunSpec, machine: &Machine) -> Result<ModelReport, ModelError> 
         index: spec.index.clone(),
         node_bytes: spec.leaf_bytes()?,
         device: spec.device.name().into(),
-        workload: spec.workload,
+        workload: phase.workload,
         threads: spec.threads,
         keys: spec.keys,
         fill: spec.fill,
-        ops: spec.ops,
+        ops: phase.ops,
         seed: spec.seed,
         ns_per_op: per_op(total) / 1e3,
         // Operations per picosecond, times 10^12 / 10^6.
-        mops: spec.ops as f64 * 1e6 / longest as f64,
+        mops: phase.ops as f64 * 1e6 / longest as f64,
         lines_read_per_op: per_op(traffic.lines_read),
         lines_written_per_op: per_op(traffic.lines_written),
         media_bytes_read_per_op: per_op(traffic.media_read),
@@ -390,6 +471,8 @@ fn report(spec: &RunSpec, machine: &Machine) -> Result<ModelReport, ModelError> 
         write_amplification: ratio(traffic.media_written, traffic.lines_written),
         flushes_per_op: per_op(flushes),
         fences_per_op: per_op(fences),
+        loads_per_op: per_op(loads),
+        misses_per_op: per_op(misses),
         stalls: Stalls {
             compute_ns: ns(Cause::Compute),
             cache_ns: ns(Cause::Cache),

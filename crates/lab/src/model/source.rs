@@ -5,8 +5,11 @@
 //!        loaded         | new: operation i inserts record n + i
 //! ```
 //!
+//! Records that a phase of inserts has made count as loaded in the next.
+//!
 //! Operation `i` is thread `i % threads`'s, so what a thread does depends on nothing but the seed.
 
+use super::run::Phase;
 use super::{ModelError, RunSpec, Workload};
 use crate::workload::{Keys, Permutation, Random};
 
@@ -32,24 +35,38 @@ struct Lane {
 /// See the module's head.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    workload: Workload,
+    phase: Phase,
     keys: Keys,
-    loaded: u64,
-    ops: u64,
+    /// Records that are there: those before this one.
+    there: u64,
+    /// The first record that no phase has used.
+    unused: u64,
+    /// Records that earlier phases have removed, in the order of `order`.
+    removed: u64,
     lanes: Vec<Lane>,
+    seed: u64,
     order: Permutation,
 }
 
 impl Source {
-    /// `sorted` holds the keys that are loaded.
+    /// `sorted` holds the keys that are loaded. [`begin`](Self::begin) comes before operations.
     ///
     /// # Errors
     /// [`ModelError::Lab`] if a dense workload's hot spots have no room for so many keys.
-    pub(crate) fn new(spec: &RunSpec, keys: Keys, sorted: &[u64]) -> Result<Self, ModelError> {
+    pub(crate) fn new(
+        spec: &RunSpec,
+        phases: &[Phase],
+        keys: Keys,
+        sorted: &[u64],
+    ) -> Result<Self, ModelError> {
         let threads = spec.threads;
+        let dense = phases
+            .iter()
+            .filter(|p| p.workload == Workload::DenseInsert);
+        let dense: u64 = dense.map(|p| p.ops.div_ceil(threads as u64)).sum();
         let lane = |t: usize| {
-            let hot = if spec.workload == Workload::DenseInsert {
-                let room = spec.ops.div_ceil(threads as u64);
+            let hot = if dense > 0 {
+                let room = dense;
                 let rank = (t + 1) * sorted.len() / threads;
                 hot_spot(sorted, rank.max(1), room).ok_or_else(|| {
                     let may_be =
@@ -66,13 +83,37 @@ impl Source {
             })
         };
         Ok(Self {
-            workload: spec.workload,
+            phase: Phase::of(Workload::Lookup, 0),
             keys,
-            loaded: spec.keys,
-            ops: spec.ops,
+            there: spec.keys,
+            unused: spec.keys,
+            removed: 0,
             lanes: (0..threads).map(lane).collect::<Result<_, ModelError>>()?,
+            seed: spec.seed ^ 0x6f72_6465,
             order: Permutation::new(spec.keys, spec.seed ^ 0x6f72_6465),
         })
+    }
+
+    /// Goes on to the next phase. Once records are removed, phases can only remove more or insert.
+    pub(crate) fn begin(&mut self, phase: &Phase) {
+        let before = self.phase;
+        match before.workload {
+            Workload::Insert => {
+                // Behind a phase that inserted only some of its records there is a gap.
+                if self.there == self.unused && self.removed == 0 {
+                    self.there += before.ops;
+                    self.order = Permutation::new(self.there, self.seed);
+                }
+                self.unused += before.ops;
+            }
+            Workload::Mixed { .. } => self.unused += before.ops,
+            Workload::Remove => self.removed += before.ops,
+            Workload::DenseInsert | Workload::Lookup | Workload::Update => {}
+        }
+        self.phase = *phase;
+        for (t, lane) in self.lanes.iter_mut().enumerate() {
+            lane.next = t as u64;
+        }
     }
 
     /// The next operation of thread `t`.
@@ -80,15 +121,15 @@ impl Source {
         let threads = self.lanes.len() as u64;
         let lane = &mut self.lanes[t];
         let i = lane.next;
-        if i >= self.ops {
+        if i >= self.phase.ops {
             return None;
         }
         lane.next += threads;
         let fresh = Op::Insert {
-            key: self.keys.key(self.loaded + i),
+            key: self.keys.key(self.unused + i),
         };
-        let mut any = || self.keys.key(lane.random.below(self.loaded));
-        Some(match self.workload {
+        let mut any = || self.keys.key(lane.random.below(self.there));
+        Some(match self.phase.workload {
             Workload::Insert => fresh,
             Workload::DenseInsert => {
                 lane.hot += 1;
@@ -100,7 +141,7 @@ impl Source {
                 value: i,
             },
             Workload::Remove => Op::Remove {
-                key: self.keys.key(self.order.at(i)),
+                key: self.keys.key(self.order.at(self.removed + i)),
             },
             Workload::Mixed { lookups } => {
                 let key = any();
@@ -130,8 +171,8 @@ mod tests {
     use crate::model::Device;
     use std::collections::BTreeSet;
 
-    fn source(workload: Workload, threads: usize) -> (Source, Vec<u64>) {
-        let spec = RunSpec {
+    fn spec(workload: Workload, threads: usize) -> RunSpec {
+        RunSpec {
             index: "lbtree".into(),
             node_bytes: Some(256),
             device: Device::load("dram").unwrap(),
@@ -141,11 +182,17 @@ mod tests {
             ops: 900,
             fill: 1.0,
             seed: 3,
-        };
+        }
+    }
+
+    fn source(workload: Workload, threads: usize) -> (Source, Vec<u64>) {
+        let spec = spec(workload, threads);
         let keys = Keys::Random { seed: 3 };
         let mut sorted: Vec<u64> = (0..1000).map(|i| keys.key(i)).collect();
         sorted.sort_unstable();
-        let source = Source::new(&spec, keys, &sorted).unwrap();
+        let phases = [Phase::of(workload, spec.ops)];
+        let mut source = Source::new(&spec, &phases, keys, &sorted).unwrap();
+        source.begin(&phases[0]);
         (source, sorted)
     }
 
@@ -217,6 +264,44 @@ mod tests {
             })
             .collect();
         assert_eq!(spots.into_iter().collect::<Vec<_>>(), [250, 500, 750, 1000]);
+    }
+
+    #[test]
+    fn a_phase_goes_on_from_what_the_one_before_left() {
+        let (_, sorted) = source(Workload::Insert, 1);
+        let phases = [
+            Phase::of(Workload::Insert, 300),
+            Phase::of(Workload::DenseInsert, 10),
+            Phase::of(Workload::Insert, 200),
+            Phase::of(Workload::DenseInsert, 10),
+            Phase::of(Workload::Lookup, 5_000),
+            Phase::of(Workload::Remove, 700),
+            Phase::of(Workload::Remove, 800),
+        ];
+        let spec = spec(Workload::Insert, 1);
+        let keys = Keys::Random { seed: 3 };
+        let mut source = Source::new(&spec, &phases, keys, &sorted).unwrap();
+        let mut there: BTreeSet<u64> = sorted.iter().copied().collect();
+        let mut found = BTreeSet::new();
+        for phase in &phases {
+            source.begin(phase);
+            let ops = all(&mut source);
+            assert_eq!(ops.len() as u64, phase.ops);
+            for (_, op) in ops {
+                match op {
+                    Op::Insert { key } => assert!(there.insert(key), "{phase:?}"),
+                    Op::Remove { key } => assert!(there.remove(&key), "{phase:?}"),
+                    Op::Lookup { key } | Op::Update { key, .. } => {
+                        assert!(there.contains(&key));
+                        found.insert(key);
+                    }
+                }
+            }
+        }
+        // All that was inserted at random and removed again; the dense ones are left.
+        let left: Vec<u64> = (1..=20).map(|i| sorted[999] + i).collect();
+        assert_eq!(there.into_iter().collect::<Vec<_>>(), left);
+        assert!(found.len() > 1_300, "keys of all phases are looked up");
     }
 
     #[test]

@@ -11,7 +11,7 @@
 use bristlecone_pmem::media::sim::{Event, EventKind, Simulation, Sink};
 use bristlecone_pmem::media::{DramAccess, DramObserver, DramRegion, DramTouch, Traced};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// The first line of DRAM.
@@ -122,19 +122,112 @@ fn lines(base: u64, at: u64, bytes: u64) -> impl Iterator<Item = (u64, u32)> {
     })
 }
 
+/// What of a design's care for crashes is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    /// All of it.
+    #[default]
+    Kept,
+    /// No flush and no fence: the design as it would be in volatile memory, if it logs nothing.
+    None,
+}
+
+/// True for instructions that are there for crashes alone.
+fn orders(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::Flush { .. } | EventKind::Fence | EventKind::StoreFence
+    )
+}
+
+/// The source that logs before-images.
+const LOG: &str = "log/mod.rs";
+/// The sources that move entries, by design: LCB+-Tree's (any change of its log's segment) and CDDS-Tree's.
+const CHANGE: &str = "btree/change.rs";
+const SHIFT: &str = "cddstree/node.rs";
+/// The sources that split nodes.
+const SPLITS: [&str; 5] = [
+    "btree/structure.rs",
+    "cddstree/split.rs",
+    "leaftree/split.rs",
+    "lbtree/split.rs",
+    "nvtree/reshape.rs",
+];
+
+/// Lines flushed, by what for: told by the place in the source that flushed them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Flushes {
+    /// Entries of a leaf shifted to keep it sorted; in a design that logs, with the log and the rest of that
+    /// change (NV-Tree, figure 1d: "Sort LN").
+    pub sort_leaf: u64,
+    /// The rest of operations, or parts of them, that split nothing.
+    pub leaf: u64,
+    /// Splits: new nodes, written whole.
+    pub new_nodes: u64,
+    /// Splits: all else, which is parents, logs and what the old node loses.
+    pub parents: u64,
+}
+
+impl Flushes {
+    /// Adds an operation that flushed from these files, in this order.
+    fn add(&mut self, files: &[&str]) {
+        let is = |file: &str, what: &str| file.ends_with(what);
+        let splits = |file: &str| SPLITS.iter().any(|split| file.ends_with(split));
+        // A change under a log begins with the log's flushes: each is a part by itself.
+        let mut rest = files;
+        while !rest.is_empty() {
+            let begins = |pair: &[&str]| is(pair[0], CHANGE) && is(pair[1], LOG);
+            let end = rest
+                .windows(2)
+                .position(begins)
+                .map_or(rest.len(), |i| i + 1);
+            let (part, after) = rest.split_at(end);
+            let split = part.iter().any(|file| splits(file));
+            let logged = part.iter().any(|file| is(file, LOG));
+            for file in part {
+                *match split {
+                    true if is(file, "btree/structure.rs") => &mut self.new_nodes,
+                    true => &mut self.parents,
+                    false if logged || is(file, SHIFT) => &mut self.sort_leaf,
+                    false => &mut self.leaf,
+                } += 1;
+            }
+            rest = after;
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(self) -> u64 {
+        self.sort_leaf + self.leaf + self.new_nodes + self.parents
+    }
+}
+
 /// Takes down what this thread does on a simulation, until it is dropped.
 pub(crate) struct Recording {
     simulation: Simulation,
     steps: Rc<RefCell<Steps>>,
+    /// Where the operation that goes on has flushed a line, one for each.
+    flushed: Rc<RefCell<Vec<&'static str>>>,
+    flushes: Cell<Flushes>,
     sink_before: Option<Box<dyn Sink>>,
     observer_before: Option<DramObserver>,
 }
 
-struct Recorder(Rc<RefCell<Steps>>);
+struct Recorder {
+    steps: Rc<RefCell<Steps>>,
+    flushed: Rc<RefCell<Vec<&'static str>>>,
+    persistence: Persistence,
+}
 
 impl Sink for Recorder {
     fn event(&mut self, event: &Event) {
-        self.0.borrow_mut().event(&event.kind);
+        if self.persistence == Persistence::None && orders(&event.kind) {
+            return;
+        }
+        if let EventKind::Flush { .. } = event.kind {
+            self.flushed.borrow_mut().push(event.site.file());
+        }
+        self.steps.borrow_mut().event(&event.kind);
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -143,16 +236,23 @@ impl Sink for Recorder {
 }
 
 impl Recording {
-    pub(crate) fn start(simulation: &Simulation) -> Self {
+    pub(crate) fn start(simulation: &Simulation, persistence: Persistence) -> Self {
         let steps = Rc::new(RefCell::new(Steps::default()));
         let into = Rc::clone(&steps);
+        let flushed = Rc::new(RefCell::new(Vec::new()));
         Self {
             simulation: simulation.clone(),
-            sink_before: simulation.set_sink(Some(Box::new(Recorder(Rc::clone(&steps))))),
+            sink_before: simulation.set_sink(Some(Box::new(Recorder {
+                steps: Rc::clone(&steps),
+                flushed: Rc::clone(&flushed),
+                persistence,
+            }))),
             observer_before: Traced::observe(Some(Box::new(move |touch| {
                 into.borrow_mut().dram(touch);
             }))),
             steps,
+            flushed,
+            flushes: Cell::default(),
         }
     }
 
@@ -163,7 +263,17 @@ impl Recording {
         std::mem::swap(into, &mut self.steps.borrow_mut().0);
         let result = operation();
         std::mem::swap(into, &mut self.steps.borrow_mut().0);
+        let mut flushed = self.flushed.borrow_mut();
+        let mut flushes = self.flushes.get();
+        flushes.add(&flushed);
+        self.flushes.set(flushes);
+        flushed.clear();
         result
+    }
+
+    /// What was flushed since the last call, and what for.
+    pub(crate) fn take_flushes(&self) -> Flushes {
+        self.flushes.take()
     }
 }
 
@@ -177,6 +287,32 @@ impl Drop for Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flushes_are_told_apart_by_where_they_come_from() {
+        let [log, change, structure] =
+            ["a/log/mod.rs", "a/btree/change.rs", "a/btree/structure.rs"];
+        let of = |files: &[&str]| {
+            let mut flushes = Flushes::default();
+            flushes.add(files);
+            assert_eq!(flushes.all(), files.len() as u64);
+            let Flushes {
+                sort_leaf,
+                leaf,
+                new_nodes,
+                parents,
+            } = flushes;
+            [sort_leaf, leaf, new_nodes, parents]
+        };
+        assert_eq!(of(&[log, log, change, change]), [4, 0, 0, 0]);
+        // A split, then the insertion that it made room for.
+        let split = [log, log, structure, structure, change, log, change, change];
+        assert_eq!(of(&split), [3, 0, 2, 3]);
+        let [shift, insert] = ["b/cddstree/node.rs", "b/cddstree/insert.rs"];
+        assert_eq!(of(&[shift, shift, insert, "b/pmem/cell.rs"]), [2, 2, 0, 0]);
+        assert_eq!(of(&["b/cddstree/split.rs", shift, insert]), [0, 0, 0, 3]);
+        assert_eq!(of(&[]), [0; 4]);
+    }
 
     #[test]
     fn words_are_gathered_by_line() {

@@ -170,6 +170,10 @@ impl<M: Media> Media for Counting<M> {
         self.inner.interleave();
     }
 
+    fn tiny(&self) -> bool {
+        self.inner.tiny()
+    }
+
     fn planted(&self, fault: &str) -> bool {
         self.inner.planted(fault)
     }

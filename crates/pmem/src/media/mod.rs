@@ -355,6 +355,14 @@ pub trait Media: Send + Sync + Sized + 'static {
     #[inline(always)]
     fn interleave(&self) {}
 
+    /// True where what decides how rare a path is (entries of a volatile node, sizes to grow to) is to be as
+    /// small as can be, so that little work takes all paths. Never on media that are not simulated, where
+    /// it compiles to nothing.
+    #[inline(always)]
+    fn tiny(&self) -> bool {
+        false
+    }
+
     /// True if the fault of that name is to be made here: how tests of the crash-state explorer plant
     /// bugs. Always false on media that are not simulated, where it compiles to nothing.
     #[inline(always)]

@@ -237,7 +237,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     ) -> Self {
         let pool = Arc::clone(root.pool());
         let leaf_bytes = u64::from(options.leaf_bytes);
-        let nodes = NodeShape::new::<K>(leaf_bytes, M::TRACED);
+        let nodes = NodeShape::new::<K>(leaf_bytes, root.pool().pm().tiny());
         let leaves = entries.len() as u64;
         let inner = Box::new(Inner::build(nodes, entries));
         let costs = match options.adaptivity {
@@ -251,7 +251,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             sizing: Sizing {
                 strategy: options.adaptivity,
                 costs,
-                limits: Limits::around(leaf_bytes, M::TRACED),
+                limits: Limits::around(leaf_bytes, root.pool().pm().tiny()),
             },
             totals: Totals::default(),
             counters: Counters::default(),

@@ -179,7 +179,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 return Ok(false);
             };
             // On a simulated medium, whose pools are never full, now and then all the same.
-            let in_place = no_space || (M::TRACED && there.index % 4 == 3);
+            let in_place = no_space || (self.pm().tiny() && there.index % 4 == 3);
             if info.room() >= 1 {
                 self.append(info, &leaf, &[Element::negative(there.key, there.value)]);
             } else if in_place {

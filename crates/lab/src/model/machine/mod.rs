@@ -12,14 +12,14 @@
 //!    What overlaps is what a program or a prefetcher asked for before it was needed: a *prefetch*
 //!    takes a fill buffer and goes on, and a later load of the line waits for the rest. So the
 //!    lines of a leaf that a design prefetches arrive together, and those of one that it walks line by
-//!    line do so one after the other, unless the stream prefetcher sees three ascending lines.
+//!    line do so one after the other, unless the stream prefetcher sees three lines that ascend or descend.
 //! 2. *Fill buffers* bound what is outstanding. When all are taken, loads and prefetches wait for the
 //!    first to be free.
 //! 3. *Stores* wait in the store buffer for their line and take effect in order; the core goes on
 //!    until the buffer is full.
 //! 4. *A flush* takes the line as the stores before have left it, and is outstanding until the device
 //!    has accepted it; a clean line costs the issuing only. As many may be outstanding as there are
-//!    fill buffers. *A fence* waits for stores and flushes.
+//!    fill buffers, or one where flushes are serial. *A fence* waits for stores and flushes.
 //! 5. *Caches.* A level 2 cache holds what its level 1 does; level 3 takes in what level 2 evicts
 //!    and keeps what is read from it. A line that only another core has comes from there. A
 //!    store makes it the only copy. Dirty lines that level 3 evicts go to memory, and no one waits.
@@ -55,6 +55,10 @@ pub(crate) struct Spent {
     pub by_cause: [Time; CAUSES],
     pub flushes: u64,
     pub fences: u64,
+    /// Load instructions, of a word each.
+    pub loads: u64,
+    /// Lines that came from the device or from DRAM.
+    pub misses: u64,
 }
 
 /// A line on its way to a core.
@@ -66,16 +70,35 @@ struct Fill {
     cause: Cause,
 }
 
-/// Lines that ascend one by one.
+/// Lines that ascend, or descend, one by one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     last: u64,
     run: u32,
+    /// Means nothing while there is one line.
+    descends: bool,
+}
+
+impl Stream {
+    /// The stream with one line more, if it is the next one.
+    fn followed_by(self, line: u64) -> Option<Self> {
+        let descends = match self.run {
+            0 => return None,
+            _ if self.last + 1 == line => false,
+            _ if self.last == line + 1 => true,
+            _ => return None,
+        };
+        (self.run == 1 || self.descends == descends).then_some(Self {
+            last: line,
+            run: self.run + 1,
+            descends,
+        })
+    }
 }
 
 /// Streams that the prefetcher follows at a time.
 const STREAMS: usize = 16;
-/// Ascending lines after which it believes in a stream.
+/// Lines after which it believes in a stream.
 const STREAM_TRAINED: u32 = 3;
 /// Lines of a page, which it does not leave.
 const PAGE_LINES: u64 = 64;
@@ -138,6 +161,8 @@ struct Times {
 pub(crate) struct Machine {
     times: Times,
     fill_buffers: usize,
+    /// Flushes that may be outstanding.
+    flush_buffers: usize,
     store_buffer: usize,
     stream_lines: u64,
     flush_keeps_line: bool,
@@ -175,6 +200,11 @@ impl Machine {
                 fence: time(core.fence_ns),
             },
             fill_buffers: core.line_fill_buffers as usize,
+            flush_buffers: if core.serial_flush {
+                1
+            } else {
+                core.line_fill_buffers as usize
+            },
             store_buffer: core.store_buffer as usize,
             stream_lines: core.stream_lines,
             flush_keeps_line: core.flush_keeps_line,
@@ -213,6 +243,15 @@ impl Machine {
         }
         self.dram.restart();
         self.pm.restart();
+    }
+
+    /// Empties the caches, as whoever flushes all of them does: what they hold reaches memory uncharged.
+    pub(crate) fn empty_caches(&mut self) {
+        self.l3.clear();
+        for thread in &mut self.threads {
+            thread.l1.clear();
+            thread.l2.clear();
+        }
     }
 
     /// Does one step of thread `t`.
@@ -255,6 +294,7 @@ impl Machine {
     }
 
     fn load(&mut self, t: usize, line: u64, words: u32) {
+        self.threads[t].spent.loads += u64::from(words);
         self.threads[t].advance(self.times.access * Time::from(words), Cause::Compute);
         let missed = self.threads[t].l1.state(line).is_none();
         let fill = self.request(t, line, true);
@@ -339,6 +379,7 @@ impl Machine {
                 (&mut self.pm, Cause::PmRead)
             };
             let answer = memory.read(line, at);
+            self.threads[t].spent.misses += 1;
             fill = Fill {
                 line,
                 at: answer.at,
@@ -414,7 +455,7 @@ impl Machine {
     /// Sends a line to the device, once one more may be outstanding and the stores before have taken
     /// effect.
     fn write_back(&mut self, t: usize, line: u64) {
-        let most = self.fill_buffers;
+        let most = self.flush_buffers;
         let thread = &mut self.threads[t];
         thread.flushes.retain(|(at, _)| *at > thread.clock);
         if thread.flushes.len() >= most
@@ -432,13 +473,14 @@ impl Machine {
     /// train a stream; once it is believed in, hits on what was fetched ahead keep it going.
     fn follow_streams(&mut self, t: usize, line: u64, missed: bool) {
         let streams = &mut self.threads[t].streams;
-        let known = streams.iter().position(|s| s.run > 0 && s.last + 1 == line);
-        let stream = match known {
-            Some(at) if missed || streams[at].run >= STREAM_TRAINED => Stream {
+        let known = streams.iter().position(|s| s.followed_by(line).is_some());
+        let stream = match known.and_then(|at| streams[at].followed_by(line)) {
+            Some(stream) if missed || stream.run > STREAM_TRAINED => stream,
+            None if missed => Stream {
                 last: line,
-                run: streams[at].run + 1,
+                run: 1,
+                descends: false,
             },
-            None if missed => Stream { last: line, run: 1 },
             _ => return,
         };
         streams.copy_within(known.unwrap_or(0) + 1.., known.unwrap_or(0));
@@ -446,8 +488,16 @@ impl Machine {
         if stream.run < STREAM_TRAINED {
             return;
         }
-        let end = (line / PAGE_LINES + 1) * PAGE_LINES;
-        for ahead in (line + 1..end).take(self.stream_lines as usize) {
+        let page = line / PAGE_LINES * PAGE_LINES;
+        for distance in 1..=self.stream_lines {
+            let ahead = if stream.descends {
+                line.checked_sub(distance)
+            } else {
+                Some(line + distance)
+            };
+            let Some(ahead) = ahead.filter(|line| (page..page + PAGE_LINES).contains(line)) else {
+                return;
+            };
             let thread = &mut self.threads[t];
             let clock = thread.clock;
             thread.fills.retain(|fill| fill.at > clock);

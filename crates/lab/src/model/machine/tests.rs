@@ -78,7 +78,7 @@ fn fill_buffers_bound_what_is_outstanding() {
 }
 
 #[test]
-fn the_stream_prefetcher_runs_ahead_of_ascending_lines_only() {
+fn the_stream_prefetcher_runs_ahead_of_ascending_and_descending_lines() {
     let time = |ahead: u64, step: u64| {
         let mut machine = machine("optane", 1, |core| core.stream_lines = ahead);
         let lines = (0..64).map(|i| load(i * step % 64));
@@ -87,8 +87,27 @@ fn the_stream_prefetcher_runs_ahead_of_ascending_lines_only() {
     let (off, on) = (time(0, 1), time(8, 1));
     assert!(on.0 * 2 < off.0, "{on:?} {off:?}");
     assert_eq!((off.1, on.1), (64, 64), "and stays in the page");
-    // Every other line, or descending: no stream.
-    assert_eq!(time(0, 61), time(8, 61));
+    let (off, on) = (time(0, 63), time(8, 63));
+    assert!(on.0 * 2 < off.0, "{on:?} {off:?}");
+    assert_eq!((off.1, on.1), (64, 64), "0, then 63 down to 1");
+    // Neither every other line nor every third one downwards is a stream.
+    for step in [2, 61] {
+        assert_eq!(time(0, step), time(8, step));
+    }
+}
+
+#[test]
+fn serial_flushes_wait_for_each_other() {
+    let flushes = |serial| {
+        let mut machine = machine("optane", 1, |core| core.serial_flush = serial);
+        cost(&mut machine, (0..8).map(store));
+        cost(&mut machine, [Step::Fence]);
+        let flushes = (0..8).map(|line| Step::Flush { line });
+        cost(&mut machine, flushes.chain([Step::Fence]))
+    };
+    let (serial, not) = (flushes(true), flushes(false));
+    assert!((61..61 + 40).contains(&not), "{not}");
+    assert!((8 * 61..8 * 61 + 40).contains(&serial), "{serial}");
 }
 
 #[test]

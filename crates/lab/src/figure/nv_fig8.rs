@@ -1,0 +1,351 @@
+//! Workload adaptivity: updates of a hot zone over time, by strategy; insertions and updates by locality;
+//! and a hot zone that moves (NV-Tree, figure 8).
+//!
+//! Locality is the share of the keys, next to each other, that operations choose from. The trees of a panel
+//! stand side by side and take turns.
+
+use super::tree::{Design, NVTREE, scratch, sorted_keys};
+use super::trial::{SEED, slice_of, with_each};
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
+use crate::limits::median;
+use crate::model::{Executes, Op};
+use crate::workload::Random;
+use bristlecone_trees::Fill;
+use bristlecone_trees::nvtree::Adaptivity;
+use std::collections::HashSet;
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "nv-fig8",
+    title: "workload adaptivity: over time, by locality, and with a hot zone that moves",
+    paper: papers::NV,
+    place: "section 6.4, figure 8",
+    on: &[On::Host],
+    run,
+};
+
+const fn strategy(name: &'static str, strategy: Adaptivity) -> Design {
+    Design {
+        name,
+        strategy: Some(strategy),
+        ..NVTREE
+    }
+}
+
+const PLAIN: Design = strategy("NV-Tree'", Adaptivity::Off);
+const BALANCED: Design = strategy("balanced", Adaptivity::Balanced);
+const STRATEGIES: [Design; 4] = [
+    PLAIN,
+    strategy("conservative", Adaptivity::Conservative),
+    strategy("aggressive", Adaptivity::Aggressive),
+    BALANCED,
+];
+const CONSERVATIVE: usize = 1;
+const AGGRESSIVE: usize = 2;
+const EVEN: usize = 3;
+/// Points in time.
+const WINDOWS: usize = 10;
+/// Slices that a window is done in.
+const SLICES: usize = 10;
+/// By locality: `NV-Tree'` and NV-Tree, with nodes of 1 KB and of 4 KB.
+const PAIRS: [Design; 4] = [
+    Design {
+        name: "NV-Tree' 1 KB",
+        ..PLAIN.sized(1024)
+    },
+    Design {
+        name: "NV-Tree 1 KB",
+        ..BALANCED.sized(1024)
+    },
+    Design {
+        name: "NV-Tree' 4 KB",
+        ..PLAIN.sized(4096)
+    },
+    Design {
+        name: "NV-Tree 4 KB",
+        ..BALANCED.sized(4096)
+    },
+];
+/// Percent of the keys.
+const LOCALITIES: [f64; 5] = [100.0, 10.0, 5.0, 1.0, 0.5];
+/// Windows by locality, of which the last counts: the others warm up.
+const WARMING: usize = 3;
+
+/// Trees side by side, and the time that they have come to.
+struct Field {
+    subjects: Vec<Box<dyn Executes>>,
+    turn: usize,
+}
+
+impl Field {
+    fn new(designs: &[Design], sorted: &[u64]) -> Result<Self, FigureError> {
+        // The trees keep their pools open; the files can go.
+        let dir = scratch()?;
+        let load = |(n, design): (usize, &Design)| {
+            design.load(&dir.path().join(n.to_string()), sorted, Fill::USUAL)
+        };
+        let subjects = designs.iter().enumerate().map(load);
+        Ok(Self {
+            subjects: subjects.collect::<Result<_, _>>()?,
+            turn: 0,
+        })
+    }
+
+    /// Does `ops` in slices; the median of nanoseconds an operation over them, and all slices, by tree.
+    fn window(&mut self, ops: &[Op]) -> Result<Vec<Vec<f64>>, FigureError> {
+        let mut samples = vec![Vec::new(); self.subjects.len()];
+        for slice in ops.chunks(ops.len().div_ceil(SLICES).max(1)) {
+            let ns = slice_of(&self.subjects, self.turn, slice)?;
+            samples
+                .iter_mut()
+                .zip(ns)
+                .for_each(|(all, ns)| all.push(ns));
+            self.turn += 1;
+        }
+        Ok(samples)
+    }
+}
+
+/// Million operations a second, from nanoseconds an operation by slice.
+fn mops(samples: &[f64]) -> f64 {
+    1e3 * samples.len() as f64 / samples.iter().sum::<f64>()
+}
+
+/// How many times faster one tree was than another that took turns with it.
+fn faster(this: &[f64], than: &[f64]) -> f64 {
+    median(
+        this.iter()
+            .zip(than)
+            .map(|(this, than)| than / this)
+            .collect(),
+    )
+}
+
+/// Updates of `count` random keys of `zone`.
+fn updates(zone: &[u64], count: u64, random: &mut Random) -> Vec<Op> {
+    (0..count)
+        .map(|value| Op::Update {
+            key: zone[random.below(zone.len() as u64) as usize],
+            value,
+        })
+        .collect()
+}
+
+/// Insertions of `count` new keys between the first and the last of `zone`.
+fn insertions(zone: &[u64], count: u64, random: &mut Random, used: &mut HashSet<u64>) -> Vec<Op> {
+    let (first, last) = (zone[0], zone[zone.len() - 1]);
+    let mut ops = Vec::new();
+    while (ops.len() as u64) < count {
+        let key = first + random.below(last - first);
+        if zone.binary_search(&key).is_err() && used.insert(key) {
+            ops.push(Op::Insert { key });
+        }
+    }
+    ops
+}
+
+/// The `percent` largest keys.
+fn largest(sorted: &[u64], percent: f64) -> &[u64] {
+    let count = (sorted.len() as f64 * percent / 100.0).ceil().max(2.0) as usize;
+    &sorted[sorted.len() - count..]
+}
+
+fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
+    let keys = setting.scale.amount(400_000, 1_000_000).max(1_000);
+    let window = setting.scale.amount(40_000, 400_000);
+    let sorted = sorted_keys(SEED, keys);
+    let total = (2 * WINDOWS + 2 * LOCALITIES.len() * WARMING) as u64;
+    let mut done = 0;
+    let mut step = |setting: &mut Setting<'_>, doing: &str| {
+        done += 1;
+        setting.step(doing, done, total);
+    };
+    let mut random = Random::new(SEED);
+    let mut findings = Findings::default();
+
+    // 8a and 8d: the zone, and where it goes after half of the time.
+    let half = (sorted.len() as f64 * 0.005).ceil().max(2.0) as usize;
+    let shown = [
+        (
+            "(a) updates of 5 % over time",
+            largest(&sorted, 5.0),
+            largest(&sorted, 5.0),
+        ),
+        (
+            "(d) a zone of 0.5 % that moves",
+            largest(&sorted, 0.5),
+            &sorted[..half],
+        ),
+    ];
+    let designs = STRATEGIES.map(|design| design.sized(1024));
+    for (number, (title, before, after)) in shown.into_iter().enumerate() {
+        let mut field = Field::new(&designs, &sorted)?;
+        let mut times: Vec<Vec<Vec<f64>>> = Vec::new();
+        for time in 0..WINDOWS {
+            let zone = if time < WINDOWS / 2 { before } else { after };
+            times.push(field.window(&updates(zone, window, &mut random))?);
+            step(setting, "updating");
+        }
+        let places = (1..=WINDOWS).map(|time| time as f64);
+        let panel = Panel::lines(title, "time", "10^6 updates/s", places);
+        let curve = |tree: usize| times.iter().map(|samples| mops(&samples[tree])).collect();
+        findings.panels.push(with_each(panel, &designs, curve));
+        let over =
+            |time: usize, this: usize, that: usize| faster(&times[time][this], &times[time][that]);
+        findings.claims.extend(match number {
+            0 => over_time(over),
+            _ => moving(over, |time, tree| mops(&times[time][tree])),
+        });
+    }
+
+    // 8b and 8c.
+    for (title, y, insert) in [
+        ("(b) insertion", "10^6 insertions/s", true),
+        ("(c) update", "10^6 updates/s", false),
+    ] {
+        let mut by_locality: Vec<Vec<Vec<f64>>> = Vec::new();
+        for percent in LOCALITIES {
+            let zone = largest(&sorted, percent);
+            let mut field = Field::new(&PAIRS, &sorted)?;
+            let mut used = HashSet::new();
+            let mut last = Vec::new();
+            for _ in 0..WARMING {
+                let ops = if insert {
+                    insertions(zone, window, &mut random, &mut used)
+                } else {
+                    updates(zone, window, &mut random)
+                };
+                last = field.window(&ops)?;
+                step(setting, title);
+            }
+            by_locality.push(last);
+        }
+        let panel = Panel::bars(
+            title,
+            "percent of the keys",
+            y,
+            ["100", "10", "5", "1", "0.5"],
+        );
+        let curve = |tree: usize| by_locality.iter().map(|all| mops(&all[tree])).collect();
+        findings.panels.push(with_each(panel, &PAIRS, curve));
+        let over = |place: usize, pair: usize| {
+            let all = &by_locality[place];
+            faster(&all[2 * pair + 1], &all[2 * pair])
+        };
+        let best = (0..LOCALITIES.len())
+            .map(|place| over(place, 0))
+            .fold(0.0, f64::max);
+        findings.claims.extend(if insert {
+            vec![Claim::new(
+                "insertion, 1 KB: NV-Tree over NV-Tree', at the locality where it is most",
+                3.05,
+                best,
+                Expect::AtLeast {
+                    bound: 3.05,
+                    slack: 0.2,
+                },
+            )]
+        } else {
+            let drop = |tree: usize| {
+                let curve: Vec<f64> = curve(tree);
+                1.0 - curve[LOCALITIES.len() - 1] / curve[0]
+            };
+            by_updates(over(LOCALITIES.len() - 1, 0), over(0, 0), drop)
+        });
+    }
+    findings.notes = vec![format!(
+        "trees of {keys} random keys of 8 bytes with 8-byte values, loaded to 70 %, 1 thread; a point in time \
+         is {window} operations; (b), (c): the last of {WARMING} times as many; pools in shared memory"
+    )];
+    Ok(findings)
+}
+
+fn over_time(over: impl Fn(usize, usize, usize) -> f64) -> Vec<Claim> {
+    let last = WINDOWS - 1;
+    let every = [CONSERVATIVE, AGGRESSIVE, EVEN].map(|tree| over(last, tree, 0));
+    let early = |tree| over(2, tree, CONSERVATIVE);
+    vec![
+        Claim::new(
+            "updates of 5 %, at the end: the least of the strategies over NV-Tree'",
+            "every strategy can help improve the performance over time",
+            every.into_iter().fold(f64::INFINITY, f64::min),
+            Expect::at_least(1.0),
+        ),
+        Claim::new(
+            "updates of 5 %, at time 3: the lesser of balanced and aggressive over conservative",
+            "balanced and aggressive do that much faster than conservative",
+            early(EVEN).min(early(AGGRESSIVE)),
+            Expect::at_least(1.0),
+        ),
+    ]
+}
+
+fn moving(
+    over: impl Fn(usize, usize, usize) -> f64,
+    mops: impl Fn(usize, usize) -> f64,
+) -> Vec<Claim> {
+    let (last, moved) = (WINDOWS - 1, WINDOWS / 2);
+    vec![
+        Claim::new(
+            "a zone that moves, balanced: throughput when it has moved over that before",
+            "drops immediately",
+            mops(moved, EVEN) / mops(moved - 1, EVEN),
+            Expect::at_most(1.0),
+        ),
+        Claim::new(
+            "a zone that moves, balanced: throughput at the end over that when it has moved",
+            "starts to be improved",
+            mops(last, EVEN) / mops(moved, EVEN),
+            Expect::at_least(1.0),
+        ),
+        Claim::new(
+            "a zone that moves, at the end: balanced over NV-Tree'",
+            "improved again under all strategies",
+            over(last, EVEN, 0),
+            Expect::at_least(1.0),
+        ),
+        Claim::new(
+            "a zone that moves, just after: aggressive over balanced",
+            "aggressive is much better right after the shift",
+            over(moved + 1, AGGRESSIVE, EVEN),
+            Expect::at_least(1.0),
+        ),
+    ]
+}
+
+fn by_updates(most: f64, uniform: f64, drop: impl Fn(usize) -> f64) -> Vec<Claim> {
+    let mut claims = vec![
+        Claim::new(
+            "update of 0.5 %, 1 KB: NV-Tree over NV-Tree'",
+            3.2,
+            most,
+            Expect::AtLeast {
+                bound: 3.2,
+                slack: 0.2,
+            },
+        ),
+        Claim::new(
+            "update of all keys, 1 KB: NV-Tree over NV-Tree'",
+            "adaptivity costs nothing where it does not help",
+            uniform,
+            Expect::AtLeast {
+                bound: 1.0,
+                slack: 0.05,
+            },
+        ),
+    ];
+    for (tree, paper) in [(0, 0.92), (1, 0.70), (2, 0.31), (3, 0.27)] {
+        claims.push(Claim::new(
+            format!(
+                "update, {}: share of the throughput lost from 100 % to 0.5 %",
+                PAIRS[tree].name
+            ),
+            paper,
+            drop(tree),
+            Expect::AtMost {
+                bound: paper,
+                slack: 0.1,
+            },
+        ));
+    }
+    claims
+}
