@@ -203,7 +203,7 @@ fn mutants_report_every_field() {
     assert_eq!(report["model"], "x86-tso");
     let (sites, killed) = (report["sites"].as_u64(), report["killed"].as_u64());
     assert!(sites > Some(3) && killed >= sites, "{report}");
-    for list in ["survivors", "undecided", "waste"] {
+    for list in ["survivors", "unneeded", "undecided", "waste"] {
         assert_eq!(report[list].as_array().map(Vec::len), Some(0), "{report}");
     }
     assert!(
@@ -211,6 +211,35 @@ fn mutants_report_every_field() {
         "{}",
         ran.stderr
     );
+}
+
+#[test]
+fn what_is_undecided_is_no_success() {
+    let b = Bench::new();
+    let args = "--index reference-array --mutants --ops 16 --budget 0.000001 --json";
+    let args: Vec<&str> = args.split(' ').collect();
+    let ran = crash(&b, &args).ends(1, &["undecided", "--budget"]);
+    let report = ran.json();
+    let undecided = report["undecided"].as_array().map(Vec::len);
+    assert!(undecided > Some(0), "{report}");
+}
+
+#[test]
+fn where_flushes_are_nothing_they_are_no_mutants() {
+    let b = Bench::new();
+    let args = "--index reference-array --model eadr --mutants --ops 16 --json";
+    let args: Vec<&str> = args.split(' ').collect();
+    let ran = crash(&b, &args).ok();
+    let report = ran.json();
+    assert!(report["without_effect"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["orderings"], 0, "{report}");
+    assert!(report["killed"].as_u64() > Some(0), "{report}");
+    assert_eq!(
+        report["survivors"].as_array().map(Vec::len),
+        Some(0),
+        "{report}"
+    );
+    assert!(!ran.stderr.contains("(flush)"), "{}", ran.stderr);
 }
 
 #[test]

@@ -89,6 +89,7 @@ pub fn run(
                 workers: campaign.workers,
                 deadline,
                 mutation: mutation.clone(),
+                workload: Some(id.clone()),
                 ..Options::new(campaign.model)
             };
             let recording = match record(subject, &id.generate(subject), &mutation) {
@@ -155,6 +156,10 @@ fn shrink(
             ..id.clone()
         };
         let recording = record(subject, &smaller.generate(subject), &options.mutation).ok()?;
+        let options = Options {
+            workload: Some(smaller),
+            ..options.clone()
+        };
         let found = explore(subject, &recording, &options, &|_| {}).found;
         let kind = violation.fault.kind;
         found.into_iter().find(|found| found.fault.kind == kind)
@@ -214,6 +219,7 @@ pub fn replay_token(token: &Token) -> Result<Option<Finding>, String> {
         .map_err(|fault| format!("the workload fails without any crash: {fault}"))?;
     let options = Options {
         mutation: token.mutation.clone(),
+        workload: Some(token.workload.clone()),
         ..Options::new(token.model)
     };
     let nested = token.nested.as_ref();
@@ -230,61 +236,64 @@ impl Finding {
     /// What happened, for a person.
     #[must_use]
     pub fn explain(&self) -> String {
-        let v = &self.violation;
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}", v.fault);
-        let action = match v.action {
-            Action::Create => "the creation".to_string(),
-            Action::Op(op) => format!("{op:?}"),
-        };
-        let when = if v.point.completed {
-            "right after"
-        } else {
-            "during"
-        };
+        let text = explanation(&self.violation, &self.ops);
+        format!(
+            "{text}  replay: bristlecone crash --replay '{}'",
+            self.token
+        )
+    }
+}
+
+/// What happened, but for how to replay it; ends with a line's end.
+pub(crate) fn explanation(v: &Violation, ops: &[Op]) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{}", v.fault);
+    let action = match v.action {
+        Action::Create => "the creation".to_string(),
+        Action::Op(op) => format!("{op:?}"),
+    };
+    let when = if v.point.completed {
+        "right after"
+    } else {
+        "during"
+    };
+    let _ = writeln!(
+        text,
+        "  crash {when} {action} (step {}), after event {} at {}",
+        v.step, v.point.events, v.last_site
+    );
+    if let Some(nested) = &v.nested {
         let _ = writeln!(
             text,
-            "  crash {when} {action} (step {}), after event {} at {}",
-            v.step, v.point.events, v.last_site
+            "  and again in the recovery from it or the operation after that, after event {}",
+            nested.events
         );
-        if let Some(nested) = &v.nested {
-            let _ = writeln!(
-                text,
-                "  and again in the recovery from it or the operation after that, after event {}",
-                nested.events
-            );
-        }
-        let _ = writeln!(text, "  operations:");
-        for (i, op) in self.ops.iter().enumerate() {
-            let _ = writeln!(text, "    {:>3}  {op:?}", i + 1);
-        }
-        if v.lost.is_empty() {
-            let which = if v.nested.is_some() {
-                "the first crash lost no"
-            } else {
-                "the crash lost no"
-            };
-            let _ = writeln!(text, "  {which} store that recovery read");
-        } else {
-            let _ = writeln!(text, "  stores that the crash lost:");
-        }
-        for lost in &v.lost {
-            let _ = writeln!(
-                text,
-                "    line {:#x}, word {:#x} = {:#x}, stored at {} (thread {})",
-                lost.at / 64 * 64,
-                lost.at,
-                lost.value,
-                lost.site,
-                lost.thread
-            );
-        }
-        let _ = write!(
-            text,
-            "  replay: bristlecone crash --replay '{}'",
-            self.token
-        );
-        text
     }
+    let _ = writeln!(text, "  operations:");
+    for (i, op) in ops.iter().enumerate() {
+        let _ = writeln!(text, "    {:>3}  {op:?}", i + 1);
+    }
+    if v.lost.is_empty() {
+        let which = if v.nested.is_some() {
+            "the first crash lost no"
+        } else {
+            "the crash lost no"
+        };
+        let _ = writeln!(text, "  {which} store that recovery read");
+    } else {
+        let _ = writeln!(text, "  stores that the crash lost:");
+    }
+    for lost in &v.lost {
+        let _ = writeln!(
+            text,
+            "    line {:#x}, word {:#x} = {:#x}, stored at {} (thread {})",
+            lost.at / 64 * 64,
+            lost.at,
+            lost.value,
+            lost.site,
+            lost.thread
+        );
+    }
+    text
 }

@@ -24,6 +24,8 @@ use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, power_off, progres
 use crate::quiet::{self, Caught};
 use crate::record::{Action, Mutation, Recording, Step, make_dirty};
 use crate::subject::{Fault, FaultKind, Opened, Subject};
+use crate::token::WorkloadId;
+use crate::watchdog::{Doing, PATIENCE, Watch};
 use bristlecone_pmem::media::sim::{
     Decision, Event, EventKind, Mark, Model, Pending, PendingStore, Simulation, Site, Strategy,
 };
@@ -61,6 +63,12 @@ pub struct Options {
     pub stop_at_first: bool,
     /// What was mutated in the recording and is in recovery too.
     pub mutation: Mutation,
+    /// Of the explored steps, only these (by number).
+    pub only: Option<Vec<bool>>,
+    /// Which workload was recorded, for tokens.
+    pub workload: Option<WorkloadId>,
+    /// Seconds after which an image that does not end ends the process.
+    pub patience: u32,
 }
 
 impl Options {
@@ -79,6 +87,9 @@ impl Options {
             deadline: None,
             stop_at_first: false,
             mutation: Mutation::default(),
+            only: None,
+            workload: None,
+            patience: PATIENCE,
         }
     }
 }
@@ -153,6 +164,8 @@ pub struct Totals {
     pub nested_exhaustive_points: u64,
     /// Flushes and fences of the recoveries whose own crashes were explored.
     pub recovery_sites: BTreeSet<Site>,
+    /// How often recovery would have done what was switched off.
+    pub skipped: u64,
     /// Points by number, and what was visited there.
     points: Vec<(u64, Visited)>,
 }
@@ -201,6 +214,7 @@ impl Totals {
         self.nested_points += other.nested_points;
         self.nested_exhaustive_points += other.nested_exhaustive_points;
         self.recovery_sites.extend(other.recovery_sites);
+        self.skipped += other.skipped;
         self.points.extend(other.points);
     }
 
@@ -249,9 +263,13 @@ pub fn explore(
     let workers = options.workers.max(1);
     let turn = AtomicU64::new(0);
     let work = |_: usize| {
-        let mut worker = Worker::new(subject, recording, options, &stop, seen);
-        worker.run(&turn);
-        worker.totals
+        let watch = Watch::default();
+        watch.over(subject, recording, options, || {
+            let mut worker = Worker::new(subject, recording, options, &stop, seen, &watch);
+            worker.run(&turn);
+            worker.totals.skipped = worker.sim.skipped();
+            worker.totals
+        })
     };
     if workers == 1 {
         return work(0).settle();
@@ -282,13 +300,16 @@ pub fn replay(
     nested: Option<&Point>,
 ) -> Result<Option<Violation>, String> {
     let stop = AtomicBool::new(false);
-    let mut worker = Worker::new(subject, recording, options, &stop, &|_| {});
-    worker.replay(point, nested)?;
-    Ok(worker.totals.found.pop())
+    let watch = Watch::default();
+    watch.over(subject, recording, options, || {
+        let mut worker = Worker::new(subject, recording, options, &stop, &|_| {}, &watch);
+        worker.replay(point, nested)?;
+        Ok(worker.totals.found.pop())
+    })
 }
 
 /// The stores of `pending` that these decisions lost.
-fn lost(decisions: &[Decision], pending: &Pending) -> Vec<Lost> {
+pub(crate) fn lost(decisions: &[Decision], pending: &Pending) -> Vec<Lost> {
     let stores: Vec<&PendingStore> = pending.domains().flatten().collect();
     let mut lost = Vec::new();
     for decision in decisions {
@@ -320,6 +341,7 @@ struct Worker<'a> {
     options: &'a Options,
     stop: &'a AtomicBool,
     seen: &'a (dyn Fn(u64) + Sync),
+    watch: &'a Watch,
     sim: Simulation,
     totals: Totals,
     observed: Vec<(u64, u64)>,
@@ -365,6 +387,7 @@ impl<'a> Worker<'a> {
         options: &'a Options,
         stop: &'a AtomicBool,
         seen: &'a (dyn Fn(u64) + Sync),
+        watch: &'a Watch,
     ) -> Self {
         let sim = Simulation::new(subject.capacity());
         options.mutation.install(&sim);
@@ -377,6 +400,7 @@ impl<'a> Worker<'a> {
             options,
             stop,
             seen,
+            watch,
             sim,
             totals: Totals::default(),
             observed: Vec::new(),
@@ -411,8 +435,19 @@ impl<'a> Worker<'a> {
         let recording = self.recording;
         let mut pending = Pending::new(self.options.model, self.subject.unit());
         let mut point = 0;
+        let explores = |number: usize| {
+            let only = self.options.only.as_ref();
+            (recording.explored..recording.steps.len()).contains(&number)
+                && only.is_none_or(|only| only.get(number) == Some(&true))
+        };
+        let end = (0..recording.steps.len())
+            .rposition(explores)
+            .map_or(0, |last| last + 1);
         for (number, step) in recording.steps.iter().enumerate() {
-            let explored = number >= recording.explored;
+            if number >= end {
+                break;
+            }
+            let explored = explores(number);
             if explored && number == 0 && self.takes(turn, &mut point) {
                 self.visit_point(point, &Crash::at(number, step, 0, false, &pending), None);
             }
@@ -437,7 +472,7 @@ impl<'a> Worker<'a> {
                 }
             }
             // What the explored part begins with is what the step before it left.
-            let explored = number + 1 >= recording.explored;
+            let explored = explored || explores(number + 1);
             if explored && (step.end > step.begin || !pending.is_empty()) {
                 if self.takes(turn, &mut point) {
                     self.visit_point(
@@ -486,9 +521,21 @@ impl<'a> Worker<'a> {
         over
     }
 
+    /// Tells the watchdog which crash point is tried.
+    fn tries(&self, crash: &Crash<'_>) {
+        self.watch.begins(Doing {
+            step: crash.step,
+            events: crash.events,
+            completed: crash.completed,
+            decided: self.sim.decided(),
+            nested: None,
+        });
+    }
+
     /// Visits the images of one crash point; true if all.
     fn visit(&mut self, crash: &Crash<'_>, newest: Option<u32>) -> bool {
         let sim = self.sim.clone();
+        self.tries(crash);
         sim.note_changes(true);
         let start = sim.mark();
         let from = sim.expose(crash.pending, newest);
@@ -573,6 +620,7 @@ impl<'a> Worker<'a> {
 
     /// Recovers what is in memory and asks the oracles.
     fn check(&mut self, expected: &Expected<'_>, thorough: bool) -> Result<(), Fault> {
+        self.watch.beat();
         let (subject, sim) = (self.subject, self.sim.clone());
         let mut observed = std::mem::take(&mut self.observed);
         sim.set_frozen(false);
@@ -665,6 +713,7 @@ impl<'a> Worker<'a> {
                 ));
             }
             let crash = Crash::at(number, step, point.events, point.completed, &pending);
+            self.tries(&crash);
             sim.note_changes(true);
             let start = sim.mark();
             let from = sim.expose(&pending, None);
@@ -691,6 +740,8 @@ impl<'a> Worker<'a> {
                     Self::advance(&sim, &mut pending, event);
                 }
                 let expected = rerun.expected(crash.expected, inner.events, inner.completed);
+                let first = point.decisions.len();
+                (self.watch).nested(Some((inner.events, inner.completed, first)));
                 let again = sim.expose(&pending, None);
                 if !sim.impose(&inner.decisions) {
                     return Err(format!(

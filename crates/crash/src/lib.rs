@@ -14,6 +14,7 @@
 //! | [`concurrent`] | threads under a deterministic scheduler, and crashes of them |
 //! | [`history`] | durable linearizability of what they did |
 //! | [`oracle`] | what must hold of whatever recovery made of an image |
+//! | [`watchdog`] | an end to what does not end by itself |
 
 pub mod campaign;
 pub mod concurrent;
@@ -27,4 +28,5 @@ pub mod rng;
 pub mod subject;
 pub mod subjects;
 pub mod token;
+pub mod watchdog;
 pub mod workload;

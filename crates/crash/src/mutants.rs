@@ -12,21 +12,25 @@
 //! instruction. Waste that needs no crash to be seen is counted too: flushes of clean lines, fences with
 //! nothing to wait for.
 
+mod orderings;
+
 use crate::concurrent::{self, ConcurrentOptions};
 use crate::explore::{Options, Totals, Violation, explore};
 use crate::record::{Mutation, Recording, record};
 use crate::subject::{Fault, Subject};
 use crate::workload::{Kind, Workload};
-use bristlecone_pmem::media::sim::{Event, EventKind, Model, Site, SiteKind, line_of};
+use bristlecone_pmem::media::sim::{Event, Model, Site, SiteKind};
 use bristlecone_pmem::sync::lock;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::panic::Location;
+use orderings::{orderings_of, reordered, waste_of};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Further seeds that a mutant is tried on which the given ones do not notice.
 const MORE_SEEDS: usize = 40;
+/// Steps of a workload that an instruction is first missed in.
+const NEAR: usize = 6;
 /// Images of each workload whose recoveries are searched for sites of their own.
 const SURVEYED: u64 = 5_000;
 /// Schedules of threads that a mutant is tried with which nothing else notices.
@@ -48,8 +52,8 @@ pub struct MutantOptions {
     pub seeds: Vec<u64>,
     /// Threads.
     pub workers: usize,
-    /// Images after which a site that nothing has noticed the loss of counts as not needed; an ordering
-    /// after a quarter. What comes of a mutant does not depend on the machine's speed.
+    /// Images after which a site that nothing has noticed the loss of counts as not needed; an ordering,
+    /// and any site under `eadr`, after a quarter. What comes of a mutant does not depend on the machine's speed.
     pub patience: u64,
     /// Time after which a mutant that still has images to try is given up as undecided.
     pub limit: Duration,
@@ -117,6 +121,10 @@ pub struct MutantReport {
     /// Orderings that nothing depends on: the fence between is there for something else (for other
     /// threads, or so that the operation may return).
     pub independent: Vec<Mutant>,
+    /// Fences that nothing needs where what was stored is durable in order (`eadr`).
+    pub unneeded: Vec<Mutant>,
+    /// Instruction sites that do nothing under the model, and are not mutated.
+    pub without_effect: usize,
     /// Sites that did nothing every time they were executed.
     pub waste: Vec<Waste>,
     /// Sites that did nothing some of the time.
@@ -127,10 +135,6 @@ pub struct MutantReport {
     pub images: u64,
     /// The most that one mutant took which was noticed.
     pub hardest: u64,
-}
-
-fn place(at: &'static Location<'static>) -> Place {
-    (at.file(), at.line(), at.column())
 }
 
 /// Does `work` on all of `todo`, on several threads.
@@ -148,11 +152,28 @@ fn parallel<T: Sync>(todo: &[T], workers: usize, work: impl Fn(&T) + Sync) {
     });
 }
 
-/// A recorded workload and the sites in it.
+/// A recorded workload, and what there is to mutate in it.
 struct Recorded {
     workload: Workload,
     recording: Recording,
+    at_work: AtWork,
+    /// Sites that a survey saw in recoveries from it.
+    recovers: BTreeSet<Site>,
+}
+
+/// What can be mutated in a trace.
+struct AtWork {
     sites: BTreeSet<Site>,
+    orderings: BTreeSet<Mutant>,
+}
+
+impl AtWork {
+    fn has(&self, mutant: Mutant) -> bool {
+        match mutant {
+            Mutant::Off(site) => self.sites.contains(&site),
+            ordering => self.orderings.contains(&ordering),
+        }
+    }
 }
 
 impl Recorded {
@@ -164,22 +185,112 @@ impl Recorded {
     ) -> Result<Self, Fault> {
         let workload = Workload::generate(kind, options.ops, seed, subject);
         let recording = record(subject, &workload, &Mutation::default())?;
-        Ok(Self {
+        let at_work = AtWork {
             sites: sites_of(&recording.events),
+            orderings: orderings_of(&recording),
+        };
+        Ok(Self {
             workload,
             recording,
+            at_work,
+            recovers: BTreeSet::new(),
         })
+    }
+
+    /// Some of the explored steps that an instruction is in; `None` if it is in none.
+    fn some_steps_with(&self, site: Site) -> Option<Vec<bool>> {
+        let Recording {
+            steps,
+            events,
+            explored,
+            ..
+        } = &self.recording;
+        let with: Vec<usize> = (*explored..steps.len())
+            .filter(|i| sites_of(&events[steps[*i].begin..steps[*i].end]).contains(&site))
+            .collect();
+        let mut chosen = vec![false; steps.len()];
+        for i in with.iter().step_by(with.len().div_ceil(NEAR).max(1)) {
+            chosen[*i] = true;
+        }
+        (!with.is_empty()).then_some(chosen)
     }
 }
 
-fn record_all(subject: &dyn Subject, options: &MutantOptions) -> Result<Vec<Recorded>, Fault> {
-    let mut recorded = Vec::new();
-    for seed in &options.seeds {
-        for kind in &options.kinds {
-            recorded.push(Recorded::new(subject, *kind, options, *seed)?);
+/// A subject and the workloads that its mutants are tried on.
+struct Tried<'a> {
+    subject: &'a dyn Subject,
+    options: &'a MutantOptions,
+    recorded: Vec<Recorded>,
+    /// What is at work in further workloads, by seed and kind; found out when it is first asked for.
+    further: Vec<OnceLock<Option<AtWork>>>,
+}
+
+impl<'a> Tried<'a> {
+    fn new(subject: &'a dyn Subject, options: &'a MutantOptions) -> Result<Self, Fault> {
+        let mut recorded = Vec::new();
+        for seed in &options.seeds {
+            for kind in &options.kinds {
+                recorded.push(Recorded::new(subject, *kind, options, *seed)?);
+            }
+        }
+        let further = MORE_SEEDS * options.kinds.len();
+        Ok(Self {
+            subject,
+            options,
+            recorded,
+            further: std::iter::repeat_with(OnceLock::new)
+                .take(further)
+                .collect(),
+        })
+    }
+
+    /// True if the operations of a workload, not only its recoveries, reach an instruction.
+    fn operates(&self, site: Site) -> bool {
+        let mut recorded = self.recorded.iter();
+        recorded.any(|r| r.at_work.sites.contains(&site))
+    }
+
+    /// Recovery has sites of its own, some of which only certain images reach: looks for them.
+    fn survey(&mut self) -> Result<Totals, Fault> {
+        let found: Vec<Mutex<Totals>> = self.recorded.iter().map(|_| Mutex::default()).collect();
+        let todo: Vec<(&Recorded, &Mutex<Totals>)> = self.recorded.iter().zip(&found).collect();
+        parallel(&todo, self.options.workers, |(r, found)| {
+            let quick = Options {
+                survey: true,
+                bound: 24,
+                samples: 0,
+                thorough_every: 2,
+                most: SURVEYED,
+                stop_at_first: true,
+                ..Options::new(self.options.model)
+            };
+            *lock(found) = explore(self.subject, &r.recording, &quick, &|_| {});
+        });
+        let mut all = Totals::default();
+        for (r, found) in self.recorded.iter_mut().zip(found) {
+            let totals = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+            r.recovers.clone_from(&totals.recovery_sites);
+            all.add(totals);
+        }
+        match all.found.pop() {
+            Some(violation) => Err(violation.fault),
+            None => Ok(all),
         }
     }
-    Ok(recorded)
+
+    /// The workloads of further seeds that a mutant is at work in.
+    fn further(&self, mutant: Mutant) -> impl Iterator<Item = Recorded> {
+        let kinds = &self.options.kinds;
+        let first = self.options.seeds.iter().max().map_or(0, |seed| seed + 1);
+        (first..)
+            .flat_map(move |seed| kinds.iter().map(move |kind| (seed, *kind)))
+            .zip(&self.further)
+            .filter_map(move |((seed, kind), at_work)| {
+                let new = || Recorded::new(self.subject, kind, self.options, seed).ok();
+                let at_work = at_work.get_or_init(|| new().map(|r| r.at_work));
+                at_work.as_ref()?.has(mutant).then(new)?
+            })
+    }
 }
 
 /// Explores every mutant of `subject`. What its own workloads do not notice is tried on the
@@ -194,50 +305,31 @@ pub fn mutants(
     options: &MutantOptions,
     seen: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<MutantReport, Fault> {
-    let recorded = record_all(subject, options)?;
-    let mut report = MutantReport::default();
-    let mut sites: BTreeSet<Site> = recorded.iter().flat_map(|r| &r.sites).copied().collect();
-    // Recovery has sites of its own, some of which only certain images reach.
-    let recoveries = Mutex::new(Totals::default());
-    parallel(&recorded, options.workers, |r| {
-        let quick = Options {
-            survey: true,
-            bound: 24,
-            samples: 0,
-            thorough_every: 2,
-            most: SURVEYED,
-            stop_at_first: true,
-            ..Options::new(options.model)
-        };
-        let totals = explore(subject, &r.recording, &quick, &|_| {});
-        lock(&recoveries).add(totals);
-    });
-    let recoveries = (recoveries.into_inner()).unwrap_or_else(PoisonError::into_inner);
-    if let Some(violation) = recoveries.found.into_iter().next() {
-        return Err(violation.fault);
-    }
-    report.images += recoveries.images;
+    let mut tried = Tried::new(subject, options)?;
+    let recoveries = tried.survey()?;
+    let mut report = MutantReport {
+        images: recoveries.images,
+        ..MutantReport::default()
+    };
+    let reached = tried.recorded.iter().flat_map(|r| &r.at_work.sites);
+    let mut sites: BTreeSet<Site> = reached.copied().collect();
     sites.extend(recoveries.recovery_sites);
-    sites.retain(|site| match options.model {
-        Model::X86Tso => site.kind != SiteKind::StoreFence,
-        Model::ArmV8 => true,
-        Model::Eadr => site.kind == SiteKind::Fence,
-    });
+    let all = sites.len();
+    sites.retain(|site| options.model.orders(site.kind));
+    report.without_effect = all - sites.len();
     report.sites = sites.len();
     let mut todo: Vec<Mutant> = sites.into_iter().map(Mutant::Off).collect();
-    let orderings: BTreeSet<Mutant> = recorded
-        .iter()
-        .flat_map(|r| orderings_of(&r.recording))
-        .collect();
     if options.model != Model::Eadr {
+        let orderings = tried.recorded.iter().flat_map(|r| &r.at_work.orderings);
+        let orderings: BTreeSet<Mutant> = orderings.copied().collect();
         report.orderings = orderings.len();
         todo.extend(orderings);
     }
-    (report.waste, report.partly_wasted) = waste_of(&recorded);
+    (report.waste, report.partly_wasted) = waste_of(&tried.recorded, options.model);
 
     let results = Mutex::new(report);
     parallel(&todo, options.workers, |mutant| {
-        let fate = try_mutant(subject, options, &recorded, *mutant);
+        let fate = try_mutant(&tried, *mutant, options.patience);
         let mut report = lock(&results);
         report.images += fate.images;
         match fate.outcome {
@@ -248,6 +340,7 @@ pub fn mutants(
             Outcome::FailedLive => report.failed_live.push(*mutant),
             Outcome::Undecided => report.undecided.push(*mutant),
             Outcome::Survived => match mutant {
+                Mutant::Off(_) if options.model == Model::Eadr => report.unneeded.push(*mutant),
                 Mutant::Off(_) => report.survivors.push(*mutant),
                 _ => report.independent.push(*mutant),
             },
@@ -256,28 +349,36 @@ pub fn mutants(
             + report.failed_live.len()
             + report.survivors.len()
             + report.independent.len()
+            + report.unneeded.len()
             + report.undecided.len();
         seen(done, todo.len());
     });
-    try_elsewhere(subject, companions, options, &recorded, &results);
+    try_elsewhere(&tried, companions, &results);
     let mut report = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.killed.sort_by_key(|(mutant, _)| *mutant);
+    report.killed_elsewhere.sort();
     report.failed_live.sort();
     report.survivors.sort();
     report.independent.sort();
+    report.unneeded.sort();
     report.undecided.sort();
     Ok(report)
 }
 
-/// Tries the sites that nothing missed on other subjects, then with threads.
+/// The part of a subject's name that its layouts share.
+fn family(name: &str) -> &str {
+    name.split('-').next().unwrap_or(name)
+}
+
+/// Tries the sites that nothing missed on other subjects and with threads. First on those that are most
+/// likely to need them: the same design's other layouts and what designs stand on.
 fn try_elsewhere(
-    subject: &dyn Subject,
+    tried: &Tried<'_>,
     companions: &[Arc<dyn Subject>],
-    options: &MutantOptions,
-    recorded: &[Recorded],
     results: &Mutex<MutantReport>,
 ) {
-    let others = || companions.iter().filter(|c| c.name() != subject.name());
+    let options = tried.options;
+    let own = tried.subject.name();
     let left = || -> Vec<Site> {
         let off = |mutant: &Mutant| match mutant {
             Mutant::Off(site) => Some(*site),
@@ -293,30 +394,38 @@ fn try_elsewhere(
         report.undecided.retain(|m| *m != Mutant::Off(site));
         report.killed_elsewhere.push((Mutant::Off(site), by));
     };
-    // What only recovery reaches here may be anywhere in the others.
-    let only_recovery = |site: &Site| !recorded.iter().any(|r| r.sites.contains(site));
-    for other in others() {
+    let undecided = |site: Site| {
+        let mut report = lock(results);
+        let known = report.survivors.len();
+        report.survivors.retain(|m| *m != Mutant::Off(site));
+        if report.survivors.len() < known {
+            report.undecided.push(Mutant::Off(site));
+        }
+    };
+    let on = |other: &dyn Subject, patience: u64| {
         let survivors = left();
         if survivors.is_empty() {
             return;
         }
-        let Ok(recorded) = record_all(&**other, options) else {
-            continue; // its own run says so
+        let Ok(there) = Tried::new(other, options) else {
+            return; // its own run says so
         };
+        // What only recovery reaches here may be anywhere in the others.
         let reached: Vec<Site> = survivors
             .into_iter()
-            .filter(|site| only_recovery(site) || recorded.iter().any(|r| r.sites.contains(site)))
+            .filter(|site| !tried.operates(*site) || there.operates(*site))
             .collect();
         parallel(&reached, options.workers, |site| {
-            let fate = try_mutant(&**other, options, &recorded, Mutant::Off(*site));
+            let fate = try_mutant(&there, Mutant::Off(*site), patience);
             lock(results).images += fate.images;
-            if matches!(fate.outcome, Outcome::Killed(_) | Outcome::FailedLive) {
-                killed(*site, other.name());
+            match fate.outcome {
+                Outcome::Killed(_) | Outcome::FailedLive => killed(*site, other.name()),
+                Outcome::Undecided => undecided(*site),
+                Outcome::Survived => {}
             }
         });
-    }
-    let all = std::iter::once(subject).chain(others().map(|c| &**c));
-    for with_threads in all.filter(|subject| subject.concurrent()) {
+    };
+    let with_threads = |subject: &dyn Subject| {
         parallel(&left(), options.workers, |site| {
             let concurrent = ConcurrentOptions {
                 off: vec![*site],
@@ -326,13 +435,35 @@ fn try_elsewhere(
                 model: options.model,
                 ..ConcurrentOptions::default()
             };
-            let report = concurrent::explore(with_threads, &concurrent, &mut |_| {});
+            let report = concurrent::explore(subject, &concurrent, &mut |_| {});
             lock(results).images += report.images;
             if report.violation_count > 0 {
-                killed(*site, format!("{} with threads", with_threads.name()));
+                killed(*site, format!("{} with threads", subject.name()));
+            } else if report.schedules < SCHEDULES {
+                undecided(*site);
             }
         });
-    }
+    };
+    let others = companions.iter().filter(|c| c.name() != own);
+    let (near, far): (Vec<_>, Vec<_>) = others.map(|c| &**c).partition(|c| {
+        let name = c.name();
+        [family(&own), "pool", "log"].contains(&family(&name))
+    });
+    let together = |all: &[&dyn Subject]| {
+        for subject in all.iter().filter(|subject| subject.concurrent()) {
+            with_threads(*subject);
+        }
+    };
+    let each = |all: &[&dyn Subject], patience: u64| {
+        for other in all {
+            on(*other, patience);
+        }
+    };
+    each(&near, options.patience);
+    together(&[tried.subject]);
+    together(&near);
+    each(&far, options.patience / 4);
+    together(&far);
 }
 
 enum Outcome {
@@ -353,6 +484,8 @@ struct Depth {
     bound: usize,
     thorough_every: u64,
     nested: bool,
+    /// Only in steps where the mutant does something.
+    near: bool,
 }
 
 /// What most mutants are noticed by.
@@ -360,21 +493,29 @@ const QUICK: Depth = Depth {
     bound: 200,
     thorough_every: 60,
     nested: false,
+    near: false,
+};
+/// The same where the mutant is.
+const NEARBY: Depth = Depth {
+    near: true,
+    ..QUICK
 };
 /// Crashes in recovery included.
 const THOROUGH: Depth = Depth {
     bound: 400,
     thorough_every: 3,
     nested: true,
+    near: false,
 };
 
 /// One mutant's trials.
 struct Trial<'a> {
-    subject: &'a dyn Subject,
-    options: &'a MutantOptions,
+    tried: &'a Tried<'a>,
     mutant: Mutant,
     until: Instant,
     images: u64,
+    /// How often recovery would have done what was switched off.
+    skipped: u64,
 }
 
 impl Trial<'_> {
@@ -386,18 +527,28 @@ impl Trial<'_> {
         if Instant::now() > self.until {
             return Some(Outcome::Undecided);
         }
-        let (recording, mutation) = match self.mutant {
+        let subject = self.tried.subject;
+        let (recording, mutation, only) = match self.mutant {
             Mutant::Off(site) => {
+                let only = if depth.near {
+                    Some(r.some_steps_with(site)?)
+                } else {
+                    None
+                };
                 let mutation = Mutation {
                     off: vec![site],
                     planted: None,
                 };
-                match record(self.subject, &r.workload, &mutation) {
-                    Ok(recording) => (recording, mutation),
+                match record(subject, &r.workload, &mutation) {
+                    Ok(recording) => (recording, mutation, only),
                     Err(_) => return Some(Outcome::FailedLive),
                 }
             }
-            ordering => (reordered(&r.recording, ordering)?, Mutation::default()),
+            ordering => {
+                // The other steps leave what they leave without it.
+                let (recording, steps) = reordered(&r.recording, ordering)?;
+                (recording, Mutation::default(), Some(steps))
+            }
         };
         let explored = Options {
             nested: depth.nested,
@@ -408,89 +559,99 @@ impl Trial<'_> {
             deadline: Some(self.until),
             stop_at_first: true,
             mutation,
-            ..Options::new(self.options.model)
+            only,
+            ..Options::new(self.tried.options.model)
         };
-        let totals = explore(self.subject, &recording, &explored, &|_| {});
+        let totals = explore(subject, &recording, &explored, &|_| {});
         self.images += totals.images;
+        self.skipped += totals.skipped;
         let violation = totals.found.into_iter().next()?;
         Some(Outcome::Killed(Box::new(violation)))
     }
-}
 
-fn try_mutant(
-    subject: &dyn Subject,
-    options: &MutantOptions,
-    recorded: &[Recorded],
-    mutant: Mutant,
-) -> Fate {
-    let patience = match mutant {
-        Mutant::Off(_) => options.patience,
-        // Many of these are independent, and the others are noticed soon.
-        Mutant::EarlyPublish(..) | Mutant::Swap(..) => options.patience / 4,
-    };
-    let mut trial = Trial {
-        subject,
-        options,
-        mutant,
-        until: Instant::now() + options.limit,
-        images: 0,
-    };
-    let here: Vec<&Recorded> = recorded.iter().filter(|r| at_work(r, mutant)).collect();
-    let outcome = (|| {
-        // First where the mutant is at work, quickly, then in workloads that no one else needs.
-        for r in &here {
-            if let Some(outcome) = trial.explore(r, QUICK, patience / 2) {
-                return Some(outcome);
-            }
-        }
-        let first = options.seeds.iter().max().map_or(0, |seed| seed + 1);
-        for seed in (first..).take(if here.is_empty() { 0 } else { MORE_SEEDS }) {
-            for kind in &options.kinds {
-                if trial.images >= patience / 2 {
-                    break;
-                }
-                let r = Recorded::new(subject, *kind, options, seed).ok()?;
-                if at_work(&r, mutant)
-                    && let Some(outcome) = trial.explore(&r, QUICK, patience / 2)
-                {
-                    return Some(outcome);
-                }
-            }
-        }
-        // Then thoroughly: an equal share of what is left for each workload.
-        let thorough: Vec<&Recorded> = if here.is_empty() {
-            recorded.iter().collect()
-        } else {
-            here
-        };
-        let n = thorough.len() as u64;
-        for (i, r) in thorough.into_iter().enumerate() {
-            let share = patience.saturating_sub(trial.images) / (n - i as u64);
-            let most = trial.images + share;
-            if let Some(outcome) = trial.explore(r, THOROUGH, most) {
-                return Some(outcome);
+    /// Explores all of `these`: an equal share of what is left until `most` for each.
+    fn share(&mut self, these: &[&Recorded], depth: Depth, most: u64) -> Option<Outcome> {
+        let n = these.len() as u64;
+        for (i, r) in these.iter().enumerate() {
+            let share = most.saturating_sub(self.images) / (n - i as u64);
+            let outcome = self.explore(r, depth, self.images + share);
+            if outcome.is_some() {
+                return outcome;
             }
         }
         None
-    })();
-    let late = || Instant::now() > trial.until;
-    Fate {
-        outcome: outcome.unwrap_or_else(|| {
-            if late() {
-                Outcome::Undecided
-            } else {
-                Outcome::Survived
+    }
+
+    fn run(&mut self, patience: u64) -> Option<Outcome> {
+        let (tried, mutant) = (self.tried, self.mutant);
+        let all = || tried.recorded.iter();
+        let here: Vec<&Recorded> = all().filter(|r| r.at_work.has(mutant)).collect();
+        if let (Mutant::Off(site), true) = (mutant, here.is_empty()) {
+            // Only recovery reaches it: where it was seen to do so, then anywhere.
+            let (seen, rest): (Vec<_>, Vec<_>) = all().partition(|r| r.recovers.contains(&site));
+            let outcome = self.share(&seen, THOROUGH, patience * 3 / 4);
+            if outcome.is_some() {
+                return outcome;
             }
-        }),
-        images: trial.images,
+            if seen.is_empty() {
+                let outcome = self.share(&rest, THOROUGH, patience / 8);
+                if outcome.is_some() || self.skipped == 0 {
+                    return outcome;
+                }
+            }
+            return self.share(&rest, THOROUGH, patience);
+        }
+        // First where the mutant is at work, quickly, then in workloads that no one else needs. An ordering
+        // is not looked for anywhere else.
+        if matches!(mutant, Mutant::Off(_)) {
+            let outcome = self.share(&here, NEARBY, patience / 8);
+            if outcome.is_some() {
+                return outcome;
+            }
+        }
+        for r in &here {
+            if let Some(outcome) = self.explore(r, QUICK, patience / 2) {
+                return Some(outcome);
+            }
+        }
+        let further = patience * 5 / 8;
+        for r in tried.further(mutant) {
+            if self.images >= further {
+                break;
+            }
+            if let Some(outcome) = self.explore(&r, NEARBY, further) {
+                return Some(outcome);
+            }
+        }
+        // Then thoroughly.
+        self.share(&here, THOROUGH, patience)
     }
 }
 
-/// True if the trace has what the mutant changes.
-fn at_work(r: &Recorded, mutant: Mutant) -> bool {
-    match mutant {
-        Mutant::Off(site) => r.sites.contains(&site),
-        _ => orderings_of(&r.recording).contains(&mutant),
+fn try_mutant(tried: &Tried<'_>, mutant: Mutant, patience: u64) -> Fate {
+    let patience = match mutant {
+        Mutant::Off(_) if tried.options.model != Model::Eadr => patience,
+        // Many of these are independent, and the others are noticed soon.
+        _ => patience / 4,
+    };
+    let until = Instant::now() + tried.options.limit;
+    let mut trial = Trial {
+        tried,
+        mutant,
+        until,
+        images: 0,
+        skipped: 0,
+    };
+    let outcome = trial.run(patience).unwrap_or_else(|| {
+        if Instant::now() > until {
+            Outcome::Undecided
+        } else {
+            Outcome::Survived
+        }
+    });
+    Fate {
+        outcome,
+        images: trial.images,
     }
 }
 
@@ -504,149 +665,4 @@ pub(crate) fn sites_of(events: &[Event]) -> BTreeSet<Site> {
         .filter(|(at, kind)| seen.insert((std::ptr::from_ref(*at), *kind)))
         .map(|(at, kind)| Site::new(at, kind))
         .collect()
-}
-
-/// The word that an event changes, if it changes one.
-fn changes(event: &Event) -> Option<u32> {
-    match event.kind {
-        EventKind::Store { at, old, new } if old != new => Some((at / 8) as u32),
-        EventKind::Store16 { at, old, new } if old != new => Some((at / 8) as u32),
-        _ => None,
-    }
-}
-
-/// A fence, and the stores by the same thread, in the same step, on both sides of it.
-struct Pair {
-    /// The last changing store before the fence.
-    before: usize,
-    /// Where that fence's flushes begin.
-    flushes: usize,
-    fence: usize,
-    /// The changing stores after it, up to the next flush or fence.
-    after: Vec<usize>,
-}
-
-fn pairs(recording: &Recording) -> Vec<Pair> {
-    let events = &recording.events;
-    let mut found: Vec<Pair> = Vec::new();
-    for step in &recording.steps[recording.explored.min(recording.steps.len())..] {
-        let (mut store, mut flush, mut open) = (None, None, false);
-        for (i, event) in events.iter().enumerate().take(step.end).skip(step.begin) {
-            if changes(event).is_some() {
-                if open && let Some(pair) = found.last_mut() {
-                    pair.after.push(i);
-                }
-                (store, flush) = (Some(i), None);
-                continue;
-            }
-            match event.kind {
-                EventKind::Flush { .. } => {
-                    open = false;
-                    flush = flush.or(Some(i));
-                }
-                EventKind::Fence => {
-                    open = false;
-                    if let Some(before) = store {
-                        open = true;
-                        found.push(Pair {
-                            before,
-                            flushes: flush.unwrap_or(i),
-                            fence: i,
-                            after: Vec::new(),
-                        });
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-    found.retain(|pair| !pair.after.is_empty());
-    found
-}
-
-/// The mutants of a pair, named by the last of the stores that move: the one that publishes.
-fn orderings_of_pair(events: &[Event], pair: &Pair) -> Option<[Mutant; 2]> {
-    let last = *pair.after.last()?;
-    let [before, fence, after] = [pair.before, pair.fence, last].map(|i| place(events[i].site));
-    let line = |i: usize| changes(&events[i]).map(line_of);
-    let apart = pair.after.iter().any(|i| line(*i) != line(pair.before));
-    apart.then_some([
-        Mutant::EarlyPublish(fence, after),
-        Mutant::Swap(before, after),
-    ])
-}
-
-fn orderings_of(recording: &Recording) -> BTreeSet<Mutant> {
-    pairs(recording)
-        .iter()
-        .filter_map(|pair| orderings_of_pair(&recording.events, pair))
-        .flatten()
-        .collect()
-}
-
-/// The trace with every instance of an ordering mutant made.
-fn reordered(recording: &Recording, mutant: Mutant) -> Option<Recording> {
-    let mut events = recording.events.clone();
-    let mut any = false;
-    // From the end, so that what was moved does not move what is to be.
-    for pair in pairs(recording).iter().rev() {
-        let Some([early, swap]) = orderings_of_pair(&recording.events, pair) else {
-            continue;
-        };
-        let to = if mutant == early {
-            pair.flushes
-        } else if mutant == swap {
-            pair.before
-        } else {
-            continue;
-        };
-        for (n, from) in pair.after.iter().enumerate() {
-            let moved = changes(&events[*from]);
-            let passed = &events[to + n..*from];
-            if passed.iter().all(|event| changes(event) != moved) {
-                events[to + n..=*from].rotate_right(1);
-                any = true;
-            }
-        }
-    }
-    any.then(|| Recording {
-        events,
-        ..recording.clone()
-    })
-}
-
-/// Flushes of clean lines and fences with nothing to wait for: sites always and sometimes so.
-fn waste_of(recorded: &[Recorded]) -> (Vec<Waste>, Vec<Waste>) {
-    let mut counts: BTreeMap<Site, (u64, u64)> = BTreeMap::new();
-    for r in recorded {
-        let mut dirty: HashSet<u64> = HashSet::new();
-        let mut waiting: BTreeMap<u8, u64> = BTreeMap::new();
-        for event in &r.recording.events {
-            let wasted = match event.kind {
-                EventKind::Store { at, .. } | EventKind::Store16 { at, .. } => {
-                    dirty.insert(at / 64);
-                    continue;
-                }
-                EventKind::Flush { line } => {
-                    let clean = !dirty.remove(&(line / 64));
-                    *waiting.entry(event.thread).or_default() += u64::from(!clean);
-                    clean
-                }
-                EventKind::Fence => waiting.insert(event.thread, 0).unwrap_or(0) == 0,
-                _ => continue,
-            };
-            if let Some(kind) = SiteKind::of(&event.kind) {
-                let count = counts.entry(Site::new(event.site, kind)).or_default();
-                count.0 += 1;
-                count.1 += u64::from(wasted);
-            }
-        }
-    }
-    let all = counts.into_iter().filter(|(_, count)| count.1 > 0);
-    all.map(|(site, (executed, wasted))| Waste {
-        site,
-        executed,
-        wasted,
-    })
-    .partition(|waste| waste.wasted == waste.executed)
 }

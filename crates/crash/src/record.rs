@@ -3,10 +3,12 @@
 use crate::quiet::{self, Caught};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use crate::subjects::batch_keys;
+use crate::watchdog::{PATIENCE, watched};
 use crate::workload::Workload;
 use bristlecone_pmem::media::sim::{Event, Simulation, Site};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What makes a run differ from the real one: instructions switched off, a bug planted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,6 +158,28 @@ pub fn record(
     workload: &Workload,
     mutation: &Mutation,
 ) -> Result<Recording, Fault> {
+    let done = AtomicU64::new(0);
+    let describe = || {
+        // ORDERING: Relaxed; the operation that hangs is as good as any proof that it was counted.
+        let done = done.load(Ordering::Relaxed) as usize;
+        let mut ops = workload.setup.iter().chain(&workload.ops);
+        let what = match done.checked_sub(1).and_then(|number| ops.nth(number)) {
+            Some(op) => format!("step {done}, {op:?}"),
+            None => "the creation".into(),
+        };
+        let name = subject.name();
+        format!("{name}: {what}: no end after {PATIENCE} s, without any crash")
+    };
+    let run = || record_watched(subject, workload, mutation, &done);
+    watched(PATIENCE, &done, &describe, run)
+}
+
+fn record_watched(
+    subject: &dyn Subject,
+    workload: &Workload,
+    mutation: &Mutation,
+    done: &AtomicU64,
+) -> Result<Recording, Fault> {
     let sim = Simulation::new(subject.capacity());
     let _attached = sim.attach();
     mutation.install(&sim);
@@ -182,6 +206,8 @@ pub fn record(
             .last()
             .map_or_else(Content::default, |s| Arc::clone(&s.after));
         let begin = events.len();
+        // ORDERING: Relaxed; for the watchdog.
+        done.store(number as u64 + 1, Ordering::Relaxed);
         // Another thread each time: no operation may lean on a fence that a later one makes.
         sim.set_thread(if *op == Op::Reopen {
             0

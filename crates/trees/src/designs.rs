@@ -12,6 +12,7 @@ use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
+use crate::nvta::NvtATree;
 use crate::nvtree::{self, NvOptions, NvTree};
 use crate::repr::{KeyRepr, Repr};
 use crate::skiplist::{DividedSkipList, NvmSkipList, SkipOptions};
@@ -89,6 +90,11 @@ design!(
 design!(
     /// LCB+-Tree.
     Lcb, BTreeOptions, LcbTree
+);
+
+design!(
+    /// NVT-A.
+    NvtA, BTreeOptions, NvtATree
 );
 
 design!(
@@ -213,6 +219,13 @@ pub const DESIGNS: &[DesignInfo] = &[
         name: "nvtree",
         summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
         node_bytes: nvtree::NODE_BYTES,
+        usual_bytes: 1024,
+        explored_bytes: &[256],
+    },
+    DesignInfo {
+        name: "nvta",
+        summary: "NVT-A: append-only leaves under persistent inner nodes, for comparison with NV-Tree",
+        node_bytes: NODE_BYTES,
         usual_bytes: 1024,
         explored_bytes: &[256],
     },
@@ -384,6 +397,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         ("lcbtree", _) => task.run(Lcb(btree)),
         ("unsorted", _) => task.run(Unsorted(btree)),
+        ("nvta", _) => task.run(NvtA(btree)),
         ("btree", _) => task.run(Lcb(volatile)),
         ("unsorted-leaf", _) => task.run(Unsorted(volatile)),
         ("nvtree", _) => task.run(Nv(nv)),

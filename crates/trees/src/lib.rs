@@ -12,6 +12,7 @@
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
 //! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //! | [`nvtree`] | NV-Tree, with and without workload adaptivity |
+//! | [`nvta`] | NVT-A: NV-Tree's leaves under persistent inner nodes |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
@@ -26,6 +27,7 @@ pub mod index;
 pub mod inner;
 pub mod lbtree;
 pub mod leaftree;
+pub mod nvta;
 pub mod nvtree;
 pub mod repr;
 mod saved;
@@ -45,6 +47,7 @@ pub use index::{
 };
 pub use lbtree::{LbOptions, LbTree};
 pub use leaftree::LeafOptions;
+pub use nvta::NvtATree;
 pub use nvtree::{NvOptions, NvTree};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 pub use skiplist::{DividedSkipList, NvmSkipList, SkipList, SkipOptions};

@@ -56,6 +56,10 @@ struct Mutated {
     orderings: usize,
     killed: usize,
     survivors: Vec<String>,
+    /// Fences that nothing needs under this model, where stores become durable in order.
+    unneeded: Vec<String>,
+    /// Sites that do nothing under this model.
+    without_effect: usize,
     undecided: Vec<String>,
     waste: Vec<String>,
     images: u64,
@@ -468,6 +472,14 @@ fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[
     if args.json {
         print_json(&all)?;
     }
+    // A mutant that was given up proves nothing, so that is not success either.
+    let undecided: usize = all.iter().map(|report| report.undecided.len()).sum();
+    if undecided > 0 {
+        return Err(Failure::new(format!(
+            "{undecided} mutants are undecided: their time was up, and whether they would be noticed is not \
+             known; give each more with --budget SECONDS"
+        )));
+    }
     if all.iter().any(|report| !report.survivors.is_empty()) {
         return Err(Failure::Reported);
     }
@@ -499,6 +511,9 @@ fn report_mutants(
     for mutant in &report.independent {
         eprintln!("  independent  {mutant}");
     }
+    for mutant in &report.unneeded {
+        eprintln!("  not needed here  {mutant}");
+    }
     for mutant in &report.undecided {
         eprintln!("  undecided {mutant}: its time was up (--budget)");
     }
@@ -512,14 +527,20 @@ fn report_mutants(
     };
     print("wasted  ", &report.waste);
     print("sometimes wasted", &report.partly_wasted);
-    // Orderings that nothing notices are independent, no survivors.
-    let sites = |mutants: &[Mutant]| -> Vec<String> {
-        let off = |mutant: &Mutant| match mutant {
-            Mutant::Off(site) => Some(file_and_line(site)),
-            _ => None,
+    let named = |mutants: &[Mutant]| -> Vec<String> {
+        let name = |mutant: &Mutant| match mutant {
+            Mutant::Off(site) => file_and_line(site),
+            ordering => ordering.to_string(),
         };
-        mutants.iter().filter_map(off).collect()
+        mutants.iter().map(name).collect()
     };
+    if report.without_effect > 0 {
+        eprintln!(
+            "  {} sites do nothing under {} and are left out",
+            report.without_effect,
+            model.name()
+        );
+    }
     let killed = report.killed.len() + report.killed_elsewhere.len() + report.failed_live.len();
     eprintln!(
         "{} under {}: {} sites and {} orderings, {killed} mutants killed (by {} images \
@@ -540,8 +561,10 @@ fn report_mutants(
         sites: report.sites,
         orderings: report.orderings,
         killed,
-        survivors: sites(&report.survivors),
-        undecided: sites(&report.undecided),
+        survivors: named(&report.survivors),
+        unneeded: named(&report.unneeded),
+        without_effect: report.without_effect,
+        undecided: named(&report.undecided),
         waste: report
             .waste
             .iter()

@@ -36,6 +36,8 @@ use crate::history::{Call, Outcomes};
 use crate::quiet::{self, Caught};
 use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Subject};
+use crate::token::ScheduleToken;
+use crate::watchdog::{PATIENCE, watched};
 use bristlecone_pmem::media::sim::{
     Event, Mark, Model, OutOfSteps, PendingStore, Simulation, Site,
 };
@@ -302,11 +304,42 @@ pub fn explore_on(
     report
 }
 
-/// Runs schedules, taking their numbers from `next`.
+/// Runs schedules, taking their numbers from `next`, under a watchdog.
 fn share_of(
     subject: &dyn Subject,
     options: &ConcurrentOptions,
     next: &AtomicU64,
+    progress: &mut dyn FnMut(u64),
+) -> ConcurrentReport {
+    let running = AtomicU64::new(0);
+    let describe = || {
+        // ORDERING: Relaxed; it does not change while it hangs.
+        let schedule = running.load(Ordering::Relaxed);
+        let token = ScheduleToken {
+            subject: subject.name(),
+            model: options.model,
+            threads: options.threads,
+            ops: options.ops_per_thread,
+            seed: options.seed,
+            schedule,
+            planted: options.planted,
+        };
+        format!(
+            "{} under {}: schedule {schedule}: no end after {PATIENCE} s, nor any access to persistent memory \
+             that counts\n  replay: bristlecone crash --replay '{token}'",
+            subject.name(),
+            options.model.name()
+        )
+    };
+    let run = || run_share(subject, options, next, &running, progress);
+    watched(PATIENCE, &running, &describe, run)
+}
+
+fn run_share(
+    subject: &dyn Subject,
+    options: &ConcurrentOptions,
+    next: &AtomicU64,
+    running: &AtomicU64,
     progress: &mut dyn FnMut(u64),
 ) -> ConcurrentReport {
     let started = Instant::now();
@@ -314,13 +347,14 @@ fn share_of(
     let mut counts = Counts::default();
     let mut bases = Bases::default();
     loop {
-        // ORDERING: Relaxed; only the number matters.
+        // ORDERING (all): Relaxed; only the numbers matter.
         let schedule = next.fetch_add(1, Ordering::Relaxed);
         if schedule >= options.schedules
             || options.budget.is_some_and(|most| started.elapsed() >= most)
         {
             break;
         }
+        running.store(schedule, Ordering::Relaxed);
         let violation = bases.run(subject, options, schedule, &mut counts);
         report.schedules += 1;
         progress(report.schedules);

@@ -85,6 +85,7 @@ impl Worker<'_> {
         let thread = u8::from(self.options.model != Model::Eadr);
         let mut events = Vec::new();
         let mut recovered = 0;
+        self.watch.beat();
         sim.set_frozen(false);
         sim.set_thread(0);
         sim.set_limit(RECOVERY_STEPS);
@@ -155,6 +156,7 @@ impl Worker<'_> {
             pending: Pending::new(self.options.model, self.subject.unit()),
             rerun: &rerun,
             base,
+            first: sim.decisions(start).len(),
             // The image itself is the one before the first event.
             covered: true,
         };
@@ -194,6 +196,7 @@ impl Worker<'_> {
         if let Some(newest) = adds {
             let crash = nested.crash;
             let expected = nested.rerun.expected(crash.expected, events, completed);
+            (self.watch).nested(Some((events, completed, nested.first)));
             let start = sim.mark();
             let from = sim.expose(&nested.pending, newest);
             let opened = sim.mark();
@@ -225,6 +228,7 @@ impl Worker<'_> {
             sim.forget_below(nested.base);
             sim.roll_back(start);
             sim.close(from);
+            self.watch.nested(None);
             nested.covered = Visited::of(newest, all).covers(nested.covered);
         }
         self.totals.nested_exhaustive_points += u64::from(nested.covered);
@@ -238,5 +242,7 @@ struct Nested<'a> {
     pending: Pending,
     rerun: &'a Rerun,
     base: usize,
+    /// Decisions of the first crash.
+    first: usize,
     covered: bool,
 }

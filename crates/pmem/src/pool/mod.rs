@@ -141,6 +141,7 @@ impl<M: Media> Pool<M> {
                 copy: 1,
             };
             let mut pool = Self::assemble(pm, path, superblock, true);
+            Superblock::erase(&pool.pm);
             if pool.clear_tables() {
                 // PERSIST: chunk tables and roots, before the superblock makes this a pool.
                 pool.pm.fence();

@@ -10,6 +10,9 @@
 //! ```
 //!
 //! # Crash states
+//! A pool that is made where one was (on a device) first ends that one ([`Superblock::erase`]): a crash leaves
+//! the old pool as it was, or none, or the new one.
+//!
 //! An update writes and persists one copy, then the other. A crash leaves one copy torn (its checksum
 //! tells) or the two of different generations; the newest whole copy counts. That copy is the last to be
 //! written by the next update: were it the first, a second crash could leave both torn.
@@ -225,6 +228,31 @@ impl Superblock {
         if pm.planted("pool-both-copies") {
             pm.flush_of(words(pm, 0));
             pm.persist(words(pm, SUPERBLOCK_B));
+        }
+    }
+
+    /// Ends the pool that may have been here, before anything of it is changed. Without a pool there is
+    /// nothing to do.
+    pub(super) fn erase<M: Media>(pm: &M) {
+        // First what makes the copies count; until both are gone, one of them may, and all of the old pool is
+        // there. Then the checksums: with the old ones, the magic of the new superblock, alone, would make
+        // the old copy whole again.
+        for i in [0, BYTES / 8 - 1] {
+            let mut changed = false;
+            for at in COPIES {
+                let word = &words(pm, at)[i];
+                // ORDERING (both): Relaxed; the pool is not shared yet.
+                if word.load(pm, Ordering::Relaxed) != 0 {
+                    word.store(pm, 0, Ordering::Relaxed);
+                    // PERSIST: fenced below.
+                    pm.flush_of(word);
+                    changed = true;
+                }
+            }
+            if changed {
+                // PERSIST: neither copy counts, before its checksum or anything behind it changes.
+                pm.fence();
+            }
         }
     }
 

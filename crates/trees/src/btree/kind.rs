@@ -40,6 +40,12 @@ pub trait Leaf: Send + Sync + Sized + 'static {
     /// Entries in a leaf; never more than there is room for, whatever is read.
     fn len<M: Media>(leaf: Node<'_>, pm: &M) -> usize;
 
+    /// True if an entry can be inserted without a split first. `most`: entries that a leaf is given.
+    #[inline]
+    fn has_room<M: Media>(leaf: Node<'_>, pm: &M, most: usize) -> bool {
+        Self::len(leaf, pm) < most
+    }
+
     /// Puts the key and value words into `out`, in slot order.
     fn entries<M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(u64, u64)>);
 

@@ -76,7 +76,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 V::retire(&self.heap, found.value, guard);
                 return Ok(true);
             }
-            if D::Leaf::len(leaf, pm) < self.leaf_capacity() {
+            if D::Leaf::has_room(leaf, pm, self.leaf_capacity()) {
                 D::Leaf::insert(self, leaf, key, pair);
                 // After the change is final: what others see now, a crash keeps.
                 locked.unlock();

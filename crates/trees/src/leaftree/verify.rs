@@ -50,15 +50,15 @@ where
             });
             let mut keys: Vec<u64> = Vec::new();
             for (slot, key, value) in entries {
-                let place = D::place(slot);
+                let at_slot = |what: String| format!("{}: {what}", D::place(slot));
                 for checked in [K::check(&self.heap, key), V::check(&self.heap, value)] {
-                    report.records += checked.map_err(|e| broken(format!("{place}: {e}")))?;
+                    report.records += checked.map_err(|e| broken(at_slot(e.to_string())))?;
                 }
                 for record in [K::block(key), V::block(value)].into_iter().flatten() {
                     if !self.heap.is_live(record) || !blocks.insert(record) {
-                        return Err(leaked(format!(
-                            "{place}: block {record:#x} is free, or reached twice"
-                        )));
+                        return Err(leaked(at_slot(format!(
+                            "block {record:#x} is free, or reached twice"
+                        ))));
                     }
                 }
                 let outside = K::read(pm, key, |key| {
@@ -66,11 +66,11 @@ where
                         || high.is_some_and(|high| key >= high.borrow())
                 });
                 match outside {
-                    None => return Err(broken(format!("{place}: no key"))),
+                    None => return Err(broken(at_slot("no key".into()))),
                     Some(true) => {
-                        return Err(broken(format!(
-                            "{place}: key outside the leaf's range ({key:#x})"
-                        )));
+                        return Err(broken(at_slot(format!(
+                            "key outside the leaf's range ({key:#x})"
+                        ))));
                     }
                     Some(false) => keys.push(key),
                 }

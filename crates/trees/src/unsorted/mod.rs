@@ -34,7 +34,7 @@ use bristlecone_pmem::Media;
 use std::sync::atomic::Ordering;
 
 /// First word of the bitmap.
-const BITMAP: usize = 2;
+pub(crate) const BITMAP: usize = 2;
 /// Bits in a word of it.
 const BITS: usize = u64::BITS as usize;
 
@@ -57,7 +57,7 @@ pub type UnsortedTree<K, V, M> = BTree<K, V, M, Unsorted>;
 pub struct Bitmap;
 
 /// Words of the bitmap of a leaf of `words` words.
-const fn bitmap_words(words: usize) -> usize {
+pub(crate) const fn bitmap_words(words: usize) -> usize {
     // Two words an entry at least: this many are enough, whatever they take themselves.
     (words / 2 - 2).div_ceil(BITS)
 }
@@ -67,7 +67,7 @@ const fn entries_at(words: usize) -> usize {
     (BITMAP + bitmap_words(words)).next_multiple_of(2)
 }
 
-const fn slots(words: usize) -> usize {
+pub(crate) const fn slots(words: usize) -> usize {
     (words - entries_at(words)) / 2
 }
 
@@ -76,7 +76,7 @@ const _: () = assert!(slots(256) == 126 && slots(512) == 253);
 const _: () = assert!(slots(512) <= bitmap_words(512) * BITS);
 
 /// Word number of the key of `slot`; the value follows.
-fn key_at(leaf: Node<'_>, slot: usize) -> usize {
+pub(crate) fn key_at(leaf: Node<'_>, slot: usize) -> usize {
     entries_at(leaf.words.len()) + 2 * slot
 }
 

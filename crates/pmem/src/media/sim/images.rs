@@ -11,11 +11,15 @@
 //! 2. An open word's memory holds its durable value.
 //! 3. For decided words a, b of one domain: epoch(last store of a that was kept) <= epoch(first store of
 //!    b that was lost). `floor` is the greatest of the former, `ceiling` the least of the latter.
-//! 4. Every change to memory, to the length and to what is open stands in the undo log.
+//! 4. Every change to memory, to the length and to what is open stands in the undo log, while that is on.
+//! 5. The page of every word that was ever changed stands in `written`.
 
+use super::buffer::Written;
 use super::persistency::{Pending, PendingStore, line_of};
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
 /// How open words are decided.
 #[derive(Clone, Debug)]
@@ -92,9 +96,13 @@ pub(super) struct Images {
     open: Vec<Open>,
     versions: Vec<Version>,
     domains: Vec<Domain>,
+    /// The stores of a domain, word by word; used while they are opened.
+    in_words: Vec<u32>,
     undo: Vec<Undo>,
+    pub(super) written: Written,
     pub(super) recording_undo: bool,
-    decided: Vec<u32>,
+    /// What was decided, in order; another thread may look at it (a watchdog).
+    pub(super) decided: Arc<Mutex<Vec<Decision>>>,
     strategy: Strategy,
     /// Depth-first: word, choice taken and number of choices, per decision.
     stack: Vec<(u32, u16, u16)>,
@@ -117,9 +125,11 @@ impl Images {
             open: Vec::new(),
             versions: Vec::new(),
             domains: Vec::new(),
+            in_words: Vec::new(),
             undo: Vec::new(),
+            written: Written::new(words),
             recording_undo: false,
-            decided: Vec::new(),
+            decided: Arc::default(),
             strategy: Strategy::DepthFirst,
             stack: Vec::new(),
             depth: 0,
@@ -130,6 +140,7 @@ impl Images {
     /// Notes what a word held before it is changed.
     #[inline]
     pub(super) fn log_word(&mut self, word: u32, old: u64) {
+        self.written.add(word);
         if self.recording_undo {
             self.undo.push(Undo::Word(word, old));
         }
@@ -150,11 +161,15 @@ impl Images {
         let (first, last) = ((at / 8) as u32, ((at + bytes - 1) / 8) as u32);
         for line in line_of(first)..=line_of(last) {
             if self.mask.get(line as usize).is_some_and(|mask| *mask != 0) {
-                let words = first.max(line * 8)..=last.min(line * 8 + 7);
-                for word in words {
-                    self.decide(memory, word);
-                }
+                self.decide_line(memory, first.max(line * 8), last.min(line * 8 + 7));
             }
+        }
+    }
+
+    #[inline(never)]
+    fn decide_line(&mut self, memory: &impl Memory, first: u32, last: u32) {
+        for word in first..=last {
+            self.decide(memory, word);
         }
     }
 
@@ -245,9 +260,14 @@ impl Images {
         };
         self.mask[line_of(word) as usize] &= !(1 << (word % 8));
         self.open[open as usize].kept = kept;
-        self.decided.push(open);
+        lock(&self.decided).push(Decision {
+            word,
+            kept,
+            of: self.range(open).len() as u16,
+        });
         if kept > 0 {
             let value = self.versions[self.range(open)][usize::from(kept) - 1].value;
+            self.written.add(word);
             self.undo.push(Undo::Word(word, memory.get(word)));
             memory.set(word, value);
         }
@@ -314,19 +334,27 @@ impl Images {
                 floor: 0,
                 ceiling: u32::MAX,
             });
-            let mut words: Vec<u32> = stores.iter().map(|store| store.word).collect();
-            words.sort_unstable();
-            words.dedup();
-            for word in words {
+            self.in_words.clear();
+            self.in_words.extend(0..stores.len() as u32);
+            // Stable: the stores of a word keep their order.
+            self.in_words
+                .sort_by_key(|store| stores[*store as usize].word);
+            let mut rest = self.in_words.as_slice();
+            while let Some(&first) = rest.first() {
+                let word = stores[first as usize].word;
+                let n = rest.partition_point(|store| stores[*store as usize].word == word);
+                let (of_word, later) = rest.split_at(n);
+                rest = later;
                 let start = self.versions.len() as u32;
-                let of_word = stores.iter().filter(|store| store.word == word);
-                self.versions
-                    .extend(of_word.map(|store: &PendingStore| Version {
+                self.versions.extend(of_word.iter().map(|store| {
+                    let store: &PendingStore = &stores[*store as usize];
+                    Version {
                         value: store.value,
                         epoch: store.epoch,
                         pair: store.pair,
                         seq: store.seq,
-                    }));
+                    }
+                }));
                 let versions = start..self.versions.len() as u32;
                 let open = self.open.len() as u32;
                 let has_pairs = self.versions[start as usize..].iter().any(|v| v.pair != 0);
@@ -376,7 +404,7 @@ impl Images {
     pub(super) fn mark(&self) -> Mark {
         Mark {
             undo: self.undo.len(),
-            decided: self.decided.len(),
+            decided: lock(&self.decided).len(),
         }
     }
 
@@ -397,23 +425,13 @@ impl Images {
                 None => break,
             }
         }
-        self.decided.truncate(mark.decided);
+        lock(&self.decided).truncate(mark.decided);
         length
     }
 
     /// What was decided since `mark`, in the order it was.
     pub(super) fn decisions(&self, mark: Mark) -> Vec<Decision> {
-        self.decided[mark.decided..]
-            .iter()
-            .map(|open| {
-                let open = &self.open[*open as usize];
-                Decision {
-                    word: open.word,
-                    kept: open.kept,
-                    of: open.versions.len() as u16,
-                }
-            })
-            .collect()
+        lock(&self.decided)[mark.decided..].to_vec()
     }
 
     /// Decides words as they were decided before; those decided already stay. False if some word has

@@ -2,6 +2,7 @@
 //!
 //! | part | does |
 //! | --- | --- |
+//! | `buffer.rs` | the memory, used again by later simulations |
 //! | `event.rs` | what is reported, with thread and call site |
 //! | `persistency.rs` | models: which stores a crash may lose |
 //! | `images.rs` | the images that a crash may leave, decided lazily, undone by their own trace |
@@ -13,6 +14,7 @@
 //! Simulated threads are told apart by [`Simulation::set_thread`]; a switch function, called before each
 //! access, lets a deterministic scheduler interleave them.
 
+mod buffer;
 mod event;
 mod images;
 mod persistency;
@@ -23,18 +25,15 @@ pub use persistency::{Model, Pending, PendingStore, line_of};
 
 use super::{LINE, Media, MediaOptions, MediumKind, Traced};
 use crate::error::{CommitError, OpenError, SpaceError};
+use buffer::{ALIGN, Buffer};
 use images::{Images, Memory};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::marker::PhantomData;
 use std::panic::Location;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Alignment of the buffer: huge pages, chunks and nodes are all aligned in it.
-const ALIGN: usize = 2 << 20;
+use std::sync::{Arc, Mutex};
 
 /// What the thread that runs out of [`Simulation::set_limit`] accesses panics with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +52,8 @@ fn token() -> usize {
 /// The buffer, and the state that only the owning thread touches.
 struct Shared {
     base: *mut u8,
+    /// What `base` leads into; taken when this is dropped.
+    buffer: Option<Buffer>,
     capacity: u64,
     len: AtomicU64,
     read_only: AtomicBool,
@@ -61,15 +62,17 @@ struct Shared {
     state: RefCell<State>,
     thread: Cell<u8>,
     switch: Cell<Option<fn()>>,
+    steps: Cell<u64>,
+    limit: Cell<u64>,
 }
 
 struct State {
     images: Images,
     sink: Option<Box<dyn Sink>>,
     off: Vec<Site>,
+    /// How often something in `off` was left out.
+    skipped: u64,
     planted: Option<&'static str>,
-    steps: u64,
-    limit: u64,
 }
 
 // SAFETY: 1. the buffer is only accessed through atomic words, by any thread; 2. `len` and `read_only`
@@ -115,11 +118,6 @@ impl Shared {
         Words(self.base)
     }
 
-    fn layout(capacity: u64) -> Layout {
-        // The capacity was checked when the buffer was allocated.
-        Layout::from_size_align(capacity as usize, ALIGN).unwrap_or(Layout::new::<u64>())
-    }
-
     /// Lets another simulated thread run, and counts a step.
     #[inline]
     fn step(&self) {
@@ -129,14 +127,10 @@ impl Shared {
             switch();
             this.thread.set(me);
         }
-        let out = {
-            let mut state = this.state.borrow_mut();
-            state.steps += 1;
-            state.steps > state.limit
-        };
-        // What is dropped while a panic unwinds may still finish its accesses.
-        if out && !std::thread::panicking() {
-            std::panic::panic_any(OutOfSteps);
+        let steps = this.steps.get() + 1;
+        this.steps.set(steps);
+        if steps > this.limit.get() {
+            out_of_steps();
         }
     }
 
@@ -201,11 +195,20 @@ impl Shared {
     }
 }
 
+#[cold]
+fn out_of_steps() {
+    // What is dropped while a panic unwinds may still finish its accesses.
+    if !std::thread::panicking() {
+        std::panic::panic_any(OutOfSteps);
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: 1. allocated by `Simulation::new` with this layout; 2. freed once, here; 3. whoever
-        // leads into the buffer shares ownership of this value.
-        unsafe { dealloc(self.base, Self::layout(self.capacity)) }
+        // Whoever leads into the buffer shares ownership of this value.
+        if let Some(buffer) = self.buffer.take() {
+            buffer.give_back(&self.state.get_mut().images.written);
+        }
     }
 }
 
@@ -245,14 +248,10 @@ impl Simulation {
     #[must_use]
     pub fn new(capacity: u64) -> Self {
         let capacity = capacity.max(1).next_multiple_of(ALIGN as u64);
-        let layout = Layout::from_size_align(capacity as usize, ALIGN).expect("a size of memory");
-        // SAFETY: the layout's size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        if base.is_null() {
-            handle_alloc_error(layout);
-        }
+        let buffer = Buffer::new(capacity as usize);
         let shared = Shared {
-            base,
+            base: buffer.base(),
+            buffer: Some(buffer),
             capacity,
             len: AtomicU64::new(0),
             read_only: AtomicBool::new(false),
@@ -262,12 +261,13 @@ impl Simulation {
                 images: Images::new((capacity / 8) as usize),
                 sink: None,
                 off: Vec::new(),
+                skipped: 0,
                 planted: None,
-                steps: 0,
-                limit: u64::MAX,
             }),
             thread: Cell::new(0),
             switch: Cell::new(None),
+            steps: Cell::new(0),
+            limit: Cell::new(u64::MAX),
         };
         Self {
             shared: Arc::new(shared),
@@ -320,6 +320,12 @@ impl Simulation {
         self.shared.state.borrow_mut().off = sites.to_vec();
     }
 
+    /// How often something that is switched off was left out.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.shared.state.borrow().skipped
+    }
+
     /// Makes [`Media::planted`] true for this fault alone.
     pub fn plant(&self, fault: Option<&'static str>) {
         self.shared.state.borrow_mut().planted = fault;
@@ -327,15 +333,14 @@ impl Simulation {
 
     /// Accesses, flushes and fences from here on before the thread panics with [`OutOfSteps`].
     pub fn set_limit(&self, steps: u64) {
-        let mut state = self.shared.state.borrow_mut();
-        state.steps = 0;
-        state.limit = steps;
+        self.shared.steps.set(0);
+        self.shared.limit.set(steps);
     }
 
     /// Accesses, flushes and fences since [`set_limit`](Self::set_limit).
     #[must_use]
     pub fn steps(&self) -> u64 {
-        self.shared.state.borrow().steps
+        self.shared.steps.get()
     }
 
     /// Nothing that is open writes any more, even to close itself: what a crash does to a process.
@@ -470,6 +475,12 @@ impl Simulation {
         self.shared.state.borrow().images.decisions(mark)
     }
 
+    /// What is decided at any time, in order, for another thread to look at.
+    #[must_use]
+    pub fn decided(&self) -> Arc<Mutex<Vec<Decision>>> {
+        Arc::clone(&self.shared.state.borrow().images.decided)
+    }
+
     /// Decides words as they were decided before. False if they are the decisions of another image: a word
     /// has nothing to decide, or not that many stores.
     pub fn impose(&self, decisions: &[Decision]) -> bool {
@@ -499,10 +510,28 @@ impl std::fmt::Debug for Sim {
 }
 
 impl Sim {
+    /// Counts an access and decides what it reads. `None` if that is outside the buffer.
+    #[inline]
+    #[track_caller]
+    fn touch(&self, addr: *const u8, width: usize) -> Option<RefMut<'_, State>> {
+        self.shared.step();
+        if !self.shared.holds(addr) {
+            return None;
+        }
+        self.shared.bounded(addr, width);
+        let words = self.shared.words();
+        let mut state = self.shared.state.borrow_mut();
+        state
+            .images
+            .touch(&words, self.shared.at(addr), width as u64);
+        Some(state)
+    }
+
     #[inline]
     fn instruction(&self, kind: EventKind, of: SiteKind, site: &'static Location<'static>) {
         let mut state = self.shared.state.borrow_mut();
         if !state.off.is_empty() && Site::any(&state.off, site, of) {
+            state.skipped += 1;
             return;
         }
         self.shared.emit(&mut state, kind, site);
@@ -631,15 +660,7 @@ impl Media for Sim {
 
     #[track_caller]
     fn trace_touch(&self, addr: *const u8, width: usize) {
-        self.shared.step();
-        if self.shared.holds(addr) {
-            self.shared.bounded(addr, width);
-            let words = self.shared.words();
-            let mut state = self.shared.state.borrow_mut();
-            state
-                .images
-                .touch(&words, self.shared.at(addr), width as u64);
-        }
+        self.touch(addr, width);
     }
 
     #[track_caller]
@@ -664,7 +685,7 @@ impl Media for Sim {
     #[track_caller]
     fn trace_store_bytes(&self, addr: *const u8, new: &[u8]) {
         let site = Location::caller();
-        self.trace_touch(addr, new.len().next_multiple_of(8));
+        drop(self.touch(addr, new.len().next_multiple_of(8)));
         let words = self.shared.words();
         let at = self.shared.at(addr);
         let mut state = self.shared.state.borrow_mut();
@@ -682,17 +703,15 @@ impl Media for Sim {
 
     #[track_caller]
     fn trace_load(&self, addr: *const u8, width: usize) {
-        self.trace_touch(addr, width);
-        if self.shared.holds(addr) {
-            let mut state = self.shared.state.borrow_mut();
-            if state.sink.is_some() {
-                let (at, bytes) = (self.shared.at(addr), width as u32);
-                self.shared.emit(
-                    &mut state,
-                    EventKind::Load { at, bytes },
-                    Location::caller(),
-                );
-            }
+        if let Some(mut state) = self.touch(addr, width)
+            && state.sink.is_some()
+        {
+            let (at, bytes) = (self.shared.at(addr), width as u32);
+            self.shared.emit(
+                &mut state,
+                EventKind::Load { at, bytes },
+                Location::caller(),
+            );
         }
     }
 

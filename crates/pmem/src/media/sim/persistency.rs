@@ -19,7 +19,7 @@
 //! separates the epochs of all threads; within a line that two threads write without a fence between
 //! them that is more order than the architecture promises.
 
-use super::event::{Event, EventKind};
+use super::event::{Event, EventKind, SiteKind};
 use crate::media::LINE;
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -46,6 +46,17 @@ impl Model {
             Self::X86Tso => "x86-tso",
             Self::ArmV8 => "armv8",
             Self::Eadr => "eadr",
+        }
+    }
+
+    /// True if an instruction of `kind` does anything: flushes are nothing where caches are durable, and
+    /// store fences where stores to a line keep their order anyhow.
+    #[must_use]
+    pub fn orders(self, kind: SiteKind) -> bool {
+        match self {
+            Self::X86Tso => kind != SiteKind::StoreFence,
+            Self::ArmV8 => true,
+            Self::Eadr => kind == SiteKind::Fence,
         }
     }
 

@@ -1,0 +1,279 @@
+//! NVT-A (NV-Tree paper, section 6.2): NV-Tree's append-only leaves under inner nodes that are persistent and
+//! consistent, as LCB+-Tree's are. It shows what keeping inner nodes consistent costs once leaves cost little.
+//!
+//! Descent, splits, unlinking, scans, bulk load and recovery are [`crate::btree`]'s, and so is the log of whole
+//! nodes; the leaf is here.
+//!
+//! ```text
+//! word 0     | nElement (16 bits) | 0 (level) | keys that are there (16 bits, from bit 24)
+//! word 1     | offset of the next leaf, 0 for the last
+//! words 2 .. | a flag per element, 1 = NEGATIVE (all in the first line)
+//! then       | key 0 | value 0 | key 1 | value 1 | ...       16-byte elements, none of which crosses a line
+//! ```
+//!
+//! # Invariants
+//! 1. The first `nElement` elements count. Of those with one key *word* the newest decides. Two key words that
+//!    are there never stand for the same key.
+//! 2. The record behind a key word whose newest element is NEGATIVE is free, and may be another key's by now: such
+//!    elements are never taken for a key's.
+//!
+//! # Where this differs from NV-Tree
+//! A full leaf that is less than half live is rewritten in place, under the log, where NV-Tree links a
+//! replacement in: a leaf's place is in its parent here, which is persistent too. One that is more than half
+//! live is split by an insertion; updates and removals rewrite it.
+//!
+//! # Crash states
+//! 1. *Append*, before the counter's NAW: an element and flags that do not count; the next append overwrites both.
+//! 2. *Rewriting*, *split*, *unlinking of an emptied leaf*: as [`crate::btree`] says.
+//!
+//! # Persist cost
+//! Insert, remove: 2 lines and 2 fences. Update: 2 or 3 lines and 2 fences.
+
+use crate::btree::BTree;
+use crate::btree::change::{Change, Overwritten, WholeNodes};
+use crate::btree::kind::{Found, Kind, Leaf};
+use crate::btree::node::{Node, compare_to_word};
+use crate::repr::{KeyRepr, Repr};
+use crate::unsorted::{BITMAP as FLAGS, bitmap_words as flag_words, key_at, slots};
+use bristlecone_pmem::Media;
+use std::sync::atomic::Ordering;
+
+const COUNT: u64 = 0xFFFF;
+const LIVE_SHIFT: u32 = 24;
+
+/// The NVT-A design.
+#[derive(Debug)]
+pub struct NvtA;
+
+impl Kind for NvtA {
+    const NAME: &'static str = "nvta";
+    const USUAL_BYTES: u32 = 1024;
+    type Leaf = Appended;
+    type Protect = WholeNodes;
+}
+
+/// NV-Tree with persistent inner nodes. See the module's head.
+pub type NvtATree<K, V, M> = BTree<K, V, M, NvtA>;
+
+/// The append-only leaf.
+#[derive(Debug)]
+pub struct Appended;
+
+fn header(elements: usize, live: usize) -> u64 {
+    elements as u64 | (live as u64) << LIVE_SHIFT
+}
+
+/// Elements that count, and keys that are there.
+#[inline]
+fn counts<M: Media>(leaf: Node<'_>, pm: &M) -> (usize, usize) {
+    // ORDERING: Acquire; pairs with the Release of the NAW that made elements count.
+    let word = leaf.words[0].load(pm, Ordering::Acquire);
+    let elements = ((word & COUNT) as usize).min(slots(leaf.words.len()));
+    (
+        elements,
+        ((word >> LIVE_SHIFT & COUNT) as usize).min(elements),
+    )
+}
+
+fn is_negative<M: Media>(leaf: Node<'_>, pm: &M, i: usize) -> bool {
+    leaf.load(pm, FLAGS + i / 64) >> (i % 64) & 1 != 0
+}
+
+fn pairs<M: Media>(leaf: Node<'_>, pm: &M) -> Vec<(u64, u64)> {
+    let mut pairs = Vec::new();
+    Appended::entries(leaf, pm, &mut pairs);
+    pairs
+}
+
+/// An element: key word, value word, NEGATIVE.
+type Element = (u64, u64, bool);
+
+/// Appends to a locked leaf that has room, and makes what was appended count by one store; `live` keys are
+/// there then.
+fn append<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind>(
+    tree: &BTree<K, V, M, D>,
+    leaf: Node<'_>,
+    elements: &[Element],
+    live: usize,
+) {
+    let pm = tree.pm();
+    let (n, _) = counts(leaf, pm);
+    for (i, (key, value, negative)) in (n..).zip(elements) {
+        leaf.init(pm, key_at(leaf, i), *key);
+        leaf.init(pm, key_at(leaf, i) + 1, *value);
+        let (word, bit) = (FLAGS + i / 64, 1 << (i % 64));
+        let flags = leaf.load(pm, word);
+        // A crash may have left a flag behind for an element that never counted.
+        let new = if *negative { flags | bit } else { flags & !bit };
+        if new != flags {
+            // The counter's line: it goes with the counter.
+            leaf.init(pm, word, new);
+        }
+    }
+    // PERSIST: the elements, and the records they lead to, before the counter that makes them count.
+    tree.flush(leaf.words[key_at(leaf, n)].addr(), elements.len() * 16);
+    tree.fence();
+    // PERSIST: (in `publish`) the elements count, all or none.
+    tree.publish(&leaf.words[0], header(n + elements.len(), live));
+}
+
+/// Stores a leaf's content anew: all of it, but for the link.
+fn restore<'t, M: Media>(change: &mut Change<'t, M>, leaf: Node<'t>, pairs: &[(u64, u64)]) {
+    change.store(leaf, 0, header(pairs.len(), pairs.len()));
+    for i in 0..flag_words(leaf.words.len()) {
+        change.store(leaf, FLAGS + i, 0);
+    }
+    for (i, (key, value)) in pairs.iter().enumerate() {
+        change.store(leaf, key_at(leaf, i), *key);
+        change.store(leaf, key_at(leaf, i) + 1, *value);
+    }
+}
+
+fn rewrite<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind>(
+    tree: &BTree<K, V, M, D>,
+    leaf: Node<'_>,
+    pairs: &[(u64, u64)],
+) {
+    let mut change = tree.change(&[Overwritten {
+        node: leaf,
+        from: 0,
+        words: leaf.words.len(),
+    }]);
+    restore(&mut change, leaf, pairs);
+    change.commit();
+}
+
+impl Leaf for Appended {
+    const SORTED: bool = false;
+
+    fn capacity(words: usize) -> usize {
+        slots(words)
+    }
+
+    #[inline]
+    fn len<M: Media>(leaf: Node<'_>, pm: &M) -> usize {
+        counts(leaf, pm).1
+    }
+
+    #[inline]
+    fn has_room<M: Media>(leaf: Node<'_>, pm: &M, most: usize) -> bool {
+        let ((elements, live), slots) = (counts(leaf, pm), slots(leaf.words.len()));
+        // Section 4.4: a full leaf that is half live is split.
+        live < most && (elements < slots || live * 2 < slots)
+    }
+
+    fn entries<M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(u64, u64)>) {
+        let (n, _) = counts(leaf, pm);
+        let mut all: Vec<(u64, usize)> = (0..n)
+            .map(|i| (leaf.load(pm, key_at(leaf, i)), i))
+            .collect();
+        all.sort_unstable_by_key(|(word, i)| (*word, std::cmp::Reverse(*i)));
+        out.clear();
+        for same in all.chunk_by(|a, b| a.0 == b.0) {
+            let (word, newest) = same[0];
+            if !is_negative(leaf, pm, newest) {
+                out.push((word, leaf.load(pm, key_at(leaf, newest) + 1)));
+            }
+        }
+    }
+
+    #[inline]
+    fn find<K: KeyRepr + ?Sized, M: Media>(leaf: Node<'_>, pm: &M, key: &K) -> Option<Found> {
+        let (n, _) = counts(leaf, pm);
+        let word_of = |i| leaf.load(pm, key_at(leaf, i));
+        (0..n).rev().find_map(|i| {
+            let word = word_of(i);
+            let is_it = !is_negative(leaf, pm, i)
+                && compare_to_word(pm, key, word).is_eq()
+                && (i + 1..n).all(|newer| word_of(newer) != word);
+            is_it.then(|| Found {
+                slot: i,
+                key: word,
+                value: leaf.load(pm, key_at(leaf, i) + 1),
+            })
+        })
+    }
+
+    fn fill<M: Media>(leaf: Node<'_>, pm: &M, entries: &[(u64, u64)], next: u64) {
+        leaf.init(pm, 0, header(entries.len(), entries.len()));
+        leaf.init(pm, 1, next);
+        for i in 0..flag_words(leaf.words.len()) {
+            leaf.init(pm, FLAGS + i, 0);
+        }
+        for (i, (key, value)) in entries.iter().enumerate() {
+            leaf.init(pm, key_at(leaf, i), *key);
+            leaf.init(pm, key_at(leaf, i) + 1, *value);
+        }
+    }
+
+    fn split_words(words: usize) -> usize {
+        words
+    }
+
+    fn keep_lower<'t, K: KeyRepr + ?Sized, M: Media>(
+        change: &mut Change<'t, M>,
+        pm: &M,
+        leaf: Node<'t>,
+        separator: u64,
+        next: u64,
+    ) {
+        let mut kept = pairs(leaf, pm);
+        kept.retain(|(word, _)| {
+            let lower = K::read(pm, separator, |key| compare_to_word(pm, key, *word).is_gt());
+            lower.unwrap_or(true)
+        });
+        restore(change, leaf, &kept);
+        change.store(leaf, 1, next);
+    }
+
+    fn insert<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+        tree: &BTree<K, V, M, D>,
+        leaf: Node<'_>,
+        _key: &K,
+        (key, value): (u64, u64),
+    ) {
+        let (n, live) = counts(leaf, tree.pm());
+        if n < slots(leaf.words.len()) {
+            return append(tree, leaf, &[(key, value, false)], live + 1);
+        }
+        let mut pairs = pairs(leaf, tree.pm());
+        pairs.push((key, value));
+        rewrite(tree, leaf, &pairs);
+    }
+
+    fn update<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+        tree: &BTree<K, V, M, D>,
+        leaf: Node<'_>,
+        slot: usize,
+        value: u64,
+    ) {
+        let pm = tree.pm();
+        let at = key_at(leaf, slot);
+        let (key, old) = (leaf.load(pm, at), leaf.load(pm, at + 1));
+        let (n, live) = counts(leaf, pm);
+        if n + 2 <= slots(leaf.words.len()) {
+            return append(tree, leaf, &[(key, old, true), (key, value, false)], live);
+        }
+        let mut pairs = pairs(leaf, pm);
+        let mine = pairs.iter_mut().filter(|pair| pair.0 == key);
+        mine.for_each(|pair| pair.1 = value);
+        rewrite(tree, leaf, &pairs);
+    }
+
+    fn remove<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+        tree: &BTree<K, V, M, D>,
+        leaf: Node<'_>,
+        slot: usize,
+    ) {
+        let pm = tree.pm();
+        let at = key_at(leaf, slot);
+        let (key, old) = (leaf.load(pm, at), leaf.load(pm, at + 1));
+        let (n, live) = counts(leaf, pm);
+        if n < slots(leaf.words.len()) {
+            return append(tree, leaf, &[(key, old, true)], live.saturating_sub(1));
+        }
+        let mut pairs = pairs(leaf, pm);
+        pairs.retain(|pair| pair.0 != key);
+        rewrite(tree, leaf, &pairs);
+    }
+}
