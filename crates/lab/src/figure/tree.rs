@@ -59,8 +59,8 @@ designs! {
     LCBTREE = "lcbtree", "LCB+-Tree";
     /// CDDS-Tree.
     CDDSTREE = "cddstree", "CDDS-Tree";
-    /// Persistent unsorted.
-    UNSORTED = "unsorted", "persistent unsorted";
+    /// NV-Tree's leaves under LCB+-Tree's inner nodes.
+    NVTA = "nvta", "NVT-A";
     /// NV-Tree.
     NVTREE = "nvtree", "NV-Tree";
 }

@@ -187,6 +187,8 @@ impl Flushes {
             for file in part {
                 *match split {
                     true if is(file, "btree/structure.rs") => &mut self.new_nodes,
+                    // What it made room for, in a leaf that needs no log.
+                    true if logged && !is(file, LOG) && !is(file, CHANGE) => &mut self.leaf,
                     true => &mut self.parents,
                     false if logged || is(file, SHIFT) => &mut self.sort_leaf,
                     false => &mut self.leaf,
@@ -308,6 +310,9 @@ mod tests {
         // A split, then the insertion that it made room for.
         let split = [log, log, structure, structure, change, log, change, change];
         assert_eq!(of(&split), [3, 0, 2, 3]);
+        let append = "b/trees/src/nvta.rs";
+        let split = [log, structure, change, append, append];
+        assert_eq!(of(&split), [0, 2, 1, 2]);
         let [shift, insert] = ["b/cddstree/node.rs", "b/cddstree/insert.rs"];
         assert_eq!(of(&[shift, shift, insert, "b/pmem/cell.rs"]), [2, 2, 0, 0]);
         assert_eq!(of(&["b/cddstree/split.rs", shift, insert]), [0, 0, 0, 3]);
