@@ -63,8 +63,8 @@ pub struct Options {
     pub stop_at_first: bool,
     /// What was mutated in the recording and is in recovery too.
     pub mutation: Mutation,
-    /// Of the explored steps, only these (by number).
-    pub only: Option<Vec<bool>>,
+    /// Of the explored steps (by number) only those with a number: crash points after so many of their events.
+    pub only: Option<Vec<Option<usize>>>,
     /// Which workload was recorded, for tokens.
     pub workload: Option<WorkloadId>,
     /// Seconds after which an image that does not end ends the process.
@@ -435,29 +435,40 @@ impl<'a> Worker<'a> {
         let recording = self.recording;
         let mut pending = Pending::new(self.options.model, self.subject.unit());
         let mut point = 0;
-        let explores = |number: usize| {
-            let only = self.options.only.as_ref();
-            (recording.explored..recording.steps.len()).contains(&number)
-                && only.is_none_or(|only| only.get(number) == Some(&true))
+        // After how many events of a step its crash points are explored.
+        let explored_from = |number: usize| -> Option<usize> {
+            if !(recording.explored..recording.steps.len()).contains(&number) {
+                return None;
+            }
+            match &self.options.only {
+                Some(only) => *only.get(number)?,
+                None => Some(0),
+            }
         };
         let end = (0..recording.steps.len())
-            .rposition(explores)
+            .rposition(|number| explored_from(number).is_some())
             .map_or(0, |last| last + 1);
         for (number, step) in recording.steps.iter().enumerate() {
             if number >= end {
                 break;
             }
-            let explored = explores(number);
-            if explored && number == 0 && self.takes(turn, &mut point) {
+            let from = explored_from(number);
+            if from == Some(0) && number == 0 && self.takes(turn, &mut point) {
                 self.visit_point(point, &Crash::at(number, step, 0, false, &pending), None);
             }
             for i in step.begin..step.end {
                 let event = &recording.events[i];
                 Self::advance(&sim, &mut pending, event);
-                if !explored {
+                if from.is_none_or(|from| i < step.begin + from) {
                     continue;
                 }
-                let adds = adds(event, &pending);
+                // What begins inside a step begins with all that is pending there.
+                let begins = i > step.begin && from == Some(i - step.begin);
+                let adds = if begins {
+                    Some(None)
+                } else {
+                    adds(event, &pending)
+                };
                 if self.takes(turn, &mut point) {
                     match adds {
                         Some(newest) => {
@@ -472,7 +483,7 @@ impl<'a> Worker<'a> {
                 }
             }
             // What the explored part begins with is what the step before it left.
-            let explored = explored || explores(number + 1);
+            let explored = from.is_some() || explored_from(number + 1) == Some(0);
             if explored && (step.end > step.begin || !pending.is_empty()) {
                 if self.takes(turn, &mut point) {
                     self.visit_point(

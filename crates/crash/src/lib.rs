@@ -14,6 +14,7 @@
 //! | [`concurrent`] | threads under a deterministic scheduler, and crashes of them |
 //! | [`history`] | durable linearizability of what they did |
 //! | [`oracle`] | what must hold of whatever recovery made of an image |
+//! | [`over`] | pools that are made over others |
 //! | [`watchdog`] | an end to what does not end by itself |
 
 pub mod campaign;
@@ -22,6 +23,7 @@ pub mod explore;
 pub mod history;
 pub mod mutants;
 pub mod oracle;
+pub mod over;
 mod quiet;
 pub mod record;
 pub mod rng;

@@ -16,7 +16,8 @@ mod orderings;
 
 use crate::concurrent::{self, ConcurrentOptions};
 use crate::explore::{Options, Totals, Violation, explore};
-use crate::record::{Mutation, Recording, record};
+use crate::over;
+use crate::record::{Mutation, Recording, Step, record};
 use crate::subject::{Fault, Subject};
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, Model, Site, SiteKind};
@@ -112,7 +113,7 @@ pub struct MutantReport {
     pub orderings: usize,
     /// Mutants that were noticed, and the first violation of each.
     pub killed: Vec<(Mutant, Violation)>,
-    /// Mutants that only another subject noticed, or threads: a reason why the instruction is there.
+    /// Mutants that only another subject noticed, a pool made over another, or threads: a reason why the instruction is there.
     pub killed_elsewhere: Vec<(Mutant, String)>,
     /// Mutants that were noticed before any crash: an operation or opening failed.
     pub failed_live: Vec<Mutant>,
@@ -197,8 +198,9 @@ impl Recorded {
         })
     }
 
-    /// Some of the explored steps that an instruction is in; `None` if it is in none.
-    fn some_steps_with(&self, site: Site) -> Option<Vec<bool>> {
+    /// Some of the explored steps that an instruction is in, and after how many of their events it first is;
+    /// `None` if it is in none.
+    fn some_steps_with(&self, site: Site) -> Option<Vec<Option<usize>>> {
         let Recording {
             steps,
             events,
@@ -208,9 +210,13 @@ impl Recorded {
         let with: Vec<usize> = (*explored..steps.len())
             .filter(|i| sites_of(&events[steps[*i].begin..steps[*i].end]).contains(&site))
             .collect();
-        let mut chosen = vec![false; steps.len()];
+        let is = |event: &Event| {
+            SiteKind::of(&event.kind).is_some_and(|kind| Site::new(event.site, kind) == site)
+        };
+        let mut chosen = vec![None; steps.len()];
         for i in with.iter().step_by(with.len().div_ceil(NEAR).max(1)) {
-            chosen[*i] = true;
+            let Step { begin, end, .. } = steps[*i];
+            chosen[*i] = events[begin..end].iter().position(is);
         }
         (!with.is_empty()).then_some(chosen)
     }
@@ -460,6 +466,11 @@ fn try_elsewhere(
         }
     };
     each(&near, options.patience);
+    for site in left() {
+        if over::explore(options.model, true, &[site]).is_err() {
+            killed(site, "a pool made over another".into());
+        }
+    }
     together(&[tried.subject]);
     together(&near);
     each(&far, options.patience / 4);

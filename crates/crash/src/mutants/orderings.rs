@@ -88,10 +88,13 @@ pub(super) fn orderings_of(recording: &Recording) -> BTreeSet<Mutant> {
         .collect()
 }
 
-/// The trace with every instance of an ordering mutant made, and in which steps that is.
-pub(super) fn reordered(recording: &Recording, mutant: Mutant) -> Option<(Recording, Vec<bool>)> {
+/// The trace with every instance of an ordering mutant made, and the steps where that is, from their beginning.
+pub(super) fn reordered(
+    recording: &Recording,
+    mutant: Mutant,
+) -> Option<(Recording, Vec<Option<usize>>)> {
     let mut events = recording.events.clone();
-    let mut steps = vec![false; recording.steps.len()];
+    let mut steps = vec![None; recording.steps.len()];
     // From the end, so that what was moved does not move what is to be.
     for pair in pairs(recording).iter().rev() {
         let Some([early, swap]) = orderings_of_pair(&recording.events, pair) else {
@@ -110,7 +113,7 @@ pub(super) fn reordered(recording: &Recording, mutant: Mutant) -> Option<(Record
             if passed.iter().all(|event| changes(event) != moved) {
                 events[to + n..=*from].rotate_right(1);
                 let step = recording.steps.partition_point(|step| step.end <= *from);
-                steps[step] = true;
+                steps[step] = Some(0);
             }
         }
     }
@@ -118,7 +121,7 @@ pub(super) fn reordered(recording: &Recording, mutant: Mutant) -> Option<(Record
         events,
         ..recording.clone()
     };
-    steps.contains(&true).then_some((mutated, steps))
+    steps.contains(&Some(0)).then_some((mutated, steps))
 }
 
 /// Flushes of clean lines and fences with nothing to wait for: sites always and sometimes so. Where flushes
