@@ -33,6 +33,7 @@ pub mod repr;
 mod saved;
 pub mod skiplist;
 mod sync;
+mod threads;
 pub mod unsorted;
 pub mod version_lock;
 pub mod wbtree;

@@ -6,7 +6,7 @@ mod common;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_trees::BTreeOptions;
 use bristlecone_trees::cddstree::CddsOptions;
-use bristlecone_trees::designs::{Cdds, DividedSkip, Fp, Lb, Lcb, Nv, Unsorted, Wb};
+use bristlecone_trees::designs::{Cdds, DividedSkip, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wb};
 use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
@@ -46,6 +46,14 @@ impl Chosen for Small<Unsorted> {
     }
 }
 
+impl Chosen for Small<NvtA> {
+    type Design = NvtA;
+
+    fn design() -> NvtA {
+        NvtA(small_nodes())
+    }
+}
+
 type Numbers<D> = Of<D, u64, u64, Mapped>;
 
 scenario_suite!(lbtree, Numbers<Lb<1>>: [hostile]);
@@ -53,6 +61,7 @@ scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
+scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);

@@ -323,7 +323,7 @@ impl<M: Media> Pool<M> {
                 changed = true;
             }
         };
-        for chunk in 0..(self.pm.len().div_ceil(REGION) * REGION_CHUNKS) as u32 {
+        for chunk in 0..(self.size().div_ceil(REGION) * REGION_CHUNKS) as u32 {
             let header = u64::from(chunk).is_multiple_of(REGION_CHUNKS);
             let used = if header {
                 ChunkUse::Header

@@ -375,6 +375,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> Drop for BTree<K, V, M, D> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            self.root = None;
+        }
         // A failure costs a walk at the next opening; `close` reports it.
         let _ = self.close_now();
     }

@@ -5,14 +5,14 @@ use super::kind::{Kind, Leaf};
 use super::node::{MAX_LEVEL, Node, compare_words};
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{KeyRepr, Repr};
+use crate::threads::on_threads;
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::cmp::Ordering as Order;
 use std::collections::HashSet;
-use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 /// What a walk comes to.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ struct Subtree {
     range: Range,
 }
 
-/// A walk through neighbouring subtrees on its way.
+/// A walk through a subtree on its way.
 struct Walk<'a, F> {
     each: &'a F,
     counts: Counts,
@@ -98,7 +98,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             range: (None, None),
         }];
         // Enough of them that each thread gets about as much as the others.
-        while threads > 1 && subtrees.len() < 8 * threads && subtrees[0].level > 0 {
+        while threads > 1 && subtrees.len() < threads.saturating_mul(8) && subtrees[0].level > 0 {
             let mut below = Vec::new();
             for subtree in subtrees {
                 self.walk_inner(&mut above, subtree, |_, child| {
@@ -108,36 +108,35 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             }
             subtrees = below;
         }
-        let walk_all = |subtrees: &[Subtree]| {
+        let next = AtomicUsize::new(0);
+        let worker = || {
             // What `each` pins is pinned already, which is cheap.
             let _pin = epoch::pin();
-            let mut walk = Walk::new(&each);
-            for subtree in subtrees {
+            let mut done = Vec::new();
+            loop {
+                // ORDERING: Relaxed; only the number matters.
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(subtree) = subtrees.get(number) else {
+                    return Ok::<_, String>(done);
+                };
+                let mut walk = Walk::new(&each);
                 self.walk_node(&mut walk, *subtree)?;
+                done.push((number, walk.counts, walk.first, walk.next));
             }
-            Ok((walk.counts, walk.first, walk.next))
         };
-        let each_takes = subtrees.len().div_ceil(threads.max(1));
-        let parts: Vec<Result<_, String>> = if each_takes == subtrees.len() {
-            vec![walk_all(&subtrees)]
+        let mut parts = Vec::new();
+        if threads <= 1 {
+            parts = worker()?;
         } else {
-            let walk_all = &walk_all;
-            thread::scope(|scope| {
-                let shares = subtrees.chunks(each_takes);
-                let workers: Vec<_> = shares
-                    .map(|share| scope.spawn(move || walk_all(share)))
-                    .collect();
-                let joined = workers.into_iter().map(|worker| worker.join());
-                joined
-                    .map(|part| part.unwrap_or_else(|e| resume_unwind(e)))
-                    .collect()
-            })
-        };
+            for part in on_threads(threads, worker) {
+                parts.extend(part.unwrap_or_else(|_| Err("a recovery thread stopped".into()))?);
+            }
+            parts.sort_unstable_by_key(|(number, ..)| *number);
+        }
         let mut counts = above.counts;
         counts.depth = level as u32 + 1;
         let mut leads_to: Option<u64> = None;
-        for part in parts {
-            let (part, first, next) = part?;
+        for (_, part, first, next) in parts {
             counts.add(part);
             if leads_to.is_some() && leads_to != first {
                 return Err(format!(
@@ -234,6 +233,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         walk.next = Some(leaf.next(pm));
         let mut entries = Vec::new();
         D::Leaf::entries(leaf, pm, &mut entries);
+        if entries.len() != D::Leaf::len(leaf, pm) {
+            let len = D::Leaf::len(leaf, pm);
+            return Err(wrong(format!(
+                "{len} entries, and {} are there",
+                entries.len()
+            )));
+        }
         if entries.is_empty() && !is_root {
             return Err(wrong("it is empty".into()));
         }

@@ -430,6 +430,10 @@ fn corrupt() -> SpaceError {
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for CddsTree<K, V, M> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            self.root = None;
+        }
         // A failure costs a walk at the next opening; `close` reports it.
         let _ = self.close_now();
     }

@@ -19,6 +19,7 @@ use super::{CddsOptions, CddsTree, ROOTS, RootNode, SAVED, VERSION, Writer, offs
 use crate::index::{RecoveryReport, TreeError};
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
+use crate::threads::on_threads;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::pool::Root;
 use crossbeam_epoch as epoch;
@@ -163,21 +164,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             // PERSIST: what was repaired in the root.
             self.pm().fence();
         }
-        let tallies: Vec<Result<Tally, TreeError>> = if threads == 1 {
-            vec![worker()]
+        if threads == 1 {
+            tally.add(worker()?);
         } else {
-            std::thread::scope(|scope| {
-                let handles: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-                let joined = handles.into_iter().map(|handle| {
-                    handle.join().unwrap_or_else(|_| {
-                        Err(TreeError::Corrupt("a recovery thread stopped".into()))
-                    })
-                });
-                joined.collect()
-            })
-        };
-        for part in tallies {
-            tally.add(part?);
+            for part in on_threads(threads, worker) {
+                tally.add(part.unwrap_or_else(|_| Err(TreeError::stopped()))?);
+            }
         }
         self.heap.finish_recovery();
         let writer = self.writer_mut();

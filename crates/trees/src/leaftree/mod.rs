@@ -492,6 +492,10 @@ where
     M: Media,
 {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            self.root = None;
+        }
         // A failure costs a rebuild at the next opening; `close` reports it.
         let _ = self.close_now();
     }

@@ -15,6 +15,7 @@ use super::{
 use crate::index::{Fill, RecoveryReport};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
+use crate::threads::on_threads;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff};
@@ -349,20 +350,9 @@ where
         if threads == 1 {
             return worker();
         }
-        let results: Vec<_> = std::thread::scope(|scope| {
-            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-            handles
-                .into_iter()
-                .map(|handle| {
-                    handle.join().unwrap_or_else(|_| {
-                        Err(TreeError::Corrupt("a recovery thread stopped".into()))
-                    })
-                })
-                .collect()
-        });
         let mut segments = Vec::new();
-        for result in results {
-            segments.extend(result?);
+        for result in on_threads(threads, worker) {
+            segments.extend(result.unwrap_or_else(|_| Err(TreeError::stopped()))?);
         }
         Ok(segments)
     }

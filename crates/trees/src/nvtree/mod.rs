@@ -393,6 +393,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for NvTree<K, V, M> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            self.root = None;
+        }
         // A failure costs a rebuild at the next opening; `close` reports it.
         let _ = self.close_now();
         // SAFETY: 1. it came from `Box::into_raw`; 2. `&mut self`: no one uses the tree, and sets of nodes

@@ -24,18 +24,21 @@ use crate::index::RecoveryReport;
 use crate::inner::Separator;
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
+use crate::threads::on_threads;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 const MAGIC: [u8; 8] = *b"NVSNAP01";
 /// Bytes of a leaf in a snapshot.
 const SAVED: usize = 40;
+/// Leaves that a thread takes at a time.
+const SHARE: usize = 256;
 
 /// Takes a fixed number of bytes off the front.
 fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
@@ -307,31 +310,29 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
     }
 
     fn look_through(&self, listed: &[Listed], threads: usize) -> Result<Vec<Walked<K>>, TreeError> {
-        let part = |leaves: &[Listed]| -> Result<Vec<Walked<K>>, TreeError> {
-            leaves.iter().map(|leaf| self.look(leaf)).collect()
-        };
         if threads <= 1 {
-            return part(listed);
+            return listed.iter().map(|leaf| self.look(leaf)).collect();
         }
-        let parts: Vec<_> = std::thread::scope(|scope| {
-            let workers: Vec<_> = listed
-                .chunks(listed.len().div_ceil(threads))
-                .map(|leaves| scope.spawn(move || part(leaves)))
-                .collect();
-            workers
-                .into_iter()
-                .map(|worker| {
-                    worker.join().unwrap_or_else(|_| {
-                        Err(TreeError::Corrupt("a recovery thread stopped".into()))
-                    })
-                })
-                .collect()
-        });
-        let mut walked = Vec::with_capacity(listed.len());
-        for part in parts {
-            walked.extend(part?);
+        let next = AtomicUsize::new(0);
+        let worker = || {
+            let mut done: Vec<(usize, Vec<Walked<K>>)> = Vec::new();
+            loop {
+                // ORDERING: Relaxed; only the number matters.
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(share) = listed.chunks(SHARE).nth(number) else {
+                    return Ok(done);
+                };
+                let walked: Result<_, TreeError> =
+                    share.iter().map(|leaf| self.look(leaf)).collect();
+                done.push((number, walked?));
+            }
+        };
+        let mut parts = Vec::new();
+        for part in on_threads(threads, worker) {
+            parts.extend(part.unwrap_or_else(|_| Err(TreeError::stopped()))?);
         }
-        Ok(walked)
+        parts.sort_unstable_by_key(|(number, _)| *number);
+        Ok(parts.into_iter().flat_map(|(_, walked)| walked).collect())
     }
 
     /// Looks through a leaf's elements and marks what they lead to (invariant 5).

@@ -60,7 +60,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             }
         }
         let (key_word, value_word) = match self.make_pair(key, value) {
-            Err(_) if Self::RECORDS && self.compact(key) => self.make_pair(key, value)?,
+            Err(_) if K::RECORDS && self.compact(key) => self.make_pair(key, value)?,
             made => made?,
         };
         let discard = || {
