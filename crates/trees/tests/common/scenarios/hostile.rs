@@ -312,32 +312,32 @@ pub fn undamaged_samples_are_served<H: Designed>() {
 /// Bytes changed in a crash image, opened for reading.
 pub fn flips_in_a_crash_image_read_only<H: Designed>() {
     check(
-        &flips::<H>(&samples::<H>().1, Access::ReadOnly, 4_000, 101),
-        8_000,
+        &flips::<H>(&samples::<H>().1, Access::ReadOnly, 1_200, 101),
+        2_400,
     );
 }
 
 /// Bytes changed in a closed pool, opened for reading.
 pub fn flips_in_a_closed_pool_read_only<H: Designed>() {
     check(
-        &flips::<H>(&samples::<H>().0, Access::ReadOnly, 3_000, 102),
-        6_000,
+        &flips::<H>(&samples::<H>().0, Access::ReadOnly, 1_000, 102),
+        2_000,
     );
 }
 
 /// Bytes changed in a crash image, worked on.
 pub fn flips_in_a_crash_image_writing<H: Designed>() {
     check(
-        &flips::<H>(&samples::<H>().1, Access::ReadWrite, 1_500, 103),
-        3_000,
+        &flips::<H>(&samples::<H>().1, Access::ReadWrite, 500, 103),
+        1_000,
     );
 }
 
 /// Bytes changed in a closed pool, worked on.
 pub fn flips_in_a_closed_pool_writing<H: Designed>() {
     check(
-        &flips::<H>(&samples::<H>().0, Access::ReadWrite, 1_500, 104),
-        3_000,
+        &flips::<H>(&samples::<H>().0, Access::ReadWrite, 500, 104),
+        1_000,
     );
 }
 
