@@ -44,7 +44,7 @@ use bristlecone_pmem::media::sim::{
 use bristlecone_pmem::sync::set_give_way;
 use crashes::Trace;
 use program::Spot;
-use schedule::{Chooser, Log};
+use schedule::{Chooser, Log, wait_for_others};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -430,7 +430,7 @@ fn guarded<R>(
         if WAITS.get() > ALONE_WAITS && !std::thread::panicking() {
             std::panic::panic_any(OutOfSteps);
         }
-        // A deferred function of another exploration may hold an allocator's lock for a moment.
+        wait_for_others(WAITS.get() * 50);
         std::thread::yield_now();
     }));
     sim.set_limit(RECOVERY_STEPS);

@@ -70,6 +70,14 @@ fn switch() {
     CURRENT.set(me);
 }
 
+/// A deferred function of another exploration may hold an allocator's lock, and may not be running just now:
+/// who has waited so many times lets time pass now and then.
+pub(super) fn wait_for_others(waits: u64) {
+    if waits.is_multiple_of(1_000) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// While waiting: another thread's turn.
 fn give_way() {
     let me = CURRENT.get();
@@ -82,6 +90,7 @@ fn give_way() {
         };
         run.sim.set_thread(me);
         run.waits.set(run.waits.get() + 1);
+        wait_for_others(run.waits.get());
         run.waits.get() > STEPS
     });
     if stuck && !std::thread::panicking() {
