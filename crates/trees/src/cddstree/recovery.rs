@@ -54,9 +54,10 @@ where
     let mut root_slot = None;
     for (i, (node, start)) in ROOTS.into_iter().enumerate() {
         if word(start) > version {
-            // Undone. It must not count when its version number is committed after all; the fence of that
-            // operation keeps the order, in one line.
+            // Undone. It must not count when its version number is committed after all, by a store to the same
+            // line, before which a removal has no fence of its own.
             root.word(node).store(pm, 0, Ordering::Relaxed);
+            pm.store_fence();
         }
         if word(node) != 0 && root_slot.is_none_or(|(_, latest)| word(start) > latest) {
             root_slot = Some((i, word(start)));
