@@ -57,6 +57,7 @@ where
             // Undone. It must not count when its version number is committed after all, by a store to the same
             // line, before which a removal has no fence of its own.
             root.word(node).store(pm, 0, Ordering::Relaxed);
+            // PERSIST: the cleared word before a committed version in its line.
             pm.store_fence();
         }
         if word(node) != 0 && root_slot.is_none_or(|(_, latest)| word(start) > latest) {
