@@ -100,6 +100,8 @@ fn wrong_usage_ends_with_status_2() {
         .ends(2, &["300", "256, 512, 1024"]);
     b.run(&["create", "p", "--index", "hash"])
         .ends(2, &["hash", "lbtree"]);
+    b.run(&["create", "p", "--index", "btree"])
+        .ends(2, &["btree", "keeps nothing"]);
     b.run(&["bench", "micro", "--keys", "none"])
         .ends(2, &["none", "10M"]);
     b.run(&["torture", "--medium", "journal", "--kills", "0"])

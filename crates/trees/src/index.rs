@@ -297,13 +297,6 @@ pub enum TreeError {
     Volatile,
 }
 
-impl TreeError {
-    /// What a panic of a thread that recovers becomes.
-    pub(crate) fn stopped() -> Self {
-        Self::Corrupt("a recovery thread stopped".into())
-    }
-}
-
 impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -36,6 +36,7 @@ use crate::btree::node::{Node, compare_to_word};
 use crate::repr::{KeyRepr, Repr};
 use crate::unsorted::{BITMAP as FLAGS, bitmap_words as flag_words, key_at, slots};
 use bristlecone_pmem::Media;
+use std::iter;
 use std::sync::atomic::Ordering;
 
 const COUNT: u64 = 0xFFFF;
@@ -119,14 +120,21 @@ fn append<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind>(
 
 /// Stores a leaf's content anew: all of it, but for the link.
 fn restore<'t, M: Media>(change: &mut Change<'t, M>, leaf: Node<'t>, pairs: &[(u64, u64)]) {
-    change.store(leaf, 0, header(pairs.len(), pairs.len()));
-    for i in 0..flag_words(leaf.words.len()) {
-        change.store(leaf, FLAGS + i, 0);
+    for (word, value) in content(leaf, pairs) {
+        change.store(leaf, word, value);
     }
-    for (i, (key, value)) in pairs.iter().enumerate() {
-        change.store(leaf, key_at(leaf, i), *key);
-        change.store(leaf, key_at(leaf, i) + 1, *value);
-    }
+}
+
+/// The words of a leaf of these pairs but its link: which word, and what is in it.
+fn content(leaf: Node<'_>, pairs: &[(u64, u64)]) -> impl Iterator<Item = (usize, u64)> {
+    let flags = (0..flag_words(leaf.words.len())).map(|i| (FLAGS + i, 0));
+    let elements = pairs.iter().enumerate().flat_map(move |(i, (key, value))| {
+        let at = key_at(leaf, i);
+        [(at, *key), (at + 1, *value)]
+    });
+    iter::once((0, header(pairs.len(), pairs.len())))
+        .chain(flags)
+        .chain(elements)
 }
 
 fn rewrite<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind>(
@@ -195,14 +203,9 @@ impl Leaf for Appended {
     }
 
     fn fill<M: Media>(leaf: Node<'_>, pm: &M, entries: &[(u64, u64)], next: u64) {
-        leaf.init(pm, 0, header(entries.len(), entries.len()));
         leaf.init(pm, 1, next);
-        for i in 0..flag_words(leaf.words.len()) {
-            leaf.init(pm, FLAGS + i, 0);
-        }
-        for (i, (key, value)) in entries.iter().enumerate() {
-            leaf.init(pm, key_at(leaf, i), *key);
-            leaf.init(pm, key_at(leaf, i) + 1, *value);
+        for (word, value) in content(leaf, entries) {
+            leaf.init(pm, word, value);
         }
     }
 

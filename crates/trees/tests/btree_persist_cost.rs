@@ -6,8 +6,8 @@ use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_trees::cddstree::{CddsOptions, CddsTree};
 use bristlecone_trees::nvtree::{Adaptivity, NvOptions, NvTree};
 use bristlecone_trees::{
-    BTreeOptions, BulkLoad, DurableIndex, Fill, KeyRepr, LcbTree, OrderedIndex, Repr, TreeError,
-    UnsortedTree,
+    BTreeOptions, BulkLoad, DurableIndex, Fill, KeyRepr, LcbTree, NvtATree, OrderedIndex, Repr,
+    TreeError, UnsortedTree,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -182,6 +182,85 @@ fn unsorted_inserts_with_two_fences() {
         });
         assert_eq!(reads, (0, 0));
     }
+}
+
+/// The elements' lines, of which an update's two elements may touch two, then the counter's. A fence each.
+fn appends_cost_two_fences<I: DurableIndex<u64, u64, Medium>>(tree: &I) {
+    let mut of_updates = [0; 4];
+    for key in 0..8 {
+        let insert = cost(tree, |tree| tree.insert(&key, &key).expect("a new key"));
+        assert_eq!(insert, (2, 2), "insert {key}");
+        let (lines, fences) = cost(tree, |tree| tree.update(&key, &5).expect("a known key"));
+        assert_eq!(fences, 2, "update {key}");
+        of_updates[lines as usize] += 1;
+    }
+    assert_eq!(of_updates[..2], [0, 0]);
+    assert!(of_updates[2] > 0 && of_updates[3] > 0, "{of_updates:?}");
+    let remove = cost(tree, |tree| assert!(tree.remove(&3).expect("removal")));
+    assert_eq!(remove, (2, 2));
+    let others = cost(tree, |tree| {
+        tree.get(&4);
+        tree.insert(&4, &0).expect_err("there");
+        tree.update(&3, &0).expect_err("not there");
+        assert!(!tree.remove(&3).expect("removal"));
+    });
+    assert_eq!(others, (0, 0));
+}
+
+fn nvtree(leaf_bytes: u32) -> NvTree<u64, u64, Medium> {
+    let options = NvOptions {
+        leaf_bytes,
+        adaptivity: Adaptivity::Off,
+        ..NvOptions::default()
+    };
+    NvTree::create(&pool(), "index", &options).expect("a new root")
+}
+
+#[test]
+fn append_only_leaves_take_two_fences() {
+    appends_cost_two_fences(&nvtree(1024));
+    appends_cost_two_fences(&made::<u64, u64, NvtATree<u64, u64, Medium>>(1024));
+}
+
+/// Split, replace, merge: the new leaves' lines and a fence, the link's line and a fence; then the operation
+/// that met the full leaf.
+#[test]
+fn nvtree_reshapes_with_two_fences() {
+    let tree = nvtree(1024);
+    let (mut splits, mut replaces, mut merges) = (0, 0, 0);
+    let mut check = |key: u64, change: &dyn Fn(&NvTree<u64, u64, Medium>)| {
+        let before = tree.nv_stats();
+        let chunks = tree.stats().pm_bytes >> 16;
+        let (lines, fences) = cost(&tree, change);
+        let after = tree.nv_stats();
+        let new = [
+            after.splits - before.splits,
+            after.replaces - before.replaces,
+            after.merges - before.merges,
+        ];
+        (splits, replaces, merges) = (splits + new[0], replaces + new[1], merges + new[2]);
+        if tree.stats().pm_bytes >> 16 == chunks {
+            let reshaped = new.iter().sum::<u64>();
+            assert_eq!(fences, 2 + 2 * reshaped, "key {key}: {new:?}");
+            assert!(
+                lines <= 3 + reshaped * (2 * 16 + 1),
+                "key {key}: {lines} lines"
+            );
+        }
+    };
+    for key in 0..2000 {
+        check(key, &|tree| tree.insert(&key, &key).expect("a new key"));
+    }
+    for key in (0..2000).filter(|key| key % 8 > 0) {
+        check(key, &|tree| assert!(tree.remove(&key).expect("removal")));
+    }
+    for key in (0..20_000).map(|i| i * 8 % 400) {
+        check(key, &|tree| tree.update(&key, &1).expect("a known key"));
+    }
+    assert!(
+        splits > 20 && replaces > 20 && merges > 20,
+        "{splits} splits, {replaces} replaces, {merges} merges"
+    );
 }
 
 #[test]

@@ -71,13 +71,22 @@ pub(super) fn mean(phases: &[Outcome], of: impl Fn(&Outcome) -> f64) -> f64 {
     sum / ops as f64
 }
 
-/// How much of `that` is saved by `this`, a share.
-pub(super) fn saved(this: f64, that: f64) -> f64 {
-    1.0 - this / that
-}
-
-/// Claims that the NV-Tree saves from `low` to `high` of what another design has: `shares` by node size.
-pub(super) fn savings(what: &str, shares: &[f64], (low, high): (f64, f64)) -> [Claim; 2] {
+/// Claims that the NV-Tree saves from `low` to `high` of the `what` of another of [`DESIGNS`]. `curve`: a
+/// design's, by node size.
+pub(super) fn savings(
+    what: &str,
+    curve: impl Fn(usize) -> Vec<f64>,
+    other: usize,
+    (low, high): (f64, f64),
+) -> [Claim; 2] {
+    let what = format!(
+        "share of {}'s {what} that NV-Tree saves",
+        DESIGNS[other].name
+    );
+    let shares: Vec<f64> = (curve(NV).into_iter())
+        .zip(curve(other))
+        .map(|(nv, other)| 1.0 - nv / other)
+        .collect();
     let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
     let most = shares.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let claim = |which: &str, share: f64, bound: f64| {

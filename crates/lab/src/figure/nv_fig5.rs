@@ -2,8 +2,7 @@
 //! tree (NV-Tree, figure 5).
 
 use super::nv::{
-    CDDS, DESIGNS, LCB, LOOKS_FIRST, NV, SIZES, all, device, insertions, keys, mean, note, saved,
-    savings,
+    CDDS, DESIGNS, LCB, LOOKS_FIRST, NV, SIZES, all, device, insertions, keys, mean, note, savings,
 };
 use super::tree::{Design, NVTA};
 use super::trial::{Outcome, measure, times_over, with_each};
@@ -127,16 +126,8 @@ fn counts(findings: &mut Findings, by_size: &[Vec<Vec<Outcome>>], nvta: &[Vec<Ou
     );
     findings.panels.push(with_each(panel, &DESIGNS, curve));
     for (other, range) in [(LCB, (0.80, 0.97)), (CDDS, (0.76, 0.96))] {
-        let shares: Vec<f64> = curve(NV)
-            .into_iter()
-            .zip(curve(other))
-            .map(|(nv, other)| saved(nv, other))
-            .collect();
-        let what = format!(
-            "share of {}'s flushes that NV-Tree saves",
-            DESIGNS[other].name
-        );
-        findings.claims.extend(savings(&what, &shares, range));
+        let claims = savings("flushes", curve, other, range);
+        findings.claims.extend(claims);
     }
 
     let inner = |phases: &[Outcome]| {

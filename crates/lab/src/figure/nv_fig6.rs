@@ -1,8 +1,6 @@
 //! Loads and cache misses of insertions into an empty tree, by node size (NV-Tree, figure 6).
 
-use super::nv::{
-    CDDS, DESIGNS, LCB, LOOKS_FIRST, NV, SIZES, all, device, keys, note, saved, savings,
-};
+use super::nv::{CDDS, DESIGNS, LCB, LOOKS_FIRST, SIZES, all, device, keys, note, savings};
 use super::trial::{measure, with_each};
 use super::{Entry, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::ModelReport;
@@ -66,16 +64,8 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         );
         findings.panels.push(with_each(panel, &DESIGNS, curve));
         for (other, range) in [LCB, CDDS].into_iter().zip(count.ranges) {
-            let shares: Vec<f64> = curve(NV)
-                .into_iter()
-                .zip(curve(other))
-                .map(|(nv, other)| saved(nv, other))
-                .collect();
-            let what = format!(
-                "share of {}'s {} that NV-Tree saves",
-                DESIGNS[other].name, count.what
-            );
-            findings.claims.extend(savings(&what, &shares, range));
+            let claims = savings(count.what, curve, other, range);
+            findings.claims.extend(claims);
         }
     }
     findings.notes = vec![

@@ -267,6 +267,11 @@ mod tests {
         assert!(refused(|p| p.slices = 4).contains("from 5"));
         assert!(refused(|p| p.node_bytes = Some(300)).contains("300"));
         assert!(refused(|p| p.index = "btree-2000".into()).contains("lbtree"));
+        let kept = refused(|p| {
+            p.index = "btree".into();
+            p.medium = MediumKind::Mapped;
+        });
+        assert!(kept.contains("dram for btree"), "{kept}");
         assert!(refused(|p| p.ops_limit = Some(0)).contains("limit"));
         assert!(refused(|p| p.path = "/no/such".into()).contains("/no/such"));
         assert!(refused(|p| p.against = vec![Against::Lmdb; 2]).contains("once"));

@@ -117,22 +117,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 // ORDERING: Relaxed; only the number matters.
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let Some(subtree) = subtrees.get(number) else {
-                    return Ok::<_, String>(done);
+                    return Ok(done);
                 };
                 let mut walk = Walk::new(&each);
                 self.walk_node(&mut walk, *subtree)?;
                 done.push((number, walk.counts, walk.first, walk.next));
             }
         };
-        let mut parts = Vec::new();
-        if threads <= 1 {
-            parts = worker()?;
-        } else {
-            for part in on_threads(threads, worker) {
-                parts.extend(part.unwrap_or_else(|_| Err("a recovery thread stopped".into()))?);
-            }
-            parts.sort_unstable_by_key(|(number, ..)| *number);
-        }
+        let mut parts: Vec<_> = on_threads(threads, worker, |what| what)?
+            .into_iter()
+            .flatten()
+            .collect();
+        parts.sort_unstable_by_key(|(number, ..)| *number);
         let mut counts = above.counts;
         counts.depth = level as u32 + 1;
         let mut leads_to: Option<u64> = None;
@@ -233,8 +229,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         walk.next = Some(leaf.next(pm));
         let mut entries = Vec::new();
         D::Leaf::entries(leaf, pm, &mut entries);
-        if entries.len() != D::Leaf::len(leaf, pm) {
-            let len = D::Leaf::len(leaf, pm);
+        let len = D::Leaf::len(leaf, pm);
+        if entries.len() != len {
             return Err(wrong(format!(
                 "{len} entries, and {} are there",
                 entries.len()

@@ -166,12 +166,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             // PERSIST: what was repaired in the root.
             self.pm().fence();
         }
-        if threads == 1 {
-            tally.add(worker()?);
-        } else {
-            for part in on_threads(threads, worker) {
-                tally.add(part.unwrap_or_else(|_| Err(TreeError::stopped()))?);
-            }
+        for part in on_threads(threads, worker, TreeError::Corrupt)? {
+            tally.add(part);
         }
         self.heap.finish_recovery();
         let writer = self.writer_mut();

@@ -347,14 +347,8 @@ where
                 }
             }
         };
-        if threads == 1 {
-            return worker();
-        }
-        let mut segments = Vec::new();
-        for result in on_threads(threads, worker) {
-            segments.extend(result.unwrap_or_else(|_| Err(TreeError::stopped()))?);
-        }
-        Ok(segments)
+        let segments = on_threads(threads, worker, TreeError::Corrupt)?;
+        Ok(segments.into_iter().flatten().collect())
     }
 
     /// Asks for a leaf whose offset has not been checked yet.

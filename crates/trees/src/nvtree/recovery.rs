@@ -310,9 +310,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
     }
 
     fn look_through(&self, listed: &[Listed], threads: usize) -> Result<Vec<Walked<K>>, TreeError> {
-        if threads <= 1 {
-            return listed.iter().map(|leaf| self.look(leaf)).collect();
-        }
         let next = AtomicUsize::new(0);
         let worker = || {
             let mut done: Vec<(usize, Vec<Walked<K>>)> = Vec::new();
@@ -327,10 +324,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
                 done.push((number, walked?));
             }
         };
-        let mut parts = Vec::new();
-        for part in on_threads(threads, worker) {
-            parts.extend(part.unwrap_or_else(|_| Err(TreeError::stopped()))?);
-        }
+        let mut parts: Vec<_> = on_threads(threads, worker, TreeError::Corrupt)?
+            .into_iter()
+            .flatten()
+            .collect();
         parts.sort_unstable_by_key(|(number, _)| *number);
         Ok(parts.into_iter().flat_map(|(_, walked)| walked).collect())
     }
