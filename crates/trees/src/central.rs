@@ -12,7 +12,7 @@
 //! line* is line 0, whose first word makes slots count.
 
 use crate::index::TreeError;
-use crate::leaftree::{DESIGN_WORD, LeafLayout, Pair};
+use crate::leaftree::{DESIGN_WORD, HEAD, LeafLayout, Pair};
 use bristlecone_pmem::log::{Logs, Record};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media, PWord};
@@ -253,8 +253,9 @@ pub(crate) fn create_log<M: Media>(root: &Root<M>, heap: &Heap<M>) -> Result<Log
     let (pm, word) = (heap.pool().pm(), root.word(DESIGN_WORD));
     // ORDERING: Relaxed; the root is not published.
     word.store(pm, logs.offset(), Ordering::Relaxed);
-    // PERSIST: where the log is; publishing the root fences it.
-    pm.flush_of(word);
+    // PERSIST: it is in the line of the word that leads to the first leaf, which is stored, flushed, and
+    // fenced with the root's publication, after this.
+    const { assert!(DESIGN_WORD / 8 == HEAD / 8) };
     Ok(logs)
 }
 

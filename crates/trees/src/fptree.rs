@@ -24,7 +24,7 @@
 //! | insert, entry (and fingerprint) in the header line | 1 | 1 |
 //! | insert, elsewhere | 2 (3 where the fingerprint is beyond the header line) | 2 |
 //! | remove | 1 | 1 |
-//! | split | the new leaf's, and 3 | 4; then the insert |
+//! | split | the new leaf's, and 3 | 3; then the insert |
 
 use crate::central::{Leaf, create_log, logged_leaf, open_log, slots};
 use crate::fingerprint::equal_bytes;
@@ -174,7 +174,8 @@ where
         let pm = tree.pm();
         let new_leaf = tree.leaf(new);
         let mut log = tree.design.logs.take();
-        log.arm(&[tree.offset_of(leaf), offset(new)]);
+        // The leaf changes after the new leaf's fence, which is the record's too.
+        log.arm_flushed(&[tree.offset_of(leaf), offset(new)]);
         let old_bytes = new_leaf.bytes(pm);
         for slot in 0..Leaf::<B>::CAPACITY {
             let (key, value) = leaf.entry(pm, slot);
@@ -187,7 +188,7 @@ where
             .store(pm, leaf.next(pm), Ordering::Relaxed);
         let bitmap = upper.iter().fold(0, |bits, moved| bits | 1 << moved.slot);
         new_leaf.store_head(pm, bitmap);
-        // PERSIST: the whole new leaf, before the leaf changes.
+        // PERSIST: the log's record and the whole new leaf, before the leaf changes.
         pm.flush_of(new_leaf);
         pm.fence();
         halve(pm, leaf, bitmap, offset(new));

@@ -74,8 +74,8 @@ fn fptree_inserts_with_two_lines() {
         insert: [(1, 1), (2, 2)],
         update: (1, 1),
         remove: (1, 1),
-        // The new leaf's 4 lines; the record, the leaf's header line, the record's end.
-        split: (4 + 3, 4),
+        // The new leaf's 4 lines and the record; the leaf's header line; the record's end.
+        split: (4 + 3, 3),
     });
 }
 

@@ -402,6 +402,18 @@ impl<M: Media> Slot<'_, M> {
     /// If the record is longer than a slot or the slot is armed: a bug in the design.
     #[track_caller]
     pub fn arm(&mut self, words: &[u64]) {
+        self.arm_flushed(words);
+        // PERSIST: the record counts, before anything that it covers changes.
+        self.logs.pm().fence();
+    }
+
+    /// As [`arm`](Self::arm), without its fence: the record is flushed, and counts from the caller's next
+    /// fence at the latest. For designs that fence something else before what the record covers changes.
+    ///
+    /// # Panics
+    /// As there.
+    #[track_caller]
+    pub fn arm_flushed(&mut self, words: &[u64]) {
         assert!(
             words.len() <= self.logs.words && !self.armed,
             "{} words for {self:?}",
@@ -450,9 +462,11 @@ impl<M: Media> Slot<'_, M> {
         }
         self.used = used;
         self.arm_as(Kind::Undo);
+        // PERSIST: the record counts, before anything that it covers changes.
+        pm.fence();
     }
 
-    /// Stores the head, once the payload is durable (invariant 2).
+    /// Stores the head, once the payload is durable (invariant 2), and flushes it.
     #[track_caller]
     fn arm_as(&mut self, kind: Kind) {
         let pm = self.logs.pm();
@@ -466,8 +480,10 @@ impl<M: Media> Slot<'_, M> {
         // PERSIST: what is in the head's own line is durable no later than the head.
         pm.store_fence();
         let head = kind as u64 | (self.used as u64) << 8 | TAG;
-        // PERSIST: (in `publish`) the record counts, before anything that it covers changes.
-        self.logs.head(self.slot).publish(pm, head);
+        // ORDERING: Relaxed; read by recovery only.
+        self.logs.head(self.slot).store(pm, head, Ordering::Relaxed);
+        // PERSIST: the record counts; fenced by the caller.
+        pm.flush_of(self.logs.head(self.slot));
         self.armed = true;
     }
 

@@ -62,7 +62,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Root word: offset of the first leaf.
-const HEAD: usize = 0;
+pub(crate) const HEAD: usize = 0;
 /// Root word: offset of the clean-close snapshot, 0 if there is none.
 const SNAPSHOT: usize = 1;
 /// Root word: for the design.
