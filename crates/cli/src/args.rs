@@ -669,6 +669,9 @@ pub struct Crash {
     /// Switch off one flush or fence after another, and swap stores: each must be noticed
     #[arg(long, conflicts_with_all = ["threads", "schedules", "plant"])]
     pub mutants: bool,
+    /// With --mutants: only what is in source files whose path has this in it (crates/trees)
+    #[arg(long, value_name = "PATH", requires = "mutants")]
+    pub only: Option<String>,
     /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants: most
     /// seconds for a mutant, which is undecided then)
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]

@@ -214,6 +214,20 @@ fn mutants_report_every_field() {
 }
 
 #[test]
+fn mutants_of_some_sources_only() {
+    let b = Bench::new();
+    let args = "--index reference-array --mutants --ops 16 --budget 60 --only crates/crash --json";
+    let args: Vec<&str> = args.split(' ').collect();
+    let ran = crash(&b, &args).ok();
+    assert!(ran.json()["killed"].as_u64() > Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("killed    crates/crash/"));
+    assert!(!ran.stderr.contains("killed    crates/pmem/"));
+    let args = "--index reference-array --mutants --ops 16 --only nowhere";
+    let args: Vec<&str> = args.split(' ').collect();
+    crash(&b, &args).ends(2, &["--only", "reference-array", "\"nowhere\""]);
+}
+
+#[test]
 fn what_is_undecided_is_no_success() {
     let b = Bench::new();
     let args = "--index reference-array --mutants --ops 16 --budget 0.000001 --json";
@@ -302,6 +316,7 @@ fn nonsense_is_named() {
             &["--mutants", "--plant", "pool-root-first"],
             &["--mutants", "--plant"],
         ),
+        (&["--only", "crates"], &["--mutants"]),
         (&["--replay", TOKEN, "--index", "pool"], &["--replay"]),
         (&["--replay", TOKEN, "--mutants"], &["--replay"]),
         (

@@ -56,6 +56,8 @@ pub struct MutantOptions {
     /// Images after which a site that nothing has noticed the loss of counts as not needed; an ordering,
     /// and any site under `eadr`, after a quarter. What comes of a mutant does not depend on the machine's speed.
     pub patience: u64,
+    /// Only what is in source files whose path has this in it.
+    pub only: Option<String>,
     /// Time after which a mutant that still has images to try is given up as undecided.
     pub limit: Duration,
 }
@@ -70,6 +72,18 @@ pub enum Mutant {
     EarlyPublish(Place, Place),
     /// The stores at these places change places.
     Swap(Place, Place),
+}
+
+impl Mutant {
+    /// True if what it changes is in source files whose path has `part` in it.
+    #[must_use]
+    pub fn is_in(&self, part: &str) -> bool {
+        match self {
+            Self::Off(site) => site.file.contains(part),
+            Self::EarlyPublish(fence, _) => fence.0.contains(part),
+            Self::Swap(a, b) => a.0.contains(part) || b.0.contains(part),
+        }
+    }
 }
 
 /// File, line, column.
@@ -320,6 +334,8 @@ pub fn mutants(
     let reached = tried.recorded.iter().flat_map(|r| &r.at_work.sites);
     let mut sites: BTreeSet<Site> = reached.copied().collect();
     sites.extend(recoveries.recovery_sites);
+    let wanted = |mutant: &Mutant| options.only.as_ref().is_none_or(|part| mutant.is_in(part));
+    sites.retain(|site| wanted(&Mutant::Off(*site)));
     let all = sites.len();
     sites.retain(|site| options.model.orders(site.kind));
     report.without_effect = all - sites.len();
@@ -327,11 +343,14 @@ pub fn mutants(
     let mut todo: Vec<Mutant> = sites.into_iter().map(Mutant::Off).collect();
     if options.model != Model::Eadr {
         let orderings = tried.recorded.iter().flat_map(|r| &r.at_work.orderings);
-        let orderings: BTreeSet<Mutant> = orderings.copied().collect();
+        let orderings: BTreeSet<Mutant> = orderings.copied().filter(wanted).collect();
         report.orderings = orderings.len();
         todo.extend(orderings);
     }
     (report.waste, report.partly_wasted) = waste_of(&tried.recorded, options.model);
+    for waste in [&mut report.waste, &mut report.partly_wasted] {
+        waste.retain(|waste| wanted(&Mutant::Off(waste.site)));
+    }
 
     let results = Mutex::new(report);
     parallel(&todo, options.workers, |mutant| {

@@ -459,6 +459,7 @@ fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[
             seeds: (0..3).map(|i| args.seed.wrapping_add(i)).collect(),
             workers: workers(),
             patience: PATIENCE,
+            only: args.only.clone(),
             limit: Duration::from_secs_f64(args.budget.unwrap_or(LIMIT)),
         };
         let report = mutants::mutants(&**subject, &companions, &options, &|done, of| {
@@ -467,6 +468,12 @@ fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[
         })
         .map_err(|fault| Failure::new(format!("{} fails unmutated: {fault}", subject.name())))?;
         bar.finish_and_clear();
+        if let (Some(part), 0) = (&args.only, report.sites + report.without_effect) {
+            return Err(Failure::Usage(format!(
+                "--only: no flush or fence that {} reaches is in {part:?}",
+                subject.name()
+            )));
+        }
         all.push(report_mutants(subject, model, &report, started.elapsed()));
     }
     if args.json {
