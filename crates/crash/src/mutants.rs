@@ -390,6 +390,28 @@ pub fn mutants(
     Ok(report)
 }
 
+/// Another subject that mutants are tried on.
+struct Companion<'a> {
+    subject: &'a dyn Subject,
+    /// Its workloads, recorded when they are first asked for; `None` if they fail.
+    tried: OnceLock<Option<Tried<'a>>>,
+}
+
+impl<'a> Companion<'a> {
+    fn new(subject: &'a dyn Subject) -> Self {
+        Self {
+            subject,
+            tried: OnceLock::new(),
+        }
+    }
+
+    fn tried(&self, options: &'a MutantOptions) -> Option<&Tried<'a>> {
+        self.tried
+            .get_or_init(|| Tried::new(self.subject, options).ok())
+            .as_ref()
+    }
+}
+
 /// The part of a subject's name that its layouts share.
 fn family(name: &str) -> &str {
     name.split('-').next().unwrap_or(name)
@@ -397,9 +419,9 @@ fn family(name: &str) -> &str {
 
 /// Tries the sites that nothing missed on other subjects and with threads. First on those that are most
 /// likely to need them: the same design's other layouts and what designs stand on.
-fn try_elsewhere(
-    tried: &Tried<'_>,
-    companions: &[Arc<dyn Subject>],
+fn try_elsewhere<'a>(
+    tried: &Tried<'a>,
+    companions: &'a [Arc<dyn Subject>],
     results: &Mutex<MutantReport>,
 ) {
     let options = tried.options;
@@ -427,31 +449,31 @@ fn try_elsewhere(
             report.undecided.push(Mutant::Off(site));
         }
     };
-    let on = |other: &dyn Subject, patience: u64| {
-        let survivors = left();
-        if survivors.is_empty() {
+    let left_for = |there: &Tried<'_>| -> Vec<Site> {
+        let mut sites = left();
+        // What only recovery reaches here may be anywhere in the others.
+        sites.retain(|site| !tried.operates(*site) || there.operates(*site));
+        sites
+    };
+    let on = |other: &Companion<'a>, patience: u64| {
+        if left().is_empty() {
             return;
         }
-        let Ok(there) = Tried::new(other, options) else {
+        let Some(there) = other.tried(options) else {
             return; // its own run says so
         };
-        // What only recovery reaches here may be anywhere in the others.
-        let reached: Vec<Site> = survivors
-            .into_iter()
-            .filter(|site| !tried.operates(*site) || there.operates(*site))
-            .collect();
-        parallel(&reached, options.workers, |site| {
-            let fate = try_mutant(&there, Mutant::Off(*site), patience);
+        parallel(&left_for(there), options.workers, |site| {
+            let fate = try_mutant(there, Mutant::Off(*site), patience);
             lock(results).images += fate.images;
             match fate.outcome {
-                Outcome::Killed(_) | Outcome::FailedLive => killed(*site, other.name()),
+                Outcome::Killed(_) | Outcome::FailedLive => killed(*site, other.subject.name()),
                 Outcome::Undecided => undecided(*site),
                 Outcome::Survived => {}
             }
         });
     };
-    let with_threads = |subject: &dyn Subject| {
-        parallel(&left(), options.workers, |site| {
+    let with_threads = |subject: &dyn Subject, sites: &[Site]| {
+        parallel(sites, options.workers, |site| {
             let concurrent = ConcurrentOptions {
                 off: vec![*site],
                 schedules: SCHEDULES,
@@ -470,18 +492,23 @@ fn try_elsewhere(
         });
     };
     let others = companions.iter().filter(|c| c.name() != own);
-    let (near, far): (Vec<_>, Vec<_>) = others.map(|c| &**c).partition(|c| {
-        let name = c.name();
+    let (near, far): (Vec<_>, Vec<_>) = others.map(|c| Companion::new(&**c)).partition(|c| {
+        let name = c.subject.name();
         [family(&own), "pool", "log"].contains(&family(&name))
     });
-    let together = |all: &[&dyn Subject]| {
-        for subject in all.iter().filter(|subject| subject.concurrent()) {
-            with_threads(*subject);
+    let together = |all: &[Companion<'a>]| {
+        for other in all.iter().filter(|other| other.subject.concurrent()) {
+            if left().is_empty() {
+                return;
+            }
+            if let Some(there) = other.tried(options) {
+                with_threads(other.subject, &left_for(there));
+            }
         }
     };
-    let each = |all: &[&dyn Subject], patience: u64| {
+    let each = |all: &[Companion<'a>], patience: u64| {
         for other in all {
-            on(*other, patience);
+            on(other, patience);
         }
     };
     each(&near, options.patience);
@@ -490,7 +517,9 @@ fn try_elsewhere(
             killed(site, "a pool made over another".into());
         }
     }
-    together(&[tried.subject]);
+    if tried.subject.concurrent() {
+        with_threads(tried.subject, &left());
+    }
     together(&near);
     each(&far, options.patience / 4);
     together(&far);
