@@ -288,7 +288,9 @@ where
             leaf.flush(pm, lines);
             pm.fence();
         }
-        leaf.publish_head(pm, head | VALID);
+        // Not flushed: the next recovery rebuilds the array again if the bit is lost, and whatever changes the
+        // leaf publishes this word.
+        leaf.store_head(pm, head | VALID);
         Ok(1)
     }
 

@@ -202,8 +202,8 @@ where
         Self::link(before).publish(pm, Self::next(tree, leaf));
     }
 
-    /// Repairs a leaf after a crash, before anything else reads it; returns the number of repairs,
-    /// which are flushed, not fenced.
+    /// Repairs a leaf after a crash, before anything else reads it; returns the number of repairs. Those that
+    /// must be durable before the leaf changes are flushed, not fenced.
     ///
     /// # Errors
     /// What is wrong with the leaf, in words.
