@@ -12,7 +12,7 @@
 //! makes nothing durable, but lets the device see neighbouring lines together.
 //!
 //! The node is in `node.rs`, what a design consists of in `kind.rs`, the mechanism that makes a change
-//! crash-atomic in `change.rs`, the load that group flushing may depend on in `load.rs`. All that is here knows neither leaf nor mechanism: descent (`find.rs`),
+//! crash-atomic in `change.rs`, the load that group flushing may depend on in `load.rs`. All that is here knows neither leaf nor mechanism: descent (`find.rs`, `batch.rs`),
 //! splits and the unlinking of emptied nodes (`structure.rs`), scans, bulk load, recovery.
 //!
 //! # Structure
@@ -56,6 +56,7 @@
 //! 5. *Bulk load*, before the root word's NAW: nodes that nothing leads to.
 //! 6. *Clean close*, before the marks word's NAW: marks that nothing leads to, freed.
 
+mod batch;
 mod bulk;
 pub(crate) mod change;
 mod find;
