@@ -31,7 +31,7 @@ const MOST: usize = THREADS.len() - 1;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let keys = setting.scale.amount(1_000_000, 20_000_000);
-    let ops = setting.scale.amount(100_000, 1_000_000);
+    let ops = setting.scale.amount(30_000, 1_000_000);
     let device = device(keys)?;
     // The first of the two lets the switch judge, and the caches fill with what is modified.
     let phases = [Phase::of(Workload::Insert, ops); 2];

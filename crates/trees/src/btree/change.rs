@@ -146,14 +146,7 @@ enum How<'t, M: Media> {
     /// In place, the before-images armed.
     Undo(Slot<'t, M>),
     /// In the record.
-    Redo {
-        slot: Slot<'t, M>,
-        runs: [Option<Run<'t>>; MOST_RANGES],
-        /// Payload words of the record.
-        used: usize,
-        /// Something that the change leads to was flushed, and not fenced yet.
-        leads_on: bool,
-    },
+    Redo(Slot<'t, M>),
     /// In place, of a volatile tree.
     Volatile {
         /// Neighbouring modified lines are flushed together.
@@ -206,6 +199,12 @@ pub struct Change<'t, M: Media> {
     pm: &'t M,
     how: How<'t, M>,
     lines: Lines<'t>,
+    /// What a redo record covers.
+    runs: [Option<Run<'t>>; MOST_RANGES],
+    /// Payload words of it.
+    used: usize,
+    /// Something that the change leads to was flushed, and not fenced yet.
+    leads_on: bool,
 }
 
 impl<'t, M: Media> Change<'t, M> {
@@ -214,6 +213,9 @@ impl<'t, M: Media> Change<'t, M> {
             pm,
             how,
             lines: Lines([(None, 0); MOST_NODES]),
+            runs: [None; MOST_RANGES],
+            used: 0,
+            leads_on: false,
         }
     }
 
@@ -254,13 +256,12 @@ impl<'t, M: Media> Change<'t, M> {
                     });
                     used += 2 + words.words;
                 }
-                let how = How::Redo {
-                    slot,
+                Self {
                     runs,
                     used,
                     leads_on,
-                };
-                Self::of(pm, how)
+                    ..Self::of(pm, How::Redo(slot))
+                }
             }
         }
     }
@@ -275,12 +276,12 @@ impl<'t, M: Media> Change<'t, M> {
     #[track_caller]
     pub fn store(&mut self, node: Node<'t>, word: usize, value: u64) {
         match &mut self.how {
-            How::Redo { slot, runs, .. } => {
+            How::Redo(slot) => {
                 let within = |run: &&Run<'_>| {
                     run.words.node.at == node.at
                         && (run.words.from..run.words.from + run.words.words).contains(&word)
                 };
-                match runs.iter().flatten().find(within) {
+                match self.runs.iter().flatten().find(within) {
                     Some(run) => slot.put(run.at + word - run.words.from, value),
                     None => debug_assert!(false, "word {word} was not announced"),
                 }
@@ -304,19 +305,14 @@ impl<'t, M: Media> Change<'t, M> {
                 pm.fence();
                 slot.disarm();
             }
-            How::Redo {
-                mut slot,
-                runs,
-                used,
-                leads_on,
-            } => {
-                if leads_on && used <= NEAR {
+            How::Redo(mut slot) => {
+                if self.leads_on && self.used <= NEAR {
                     // PERSIST: what the record leads to, before the record counts; a longer one is
                     // fenced before its head.
                     pm.fence();
                 }
-                slot.arm_put(used);
-                for run in runs.iter().flatten() {
+                slot.arm_put(self.used);
+                for run in self.runs.iter().flatten() {
                     let Overwritten { node, from, words } = run.words;
                     for i in 0..words {
                         // ORDERING: Relaxed; the node is locked, and unlocked with Release.

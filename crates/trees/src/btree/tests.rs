@@ -266,7 +266,8 @@ fn a_change_that_was_logged_is_made_at_recovery() {
 fn a_record_that_makes_no_sense_is_refused() {
     type Tree = BTreeWal<u64, u64, Mapped>;
     let top = |tree: &Tree| tree.node(tree.top).offset();
-    let wrong: [&dyn Fn(&Tree) -> Vec<u64>; 12] = [
+    type Wrong<'w> = &'w dyn Fn(&Tree) -> Vec<u64>;
+    let wrong: [Wrong<'_>; 12] = [
         &|_| vec![],
         &|tree| vec![top(tree)],
         &|tree| vec![top(tree), 8],
@@ -277,7 +278,7 @@ fn a_record_that_makes_no_sense_is_refused() {
         &|tree| vec![top(tree) + 4, 8, 1],
         &|tree| vec![top(tree) + 248, 16, 1, 2],
         &|tree| vec![tree.logs.offset(), 8, 1],
-        &|tree| vec![u64::MAX - 7, 8, 1],
+        &|_| vec![u64::MAX - 7, 8, 1],
         &|tree| vec![top(tree), u64::MAX - 7, 1],
     ];
     for (i, record) in wrong.into_iter().enumerate() {
