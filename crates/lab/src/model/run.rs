@@ -540,3 +540,45 @@ fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelRepor
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lookups_in_batches_are_as_many_and_overlap() {
+        let device = Device::load("optane").unwrap();
+        let device = device.with_core(|core| {
+            core.l2_bytes = 32 << 10;
+            core.l3_bytes = 64 << 10;
+        });
+        // 7 does not divide the operations of a thread.
+        let phases = [1, 8, 7].map(|batch| Phase::of(Workload::Lookup, 3_000).batched(batch));
+        let spec = RunSpec {
+            index: "btree".into(),
+            node_bytes: Some(256),
+            device: device.unwrap(),
+            workload: Workload::Lookup,
+            threads: 2,
+            keys: 50_000,
+            ops: 9_000,
+            fill: 0.7,
+            seed: 5,
+        };
+        let mut told = Vec::new();
+        let reports = run_phases(&spec, &phases, Persistence::Kept, &mut |done| {
+            told.push(done);
+        });
+        let reports = reports.unwrap();
+        assert_eq!(told.last(), Some(&9_000));
+        let [single, eight, seven] = [0, 1, 2].map(|i| &reports[i].report);
+        for report in [single, eight, seven] {
+            assert_eq!(report.ops, 3_000);
+            // As many instructions an operation, whatever waits for whom.
+            assert!((report.stalls.compute_ns / single.stalls.compute_ns - 1.0).abs() < 0.2);
+        }
+        let gain = |report: &ModelReport| single.ns_per_op / report.ns_per_op;
+        assert!(gain(eight) > 2.0, "{}", gain(eight));
+        assert!(gain(seven) > 1.8, "{}", gain(seven));
+    }
+}
