@@ -469,6 +469,8 @@ impl<M: Media> Slot<'_, M> {
         );
         self.used = words;
         self.arm_as(Kind::Redo);
+        // PERSIST: the record counts, before anything that it covers changes.
+        self.logs.pm().fence();
     }
 
     /// Arms an undo record with the present content of these ranges, none of which anyone else may
