@@ -14,9 +14,12 @@
 //!
 //! | mechanism | a record holds | design |
 //! | --- | --- | --- |
-//! | [`WholeNodes`] | the original copy of every node that is modified | *LCB+-Tree* (NV-Tree paper, section 3.1: "before modifying a node, its original copy is logged and flushed. The modified part of it is then flushed"), NVT-A |
+//! | [`WholeNodes`] | the original copy of every node that is modified | *LCB+-Tree*, NVT-A |
 //! | [`OverwrittenWords`] | what is going to be overwritten, as it was | *persistent unsorted*, for structural modifications |
 //! | [`NewWords`] | what is going to be overwritten, as it will be | *btree-WAL* (UCSC-CRSS-20-01, section 3.1) |
+//!
+//! (NV-Tree paper, section 3.1: "before modifying a node, its original copy is logged and flushed. The modified part
+//! of it is then flushed".)
 //!
 //! Nodes that nothing leads to yet are written and flushed without a log. Under an undo log the change's own fence
 //! makes them durable before it is final. A redo record *is* the change once it counts, so they, and

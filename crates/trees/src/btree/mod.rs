@@ -12,8 +12,9 @@
 //! makes nothing durable, but lets the device see neighbouring lines together.
 //!
 //! The node is in `node.rs`, what a design consists of in `kind.rs`, the mechanism that makes a change
-//! crash-atomic in `change.rs`, the load that group flushing may depend on in `load.rs`. All that is here knows neither leaf nor mechanism: descent (`find.rs`, `batch.rs`),
-//! splits and the unlinking of emptied nodes (`structure.rs`), scans, bulk load, recovery.
+//! crash-atomic in `change.rs`, the load that group flushing may depend on in `load.rs`. All that is here knows
+//! neither leaf nor mechanism: descent (`find.rs`, `batch.rs`), splits and the unlinking of emptied nodes
+//! (`structure.rs`), scans, bulk load, recovery.
 //!
 //! # Structure
 //! ```text

@@ -1,5 +1,5 @@
-//! Opening: taking back what was half done, or doing the rest of it (as the design's log is), then the walk that tells the allocator what is in use; or, after a
-//! clean close, reading the allocator's marks back.
+//! Opening: taking back what was half done, or doing the rest of it (as the design's log is), then the walk that
+//! tells the allocator what is in use; or, after a clean close, reading the allocator's marks back.
 //!
 //! The walk checks what it follows: nodes and records must be blocks of this root that nothing else reached,
 //! levels must go down, keys must ascend. So a corrupt pool ends in an error, not in a loop.
