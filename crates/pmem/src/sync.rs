@@ -5,10 +5,29 @@
 //! function is set on the thread, and whatever waits calls it between two tries.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 thread_local! {
     static GIVE_WAY: Cell<Option<fn()>> = const { Cell::new(None) };
+    static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// A number of this thread's own, from 0: what counters that threads do not share are picked by.
+#[inline]
+pub fn worker() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    WORKER.get().unwrap_or_else(|| {
+        // ORDERING: Relaxed; only the number matters.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        WORKER.set(Some(number));
+        number
+    })
+}
+
+/// Makes this thread the worker of that number until the next call: for who does several simulated threads' work.
+pub fn set_worker(number: usize) {
+    WORKER.set(Some(number));
 }
 
 /// Sets what simulated threads on this thread call while they wait; `None` where none run.

@@ -6,13 +6,13 @@
 //! then. What they do with it is compiled once for each leaf size, so an entry has those that differ in
 //! something worth comparing.
 
-use crate::btree::{BTreeOptions, LcbTree, NODE_BYTES};
+use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
 use crate::cddstree::{CddsOptions, CddsTree};
 use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
-use crate::nvta::NvtATree;
+use crate::nvta::{NVTA_BYTES, NvtATree};
 use crate::nvtree::{self, NvOptions, NvTree};
 use crate::repr::{KeyRepr, Repr};
 use crate::skiplist::{DividedSkipList, NvmSkipList, SkipOptions};
@@ -90,6 +90,11 @@ design!(
 design!(
     /// LCB+-Tree.
     Lcb, BTreeOptions, LcbTree
+);
+
+design!(
+    /// btree-WAL.
+    Wal, BTreeOptions, BTreeWal
 );
 
 design!(
@@ -209,6 +214,13 @@ pub const DESIGNS: &[DesignInfo] = &[
         explored_bytes: &[256],
     },
     DesignInfo {
+        name: "btree-wal",
+        summary: "btree-WAL: B+-tree in persistent memory under a write-ahead log of what changes",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 512,
+        explored_bytes: &[128, 256],
+    },
+    DesignInfo {
         name: "unsorted",
         summary: "persistent unsorted: B+-tree in persistent memory with bitmap leaves",
         node_bytes: NODE_BYTES,
@@ -225,7 +237,7 @@ pub const DESIGNS: &[DesignInfo] = &[
     DesignInfo {
         name: "nvta",
         summary: "NVT-A: append-only leaves under persistent inner nodes, for comparison with NV-Tree",
-        node_bytes: NODE_BYTES,
+        node_bytes: NVTA_BYTES,
         usual_bytes: 1024,
         explored_bytes: &[256],
     },
@@ -237,6 +249,20 @@ pub const VOLATILE: &[DesignInfo] = &[
     DesignInfo {
         name: "btree",
         summary: "conventional B+-tree without durability, for comparison",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 512,
+        explored_bytes: &[],
+    },
+    DesignInfo {
+        name: "btree-gf",
+        summary: "the same, flushing neighbouring modified lines together (group flushing)",
+        node_bytes: NODE_BYTES,
+        usual_bytes: 512,
+        explored_bytes: &[],
+    },
+    DesignInfo {
+        name: "btree-gf-load",
+        summary: "the same, flushing in groups while many threads write",
         node_bytes: NODE_BYTES,
         usual_bytes: 512,
         explored_bytes: &[],
@@ -374,6 +400,10 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         volatile: true,
         ..btree
     };
+    let grouped = |group_flush| BTreeOptions {
+        group_flush,
+        ..volatile
+    };
     let nv = NvOptions {
         leaf_bytes: bytes,
         recovery_threads,
@@ -396,9 +426,12 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("wbtree", 512) => task.run(Wb::<2>(leaf)),
         ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
         ("lcbtree", _) => task.run(Lcb(btree)),
+        ("btree-wal", _) => task.run(Wal(btree)),
         ("unsorted", _) => task.run(Unsorted(btree)),
         ("nvta", _) => task.run(NvtA(btree)),
         ("btree", _) => task.run(Lcb(volatile)),
+        ("btree-gf", _) => task.run(Lcb(grouped(GroupFlush::On))),
+        ("btree-gf-load", _) => task.run(Lcb(grouped(GroupFlush::UNDER_LOAD))),
         ("unsorted-leaf", _) => task.run(Unsorted(volatile)),
         ("nvtree", _) => task.run(Nv(nv)),
         // An entry of DESIGNS without its arm; the tests run them all.

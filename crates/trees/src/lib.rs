@@ -8,7 +8,7 @@
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`], [`fptree`], [`wbtree`] | LB+-Tree, FPTree, wB+-Tree |
 //! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
-//! | [`btree`], [`unsorted`] | B+-trees wholly in persistent memory: LCB+-Tree, persistent unsorted |
+//! | [`btree`], [`unsorted`] | B+-trees wholly in persistent memory: LCB+-Tree, btree-WAL, persistent unsorted |
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
 //! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //! | [`nvtree`] | NV-Tree, with and without workload adaptivity |
@@ -38,7 +38,7 @@ pub mod unsorted;
 pub mod version_lock;
 pub mod wbtree;
 
-pub use btree::{BTreeOptions, LcbTree};
+pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};
 pub use cddstree::{CddsOptions, CddsTree};
 pub use designs::Design;
 pub use fptree::FpTree;

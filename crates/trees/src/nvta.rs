@@ -42,6 +42,9 @@ use std::sync::atomic::Ordering;
 const COUNT: u64 = 0xFFFF;
 const LIVE_SHIFT: u32 = 24;
 
+/// Bytes that a node of NVT-A can have.
+pub const NVTA_BYTES: &[u32] = &[128, 256, 512, 1024, 2048, 4096];
+
 /// The NVT-A design.
 #[derive(Debug)]
 pub struct NvtA;
@@ -49,6 +52,8 @@ pub struct NvtA;
 impl Kind for NvtA {
     const NAME: &'static str = "nvta";
     const USUAL_BYTES: u32 = 1024;
+    // Larger nodes have more flags than a line.
+    const NODE_BYTES: &'static [u32] = NVTA_BYTES;
     type Leaf = Appended;
     type Protect = WholeNodes;
 }

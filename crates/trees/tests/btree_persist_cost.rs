@@ -6,14 +6,15 @@ use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_trees::cddstree::{CddsOptions, CddsTree};
 use bristlecone_trees::nvtree::{Adaptivity, NvOptions, NvTree};
 use bristlecone_trees::{
-    BTreeOptions, BulkLoad, DurableIndex, Fill, KeyRepr, LcbTree, NvtATree, OrderedIndex, Repr,
-    TreeError, UnsortedTree,
+    BTreeOptions, BTreeWal, BulkLoad, DurableIndex, Fill, GroupFlush, KeyRepr, LcbTree, NvtATree,
+    OrderedIndex, Repr, TreeError, UnsortedTree,
 };
 use std::path::Path;
 use std::sync::Arc;
 
 type Medium = Counting<Dram>;
 type Lcb<K, V> = LcbTree<K, V, Medium>;
+type Wal<K, V> = BTreeWal<K, V, Medium>;
 type Unsorted<K, V> = UnsortedTree<K, V, Medium>;
 
 fn pool() -> Arc<Pool<Medium>> {
@@ -54,7 +55,14 @@ const fn log_lines(node_bytes: u64) -> u64 {
 
 #[test]
 fn lcb_logs_the_node_and_flushes_what_changed() {
-    for (node_bytes, capacity) in [(256, 15), (512, 31), (1024, 63), (2048, 127), (4096, 255)] {
+    for (node_bytes, capacity) in [
+        (256, 15),
+        (512, 31),
+        (1024, 63),
+        (2048, 127),
+        (4096, 255),
+        (8192, 511),
+    ] {
         let tree: Lcb<u64, u64> = made(node_bytes);
         let lines = u64::from(node_bytes) / 64;
         let log = log_lines(u64::from(node_bytes));
@@ -120,6 +128,148 @@ fn lcb_insertions_cost_what_the_paper_measured() {
     }
 }
 
+/// Lines of a redo record of three runs (the header word, keys, values) with so many words in all; and disarming.
+const fn redo_lines(words: u64) -> u64 {
+    (8 + 3 * 16 + words * 8).div_ceil(64) + 1
+}
+
+#[test]
+fn wal_logs_what_changes_and_flushes_it() {
+    for (node_bytes, capacity) in [
+        (128, 7),
+        (256, 15),
+        (512, 31),
+        (1024, 63),
+        (2048, 127),
+        (4096, 255),
+        (8192, 511),
+    ] {
+        let tree: Wal<u64, u64> = made(node_bytes);
+        let lines = u64::from(node_bytes) / 64;
+        let first = cost(&tree, |tree| tree.insert(&1000, &0).expect("a new key"));
+        // The header and key 0, and value 0.
+        assert_eq!(
+            first,
+            (redo_lines(3) + 2, 4),
+            "first key, {node_bytes} bytes"
+        );
+        for key in 1..capacity - 1 {
+            tree.insert(&(1000 - key), &key).expect("a new key");
+        }
+        let shifting = cost(&tree, |tree| tree.insert(&1, &0).expect("a new key"));
+        let all = redo_lines(1 + 2 * capacity) + lines;
+        assert_eq!(shifting, (all, 4), "all shifted, {node_bytes} bytes");
+        // The record shares the line of the log's head.
+        let update = cost(&tree, |tree| tree.update(&1, &5).expect("a known key"));
+        assert_eq!(update, (1 + 1 + 1, 3), "update, {node_bytes} bytes");
+        let last = cost(&tree, |tree| assert!(tree.remove(&1000).expect("removal")));
+        assert_eq!(last, (1 + 1 + 1, 3), "last key, {node_bytes} bytes");
+        let reads = cost(&tree, |tree| {
+            tree.get(&999);
+            tree.multi_get(&[1u64, 2, 998], &mut Vec::new());
+            tree.verify().expect("whole");
+        });
+        assert_eq!(reads, (0, 0));
+        let refused = cost(&tree, |tree| {
+            tree.insert(&1, &0).expect_err("there");
+            tree.update(&2, &0).expect_err("not there");
+            assert!(!tree.remove(&2).expect("removal"));
+        });
+        assert_eq!(refused, (0, 0));
+    }
+}
+
+/// Table 2 of UCSC-CRSS-20-01: 12 lines and 4 fences an insertion, in nodes of 512 bytes, splits included.
+#[test]
+fn wal_insertions_cost_what_the_paper_measured() {
+    let tree: Wal<u64, u64> = made(512);
+    let lines = lines_of_an_insertion(&tree);
+    println!("{lines:.2} lines; the paper: 12");
+    assert!((9.0..15.0).contains(&lines), "{lines}");
+    let scattered = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let (_, fences) = cost(&tree, |tree| {
+        for n in 60_000..90_000 {
+            tree.insert(&scattered(n), &n).expect("a new key");
+        }
+    });
+    let fences = fences as f64 / 30_000.0;
+    println!("{fences:.3} fences; the paper: 4");
+    assert!((3.8..4.5).contains(&fences), "{fences}");
+}
+
+/// A change of numbers is fenced by what its record takes; one that leads to records of keys and values has
+/// them fenced before its own record counts, if that is too short for a fence in between.
+#[test]
+fn wal_fences_records_before_it_leads_to_them() {
+    let (key, value) = ([7u8; 20], [9u8; 100]);
+    let tree: Wal<[u8], [u8]> = made(512);
+    let insert = cost::<[u8], [u8], _>(&tree, |tree| {
+        tree.insert(&key, &value).expect("a new key");
+    });
+    let chunks = 2; // two size classes are used for the first time
+    assert_eq!(insert, (redo_lines(3) + 2 + 3 + chunks, 4 + chunks));
+    let update = cost::<[u8], [u8], _>(&tree, |tree| {
+        tree.update(&key, &value).expect("a known key");
+    });
+    assert_eq!(update, (2 + 1 + 2, 4));
+}
+
+/// A tree that flushes in groups flushes runs of two lines and more of a node that changes, and whole new nodes;
+/// it fences nothing.
+#[test]
+fn group_flushing_flushes_neighbours_and_fences_nothing() {
+    let options = |group_flush| BTreeOptions {
+        node_bytes: Some(512),
+        volatile: true,
+        group_flush,
+        ..BTreeOptions::default()
+    };
+    let make = |group_flush| {
+        Lcb::<u64, u64>::create(&pool(), "index", &options(group_flush)).expect("a new root")
+    };
+    let tree = make(GroupFlush::On);
+    // The header and the first keys are in line 0, the first values in line 4: no neighbours.
+    let apart = cost(&tree, |tree| tree.insert(&1000, &0).expect("a new key"));
+    assert_eq!(apart, (0, 0));
+    for key in 1..29 {
+        tree.insert(&(1000 - key), &key).expect("a new key");
+    }
+    let all = cost(&tree, |tree| tree.insert(&1, &0).expect("a new key"));
+    assert_eq!(all, (8, 0), "30 keys and as many values shifted");
+    let last = cost(&tree, |tree| tree.insert(&2000, &0).expect("a new key"));
+    assert_eq!(last, (0, 0), "a key, a value, the header: no neighbours");
+    let update = cost(&tree, |tree| tree.update(&1, &5).expect("a known key"));
+    assert_eq!(update, (0, 0));
+    let split = cost(&tree, |tree| tree.insert(&3000, &0).expect("a new key"));
+    assert_eq!(
+        split,
+        (16, 0),
+        "two new nodes; the root's header and value are apart"
+    );
+    assert_eq!(tree.verify().expect("whole").entries, 32);
+
+    // One thread is no load, unless that is what counts as one.
+    let insert = |tree: &Lcb<u64, u64>| {
+        cost(tree, |tree| {
+            for n in 0..2_000u64 {
+                tree.insert(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15), &n)
+                    .expect("a new key");
+            }
+        })
+    };
+    let chunks = 12;
+    let idle = insert(&make(GroupFlush::UNDER_LOAD));
+    assert!(idle.0 <= chunks && idle.1 <= chunks, "{idle:?}");
+    let loaded = insert(&make(GroupFlush::UnderLoad { writers: 1 }));
+    let on = insert(&make(GroupFlush::On));
+    assert!(on.0 > 2_000 * 3 && on.1 <= chunks, "{on:?}");
+    // All but the first 256 changes of the tree.
+    assert!(
+        loaded.0 < on.0 && loaded.0 > on.0 * 3 / 4,
+        "{loaded:?} of {on:?}"
+    );
+}
+
 /// Lines that inserting 30,000 keys at random places into a tree of as many flushes, per insertion.
 fn lines_of_an_insertion<I: DurableIndex<u64, u64, Medium>>(index: &I) -> f64 {
     let scattered = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -164,7 +314,7 @@ fn nvtree_flushes_a_fraction_of_what_sorted_leaves_do() {
 
 #[test]
 fn unsorted_inserts_with_two_fences() {
-    for node_bytes in [256, 512, 1024, 2048, 4096] {
+    for node_bytes in [256, 512, 1024, 2048, 4096, 8192] {
         let tree: Unsorted<u64, u64> = made(node_bytes);
         for key in 0..14 {
             let insert = cost(&tree, |tree| tree.insert(&key, &key).expect("a new key"));

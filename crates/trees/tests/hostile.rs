@@ -6,7 +6,7 @@ mod common;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_trees::BTreeOptions;
 use bristlecone_trees::cddstree::CddsOptions;
-use bristlecone_trees::designs::{Cdds, DividedSkip, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wb};
+use bristlecone_trees::designs::{Cdds, DividedSkip, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb};
 use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
@@ -38,6 +38,14 @@ impl Chosen for Small<Lcb> {
     }
 }
 
+impl Chosen for Small<Wal> {
+    type Design = Wal;
+
+    fn design() -> Wal {
+        Wal(small_nodes())
+    }
+}
+
 impl Chosen for Small<Unsorted> {
     type Design = Unsorted;
 
@@ -64,5 +72,6 @@ scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
+scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
 scenario_suite!(skiplist, Numbers<DividedSkip>: [hostile]);

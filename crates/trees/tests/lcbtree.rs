@@ -18,7 +18,7 @@ impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {
             node_bytes: Some(BYTES),
             most_entries: Some(MOST),
             recovery_threads: 2,
-            volatile: false,
+            ..BTreeOptions::default()
         })
     }
 }

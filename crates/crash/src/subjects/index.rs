@@ -18,7 +18,7 @@ use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, DesignInfo, Lb, Lcb, Task, Unsorted, with_design,
+    Choice, DESIGNS, Design, DesignInfo, Lb, Lcb, Task, Unsorted, Wal, with_design,
 };
 use bristlecone_trees::{
     BTreeOptions, DurableIndex, InsertError, KeyRepr, LbOptions, Repr, TreeError, UpdateError,
@@ -258,6 +258,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
             ))]
         }
         "lcbtree" => both(Lcb(high), name, "-high"),
+        "btree-wal" => both(Wal(high), name, "-high"),
         "unsorted" => both(Unsorted(high), name, "-high"),
         _ => Vec::new(),
     }

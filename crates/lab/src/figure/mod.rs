@@ -21,6 +21,8 @@
 mod claim;
 mod draw;
 mod error;
+mod gap_fig13;
+mod gap_fig14;
 mod gap_table1;
 mod lb_fig10;
 mod lb_fig11;
@@ -61,6 +63,8 @@ pub const ALL: &[Entry] = &[
     lb_fig14::ENTRY,
     lb_fig15::ENTRY,
     gap_table1::ENTRY,
+    gap_fig13::ENTRY,
+    gap_fig14::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,

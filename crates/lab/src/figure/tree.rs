@@ -59,6 +59,14 @@ designs! {
     LCBTREE = "lcbtree", "LCB+-Tree";
     /// CDDS-Tree.
     CDDSTREE = "cddstree", "CDDS-Tree";
+    /// The conventional B+-tree, volatile.
+    BTREE = "btree", "btree";
+    /// The same, flushing neighbouring lines together.
+    BTREE_GF = "btree-gf", "btree w GF";
+    /// The same while many threads write.
+    BTREE_GF_LOAD = "btree-gf-load", "btree w GF under load";
+    /// Unsorted leaves, volatile.
+    UNSORTED_LEAF = "unsorted-leaf", "unsorted leaf";
     /// NV-Tree's leaves under LCB+-Tree's inner nodes.
     NVTA = "nvta", "NVT-A";
     /// NV-Tree.

@@ -25,7 +25,7 @@ pub(super) const SEED: u64 = 11;
 /// Slices of a phase on the host: short, so that few of them meet with an interruption.
 const SLICES: u64 = 30;
 
-/// A design on its way through phases of operations. One thread.
+/// A design on its way through phases of operations.
 #[derive(Clone, Debug)]
 pub(super) struct Trial {
     pub design: Design,
@@ -38,6 +38,8 @@ pub(super) struct Trial {
     pub phases: Vec<Phase>,
     /// On the model: what is charged.
     pub persistence: Persistence,
+    /// On the model: simulated threads. The host has one.
+    pub threads: usize,
 }
 
 impl Trial {
@@ -50,7 +52,14 @@ impl Trial {
             fill,
             phases: phases.to_vec(),
             persistence: Persistence::Kept,
+            threads: 1,
         }
+    }
+
+    /// The trial with so many threads.
+    #[must_use]
+    pub fn threaded(self, threads: usize) -> Self {
+        Self { threads, ..self }
     }
 
     fn ops(&self) -> u64 {
@@ -63,7 +72,7 @@ impl Trial {
             node_bytes: self.design.node_bytes,
             device: self.device.clone(),
             workload: self.phases.first().map_or(Workload::Lookup, |p| p.workload),
-            threads: 1,
+            threads: self.threads,
             keys: self.keys,
             ops: self.ops(),
             fill: self.fill.of(100) as f64 / 100.0,

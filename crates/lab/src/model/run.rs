@@ -17,11 +17,13 @@ use super::{Device, ModelError, ModelReport, Stalls, Workload};
 use crate::LabError;
 use crate::workload::{Keys, Random, value_of};
 use bristlecone_pmem::media::sim::{Sim, Simulation};
+use bristlecone_pmem::sync::set_worker;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_trees::designs::{
     Choice, DESIGNS, Design, Lb, Task, UnknownDesign, VOLATILE, with_design,
 };
 use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, OrderedIndex};
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::Path;
@@ -58,6 +60,8 @@ pub(crate) struct Phase {
     pub ops: u64,
     /// It begins with empty caches.
     pub cold: bool,
+    /// Lookups that a thread gives to the index at a time; everything else comes one by one.
+    pub batch: usize,
 }
 
 impl Phase {
@@ -67,7 +71,13 @@ impl Phase {
             workload,
             ops,
             cold: false,
+            batch: 1,
         }
+    }
+
+    /// The phase with its lookups given in batches.
+    pub(crate) const fn batched(self, batch: usize) -> Self {
+        Self { batch, ..self }
     }
 }
 
@@ -327,7 +337,16 @@ impl Make<'_> {
         let recording = Recording::start(simulation, self.persistence);
         let recorded = |t: usize, steps: &mut Vec<Step>, op: Op| -> Result<(), ModelError> {
             simulation.set_thread(t as u8);
+            set_worker(t);
             recording.of(steps, || index.execute(op))
+        };
+        let looked_up = |t: usize, steps: &mut Vec<Step>, keys: &[u64]| {
+            simulation.set_thread(t as u8);
+            set_worker(t);
+            recording.of(steps, || index.look_up_together(keys))?;
+            // Each key is an operation; the first one's instructions are there.
+            steps.extend(keys.iter().skip(1).map(|_| Step::Operation));
+            Ok::<_, ModelError>(())
         };
 
         // As many as fill the shared cache with leaves.
@@ -352,16 +371,30 @@ impl Make<'_> {
             if phase.cold {
                 machine.empty_caches();
             }
+            let mut keys = Vec::new();
             drive(&mut machine, threads, |t, steps| {
-                let Some(op) = source.next(t) else {
-                    return Ok(false);
-                };
-                recorded(t, steps, op)?;
-                done += 1;
-                if done % PROGRESS == 0 {
+                let before = done;
+                keys.clear();
+                while keys.len() < phase.batch {
+                    match source.next(t) {
+                        Some(Op::Lookup { key }) if phase.batch > 1 => keys.push(key),
+                        Some(op) => {
+                            debug_assert!(keys.is_empty(), "a phase of batches looks up");
+                            recorded(t, steps, op)?;
+                            done += 1;
+                            break;
+                        }
+                        None => break,
+                    }
+                }
+                if !keys.is_empty() {
+                    looked_up(t, steps, &keys)?;
+                    done += keys.len() as u64;
+                }
+                if before / PROGRESS < done / PROGRESS {
                     (self.progress)(done);
                 }
-                Ok::<_, ModelError>(true)
+                Ok::<_, ModelError>(before < done)
             })?;
             (self.progress)(done);
             reports.push(PhaseReport {
@@ -377,6 +410,9 @@ impl Make<'_> {
 pub(crate) trait Executes {
     /// Does an operation, and sees that it is answered rightly.
     fn execute(&self, op: Op) -> Result<(), ModelError>;
+
+    /// Looks up keys that are there, all at once.
+    fn look_up_together(&self, keys: &[u64]) -> Result<(), ModelError>;
 
     /// Does one after the other.
     fn execute_all(&self, ops: &[Op]) -> Result<(), ModelError> {
@@ -412,16 +448,35 @@ impl<I: OrderedIndex<u64, u64>> Executes for Index<I> {
                 ("remove", was_there)
             }
         };
-        if right {
-            return Ok(());
-        }
-        Err(ModelError::Lab(LabError::WrongAnswer {
-            contender: "the index".into(),
-            phase,
-            right: 0,
-            of: 1,
-        }))
+        answered(phase, u64::from(right), 1)
     }
+
+    #[inline]
+    fn look_up_together(&self, keys: &[u64]) -> Result<(), ModelError> {
+        thread_local! {
+            static VALUES: Cell<Vec<Option<u64>>> = const { Cell::new(Vec::new()) };
+        }
+        let mut values = VALUES.take();
+        self.0.multi_get(keys, &mut values);
+        let answers = keys.iter().zip(&values);
+        let right = answers.filter(|(key, value)| **value == Some(value_of(**key)));
+        let right = right.count();
+        VALUES.set(values);
+        answered("multi-get", right as u64, keys.len() as u64)
+    }
+}
+
+#[inline]
+fn answered(phase: &'static str, right: u64, of: u64) -> Result<(), ModelError> {
+    if right == of {
+        return Ok(());
+    }
+    Err(ModelError::Lab(LabError::WrongAnswer {
+        contender: "the index".into(),
+        phase,
+        right,
+        of,
+    }))
 }
 
 fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelReport, ModelError> {
@@ -484,4 +539,46 @@ fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelRepor
             bandwidth_ns: ns(Cause::Bandwidth),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lookups_in_batches_are_as_many_and_overlap() {
+        let device = Device::load("optane").unwrap();
+        let device = device.with_core(|core| {
+            core.l2_bytes = 32 << 10;
+            core.l3_bytes = 64 << 10;
+        });
+        // 7 does not divide the operations of a thread.
+        let phases = [1, 8, 7].map(|batch| Phase::of(Workload::Lookup, 3_000).batched(batch));
+        let spec = RunSpec {
+            index: "btree".into(),
+            node_bytes: Some(256),
+            device: device.unwrap(),
+            workload: Workload::Lookup,
+            threads: 2,
+            keys: 50_000,
+            ops: 9_000,
+            fill: 0.7,
+            seed: 5,
+        };
+        let mut told = Vec::new();
+        let reports = run_phases(&spec, &phases, Persistence::Kept, &mut |done| {
+            told.push(done);
+        });
+        let reports = reports.unwrap();
+        assert_eq!(told.last(), Some(&9_000));
+        let [single, eight, seven] = [0, 1, 2].map(|i| &reports[i].report);
+        for report in [single, eight, seven] {
+            assert_eq!(report.ops, 3_000);
+            // As many instructions an operation, whatever waits for whom.
+            assert!((report.stalls.compute_ns / single.stalls.compute_ns - 1.0).abs() < 0.2);
+        }
+        let gain = |report: &ModelReport| single.ns_per_op / report.ns_per_op;
+        assert!(gain(eight) > 2.0, "{}", gain(eight));
+        assert!(gain(seven) > 1.8, "{}", gain(seven));
+    }
 }

@@ -55,8 +55,9 @@ use std::sync::{Arc, Mutex};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"MICROLOG");
 const TAG: u64 = (u32::from_le_bytes(*b"mlog") as u64) << 32;
-/// Payload words that share the head's line.
-const NEAR: usize = LINE / 8 - 1;
+/// Payload words that share the head's line: a record of no more is armed by one fence, which makes what was
+/// flushed before durable *with* the record, not before it.
+pub const NEAR: usize = LINE / 8 - 1;
 /// Most payload words of a slot: 64 KiB.
 const MOST_WORDS: usize = 8 << 10;
 const MOST_SLOTS: u32 = 1 << 10;
@@ -419,15 +420,57 @@ impl<M: Media> Slot<'_, M> {
             "{} words for {self:?}",
             words.len()
         );
-        let pm = self.logs.pm();
-        let at = self.logs.slot_at(self.slot) + 8;
         for (i, word) in words.iter().enumerate() {
-            // ORDERING: Relaxed; read by recovery only.
-            let place = self.logs.word(at + i as u64 * 8);
-            place.store(pm, *word, Ordering::Relaxed);
+            self.put(i, *word);
         }
         self.used = words.len();
         self.arm_as(Kind::Redo);
+    }
+
+    /// Writes payload word `i` of the record that [`arm_put`](Self::arm_put) will arm, so that a design can
+    /// write its record where it is to be.
+    ///
+    /// # Panics
+    /// If a slot is not so long: a bug in the design.
+    #[inline]
+    pub fn put(&mut self, i: usize, word: u64) {
+        // ORDERING: Relaxed; read by recovery and by this thread only.
+        self.payload(i)
+            .store(self.logs.pm(), word, Ordering::Relaxed);
+        debug_assert!(!self.armed, "{self:?} is armed");
+    }
+
+    /// Payload word `i`, as it was put.
+    ///
+    /// # Panics
+    /// If a slot is not so long: a bug in the design.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, i: usize) -> u64 {
+        // ORDERING: Relaxed; as in `put`.
+        self.payload(i).load(self.logs.pm(), Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn payload(&self, i: usize) -> &PWord {
+        assert!(i < self.logs.words, "payload word {i} for {self:?}");
+        self.logs
+            .word(self.logs.slot_at(self.slot) + 8 + i as u64 * 8)
+    }
+
+    /// As [`arm`](Self::arm), of the first `words` payload words as they were put.
+    ///
+    /// # Panics
+    /// If the record is longer than a slot or the slot is armed: a bug in the design.
+    pub fn arm_put(&mut self, words: usize) {
+        assert!(
+            words <= self.logs.words && !self.armed,
+            "{words} words for {self:?}"
+        );
+        self.used = words;
+        self.arm_as(Kind::Redo);
+        // PERSIST: the record counts, before anything that it covers changes.
+        self.logs.pm().fence();
     }
 
     /// Arms an undo record with the present content of these ranges, none of which anyone else may

@@ -3,7 +3,6 @@
 //! Persist cost: every line written once, 2 fences in all.
 
 use super::kind::{Kind, Leaf};
-use super::node::Node;
 use super::{BTree, ROOT};
 use crate::index::{Fill, InsertError};
 use crate::repr::{KeyRepr, Repr};
@@ -126,14 +125,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         if let Some((at, pairs)) = made.waiting.take() {
             let leaf = self.node(at);
             D::Leaf::fill(leaf, self.pm(), &pairs, next);
+            // PERSIST: the leaf, fenced before the root word is published.
             self.flush_new(leaf);
             made.nodes.push(at);
         }
-    }
-
-    fn flush_new(&self, node: Node<'_>) {
-        // PERSIST: the node, fenced before the root word is published.
-        self.flush(node.words[0].addr(), node.bytes() as usize);
     }
 
     /// Builds the inner levels; the root's handle, if there is anything.
@@ -160,6 +155,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 let (separator, first) = made.level[part.start];
                 let rest = &made.level[part.start + 1..part.end];
                 node.fill_inner(self.pm(), level, first, rest);
+                // PERSIST: likewise.
                 self.flush_new(node);
                 made.nodes.push(node.at);
                 above.push((separator, node.offset()));

@@ -1,24 +1,41 @@
 //! What makes a change of one or several nodes crash-atomic.
 //!
 //! ```text
-//! begin   | before-images to a log slot, flush, fence, head of the slot (NAW)        micro-log, undo
-//! store   | in place; the lines that it touches are noted
-//! commit  | flush of the noted lines, fence, head of the slot = 0 (NAW)
+//!         | undo                                         | redo (write-ahead)
+//! begin   | before-images to a log slot, flush, fence,   |
+//!         | head of the slot (NAW)                       |
+//! store   | in place; the lines that it touches are noted | into the record, in the log slot
+//! commit  | flush of the noted lines, fence,             | flush of the record, fence, head of the slot (NAW);
+//!         | head of the slot = 0 (NAW)                   | the words in place, flush of their lines, fence,
+//!         |                                              | head of the slot = 0 (NAW)
 //! ```
 //!
-//! What goes into the before-images is the mechanism's ([`Protect`]): *LCB+-Tree* logs the original copy of
-//! every node that it modifies (NV-Tree paper, section 3.1: "before modifying a node, its original copy
-//! is logged and flushed. The modified part of it is then flushed"), so its log is as long as the nodes;
-//! *persistent unsorted* logs what a structural modification is going to overwrite. Nodes that
-//! nothing leads to yet are written and flushed without a log; the change's own fence makes them durable
-//! before it is final.
+//! What goes into the log is the mechanism's ([`Protect`]):
+//!
+//! | mechanism | a record holds | design |
+//! | --- | --- | --- |
+//! | [`WholeNodes`] | the original copy of every node that is modified | *LCB+-Tree*, NVT-A |
+//! | [`OverwrittenWords`] | what is going to be overwritten, as it was | *persistent unsorted*, for structural modifications |
+//! | [`NewWords`] | what is going to be overwritten, as it will be | *btree-WAL* (UCSC-CRSS-20-01, section 3.1) |
+//!
+//! (NV-Tree paper, section 3.1: "before modifying a node, its original copy is logged and flushed. The modified part
+//! of it is then flushed".)
+//!
+//! Nodes that nothing leads to yet are written and flushed without a log. Under an undo log the change's own fence
+//! makes them durable before it is final. A redo record *is* the change once it counts, so they, and
+//! records of keys and values, are durable before it counts: by the fence between the record and its head, or,
+//! for a record so short that it shares the head's line, by a fence of its own.
+//!
+//! In a volatile tree nothing is logged or fenced, and nothing is flushed unless the tree flushes in groups: then
+//! those of the noted lines that have a modified neighbour are (UCSC-CRSS-20-01, section 6.2: "we only perform
+//! flushes if two or more cache-lines can be flushed in batch").
 //!
 //! # Concurrency
 //! A change holds the version locks of all nodes that it stores to, from before `begin` until after
 //! `commit`. It waits for a log slot while it holds them; who has a slot waits for nothing.
 
 use super::node::Node;
-use bristlecone_pmem::log::{Range, Slot, image_words};
+use bristlecone_pmem::log::{NEAR, Range, Slot, image_words};
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::{Logs, Media};
 use std::sync::atomic::Ordering;
@@ -28,7 +45,7 @@ pub const MOST_NODES: usize = 2;
 /// Most ranges that one change overwrites.
 const MOST_RANGES: usize = 8;
 
-/// Words of a node that a change is going to overwrite.
+/// Words of a node that a change is going to overwrite, each of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Overwritten<'t> {
     pub node: Node<'t>,
@@ -38,8 +55,29 @@ pub struct Overwritten<'t> {
     pub words: usize,
 }
 
-/// A mechanism: which before-images it logs.
+impl Overwritten<'_> {
+    fn range(&self) -> Range {
+        Range {
+            off: self.node.offset() + self.from as u64 * 8,
+            bytes: self.words as u64 * 8,
+        }
+    }
+}
+
+/// What a mechanism logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Log {
+    /// What is there before the change.
+    Undo,
+    /// What will be there after it.
+    Redo,
+}
+
+/// A mechanism: what it logs.
 pub trait Protect: Send + Sync + 'static {
+    /// Before or after.
+    const LOG: Log;
+
     /// Payload words of a log slot, for nodes of `words` words.
     fn slot_words(words: usize) -> usize;
 
@@ -52,6 +90,8 @@ pub trait Protect: Send + Sync + 'static {
 pub struct WholeNodes;
 
 impl Protect for WholeNodes {
+    const LOG: Log = Log::Undo;
+
     fn slot_words(words: usize) -> usize {
         image_words(MOST_NODES, MOST_NODES * words * 8)
     }
@@ -69,70 +109,63 @@ impl Protect for WholeNodes {
 pub struct OverwrittenWords;
 
 impl Protect for OverwrittenWords {
+    const LOG: Log = Log::Undo;
+
     fn slot_words(words: usize) -> usize {
         image_words(MOST_RANGES, MOST_NODES * words * 8)
     }
 
     fn image(overwritten: &Overwritten<'_>) -> Range {
-        Range {
-            off: overwritten.node.offset() + overwritten.from as u64 * 8,
-            bytes: overwritten.words as u64 * 8,
-        }
+        overwritten.range()
     }
 }
 
-/// A change that is being made. Dropping it half-way (a panic) leaves its record armed.
+/// Logs what words are going to be (btree-WAL).
 #[derive(Debug)]
-pub struct Change<'t, M: Media> {
-    pm: &'t M,
-    /// `None` in a volatile tree, which protects nothing.
-    slot: Option<Slot<'t, M>>,
-    /// Nodes that were stored to, and their lines that were, a bit each.
-    lines: [(Option<Node<'t>>, u64); MOST_NODES],
+pub struct NewWords;
+
+impl Protect for NewWords {
+    const LOG: Log = Log::Redo;
+
+    fn slot_words(words: usize) -> usize {
+        OverwrittenWords::slot_words(words)
+    }
+
+    fn image(overwritten: &Overwritten<'_>) -> Range {
+        overwritten.range()
+    }
 }
 
-impl<'t, M: Media> Change<'t, M> {
-    /// Logs the before-images. No word but those of `overwritten` is stored to afterwards.
-    pub fn begin<P: Protect>(
-        pm: &'t M,
-        logs: &'t Logs<M>,
-        overwritten: &[Overwritten<'_>],
-    ) -> Self {
-        let mut ranges = [Range { off: 0, bytes: 0 }; MOST_RANGES];
-        let mut n = 0;
-        for words in overwritten.iter().filter(|words| words.words > 0) {
-            let range = P::image(words);
-            if !ranges[..n].contains(&range) {
-                ranges[n] = range;
-                n += 1;
-            }
-        }
-        let mut slot = logs.take();
-        slot.arm_images(&ranges[..n]);
-        Self {
-            pm,
-            slot: Some(slot),
-            lines: [(None, 0); MOST_NODES],
-        }
-    }
+/// Words of a redo record: those of a node from `from` on are the payload's from `at` on.
+#[derive(Clone, Copy, Debug)]
+struct Run<'t> {
+    words: Overwritten<'t>,
+    at: usize,
+}
 
-    /// A change of a volatile tree: nothing is logged, and nothing will be flushed.
-    pub fn unprotected(pm: &'t M) -> Self {
-        Self {
-            pm,
-            slot: None,
-            lines: [(None, 0); MOST_NODES],
-        }
-    }
+/// How a change is made.
+#[derive(Debug)]
+enum How<'t, M: Media> {
+    /// In place, the before-images armed.
+    Undo(Slot<'t, M>),
+    /// In the record.
+    Redo(Slot<'t, M>),
+    /// In place, of a volatile tree.
+    Volatile {
+        /// Neighbouring modified lines are flushed together.
+        group_flush: bool,
+    },
+}
 
-    /// Stores a word of a node.
+/// Nodes that were stored to, and their lines that were, a bit each.
+#[derive(Debug)]
+struct Lines<'t>([(Option<Node<'t>>, u128); MOST_NODES]);
+
+impl<'t> Lines<'t> {
     #[inline]
-    #[track_caller]
-    pub fn store(&mut self, node: Node<'t>, word: usize, value: u64) {
-        // ORDERING: Relaxed; the node is locked, and unlocked with Release.
-        node.words[word].store(self.pm, value, Ordering::Relaxed);
+    fn note(&mut self, node: Node<'t>, word: usize) {
         let line = 1 << (word * 8 / LINE);
-        for (noted, lines) in &mut self.lines {
+        for (noted, lines) in &mut self.0 {
             match noted {
                 Some(noted) if noted.at != node.at => {}
                 _ => {
@@ -145,23 +178,163 @@ impl<'t, M: Media> Change<'t, M> {
         debug_assert!(false, "a change of more than {MOST_NODES} nodes");
     }
 
-    /// Makes the change final: on return it is durable, and so is everything that the caller flushed.
-    pub fn commit(self) {
-        let Some(mut slot) = self.slot else { return };
-        for (node, mut lines) in self.lines {
+    /// Flushes the lines, neighbouring ones together: those in runs of `least` lines or more.
+    #[track_caller]
+    fn flush<M: Media>(&self, pm: &M, least: usize) {
+        for (node, mut lines) in self.0 {
             let Some(node) = node else { continue };
             while lines != 0 {
-                // Neighbouring lines together.
                 let first = lines.trailing_zeros() as usize;
                 let run = (lines >> first).trailing_ones() as usize;
-                // PERSIST: the lines that were changed, before the before-images are given up.
-                self.pm
-                    .flush(node.words[first * LINE / 8].addr(), run * LINE);
-                lines &= (!0u64).checked_shl((first + run) as u32).unwrap_or(0);
+                if run >= least {
+                    // PERSIST: as the caller says.
+                    pm.flush(node.words[first * LINE / 8].addr(), run * LINE);
+                }
+                lines &= (!0u128).checked_shl((first + run) as u32).unwrap_or(0);
             }
         }
-        // PERSIST: those lines, and the nodes and records that the change leads to.
-        self.pm.fence();
-        slot.disarm();
+    }
+}
+
+/// A change that is being made. Dropping it half-way (a panic) leaves its record armed.
+#[derive(Debug)]
+pub struct Change<'t, M: Media> {
+    pm: &'t M,
+    how: How<'t, M>,
+    lines: Lines<'t>,
+    /// What a redo record covers.
+    runs: [Option<Run<'t>>; MOST_RANGES],
+    /// Payload words of it.
+    used: usize,
+    /// Something that the change leads to was flushed, and not fenced yet.
+    leads_on: bool,
+}
+
+impl<'t, M: Media> Change<'t, M> {
+    fn of(pm: &'t M, how: How<'t, M>) -> Self {
+        Self {
+            pm,
+            how,
+            lines: Lines([(None, 0); MOST_NODES]),
+            runs: [None; MOST_RANGES],
+            used: 0,
+            leads_on: false,
+        }
+    }
+
+    /// Begins a change of all the words of `overwritten`, and no others. `leads_on`: it may lead to
+    /// something that was flushed and not fenced yet.
+    pub fn begin<P: Protect>(
+        pm: &'t M,
+        logs: &'t Logs<M>,
+        overwritten: &[Overwritten<'t>],
+        leads_on: bool,
+    ) -> Self {
+        let overwritten = overwritten.iter().filter(|words| words.words > 0);
+        let mut slot = logs.take();
+        match P::LOG {
+            Log::Undo => {
+                let mut ranges = [Range { off: 0, bytes: 0 }; MOST_RANGES];
+                let mut n = 0;
+                for words in overwritten {
+                    let range = P::image(words);
+                    if !ranges[..n].contains(&range) {
+                        ranges[n] = range;
+                        n += 1;
+                    }
+                }
+                slot.arm_images(&ranges[..n]);
+                Self::of(pm, How::Undo(slot))
+            }
+            Log::Redo => {
+                let mut runs = [None; MOST_RANGES];
+                let mut used = 0;
+                for (run, words) in runs.iter_mut().zip(overwritten) {
+                    let range = P::image(words);
+                    slot.put(used, range.off);
+                    slot.put(used + 1, range.bytes);
+                    *run = Some(Run {
+                        words: *words,
+                        at: used + 2,
+                    });
+                    used += 2 + words.words;
+                }
+                Self {
+                    runs,
+                    used,
+                    leads_on,
+                    ..Self::of(pm, How::Redo(slot))
+                }
+            }
+        }
+    }
+
+    /// A change of a volatile tree: nothing is logged, and nothing is flushed but in groups.
+    pub fn unprotected(pm: &'t M, group_flush: bool) -> Self {
+        Self::of(pm, How::Volatile { group_flush })
+    }
+
+    /// Stores a word of a node. What is read of the node before `commit` may be what was there before.
+    #[inline]
+    #[track_caller]
+    pub fn store(&mut self, node: Node<'t>, word: usize, value: u64) {
+        match &mut self.how {
+            How::Redo(slot) => {
+                let within = |run: &&Run<'_>| {
+                    run.words.node.at == node.at
+                        && (run.words.from..run.words.from + run.words.words).contains(&word)
+                };
+                match self.runs.iter().flatten().find(within) {
+                    Some(run) => slot.put(run.at + word - run.words.from, value),
+                    None => debug_assert!(false, "word {word} was not announced"),
+                }
+            }
+            How::Undo(_) | How::Volatile { .. } => {
+                // ORDERING: Relaxed; the node is locked, and unlocked with Release.
+                node.words[word].store(self.pm, value, Ordering::Relaxed);
+                self.lines.note(node, word);
+            }
+        }
+    }
+
+    /// Makes the change final: on return it is durable, and so is everything that the caller flushed.
+    pub fn commit(mut self) {
+        let pm = self.pm;
+        match self.how {
+            How::Undo(mut slot) => {
+                // PERSIST: the lines that were changed, before the before-images are given up.
+                self.lines.flush(pm, 1);
+                // PERSIST: those lines, and the nodes and records that the change leads to.
+                pm.fence();
+                slot.disarm();
+            }
+            How::Redo(mut slot) => {
+                if self.leads_on && self.used <= NEAR {
+                    // PERSIST: what the record leads to, before the record counts; a longer one is
+                    // fenced before its head.
+                    pm.fence();
+                }
+                slot.arm_put(self.used);
+                for run in self.runs.iter().flatten() {
+                    let Overwritten { node, from, words } = run.words;
+                    for i in 0..words {
+                        // ORDERING: Relaxed; the node is locked, and unlocked with Release.
+                        node.words[from + i].store(pm, slot.get(run.at + i), Ordering::Relaxed);
+                        self.lines.note(node, from + i);
+                    }
+                }
+                // PERSIST: the words in place, before the record that has them is given up.
+                self.lines.flush(pm, 1);
+                pm.fence();
+                slot.disarm();
+            }
+            How::Volatile { group_flush } => {
+                if group_flush {
+                    // PERSIST: nothing; neighbours reach the device together, and a media line is written
+                    // once.
+                    self.lines.flush(pm, 2);
+                }
+            }
+        }
     }
 }

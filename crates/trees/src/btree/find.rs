@@ -1,17 +1,14 @@
 //! Descent: hand over hand, optimistic.
 
 use super::BTree;
-use super::kind::{Found, Kind, Leaf};
+use super::kind::{Kind, Leaf};
 use super::node::{MAX_LEVEL, Node, UNIT};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use crossbeam_epoch as epoch;
-use std::borrow::Borrow;
 
-/// Keys that go down together.
-const TOGETHER: usize = 32;
 /// Bytes of a node that are asked for at once.
 const AHEAD: usize = 512;
 
@@ -96,8 +93,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         self.locks.read(at)
     }
 
+    /// Asks for the head of a node.
     #[inline(always)]
-    fn prefetch(&self, at: u32) {
+    pub(super) fn prefetch(&self, at: u32) {
         let bytes = AHEAD.min(self.words * 8);
         let start = self.base.wrapping_add(at as usize * UNIT as usize);
         bristlecone_pmem::media::cpu::prefetch(start, bytes);
@@ -276,41 +274,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             Self::report_lock(DramAccess::Locked, leaf.at);
             if let Some(locked) = self.locks.try_lock_at(leaf.at, leaf.version) {
                 return Ok((leaf, self.node(leaf.at), locked));
-            }
-        }
-    }
-
-    /// Looks a batch up. All descents go down together, level by level, so that their misses overlap.
-    pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        out.clear();
-        out.reserve(keys.len());
-        let pm = self.pm();
-        for keys in keys.chunks(TOGETHER) {
-            let _pin = Self::RECORDS.then(epoch::pin);
-            let top = self.start();
-            let level = self.node(top.at).level(pm);
-            let mut at = [Some(top); TOGETHER];
-            // Whoever meets a change, or what cannot be, goes alone afterwards.
-            for level in (1..=level.min(MAX_LEVEL)).rev() {
-                for (key, at) in keys.iter().zip(&mut at) {
-                    let Some(mut step) = *at else { continue };
-                    step.child = self.node(step.at).route(pm, key.borrow());
-                    *at = match self.go_down(&step, level) {
-                        Ok(Next::Child(child)) => Some(child),
-                        Ok(Next::Again) | Err(Corrupt) => None,
-                    };
-                }
-            }
-            for (key, at) in keys.iter().zip(at) {
-                let found: Option<Option<Found>> = at.and_then(|leaf| {
-                    let found = D::Leaf::find(self.node(leaf.at), pm, key.borrow());
-                    self.locks.validate(leaf.at, leaf.version).then_some(found)
-                });
-                let word = match found {
-                    Some(found) => found.map(|found| found.value),
-                    None => self.find_word(key.borrow()),
-                };
-                out.push(word.and_then(|word| V::read(pm, word, ToOwned::to_owned)));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::BTree;
 use super::Change;
+use super::NODE_BYTES;
 use super::change::{Overwritten, Protect};
 use super::node::{HEADER, Node, capacity, compare_to_word, meta};
 use crate::repr::{KeyRepr, Repr};
@@ -13,6 +14,8 @@ pub trait Kind: Send + Sync + 'static {
     const NAME: &'static str;
     /// Bytes of a node where none are asked for.
     const USUAL_BYTES: u32;
+    /// Bytes that a node can have.
+    const NODE_BYTES: &'static [u32] = NODE_BYTES;
     /// Its leaves.
     type Leaf: Leaf;
     /// How it makes changes of several words crash-atomic.
@@ -98,6 +101,8 @@ pub trait Leaf: Send + Sync + Sized + 'static {
 /// Persist cost under [`WholeNodes`](super::change::WholeNodes), in nodes of n lines: the log's n + 1 lines
 /// and 2 fences, the lines that change (an insertion or removal: those of the shifted entries, in the keys
 /// and in the values, and the header's; an update: 1) and 1 fence, 1 line and 1 fence for the log's head.
+/// Under [`NewWords`](super::change::NewWords) the log is as long as the words that change, and 2 to 6 more, and an
+/// update of numbers takes 3 fences: its record shares the line of the log's head.
 #[derive(Debug)]
 pub struct Sorted;
 

@@ -4,14 +4,17 @@
 //! | design | leaves | a change of one leaf | a change of several nodes | paper |
 //! | --- | --- | --- | --- | --- |
 //! | [`LcbTree`] | sorted | before-images of the nodes | the same | NV-Tree, section 3.1 |
+//! | [`BTreeWal`] | sorted | write-ahead: the words as they will be | the same | UCSC-CRSS-20-01, section 3.1 (*btree-WAL*) |
 //! | [`UnsortedTree`](crate::unsorted::UnsortedTree) | unsorted, with a bitmap | atomic in place | before-images of the words | UCSC-CRSS-20-01, section 3.1 |
 //!
 //! Each of them can be made *volatile* ([`BTreeOptions::volatile`]): the paper's *btree* and *unsorted leaf*, in
-//! which nothing is logged, flushed or fenced.
+//! which nothing is logged, flushed or fenced; and volatile ones can flush in groups ([`GroupFlush`]), which
+//! makes nothing durable, but lets the device see neighbouring lines together.
 //!
 //! The node is in `node.rs`, what a design consists of in `kind.rs`, the mechanism that makes a change
-//! crash-atomic in `change.rs`. All that is here knows neither leaf nor mechanism: descent (`find.rs`),
-//! splits and the unlinking of emptied nodes (`structure.rs`), scans, bulk load, recovery.
+//! crash-atomic in `change.rs`, the load that group flushing may depend on in `load.rs`. All that is here knows
+//! neither leaf nor mechanism: descent (`find.rs`, `batch.rs`), splits and the unlinking of emptied nodes
+//! (`structure.rs`), scans, bulk load, recovery.
 //!
 //! # Structure
 //! ```text
@@ -44,8 +47,8 @@
 //!
 //! # Crash states
 //! 1. *A change of one or several nodes*: before its log record counts, as before it; while it counts,
-//!    anything in the words that it covers, and recovery copies the before-images back; after it, as
-//!    after the change. Each split, insertion, removal is one such change.
+//!    anything in the words that it covers, and recovery copies the before-images back (undo) or stores the
+//!    new words again (redo); after it, as after the change. Each split, insertion, removal is one such change.
 //! 2. *New nodes and records* that the change was to lead to, or *old ones* that it no longer leads to: no
 //!    walk reaches them, so they are free.
 //! 3. *Between two changes*: a split without the insertion that asked for it; a root with one child. Both are
@@ -54,10 +57,12 @@
 //! 5. *Bulk load*, before the root word's NAW: nodes that nothing leads to.
 //! 6. *Clean close*, before the marks word's NAW: marks that nothing leads to, freed.
 
+mod batch;
 mod bulk;
 pub(crate) mod change;
 mod find;
 pub(crate) mod kind;
+mod load;
 mod modify;
 pub(crate) mod node;
 mod recovery;
@@ -77,8 +82,9 @@ use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Logs, Media, POff, PWord, Pool, SpaceError};
-use change::{Change, Overwritten, Protect, WholeNodes};
+use change::{Change, NewWords, Overwritten, Protect, WholeNodes};
 use kind::{Kind, Leaf, Sorted};
+use load::Load;
 use node::{Node, UNIT};
 use std::borrow::Borrow;
 use std::fmt;
@@ -97,7 +103,44 @@ const MARKS: usize = 2;
 const VOLATILE: usize = 3;
 
 /// Node sizes in bytes.
-pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
+pub const NODE_BYTES: &[u32] = &[128, 256, 512, 1024, 2048, 4096, 8192];
+
+/// How a sorted node is searched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Search {
+    /// Halving down to a line of keys, which is looked through in order; for byte strings, halving.
+    #[default]
+    Usual,
+    /// Key by key from the first (UCSC-CRSS-20-01, section 3.1, has all its trees do that).
+    Linear,
+    /// Halving to the end.
+    Binary,
+}
+
+/// When a volatile tree flushes neighbouring modified lines together (UCSC-CRSS-20-01, section 6.2), which makes
+/// nothing durable: it spares a device with large media lines from getting them in parts, as the caches
+/// happen to evict them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupFlush {
+    /// Never.
+    #[default]
+    Off,
+    /// After each change of a node, and each new node.
+    On,
+    /// While so many threads write at a time, or more. A thread judges at every 256th of its writes: as many
+    /// threads write as there were writes since its last judgement, no more than 256 of each thread counted,
+    /// over 256, rounded. So a change of the load is followed within 512 writes of each thread, a thread
+    /// that writes seldom hardly counts, and one alone never flushes unless 0 or 1 is asked for.
+    UnderLoad {
+        /// Threads that write at a time, from which on the tree flushes.
+        writers: u32,
+    },
+}
+
+impl GroupFlush {
+    /// Under the load from which on the paper found it to pay: 16 threads.
+    pub const UNDER_LOAD: Self = Self::UnderLoad { writers: 16 };
+}
 
 /// How a tree of this family is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +157,10 @@ pub struct BTreeOptions {
     /// be opened again. What durability costs is seen beside it (UCSC-CRSS-20-01, section 2.4: *btree*,
     /// *unsorted leaf*).
     pub volatile: bool,
+    /// When a volatile tree flushes all the same; a durable one takes no notice.
+    pub group_flush: GroupFlush,
+    /// How sorted nodes are searched.
+    pub search: Search,
 }
 
 /// The log-based consistent B+-tree of the NV-Tree paper.
@@ -131,6 +178,21 @@ impl Kind for Lcb {
 /// See the module's head.
 pub type LcbTree<K, V, M> = BTree<K, V, M, Lcb>;
 
+/// The conventional B+-tree under a write-ahead log: *btree-WAL* of UCSC-CRSS-20-01.
+#[derive(Debug)]
+pub struct Wal;
+
+impl Kind for Wal {
+    const NAME: &'static str = "btree-wal";
+    const USUAL_BYTES: u32 = 512;
+    type Leaf = Sorted;
+    type Protect = NewWords;
+}
+
+/// btree-WAL: a conventional B+-tree in persistent memory whose every change is logged as it will be before it is
+/// made. See the module's head.
+pub type BTreeWal<K, V, M> = BTree<K, V, M, Wal>;
+
 /// A B+-tree in persistent memory of design `D`. See the module's head.
 pub struct BTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> {
     locks: VersionLocks,
@@ -143,6 +205,10 @@ pub struct BTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> {
     top: u32,
     /// It is to outlive a crash; see [`BTreeOptions::volatile`].
     durable: bool,
+    /// When it flushes if it is not.
+    load: Load,
+    /// Keys that a search of a node looks through in order once it has halved down to them.
+    run: u32,
     read_only: bool,
     logs: Logs<M>,
     report: RecoveryReport,
@@ -190,8 +256,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     /// Words of the nodes that the options ask for.
     fn words_of(options: &BTreeOptions) -> Result<usize, TreeError> {
         let asked = options.node_bytes.unwrap_or(D::USUAL_BYTES);
-        if !NODE_BYTES.contains(&asked) {
-            let there = NODE_BYTES;
+        if !D::NODE_BYTES.contains(&asked) {
+            let there = D::NODE_BYTES;
             return Err(TreeError::NodeBytes { asked, there });
         }
         Ok(asked as usize / 8)
@@ -212,6 +278,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             most_entries: options.most_entries.unwrap_or(usize::MAX).max(2),
             top: 0,
             durable: !options.volatile,
+            load: Load::new(options.group_flush),
+            run: match options.search {
+                Search::Usual if K::RECORDS => 0,
+                Search::Usual => node::RUN,
+                Search::Linear => u32::MAX,
+                Search::Binary => 0,
+            },
             read_only: pool.pm().read_only(),
             logs,
             report: RecoveryReport::default(),
@@ -255,10 +328,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         debug_assert!(u64::from(at) * UNIT + self.node_bytes() <= self.pm().len());
         let start = self.base.wrapping_add(at as usize * UNIT as usize);
         // SAFETY: 1. handles come from the allocator or were checked by `handle`, so a node's words there
-        // are inside the mapping; 2. they are 256-aligned; 3. a PWord is valid for any bits; 4. the
+        // are inside the mapping; 2. they are 128-aligned; 3. a PWord is valid for any bits; 4. the
         // mapping lives as long as `pool`; a node that was freed meanwhile is still mapped memory.
         let words = unsafe { std::slice::from_raw_parts(start.cast::<PWord>(), self.words) };
-        Node { at, words }
+        let run = self.run;
+        Node { at, words, run }
     }
 
     /// The handle of the node at `off`, which came from the pool; `None` if no node can be there.
@@ -292,12 +366,31 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         self.heap.free(POff::new(node.offset()));
     }
 
-    /// Begins a change of the design's kind.
-    pub(crate) fn change<'t>(&'t self, overwritten: &[Overwritten<'_>]) -> Change<'t, M> {
+    /// Begins a change of the design's kind, of all these words. What it leads to beside records of keys and
+    /// values is durable, or was there before.
+    pub(crate) fn change<'t>(&'t self, overwritten: &[Overwritten<'t>]) -> Change<'t, M> {
+        self.begin(overwritten, Self::RECORDS)
+    }
+
+    /// Likewise of a change that leads to new nodes, which are flushed.
+    fn change_to_new<'t>(&'t self, overwritten: &[Overwritten<'t>]) -> Change<'t, M> {
+        self.begin(overwritten, true)
+    }
+
+    fn begin<'t>(&'t self, overwritten: &[Overwritten<'t>], leads_on: bool) -> Change<'t, M> {
         if self.durable {
-            Change::begin::<D::Protect>(self.pm(), &self.logs, overwritten)
+            Change::begin::<D::Protect>(self.pm(), &self.logs, overwritten, leads_on)
         } else {
-            Change::unprotected(self.pm())
+            Change::unprotected(self.pm(), self.load.write())
+        }
+    }
+
+    /// Flushes a new node; in a volatile tree, if it flushes in groups.
+    #[track_caller]
+    fn flush_new(&self, node: Node<'_>) {
+        if self.durable || self.load.is_high() {
+            // PERSIST: the node, fenced before what leads to it counts.
+            self.pm().flush(node.words[0].addr(), node.bytes() as usize);
         }
     }
 

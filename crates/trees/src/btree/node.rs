@@ -16,15 +16,15 @@ use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
 
-/// Bytes that handles count in.
-pub const UNIT: u64 = 256;
+/// Bytes that handles count in: the smallest node's, which nodes are aligned to.
+pub const UNIT: u64 = 128;
 /// Words before the keys.
 pub const HEADER: usize = 2;
 /// Most levels above the leaves. A node is only made by a split of full ones, so even the smallest nodes
 /// would take more than 2^64 insertions to get higher.
 pub const MAX_LEVEL: usize = 31;
-/// Keys in a line, which a search looks through one by one.
-const RUN: usize = 8;
+/// Keys in a line, which a search usually looks through one by one.
+pub const RUN: u32 = 8;
 
 const COUNT: u64 = 0xFFFF;
 const LEVEL_SHIFT: u32 = 16;
@@ -41,6 +41,8 @@ pub struct Node<'t> {
     /// Offset in units of [`UNIT`].
     pub at: u32,
     pub words: &'t [PWord],
+    /// Keys that a search looks through in order once it has halved down to them.
+    pub run: u32,
 }
 
 /// Entries that an inner node or a sorted leaf of that many words has room for.
@@ -151,8 +153,8 @@ impl Node<'_> {
             Order::Greater => true,
         };
         let (mut low, mut high) = (0, n);
-        // Halves it down to about a line of keys, which is then looked through in order.
-        let run = if K::RECORDS { 0 } else { RUN };
+        // Usually halves it down to about a line of keys, which is then looked through in order.
+        let run = self.run as usize;
         while high - low > run {
             let middle = low + (high - low) / 2;
             if before(middle) {

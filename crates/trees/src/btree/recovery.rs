@@ -1,16 +1,18 @@
-//! Opening: taking back what was half done, then the walk that tells the allocator what is in use; or, after a
-//! clean close, reading the allocator's marks back.
+//! Opening: taking back what was half done, or doing the rest of it (as the design's log is), then the walk that
+//! tells the allocator what is in use; or, after a clean close, reading the allocator's marks back.
 //!
 //! The walk checks what it follows: nodes and records must be blocks of this root that nothing else reached,
 //! levels must go down, keys must ascend. So a corrupt pool ends in an error, not in a loop.
 
+use super::change::{Log, Protect};
 use super::kind::Kind;
+use super::node::Node;
 use super::walk::Reached;
 use super::{BTree, BTreeOptions, LOGS, MARKS, ROOT, TreeError, VOLATILE};
 use crate::index::RecoveryReport;
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
-use bristlecone_pmem::log::Record;
+use bristlecone_pmem::log::{Range, Record};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Logs, Media};
 use crossbeam_epoch as epoch;
@@ -63,7 +65,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             .handle(top)
             .ok_or_else(|| format!("no root node can be at {top:#x}"))?;
         // First what is half done: a walk would meet it.
-        let repaired = self.logs.recover(|record| self.check_record(record))?;
+        let repaired = self
+            .logs
+            .recover(|record| match (record, D::Protect::LOG) {
+                (Record::Undo(ranges), Log::Undo) => ranges
+                    .iter()
+                    .try_for_each(|range| self.check_range(range).map(|_| ())),
+                (Record::Redo(words), Log::Redo) => self.redo(words),
+                _ => Err("a record of another kind than this design's".into()),
+            })?;
         let mut report = RecoveryReport {
             clean,
             repaired,
@@ -88,18 +98,58 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         Ok(report)
     }
 
-    /// Accepts an undo record whose ranges lie in blocks as long as a node.
-    fn check_record(&self, record: Record<'_>) -> Result<(), String> {
-        let Record::Undo(ranges) = record else {
-            return Err("a redo record, where there are none".into());
+    /// Accepts a range of a record that lies in a block as long as a node: that, and the first word.
+    fn check_range(&self, range: &Range) -> Result<(Node<'_>, usize), String> {
+        // Nodes are aligned to their size, which is a power of two.
+        let off = range.off & !(self.node_bytes() - 1);
+        let inside = range.off.is_multiple_of(8)
+            && range.bytes.is_multiple_of(8)
+            && range
+                .off
+                .checked_add(range.bytes)
+                .is_some_and(|end| end <= off.saturating_add(self.node_bytes()));
+        // The log's block is as good a block for the heap.
+        let node = self
+            .handle(off)
+            .filter(|_| inside && off != self.logs.offset());
+        let Some(at) = node else {
+            return Err(format!("{range:x?} is of no node"));
         };
-        for range in ranges {
-            // Nodes are aligned to their size, which is a power of two.
-            let node = range.off & !(self.node_bytes() - 1);
-            if range.off + range.bytes > node + self.node_bytes() {
-                return Err(format!("{range:x?} is of no node"));
+        self.heap.check(off, self.node_bytes())?;
+        Ok((self.node(at), (range.off - off) as usize / 8))
+    }
+
+    /// Stores what a redo record says, once all of it makes sense. It may have been stored before, in part or
+    /// whole.
+    fn redo(&self, record: &[u64]) -> Result<(), String> {
+        let mut runs = Vec::new();
+        let mut rest = record;
+        while let [off, bytes, after @ ..] = rest {
+            let range = Range {
+                off: *off,
+                bytes: *bytes,
+            };
+            let (node, from) = self.check_range(&range)?;
+            let new = after
+                .split_at_checked((range.bytes / 8) as usize)
+                .filter(|(new, _)| !new.is_empty());
+            let Some((new, after)) = new else {
+                return Err(format!("{range:x?} is longer than its record, or empty"));
+            };
+            runs.push((node, from, new));
+            rest = after;
+        }
+        if !rest.is_empty() || runs.is_empty() {
+            return Err(format!("{} words are no changes", record.len()));
+        }
+        let pm = self.pm();
+        for (node, from, new) in runs {
+            for (word, value) in node.words[from..].iter().zip(new) {
+                // ORDERING: Relaxed; the tree is being opened.
+                word.store(pm, *value, Ordering::Relaxed);
             }
-            self.heap.check(node, self.node_bytes())?;
+            // PERSIST: what the record says, which the log fences before it disarms the record.
+            pm.flush(node.words[from].addr(), new.len() * 8);
         }
         Ok(())
     }

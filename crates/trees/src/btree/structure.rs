@@ -3,7 +3,7 @@
 //! Persist cost of a split, beyond its log (under [`WholeNodes`](super::change::WholeNodes) two whole nodes,
 //! or the root): the new node's lines, 1 or 2 of the node that is split, those of the parent from the new
 //! separator on; 4 fences in all, log included. Unlinking: the parent's from the separator on, 1 of the leaf
-//! before; 4 fences.
+//! before; 4 fences. The log of a redo record is shorter, as `change.rs` says.
 
 use super::BTree;
 use super::change::Overwritten;
@@ -108,8 +108,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             upper.fill_inner(pm, level, node.value(pm, kept), &rest);
             (node.key(pm, kept), kept)
         };
-        // PERSIST: the new node, which the change's fence makes durable before the change is final.
-        self.flush(upper.words[0].addr(), upper.bytes() as usize);
+        // PERSIST: the new node, which one of the change's fences makes durable before the change counts.
+        self.flush_new(upper);
         Ok((upper, separator, kept))
     }
 
@@ -153,7 +153,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 1
             },
         };
-        let mut change = self.change(&[left, count, keys, children]);
+        let mut change = self.change_to_new(&[left, count, keys, children]);
         if level == 0 {
             D::Leaf::keep_lower::<K, M>(&mut change, pm, node, separator, upper.offset());
         } else {
@@ -208,10 +208,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             lower.fill_inner(pm, level, node.child(pm, 0), &rest);
         }
         // PERSIST: the lower half, as the upper one.
-        self.flush(lower.words[0].addr(), lower.bytes() as usize);
+        self.flush_new(lower);
         let words = |from, words| Overwritten { node, from, words };
         let first = node.value_at(0);
-        let mut change = self.change(&[words(0, HEADER + 1), words(first, 1)]);
+        let mut change = self.change_to_new(&[words(0, HEADER + 1), words(first, 1)]);
         change.store(node, 0, meta(1, level + 1));
         change.store(node, 1, lower.offset());
         change.store(node, node.key_at(0), separator);

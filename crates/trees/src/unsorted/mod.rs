@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! word 0     | 0 (level 0)             word 1 | offset of the next leaf, 0 for the last
-//! words 2 .. | bitmap, 1 to 4 words: bit s % 64 of word s / 64 says that slot s is in use | unused, if odd |
+//! words 2 .. | bitmap, 1 to 8 words: bit s % 64 of word s / 64 says that slot s is in use | unused, if odd |
 //! then       | key 0 | value 0 | key 1 | value 1 | ...       16-byte entries, none of which crosses a line
 //! ```
 //!
@@ -73,7 +73,8 @@ pub(crate) const fn slots(words: usize) -> usize {
 
 const _: () = assert!(slots(32) == 14 && slots(64) == 30 && slots(128) == 62);
 const _: () = assert!(slots(256) == 126 && slots(512) == 253);
-const _: () = assert!(slots(512) <= bitmap_words(512) * BITS);
+const _: () = assert!(slots(16) == 6 && slots(1024) == 507);
+const _: () = assert!(slots(1024) <= bitmap_words(1024) * BITS);
 
 /// Word number of the key of `slot`; the value follows.
 pub(crate) fn key_at(leaf: Node<'_>, slot: usize) -> usize {
@@ -175,7 +176,7 @@ impl Leaf for Bitmap {
         separator: u64,
         next: u64,
     ) {
-        let mut kept = [0u64; 4];
+        let mut kept = [0u64; bitmap_words(1024)];
         for slot in used(leaf, pm) {
             let word = leaf.load(pm, key_at(leaf, slot));
             let lower = K::read(pm, separator, |key| compare_to_word(pm, key, word).is_gt());
