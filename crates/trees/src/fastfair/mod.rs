@@ -112,7 +112,7 @@ pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096, 8192];
 pub struct FastFairOptions {
     /// Bytes of a node, one of [`NODE_BYTES`]. A tree is opened with the size that it was made with.
     pub node_bytes: u32,
-    /// Most entries that a node is given, 2 at least; `None` for as many as fit. Few make small trees high,
+    /// Most entries that a node is given, 4 at least; `None` for as many as fit. Few make small trees high,
     /// which is what tests want.
     pub most_entries: Option<usize>,
     /// Threads that walk the tree at recovery; 0 counts as 1.
@@ -200,7 +200,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             locks: VersionLocks::new(),
             base: pool.pm().base(),
             words: bytes / 8,
-            capacity: (options.most_entries.unwrap_or(usize::MAX).max(2))
+            capacity: (options.most_entries.unwrap_or(usize::MAX).max(4))
                 .min(node::capacity(bytes)),
             read_only: pool.pm().read_only(),
             report: RecoveryReport::default(),

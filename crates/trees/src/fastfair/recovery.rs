@@ -27,6 +27,7 @@ use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -228,13 +229,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             out.repaired += node.repair(pm, &raw);
         }
         let entries = raw.entries;
-        let order = |a: u64, b: u64| compare_words::<K, M>(pm, a, b);
+        let order = |a: u64, b: u64| self.order(a, b);
         let ascends = entries
             .windows(2)
             .all(|pair| order(pair[0].0, pair[1].0).is_lt());
         let first = entries.first().map(|entry| entry.0);
         let last = entries.last().map(|entry| entry.0);
-        let above = low == 0 || first.is_none_or(|first| order(first, low).is_ge());
+        let above = first.is_none_or(|first| order(first, low).is_ge());
         let below = match (last, high) {
             (Some(last), Some(high)) => order(last, high).is_lt(),
             _ => true,
@@ -283,6 +284,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(())
     }
 
+    /// Order of two key words, of which 0 is below all others.
+    fn order(&self, a: u64, b: u64) -> Order {
+        match (a, b) {
+            (0, _) | (_, 0) => a.cmp(&b),
+            _ => compare_words::<K, M>(self.pm(), a, b),
+        }
+    }
+
     /// Checks that the node at `off`, which no parent has, can be the right sibling of `left`.
     fn check_orphan(
         &self,
@@ -296,11 +305,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         let at = self.handle(off).ok_or("it leads to what is no node")?;
         let node = self.node(at);
         let low = node.low(pm);
-        let order = |a: u64, b: u64| compare_words::<K, M>(pm, a, b);
+        let order = |a: u64, b: u64| self.order(a, b);
         let fits = node.level(pm) == level
             && node.next(pm) == follows.next
             && low != 0
-            && (left.low == 0 || order(left.low, low).is_lt())
+            && order(left.low, low).is_lt()
             && follows.high.is_none_or(|high| order(low, high).is_lt());
         if fits {
             Ok(Child {
