@@ -330,7 +330,8 @@ impl VersionLocks {
     ) -> Option<LockedAll<'_>> {
         let mut held = LockedAll(Vec::new());
         for (i, (leaf, version)) in leaves.clone().enumerate() {
-            let shared = (leaves.clone().take(i)).find(|(earlier, _)| Self::same_slot(*earlier, leaf));
+            let shared =
+                (leaves.clone().take(i)).find(|(earlier, _)| Self::same_slot(*earlier, leaf));
             let locked = match shared {
                 Some((_, earlier)) if earlier == version => continue,
                 Some(_) => None,

@@ -38,8 +38,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             return Err(InsertError::KeyExists);
         }
         let mut made = Made::default();
-        let built = (self.gather(sorted, &mut made))
-            .and_then(|()| self.build(fill.of(self.capacity), &mut made).map_err(InsertError::from));
+        let built = (self.gather(sorted, &mut made)).and_then(|()| {
+            self.build(fill.of(self.capacity), &mut made)
+                .map_err(InsertError::from)
+        });
         let top = match built {
             Ok(Some(top)) => top,
             Ok(None) => return Ok(0),

@@ -30,6 +30,8 @@ use crossbeam_epoch::Guard;
 
 /// The planted fault of a split that cuts the left node before the right one is linked in.
 const CUT_FIRST: &str = "fastfair-cut-first";
+/// The planted fault of a split that links a node in which is not durable.
+const LINK_FIRST: &str = "fastfair-link-first";
 /// The planted fault of a split that makes a child of what is no sibling yet.
 const PARENT_FIRST: &str = "fastfair-parent-first";
 /// The planted fault of a root that leads to a node which its left neighbour does not lead to.
@@ -107,6 +109,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     /// Makes `upper` the right sibling of `node`, which keeps its first `kept` entries.
     fn link_upper(&self, node: Node<'_>, upper: u32, kept: usize) {
         let pm = self.pm();
+        if pm.planted(LINK_FIRST) {
+            node.link().publish(pm, offset(upper));
+        }
         // PERSIST: the new node (or nodes) and the record of its low key, before the link to it.
         pm.fence();
         if pm.planted(CUT_FIRST) {

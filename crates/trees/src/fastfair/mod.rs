@@ -389,11 +389,7 @@ where
         made.map(|()| tree)
     }
 
-    fn open(
-        pool: &Arc<Pool<M>>,
-        name: &str,
-        options: &FastFairOptions,
-    ) -> Result<Self, TreeError> {
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &FastFairOptions) -> Result<Self, TreeError> {
         Self::check_options(options)?;
         let root = pool.open_root(name, Some(&root_kind::<K, V>(options)))?;
         Self::recover(root, options)

@@ -2,7 +2,7 @@
 //! time, so that the node reads right after each of the stores.
 //!
 //! ```text
-//! word 0    | level:8 hidden:1 | 0 |
+//! word 0    | level:8 hidden:2 | 0 |
 //! word 1    | offset of the right sibling, 0 for the last node of the level
 //! word 2    | low: word of the smallest key that the node is for, 0 for the first node of a level
 //! word 3    | unused
@@ -15,15 +15,16 @@
 //! # What counts
 //! There is no count: what is stored twice cannot be published by one store, and one of two would be it.
 //!
-//! 1. Entry 0 counts unless `hidden` is set.
+//! 1. The `hidden` entry does not count: 1 is entry 0, 2 is entry 1, 0 is none. At rest it is entry 0 of an
+//!    empty node, or none.
 //! 2. The first zero key from entry 1 on ends the node. (Keys ascend and 0 is the least number, so only entry
 //!    0 can have it as a key; the word of a byte string is never 0.)
 //! 3. Of neighbours with the same key word the left one counts.
 //!
 //! The published design takes an entry whose *pointer* equals its left neighbour's for the duplicate of a shift,
 //! since pointers are distinct. Values here are arbitrary; keys of a node are distinct, so the *key* decides,
-//! and equal values in neighbouring entries mean nothing. Likewise `hidden` does for entry 0 what a pointer in
-//! the header does there, and the zero key what a null pointer does at the end.
+//! and equal values in neighbouring entries mean nothing. `hidden` is for the entries that have no left neighbour,
+//! or one whose key may be 0; the zero key does what a null pointer does at the end.
 //!
 //! # Failure-atomic shift
 //! ```text
@@ -38,7 +39,8 @@
 //!                                    key[i] = key[i+1]         entry i counts, i+1 is a duplicate now
 //!               key[n-1] = 0
 //! ```
-//! At p = 0, `hidden` is set instead of the copy of a left neighbour's key, and cleared in the end.
+//! At p = 0 and p = 1, `hidden` is set instead of the copy of a left neighbour's key, and cleared in the end. These
+//! entries are in its line.
 //!
 //! Each store is ordered behind the one before: inside a line by total store order or a store fence; and before
 //! the first store to a next line, the line that is complete is flushed and fenced. So a crash leaves the
@@ -52,7 +54,7 @@
 //! | update | 1 and 1 |
 //!
 //! # Crash states
-//! 1. *Shift*: entry p there or not, an entry twice, or entry 0 hidden with entries behind it. [`Node::repair`]
+//! 1. *Shift*: entry p there or not, an entry twice, or one hidden with entries behind it. [`Node::repair`]
 //!    takes the superfluous entry out by the second half of a removal, which is failure-atomic itself.
 //! 2. *Before a split's cut, or while a merge appends*: entries that belong to the right sibling.
 //!    [`Node::repair`] cuts them off.
@@ -72,12 +74,15 @@ const NEXT: usize = 1;
 const LOW: usize = 2;
 
 const LEVEL: u64 = 0xFF;
-const HIDDEN: u64 = 1 << 8;
+const HIDDEN_SHIFT: u32 = 8;
+const HIDDEN: u64 = 3 << HIDDEN_SHIFT;
+/// The entries that are hidden by number rather than by their left neighbour's key. They are in line 0.
+const NUMBERED: usize = 2;
 
 const LINE_WORDS: usize = LINE / 8;
 
 /// The planted fault of a shift whose stores are not ordered inside a line.
-const UNORDERED: &str = "fastfair-unordered";
+const UNORDERED: [&str; 2] = ["fastfair-unordered", "fastfair-unordered-sp"];
 /// The planted fault of a removal that flushes lines where an insertion does.
 const WRONG_WAY: &str = "fastfair-wrong-way";
 /// The planted fault of a recovery that leaves duplicates.
@@ -91,7 +96,7 @@ pub(crate) const fn capacity(bytes: usize) -> usize {
 }
 
 const _: () = assert!(capacity(256) == 14 && capacity(512) == 30 && capacity(8192) == 510);
-const _: () = assert!(ENTRIES.is_multiple_of(2) && ENTRIES <= LINE_WORDS);
+const _: () = assert!(ENTRIES.is_multiple_of(2) && ENTRIES + 2 * NUMBERED <= LINE_WORDS);
 
 /// A node in the pool.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +108,7 @@ pub(crate) struct Node<'t> {
 #[inline(always)]
 #[track_caller]
 fn order<M: Media>(pm: &M) {
-    if !pm.planted(UNORDERED) {
+    if !UNORDERED.iter().any(|fault| pm.planted(fault)) {
         pm.store_fence();
     }
 }
@@ -199,16 +204,33 @@ impl<'t> Node<'t> {
         (self.load(pm, META) & LEVEL) as usize
     }
 
-    /// Entry 0 does not count; at rest the node is empty then.
+    /// The number of the hidden entry, from 1 on; 0 if there is none.
     #[inline(always)]
-    fn hidden<M: Media>(self, pm: &M) -> bool {
-        self.load(pm, META) & HIDDEN != 0
+    fn hidden<M: Media>(self, pm: &M) -> usize {
+        ((self.load(pm, META) & HIDDEN) >> HIDDEN_SHIFT) as usize
     }
 
+    /// True if a node at rest has no entries.
+    #[inline(always)]
+    fn is_empty<M: Media>(self, pm: &M) -> bool {
+        self.hidden(pm) != 0
+    }
+
+    /// Stores the number of the hidden entry.
     #[track_caller]
-    fn hide<M: Media>(self, pm: &M, hidden: bool) {
-        let flag = if hidden { HIDDEN } else { 0 };
-        self.store(pm, META, self.load(pm, META) & !HIDDEN | flag);
+    fn hide<M: Media>(self, pm: &M, number: usize) {
+        let meta = self.load(pm, META) & !HIDDEN;
+        self.store(pm, META, meta | (number as u64) << HIDDEN_SHIFT);
+    }
+
+    /// Makes entry `at`, which stands also to its right or is to go, not count.
+    #[inline(always)]
+    fn mask<M: Media>(self, pm: &M, at: usize) {
+        if at < NUMBERED {
+            self.hide(pm, at + 1);
+        } else {
+            self.set_key(pm, at, self.key(pm, at - 1));
+        }
     }
 
     /// Offset of the right sibling.
@@ -237,7 +259,7 @@ impl<'t> Node<'t> {
     /// Entries of a node at rest.
     #[inline]
     pub fn count<M: Media>(self, pm: &M) -> usize {
-        if self.hidden(pm) {
+        if self.is_empty(pm) {
             return 0;
         }
         let slots = self.slots();
@@ -257,7 +279,7 @@ impl<'t> Node<'t> {
     /// Goes through the entries of a node at rest.
     #[inline(always)]
     pub fn each<M: Media>(self, pm: &M, mut f: impl FnMut(usize, u64, u64)) {
-        if self.hidden(pm) {
+        if self.is_empty(pm) {
             return;
         }
         for i in 0..self.slots() {
@@ -313,7 +335,7 @@ impl<'t> Node<'t> {
     /// Where a leaf has `key`, or would have it.
     #[inline(always)]
     pub fn find<K: KeyRepr + ?Sized, M: Media>(self, pm: &M, key: &K) -> Result<Found, usize> {
-        if self.hidden(pm) {
+        if self.is_empty(pm) {
             return Err(0);
         }
         let slot = self.rank_from(pm, 0, key, false);
@@ -357,8 +379,8 @@ impl<'t> Node<'t> {
             self.set_value(pm, n, value);
             n += 1;
         }
-        let flag = if n == 0 { HIDDEN } else { 0 };
-        self.store(pm, META, level as u64 | flag);
+        let hidden = u64::from(n == 0);
+        self.store(pm, META, level as u64 | hidden << HIDDEN_SHIFT);
         let end = n.max(1);
         if end < self.slots() {
             self.set_key(pm, end, 0);
@@ -386,7 +408,10 @@ impl<'t> Node<'t> {
     #[inline]
     pub fn insert<M: Media>(self, pm: &M, at: usize, (key, value): (u64, u64), fenced: bool) {
         let n = self.count(pm);
-        debug_assert!(at <= n && n < self.slots(), "the caller saw that there is room");
+        debug_assert!(
+            at <= n && n < self.slots(),
+            "the caller saw that there is room"
+        );
         if !fenced {
             // PERSIST: the pair's records, before an entry leads to them.
             pm.fence();
@@ -407,25 +432,18 @@ impl<'t> Node<'t> {
             self.set_key(pm, at, key);
             order(pm);
         }
-        if at == n && n > 0 {
-            self.set_value(pm, at, value);
+        if at < n {
+            self.mask(pm, at);
             order(pm);
+        }
+        self.set_value(pm, at, value);
+        if at < NUMBERED && (at < n || n == 0) {
             self.set_key(pm, at, key);
-        } else if at > 0 {
-            self.set_key(pm, at, self.key(pm, at - 1));
             order(pm);
-            self.set_value(pm, at, value);
-            order(pm);
-            self.set_key(pm, at, key);
+            self.hide(pm, 0);
         } else {
-            if n > 0 {
-                self.hide(pm, true);
-                order(pm);
-            }
-            self.set_value(pm, 0, value);
-            self.set_key(pm, 0, key);
             order(pm);
-            self.hide(pm, false);
+            self.set_key(pm, at, key);
         }
         // PERSIST: the last line; the insertion counts.
         self.persist_line(pm, at);
@@ -439,11 +457,7 @@ impl<'t> Node<'t> {
         if at + 1 == n {
             return self.cut(pm, at);
         }
-        if at == 0 {
-            self.hide(pm, true);
-        } else {
-            self.set_key(pm, at, self.key(pm, at - 1));
-        }
+        self.mask(pm, at);
         order(pm);
         self.shift_left(pm, at, n);
         n - 1
@@ -455,9 +469,9 @@ impl<'t> Node<'t> {
             self.set_value(pm, i, self.value(pm, i + 1));
             order(pm);
             self.set_key(pm, i, self.key(pm, i + 1));
-            if i == 0 {
+            if self.hidden(pm) == i + 1 {
                 order(pm);
-                self.hide(pm, false);
+                self.hide(pm, 0);
             }
             let boundary = if pm.planted(WRONG_WAY) {
                 i > 0 && Self::line(i) != Self::line(i - 1)
@@ -478,7 +492,7 @@ impl<'t> Node<'t> {
     #[track_caller]
     pub fn cut<M: Media>(self, pm: &M, at: usize) -> usize {
         if at == 0 {
-            self.hide(pm, true);
+            self.hide(pm, 1);
         } else {
             self.set_key(pm, at, 0);
         }
@@ -504,7 +518,7 @@ impl<'t> Node<'t> {
         }
         if n == 0 {
             order(pm);
-            self.hide(pm, false);
+            self.hide(pm, 0);
         }
         let first = if n == 0 { META } else { Self::key_at(n) };
         let words = &self.words[first..(Self::key_at(end) + 1).min(self.words.len())];
@@ -518,7 +532,7 @@ impl<'t> Node<'t> {
         let hidden = self.hidden(pm);
         let mut last = None;
         for i in 0..self.slots() {
-            if i == 0 && hidden {
+            if i + 1 == hidden {
                 continue;
             }
             let (key, value) = (self.key(pm, i), self.value(pm, i));
@@ -536,8 +550,8 @@ impl<'t> Node<'t> {
             last = Some(key);
             raw.entries.push((key, value));
         }
-        if hidden && !raw.entries.is_empty() {
-            raw.superfluous = Some(0);
+        if hidden > 0 && !(hidden == 1 && raw.entries.is_empty()) {
+            raw.superfluous = Some(hidden - 1);
         }
         raw
     }
@@ -558,9 +572,13 @@ impl<'t> Node<'t> {
         if let Some(at) = raw.superfluous
             && !pm.planted(DUPLICATE_KEPT)
         {
-            let mut n = 1;
+            let mut n = at + 1;
             while n < self.slots() && self.key(pm, n) != 0 {
                 n += 1;
+            }
+            if n == at + 1 && self.hidden(pm) == n {
+                // Nothing is behind it, which no crash leaves.
+                self.hide(pm, 0);
             }
             self.shift_left(pm, at, n);
             repairs += 1;

@@ -144,7 +144,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
 
     /// Goes from `step`, an inner node of level `level`, to the child of its entry `step.child`.
     #[inline(always)]
-    pub(super) fn go_down(&self, step: &Step, level: usize) -> Result<Result<Step, Changed>, Corrupt> {
+    pub(super) fn go_down(
+        &self,
+        step: &Step,
+        level: usize,
+    ) -> Result<Result<Step, Changed>, Corrupt> {
         let pm = self.pm();
         let Some(at) = self.handle(self.node(step.at).value(pm, step.child)) else {
             return self.unless_changed(step);

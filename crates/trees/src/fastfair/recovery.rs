@@ -23,8 +23,8 @@ use crate::index::{RecoveryReport, TreeError};
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
 use crate::threads::on_threads;
-use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::Media;
+use bristlecone_pmem::pool::Root;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
@@ -217,7 +217,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                     follows.next
                 )));
             }
-            let behind = self.check_orphan(level, next, child, follows).map_err(wrong)?;
+            let behind = self
+                .check_orphan(level, next, child, follows)
+                .map_err(wrong)?;
             high = Some(behind.low);
             orphan = Some(behind);
         }
@@ -258,7 +260,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             }
         } else {
             if first != Some(low) {
-                return Err(wrong(format!("its first key is {first:#x?}, its low key {low:#x}")));
+                return Err(wrong(format!(
+                    "its first key is {first:#x?}, its low key {low:#x}"
+                )));
             }
             out.children.extend(entries.iter().map(|(low, off)| Child {
                 off: *off,
@@ -355,8 +359,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         threads: usize,
     ) -> Result<RecoveryReport, TreeError> {
         let at = self.handle(top);
-        *self.top.get_mut() = at
-            .ok_or_else(|| TreeError::Corrupt(format!("no root node can be at {top:#x}")))?;
+        *self.top.get_mut() =
+            at.ok_or_else(|| TreeError::Corrupt(format!("no root node can be at {top:#x}")))?;
         if clean {
             self.heap.finish_recovery();
             return Ok(RecoveryReport {
@@ -399,9 +403,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         let (at, left) = handles.ok_or_else(|| TreeError::Corrupt("no node".into()))?;
         if orphan.empty {
             // PERSIST: (in `publish`) the empty leaf is unlinked.
-            self.node(left)
-                .link()
-                .publish(pm, self.node(at).next(pm));
+            self.node(left).link().publish(pm, self.node(at).next(pm));
             self.retire_node(at, 0, low, &epoch::pin());
             return Ok(());
         }

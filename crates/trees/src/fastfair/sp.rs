@@ -16,7 +16,9 @@
 
 use super::node::{Node, capacity};
 use crate::index::TreeError;
-use crate::leaftree::{Found, LeafDesign, LeafLayout, LeafOptions, LeafTree, Moved, Pair, UNIT, offset};
+use crate::leaftree::{
+    Found, LeafDesign, LeafLayout, LeafOptions, LeafTree, Moved, Pair, UNIT, offset,
+};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -144,7 +146,8 @@ where
         let mut entries: Vec<(u64, u64)> = Vec::with_capacity(upper.len() + 1);
         entries.extend(upper.iter().map(|moved| (moved.key, moved.value)));
         if let Some(pair) = with {
-            let place = entries.partition_point(|entry| tree.compare_words(entry.0, pair.key).is_lt());
+            let place =
+                entries.partition_point(|entry| tree.compare_words(entry.0, pair.key).is_lt());
             entries.insert(place, (pair.key, pair.value));
         }
         let bytes = new_node.fill(pm, 0, node.next(pm), 0, entries.into_iter());
@@ -196,7 +199,8 @@ where
         if !raw.is_whole() {
             return Err("a shift was not finished".into());
         }
-        let ascends = (raw.entries.windows(2)).all(|pair| tree.compare_words(pair[0].0, pair[1].0).is_lt());
+        let ascends =
+            (raw.entries.windows(2)).all(|pair| tree.compare_words(pair[0].0, pair[1].0).is_lt());
         if ascends {
             Ok(())
         } else {

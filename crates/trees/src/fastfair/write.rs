@@ -178,7 +178,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         let Ok((at, leaf, locked)) = self.lock_leaf(key) else {
             return Ok(false);
         };
-        let Ok(Found { slot, key: word, value }) = leaf.find(pm, key) else {
+        let Ok(Found {
+            slot,
+            key: word,
+            value,
+        }) = leaf.find(pm, key)
+        else {
             locked.unlock_unchanged();
             return Ok(false);
         };
