@@ -46,7 +46,9 @@ fn equal_values_in_neighbouring_entries_are_no_duplicates() {
         let insert = |key| Op::Insert(key, value);
         workload.setup.extend((0..12).map(|n| insert(n * 4)));
         // Shifts over all lines, at the front and behind entry 0; a split; removals that shift back.
-        workload.ops.extend([5, 1, 2, 30, 3, 46, 47, 45].map(insert));
+        workload
+            .ops
+            .extend([5, 1, 2, 30, 3, 46, 47, 45].map(insert));
         workload.ops.extend([1, 0, 2, 24, 46].map(Op::Remove));
         workload.ops.extend([0, 1].map(insert));
         workload.ops.extend((0..48).map(Op::Remove));

@@ -50,16 +50,22 @@ const fn line(entry: u64) -> u64 {
 fn a_shift_costs_its_lines<I: DurableIndex<u64, u64, Medium>>(index: &I) {
     // Ascending: nothing moves.
     for n in 0..15 {
-        let paid = cost(index, |index| index.insert(&(1000 + n), &n).expect("a new key"));
+        let paid = cost(index, |index| {
+            index.insert(&(1000 + n), &n).expect("a new key")
+        });
         assert_eq!(paid, (1, 1), "insert {n} at the end");
     }
     // Descending: all entries move.
     for n in 15..30 {
-        let paid = cost(index, |index| index.insert(&(1000 - n), &n).expect("a new key"));
+        let paid = cost(index, |index| {
+            index.insert(&(1000 - n), &n).expect("a new key")
+        });
         let lines = line(n) + 1;
         assert_eq!(paid, (lines, lines), "insert {n} at the front");
     }
-    let paid = cost(index, |index| index.update(&1000, &5).expect("the key is there"));
+    let paid = cost(index, |index| {
+        index.update(&1000, &5).expect("the key is there")
+    });
     assert_eq!(paid, (1, 1), "update");
     let nothing = cost(index, |index| {
         index.insert(&1000, &0).expect_err("there");
@@ -80,7 +86,9 @@ fn a_shift_costs_its_lines<I: DurableIndex<u64, u64, Medium>>(index: &I) {
                 _ => std::ops::ControlFlow::Continue(()),
             }
         });
-        let paid = cost(index, |index| assert!(index.remove(&third).expect("removal")));
+        let paid = cost(index, |index| {
+            assert!(index.remove(&third).expect("removal"))
+        });
         let lines = line(left) - line(2) + 1;
         assert_eq!(paid, (lines, lines), "removal of entry 2 of {}", left + 1);
     }
@@ -102,7 +110,10 @@ fn splits() {
     }
     let (new_leaf, new_root, insertion) = (line(15) + 1, line(2) + 1, 1);
     let paid = cost(&tree, |tree| tree.insert(&30, &0).expect("a new key"));
-    let root = (new_leaf + new_root + 1 + 1 + 1 + insertion, 1 + 1 + 1 + 1 + insertion);
+    let root = (
+        new_leaf + new_root + 1 + 1 + 1 + insertion,
+        1 + 1 + 1 + 1 + insertion,
+    );
     assert_eq!(paid, root, "the root");
     for n in 31..45 {
         tree.insert(&n, &n).expect("a new key");
@@ -116,7 +127,11 @@ fn splits() {
         tree.insert(&n, &n).expect("a new key");
     }
     let paid = cost(&tree, |tree| tree.insert(&30, &0).expect("a new key"));
-    assert_eq!(paid, (line(16) + 1 + 1 + 1, 1 + 1 + 1), "the pair goes with the new leaf");
+    assert_eq!(
+        paid,
+        (line(16) + 1 + 1 + 1, 1 + 1 + 1),
+        "the pair goes with the new leaf"
+    );
 }
 
 /// The removal that empties a leaf: its entry, then the parent's, then the link; a root with one child goes.
@@ -160,9 +175,18 @@ fn random_insertions() {
         (8192, 0.0, 0.0),
     ];
     let golden = |what: &str, found: (f64, f64), expected: (f64, f64)| {
-        println!("{what}: {:.2} lines, {:.2} fences per insertion", found.0, found.1);
-        assert!((found.0 / expected.0 - 1.0).abs() < 0.01, "{what}: {found:?}");
-        assert!((found.1 / expected.1 - 1.0).abs() < 0.01, "{what}: {found:?}");
+        println!(
+            "{what}: {:.2} lines, {:.2} fences per insertion",
+            found.0, found.1
+        );
+        assert!(
+            (found.0 / expected.0 - 1.0).abs() < 0.01,
+            "{what}: {found:?}"
+        );
+        assert!(
+            (found.1 / expected.1 - 1.0).abs() < 0.01,
+            "{what}: {found:?}"
+        );
     };
     for (bytes, lines, fences) in GOLDEN {
         let found = per_insertion(&numbers(bytes));

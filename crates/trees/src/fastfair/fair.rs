@@ -137,13 +137,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                 return Err(e);
             }
         };
-        let entry = (low, offset(upper));
+        let (entry, n) = ((low, offset(upper)), above.count(pm));
         if pm.planted(PARENT_FIRST) {
-            above.insert(pm, parent.child + 1, entry, false);
+            above.insert(pm, n, parent.child + 1, entry, false);
             self.link_upper(node, upper, kept);
         } else {
             self.link_upper(node, upper, kept);
-            above.insert(pm, parent.child + 1, entry, true);
+            above.insert(pm, n, parent.child + 1, entry, true);
         }
         held.unlock();
         pm.interleave();

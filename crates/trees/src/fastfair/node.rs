@@ -403,11 +403,17 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// FAST insertion at place `at` of a locked node with room. `fenced`: nothing that the entry leads to is
-    /// still to be fenced.
+    /// FAST insertion at place `at` of a locked node of `n` entries, with room. `fenced`: nothing that the
+    /// entry leads to is still to be fenced.
     #[inline]
-    pub fn insert<M: Media>(self, pm: &M, at: usize, (key, value): (u64, u64), fenced: bool) {
-        let n = self.count(pm);
+    pub fn insert<M: Media>(
+        self,
+        pm: &M,
+        n: usize,
+        at: usize,
+        (key, value): (u64, u64),
+        fenced: bool,
+    ) {
         debug_assert!(
             at <= n && n < self.slots(),
             "the caller saw that there is room"
@@ -543,7 +549,9 @@ impl<'t> Node<'t> {
                 raw.superfluous.get_or_insert(i);
                 continue;
             }
-            if bound.is_some_and(|bound| compare_words::<K, M>(pm, key, bound).is_ge()) {
+            // The first node of a level has 0 for its low key, whatever keys are.
+            let beyond = |bound| key != 0 && compare_words::<K, M>(pm, key, bound).is_ge();
+            if bound.is_some_and(beyond) {
                 raw.cut = Some(i);
                 break;
             }

@@ -424,7 +424,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         };
         let place = K::read(pm, low, |key| above.route(pm, key, false) + 1);
         let place = place.ok_or_else(|| TreeError::Corrupt(format!("no key at {low:#x}")))?;
-        above.insert(pm, place, (low, off), true);
+        above.insert(pm, above.count(pm), place, (low, off), true);
         Ok(())
     }
 

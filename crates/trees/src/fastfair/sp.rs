@@ -123,11 +123,12 @@ where
     #[inline(always)]
     fn insert(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, pair: Pair, fenced: bool) -> bool {
         let (pm, node) = (tree.pm(), leaf.node());
-        if node.count(pm) == node.slots() {
+        let n = node.count(pm);
+        if n == node.slots() {
             return false;
         }
         let place = tree.place_of_word(leaf, pair.key);
-        node.insert(pm, place, (pair.key, pair.value), fenced);
+        node.insert(pm, n, place, (pair.key, pair.value), fenced);
         true
     }
 

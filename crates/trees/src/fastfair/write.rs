@@ -82,8 +82,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                     return Ok(true);
                 }
             };
-            if leaf.count(pm) < self.capacity {
-                leaf.insert(pm, place, pair, !Self::RECORDS);
+            let n = leaf.count(pm);
+            if n < self.capacity {
+                leaf.insert(pm, n, place, pair, !Self::RECORDS);
                 // After the change is durable: what others see now, a crash keeps.
                 locked.unlock();
                 pm.interleave();
