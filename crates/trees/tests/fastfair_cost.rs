@@ -149,8 +149,8 @@ fn removing_the_last_entry_of_a_leaf() {
     assert_eq!((tree.stats().depth, tree.stats().leaves), (1, 1));
 }
 
-/// Lines and fences per random insertion, splits included. UCSC-CRSS-20-01, Table 2, has 6 and 10 in nodes of 512 bytes
-/// for entries of 32 bytes (keys and values of 16); these have 16.
+/// Lines and fences per random insertion, splits included. UCSC-CRSS-20-01, Table 2, has 6 and 10 in nodes of 512
+/// bytes for entries of 32 bytes (keys and values of 16); these have 16.
 #[test]
 fn random_insertions() {
     fn per_insertion<I: DurableIndex<u64, u64, Medium>>(index: &I) -> (f64, f64) {

@@ -49,7 +49,7 @@
 //! # Persist cost
 //! | operation | lines, fences |
 //! | --- | --- |
-//! | insert | lines of entries p to n: each 1 and 1. After a split, once for each line behind the lower half, 1 and 1 for the zero key |
+//! | insert | lines of entries p to n: each 1 and 1 (and 1 and 1 where the zero key is to go into a further line) |
 //! | remove | lines of entries p to n-1: each 1 and 1 |
 //! | update | 1 and 1 |
 //!

@@ -167,15 +167,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             }
             Ok(parts)
         };
-        let mut parts = Vec::new();
-        if threads <= 1 || nodes.len() <= TAKE {
-            parts = worker()?;
-        } else {
-            for part in on_threads(threads, worker) {
-                parts.extend(part.unwrap_or_else(|_| Err("a recovery thread stopped".into()))?);
-            }
-            parts.sort_unstable_by_key(|(first, _)| *first);
-        }
+        // More would have nothing to take.
+        let threads = threads.min(nodes.len().div_ceil(TAKE));
+        let mut parts: Vec<_> = on_threads(threads, worker, |what| what)?
+            .into_iter()
+            .flatten()
+            .collect();
+        parts.sort_unstable_by_key(|(first, _)| *first);
         let mut walked = Walked::default();
         for (_, part) in parts {
             walked.add(part);
