@@ -6,7 +6,7 @@
 //! several: a new node is a *sibling* first, which its left neighbour leads to, and a child of its parent
 //! afterwards; a node that goes ceases to be a child first, and a sibling afterwards.
 //!
-//! [`FastFairSp`](sp) is the same leaf under inner nodes in DRAM (*FAST/FAIR SP*, selective persistence).
+//! [`FastFairSp`] is the same leaf under inner nodes in DRAM (*FAST/FAIR SP*, selective persistence).
 //!
 //! # Structure
 //! ```text
@@ -23,7 +23,8 @@
 //! 2. A node's low word is the key word of its entry in the parent, and 0 in the first node of a level.
 //! 3. A node's keys lie between its low (inclusive) and the low of its `next` (exclusive), and ascend strictly.
 //! 4. The `next` offsets lead through exactly the children of the level above, in order.
-//! 5. An empty leaf is the only child of its parent, or the root, or about to be unlinked.
+//! 5. An inner node has a child. (A leaf may be empty: one is merged when it becomes so, unless it is an only child
+//!    whose parent has no neighbour with room.)
 //! 6. A byte string's low is a record of its own, which the leaf owns; inner entries share it. The first child of
 //!    an inner node never goes without it, so what an inner node's own low leads to stays.
 //!
