@@ -8,6 +8,7 @@
 
 use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
 use crate::cddstree::{CddsOptions, CddsTree};
+use crate::fastfair::{self, FastFair, FastFairOptions, FastFairSp};
 use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
@@ -85,6 +86,16 @@ design!(
 design!(
     /// CDDS-Tree.
     Cdds, CddsOptions, CddsTree
+);
+
+design!(
+    /// FAST/FAIR.
+    Fair, FastFairOptions, FastFair
+);
+
+design!(
+    /// FAST/FAIR with leaves of `B` x 256 bytes under inner nodes in DRAM.
+    FairSp<const B: usize>, LeafOptions, FastFairSp<B>
 );
 
 design!(
@@ -191,6 +202,20 @@ pub const DESIGNS: &[DesignInfo] = &[
         node_bytes: BLOCKS,
         usual_bytes: 256,
         explored_bytes: &[256, 1024],
+    },
+    DesignInfo {
+        name: "fastfair",
+        summary: "FAST/FAIR: sorted nodes shifted failure-atomically, siblings before children, no log",
+        node_bytes: fastfair::NODE_BYTES,
+        usual_bytes: 512,
+        explored_bytes: &[256],
+    },
+    DesignInfo {
+        name: "fastfair-sp",
+        summary: "FAST/FAIR SP: the leaves of FAST/FAIR under inner nodes in DRAM",
+        node_bytes: BLOCKS,
+        usual_bytes: 512,
+        explored_bytes: &[256],
     },
     DesignInfo {
         name: "skiplist-nvm",
@@ -417,6 +442,14 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
             node_bytes,
             recovery_threads,
         })),
+        ("fastfair", node_bytes) => task.run(Fair(FastFairOptions {
+            node_bytes,
+            recovery_threads,
+            ..FastFairOptions::default()
+        })),
+        ("fastfair-sp", 256) => task.run(FairSp::<1>(leaf)),
+        ("fastfair-sp", 512) => task.run(FairSp::<2>(leaf)),
+        ("fastfair-sp", 1024) => task.run(FairSp::<4>(leaf)),
         ("skiplist-nvm", 32) => task.run(NvmSkip(SkipOptions::default())),
         ("skiplist-divided", 32) => task.run(DividedSkip(SkipOptions::default())),
         ("fptree", 256) => task.run(Fp::<1>(leaf)),

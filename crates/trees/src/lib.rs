@@ -9,6 +9,7 @@
 //! | [`lbtree`], [`fptree`], [`wbtree`] | LB+-Tree, FPTree, wB+-Tree |
 //! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
 //! | [`btree`], [`unsorted`] | B+-trees wholly in persistent memory: LCB+-Tree, btree-WAL, persistent unsorted |
+//! | [`fastfair`] | FAST/FAIR, wholly in persistent memory, and with its inner nodes in DRAM |
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
 //! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //! | [`nvtree`] | NV-Tree, with and without workload adaptivity |
@@ -21,6 +22,7 @@ pub mod btree;
 pub mod cddstree;
 pub mod central;
 pub mod designs;
+pub mod fastfair;
 pub mod fingerprint;
 pub mod fptree;
 pub mod index;
@@ -41,6 +43,7 @@ pub mod wbtree;
 pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};
 pub use cddstree::{CddsOptions, CddsTree};
 pub use designs::Design;
+pub use fastfair::{FastFair, FastFairOptions, FastFairSp};
 pub use fptree::FpTree;
 pub use index::{
     BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,

@@ -322,6 +322,32 @@ impl VersionLocks {
         }
     }
 
+    /// Takes the locks of all these leaves if their versions still are what is given with them; waits for
+    /// no one. Leaves that share a lock take it once, if both were read at the same version.
+    pub(crate) fn try_lock_all(
+        &self,
+        leaves: impl Iterator<Item = (u32, u64)> + Clone,
+    ) -> Option<LockedAll<'_>> {
+        let mut held = LockedAll(Vec::new());
+        for (i, (leaf, version)) in leaves.clone().enumerate() {
+            let shared =
+                (leaves.clone().take(i)).find(|(earlier, _)| Self::same_slot(*earlier, leaf));
+            let locked = match shared {
+                Some((_, earlier)) if earlier == version => continue,
+                Some(_) => None,
+                None => self.try_lock_at(leaf, version),
+            };
+            match locked {
+                Some(locked) => held.0.push(locked),
+                None => {
+                    held.unlock_unchanged();
+                    return None;
+                }
+            }
+        }
+        Some(held)
+    }
+
     /// True if the two leaves share a lock.
     #[inline]
     #[must_use]
@@ -387,6 +413,25 @@ impl LockedTwo<'_> {
         self.first.unlock_unchanged();
         if let Some(second) = self.second {
             second.unlock_unchanged();
+        }
+    }
+}
+
+/// The locks of several leaves; dropping it unlocks all.
+#[must_use = "dropping it unlocks"]
+#[derive(Debug)]
+pub(crate) struct LockedAll<'t>(Vec<Locked<'t>>);
+
+impl LockedAll<'_> {
+    /// Unlocks all, one version up. After the fence that makes the leaves' stores durable.
+    pub(crate) fn unlock(self) {
+        drop(self);
+    }
+
+    /// Unlocks all at the versions they were taken at: the holder stored nothing.
+    pub(crate) fn unlock_unchanged(self) {
+        for locked in self.0 {
+            locked.unlock_unchanged();
         }
     }
 }

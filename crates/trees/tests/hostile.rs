@@ -4,9 +4,11 @@
 mod common;
 
 use bristlecone_pmem::media::Mapped;
-use bristlecone_trees::BTreeOptions;
 use bristlecone_trees::cddstree::CddsOptions;
-use bristlecone_trees::designs::{Cdds, DividedSkip, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb};
+use bristlecone_trees::designs::{
+    Cdds, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
+};
+use bristlecone_trees::{BTreeOptions, FastFairOptions};
 use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
@@ -19,6 +21,17 @@ impl Chosen for Small<Cdds> {
         Cdds(CddsOptions {
             node_bytes: 256,
             ..CddsOptions::default()
+        })
+    }
+}
+
+impl Chosen for Small<Fair> {
+    type Design = Fair;
+
+    fn design() -> Fair {
+        Fair(FastFairOptions {
+            node_bytes: 256,
+            ..FastFairOptions::default()
         })
     }
 }
@@ -71,6 +84,9 @@ scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
+scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
+scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
+scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);

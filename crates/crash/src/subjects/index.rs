@@ -18,10 +18,11 @@ use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, DesignInfo, Lb, Lcb, Task, Unsorted, Wal, with_design,
+    Choice, DESIGNS, Design, DesignInfo, Fair, Lb, Lcb, Task, Unsorted, Wal, with_design,
 };
 use bristlecone_trees::{
-    BTreeOptions, DurableIndex, InsertError, KeyRepr, LbOptions, Repr, TreeError, UpdateError,
+    BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, TreeError,
+    UpdateError,
 };
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -256,6 +257,14 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
                 256,
                 "-traditional",
             ))]
+        }
+        "fastfair" => {
+            let high = Fair(FastFairOptions {
+                node_bytes: 256,
+                most_entries: Some(4),
+                recovery_threads: 1,
+            });
+            both(high, name, "-high")
         }
         "lcbtree" => both(Lcb(high), name, "-high"),
         "btree-wal" => both(Wal(high), name, "-high"),

@@ -1,4 +1,4 @@
-//! Faults that can be planted in the LB+-Tree, the NV-Tree and the pool themselves
+//! Faults that can be planted in the LB+-Tree, the NV-Tree, FAST/FAIR and the pool themselves
 //! ([`Simulation::plant`](bristlecone_pmem::media::sim::Simulation::plant)): mistakes that take code, where
 //! the mutants only leave out flushes and fences. On real media they are compiled out.
 
@@ -6,6 +6,7 @@ use crate::subject::FaultKind::{
     self, Leak, Lost, Progress, Recovery, Structure, Torn, VisibleBeforeDurable,
 };
 use crate::workload::Kind;
+use bristlecone_pmem::media::sim::Model;
 
 /// A fault that can be planted.
 #[derive(Clone, Copy, Debug)]
@@ -22,9 +23,16 @@ pub struct Planted {
     pub kinds: &'static [FaultKind],
     /// What is done wrong.
     pub what: &'static str,
+    /// A persistency model under which it shows.
+    pub model: Model,
 }
 
 impl Planted {
+    const fn under(mut self, model: Model) -> Self {
+        self.model = model;
+        self
+    }
+
     /// How many threads it takes.
     #[must_use]
     pub fn threads(&self) -> u8 {
@@ -51,6 +59,7 @@ const fn plant(
         workload,
         kinds,
         what,
+        model: Model::X86Tso,
     }
 }
 
@@ -91,6 +100,24 @@ pub const PLANTED: &[Planted] = &[
         "the header word with the bitmap is stored before the other one"),
     plant("unlock before fence", 14, "lbtree-256-u64", Kind::Mixed, &[VisibleBeforeDurable],
         "a leaf is unlocked before its header is flushed"),
+    plant("fastfair-key-first", 1, "fastfair-256-u64", Kind::Split, &[Torn, Lost, Structure, Recovery],
+        "an insertion gives an entry its new key before its new value"),
+    plant("fastfair-link-first", 2, "fastfair-256-u64", Kind::Split, &[Lost, Structure, Recovery, Torn],
+        "a split links the new node in before it is durable"),
+    plant("fastfair-wrong-way", 4, "fastfair-256-u64", Kind::Merge, &[Lost, Structure, Recovery, Torn],
+        "a removal flushes a line when it is begun, as an insertion does, rather than when it is complete"),
+    plant("fastfair-root-first", 10, "fastfair-256-u64", Kind::Dense, &[Lost, Structure, Recovery],
+        "a new root is published before its right child is the left one's sibling"),
+    plant("fastfair-parent-first", 10, "fastfair-256-u64-high", Kind::Split, &[Lost, Structure, Recovery],
+        "a split makes the new node a child before it is a sibling"),
+    plant("fastfair-cut-first", 11, "fastfair-256-u64", Kind::Split, &[Lost],
+        "a split cuts the upper half off before its sibling is linked in"),
+    plant("fastfair-duplicate-kept", 12, "fastfair-256-u64", Kind::Merge, &[Structure],
+        "recovery overlooks the duplicate that an interrupted shift left"),
+    plant("fastfair-unordered", 13, "fastfair-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
+        "the stores of a shift are not ordered inside a line").under(Model::ArmV8),
+    plant("fastfair-unordered-sp", 13, "fastfair-sp-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
+        "the same under inner nodes in DRAM").under(Model::ArmV8),
     plant("pool-size-first", 15, "pool-regions", Kind::Upkeep, &[Recovery],
         "the superblock says that a region exists before it has a chunk table"),
     plant("pool-cut-first", 15, "pool", Kind::Upkeep, &[Recovery],

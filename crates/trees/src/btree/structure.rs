@@ -11,49 +11,15 @@ use super::find::{Corrupt, Next, Step};
 use super::kind::{Found, Kind, Leaf, insert_at, overwritten_from};
 use super::node::{HEADER, MAX_LEVEL, Node, compare_words, meta};
 use crate::repr::{KeyRepr, Repr};
-use crate::version_lock::{Locked, VersionLocks};
+use crate::version_lock::LockedAll;
 use bristlecone_pmem::{Media, POff, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 
-/// Locks of several nodes, which may share them.
-struct Held<'t>(Vec<Locked<'t>>);
-
-impl Held<'_> {
-    fn unlock(self) {
-        drop(self);
-    }
-
-    fn unlock_unchanged(self) {
-        for locked in self.0 {
-            locked.unlock_unchanged();
-        }
-    }
-}
-
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Locks these nodes at the versions that a descent read; `None` if one has moved on. Waits for no one.
-    fn lock_all(&self, steps: &[Step]) -> Option<Held<'_>> {
+    fn lock_all(&self, steps: &[Step]) -> Option<LockedAll<'_>> {
         self.pm().interleave();
-        let mut held = Vec::with_capacity(steps.len());
-        for (i, step) in steps.iter().enumerate() {
-            let shared = steps[..i]
-                .iter()
-                .find(|earlier| VersionLocks::same_slot(earlier.at, step.at));
-            let locked = match shared {
-                // One lock covers both, if both were read at the version that it was taken at.
-                Some(earlier) if earlier.version == step.version => continue,
-                Some(_) => None,
-                None => self.locks.try_lock_at(step.at, step.version),
-            };
-            match locked {
-                Some(locked) => held.push(locked),
-                None => {
-                    Held(held).unlock_unchanged();
-                    return None;
-                }
-            }
-        }
-        Some(Held(held))
+        (self.locks).try_lock_all(steps.iter().map(|step| (step.at, step.version)))
     }
 
     /// Makes room in the full leaf `full` that `key` belongs to: splits the highest node of the run of full

@@ -1,0 +1,148 @@
+//! Bulk load: a tree built beside the empty one, level by level, switched in by one NAW of the root word.
+//!
+//! Persist cost: every used line written once, 2 fences in all.
+
+use super::{FastFair, offset};
+use crate::index::{Fill, InsertError};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, SpaceError};
+use std::borrow::Borrow;
+
+/// How full inner nodes are left.
+const INNER_FILL: Fill = match Fill::percent(85) {
+    Some(fill) => fill,
+    None => Fill::FULL,
+};
+
+/// Everything that nothing leads to yet, for giving back if the load fails.
+#[derive(Default)]
+struct Made {
+    nodes: Vec<u32>,
+    /// Key and value words.
+    pairs: Vec<(u64, u64)>,
+    lows: Vec<u64>,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+    pub(super) fn load_sorted<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        let pm = self.pm();
+        let old = self.top();
+        if self.node(old).level(pm) > 0 || self.node(old).count(pm) > 0 {
+            return Err(InsertError::KeyExists);
+        }
+        let mut made = Made::default();
+        let built = (self.gather(sorted, &mut made)).and_then(|()| {
+            self.build(fill.of(self.capacity), &mut made)
+                .map_err(InsertError::from)
+        });
+        let top = match built {
+            Ok(Some(top)) => top,
+            Ok(None) => return Ok(0),
+            Err(e) => {
+                self.discard(made);
+                return Err(e);
+            }
+        };
+        // PERSIST: all nodes and records, before the root word that leads to them.
+        pm.fence();
+        self.publish_top(top);
+        self.retire_node(old, 0, 0, &crossbeam_epoch::pin());
+        self.commit()?;
+        Ok(made.pairs.len() as u64)
+    }
+
+    /// Makes the words of all pairs.
+    fn gather<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        made: &mut Made,
+    ) -> Result<(), InsertError> {
+        let mut last: Option<Q> = None;
+        for (key, value) in sorted {
+            let (k, v) = (key.borrow(), value.borrow());
+            self.check_pair(k, v)?;
+            if last.as_ref().is_some_and(|last| last.borrow() >= k) {
+                return Err(InsertError::KeyExists);
+            }
+            made.pairs.push(self.make_pair(k, v)?);
+            last = Some(key);
+        }
+        Ok(())
+    }
+
+    /// Builds all levels over the pairs; the root's handle, if there is anything.
+    fn build(&self, per_leaf: usize, made: &mut Made) -> Result<Option<u32>, SpaceError> {
+        let mut above = self.build_level(0, &made.pairs.clone(), per_leaf, made)?;
+        let per_node = INNER_FILL.of(self.capacity).max(2);
+        let mut level = 0;
+        while above.len() > 1 {
+            level += 1;
+            above = self.build_level(level, &above, per_node, made)?;
+        }
+        Ok(above.first().and_then(|(_, top)| self.handle(*top)))
+    }
+
+    /// Builds the nodes of one level; their low words and offsets.
+    fn build_level(
+        &self,
+        level: usize,
+        entries: &[(u64, u64)],
+        per_node: usize,
+        made: &mut Made,
+    ) -> Result<Vec<(u64, u64)>, SpaceError> {
+        let nodes = entries.len().div_ceil(per_node);
+        // Leaves as full as was asked for; inner nodes evenly, so that none is left with one child.
+        let part = |i: usize| match level {
+            0 => (i * per_node).min(entries.len()),
+            _ => entries.len() * i / nodes,
+        };
+        let mut above = Vec::with_capacity(nodes);
+        let mut node = match nodes {
+            0 => return Ok(above),
+            _ => self.new_node()?,
+        };
+        made.nodes.push(node);
+        for i in 0..nodes {
+            let entries = &entries[part(i)..part(i + 1)];
+            let low = match (i, level) {
+                (0, _) => 0,
+                (_, 0) => {
+                    let low = self.copy_key(entries[0].0)?;
+                    made.lows.push(low);
+                    low
+                }
+                _ => entries[0].0,
+            };
+            let next = match i + 1 < nodes {
+                true => Some(self.new_node()?),
+                false => None,
+            };
+            made.nodes.extend(next);
+            // PERSIST: (in `fill_new`) the node, fenced before the root word is published.
+            self.fill_new(node, level, next.map_or(0, offset), low, entries);
+            above.push((low, offset(node)));
+            node = next.unwrap_or(node);
+        }
+        Ok(above)
+    }
+
+    /// Gives everything back.
+    fn discard(&self, made: Made) {
+        for pair in made.pairs {
+            self.free_pair(pair);
+        }
+        for low in made.lows {
+            K::discard(&self.heap, low);
+        }
+        for node in made.nodes {
+            self.free_node(node);
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! FAST/FAIR (UCSC-CRSS-20-01, sections 2.3 and 3.1, after Hwang et al., FAST 2018): a B+-tree wholly in
+//! persistent memory, sorted, without any log.
+//!
+//! *FAST*, failure-atomic shift (`node.rs`), makes a change of one node: entries are shifted by stores each of
+//! which leaves a node that reads right. *FAIR*, failure-atomic in-place rebalance (`fair.rs`), makes a change of
+//! several: a new node is a *sibling* first, which its left neighbour leads to, and a child of its parent
+//! afterwards; a node that goes ceases to be a child first, and a sibling afterwards.
+//!
+//! [`FastFairSp`] is the same leaf under inner nodes in DRAM (*FAST/FAIR SP*, selective persistence).
+//!
+//! # Structure
+//! ```text
+//! root word 0 --> root node               root word 1 --> allocator's marks of a clean close, or 0
+//!
+//!           [ low | a | c | ... ] ---> [ low = m | ... ]            inner: the child of entry i has the keys
+//!              |     \   \                                          from key i to key i+1 (exclusive)
+//!              v      v   v
+//!             [..]-->[..]-->[..]-->  ...                            every level is a list by `next`
+//! ```
+//!
+//! # Invariants
+//! 1. A child's level is its parent's less 1; leaves have level 0.
+//! 2. A node's low word is the key word of its entry in the parent, and 0 in the first node of a level.
+//! 3. A node's keys lie between its low (inclusive) and the low of its `next` (exclusive), and ascend strictly.
+//! 4. The `next` offsets lead through exactly the children of the level above, in order.
+//! 5. An inner node has a child. (A leaf may be empty: one is merged when it becomes so, unless it is an only child
+//!    whose parent has no neighbour with room.)
+//! 6. A byte string's low is a record of its own, which the leaf owns; inner entries share it. The first child of
+//!    an inner node never goes without it, so what an inner node's own low leads to stays.
+//!
+//! # Decisions
+//! * *Duplicates* of a shift are told by equal key words, not by equal pointers (`node.rs`): values are any.
+//! * *Readers validate versions* ([`crate::version_lock`]), in DRAM, rather than a switch counter in the node. A
+//!   switch counter lets a reader go on beside the writer, and so answer with what a crash undoes; with it, nodes
+//!   could not be used again while searches of numbers, which are not pinned, may be in them; and the
+//!   report that this follows gives all its trees the same optimistic scheme. Readers take no lock, and wait only
+//!   for a writer in the very node. Tolerance of duplicates is what recovery lives on.
+//! * *No wrong child*: a version of the child is read before the parent's is validated. A split holds the locks
+//!   of the node and of its parent, so no one but recovery meets a sibling that the parent does not know.
+//! * *Low keys* are in the node. The first key of a sibling is not its low key once that was removed, and an inner
+//!   sibling's never was: going by it puts keys into the wrong node.
+//! * *Repair is eager*: recovery walks the tree anyway to tell blocks in use from free ones, so it takes duplicates
+//!   out, cuts off what a sibling has, and makes siblings children. Lazily, a sibling without a parent might
+//!   stay so for ever, and every reader and writer would have to know of it.
+//! * A search looks through numbers one by one, as the papers do: a node without a count can't be halved.
+//!
+//! # Concurrency
+//! Descents go hand over hand, optimistically. A writer locks the nodes that it changes and those that it frees, at
+//! the versions that its descent read, waiting for none; if one has moved on it begins again. Full nodes are
+//! split from the top down, so a parent has room. Locks are given back once the change is durable.
+//!
+//! # Crash states
+//! 1. *Shift*: see `node.rs`. Before, or after, the operation.
+//! 2. *Split*: a sibling that the parent does not know, with or without its entries still in the left node too;
+//!    recovery cuts these off and makes it a child (the root's sibling: of a new root).
+//! 3. *Merge*: the same state, from the other side: the right node is no child any more. Recovery makes it one
+//!    again, or unlinks it if it is an empty leaf. What had been appended to the left node is cut off.
+//! 4. *Emptied*: a leaf without entries, and nothing else done yet. Recovery merges it.
+//! 5. *A root with one child*, between a merge and the root's going; recovery lets it go.
+//! 6. *New nodes and records* that nothing leads to yet, *old ones* that nothing leads to any more: no walk
+//!    reaches them, so they are free.
+//! 7. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//! 8. *Bulk load*, before the root word's NAW; *clean close*, before the marks word's: what nothing leads to.
+
+mod bulk;
+mod fair;
+mod node;
+mod read;
+mod recovery;
+mod scan;
+mod sp;
+mod verify;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use sp::{FastFairSp, SpDesign};
+
+use crate::btree::node::UNIT;
+use crate::index::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::saved;
+use crate::version_lock::VersionLocks;
+use bristlecone_pmem::pool::layout::CHUNK;
+use bristlecone_pmem::pool::{Root, RootKind};
+use bristlecone_pmem::{CommitError, Heap, Media, POff, PWord, Pool, SpaceError};
+use node::Node;
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{ControlFlow, RangeBounds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Root word: offset of the root node.
+const ROOT: usize = 0;
+/// Root word: offset of the saved marks, 0 if there are none.
+const MARKS: usize = 1;
+
+/// Most levels above the leaves. A node is only made by a split of full ones, so even the smallest nodes
+/// would take more than 2^64 insertions to get higher.
+const MAX_LEVEL: usize = 63;
+
+/// Node sizes in bytes.
+pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096, 8192];
+
+/// How a FAST/FAIR tree is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FastFairOptions {
+    /// Bytes of a node, one of [`NODE_BYTES`]. A tree is opened with the size that it was made with.
+    pub node_bytes: u32,
+    /// Most entries that a node is given, 4 at least; `None` for as many as fit. Few make small trees high,
+    /// which is what tests want.
+    pub most_entries: Option<usize>,
+    /// Threads that walk the tree at recovery; 0 counts as 1.
+    pub recovery_threads: usize,
+}
+
+impl Default for FastFairOptions {
+    fn default() -> Self {
+        Self {
+            node_bytes: 512,
+            most_entries: None,
+            recovery_threads: 1,
+        }
+    }
+}
+
+/// A FAST/FAIR B+-tree. See the module's head.
+pub struct FastFair<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
+    /// Handle of the root node.
+    top: AtomicU32,
+    locks: VersionLocks,
+    base: *mut u8,
+    /// Words of a node.
+    words: usize,
+    /// Entries in a full node.
+    capacity: usize,
+    read_only: bool,
+    report: RecoveryReport,
+    heap: Heap<M>,
+    /// `None` once closed.
+    root: Option<Root<M>>,
+    pool: Arc<Pool<M>>,
+    kinds: PhantomData<fn(&K, &V)>,
+}
+
+// SAFETY: 1. `base` is the pool's mapping, which `pool` keeps alive and which any thread may use;
+// 2. all persistent words are atomics, and the protocol in the module's head orders them.
+unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Send for FastFair<K, V, M> {}
+// SAFETY: as for `Send`.
+unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Sync for FastFair<K, V, M> {}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for FastFair<K, V, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FastFair")
+            .field("pool", &self.pool)
+            .field("node_bytes", &self.node_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the root table says of a tree of these types.
+fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(options: &FastFairOptions) -> RootKind {
+    RootKind {
+        design: "fastfair".into(),
+        keys: K::KIND,
+        values: V::KIND,
+        node_bytes: options.node_bytes,
+    }
+}
+
+/// Offset of the node with this handle.
+#[inline(always)]
+fn offset(handle: u32) -> u64 {
+    u64::from(handle) * UNIT
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+    /// True if a pair leads to records, whose lines are to be fenced before it counts.
+    const RECORDS: bool = K::RECORDS || V::RECORDS;
+
+    fn check_options(options: &FastFairOptions) -> Result<(), TreeError> {
+        let (asked, there) = (options.node_bytes, NODE_BYTES);
+        if there.contains(&asked) {
+            Ok(())
+        } else {
+            Err(TreeError::NodeBytes { asked, there })
+        }
+    }
+
+    fn assemble(root: Root<M>, heap: Heap<M>, options: &FastFairOptions) -> Self {
+        let pool = Arc::clone(root.pool());
+        let bytes = options.node_bytes as usize;
+        Self {
+            top: AtomicU32::new(0),
+            locks: VersionLocks::new(),
+            base: pool.pm().base(),
+            words: bytes / 8,
+            capacity: (options.most_entries.unwrap_or(usize::MAX).max(4))
+                .min(node::capacity(bytes)),
+            read_only: pool.pm().read_only(),
+            report: RecoveryReport::default(),
+            heap,
+            root: Some(root),
+            pool,
+            kinds: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn pm(&self) -> &M {
+        self.pool.pm()
+    }
+
+    #[inline(always)]
+    fn node_bytes(&self) -> u64 {
+        self.words as u64 * 8
+    }
+
+    fn root(&self) -> &Root<M> {
+        // `root` is taken by `close_now` only, after which the tree is gone.
+        self.root
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("the tree is open"))
+    }
+
+    /// Handle of the root node.
+    #[inline(always)]
+    fn top(&self) -> u32 {
+        // ORDERING: Acquire; pairs with the Release of whoever made the node the root.
+        self.top.load(Ordering::Acquire)
+    }
+
+    /// Makes a node the root; everything that it leads to is durable, and the old root is locked.
+    fn publish_top(&self, top: u32) {
+        // PERSIST: (in `publish`) this node is the root.
+        self.root().word(ROOT).publish(self.pm(), offset(top));
+        // ORDERING: Release; pairs with the Acquire in `top`.
+        self.top.store(top, Ordering::Release);
+    }
+
+    /// The node of a handle that the allocator or `handle` vouched for.
+    #[inline(always)]
+    fn node(&self, at: u32) -> Node<'_> {
+        debug_assert!(offset(at) + self.node_bytes() <= self.pm().len());
+        let start = self.base.wrapping_add(at as usize * UNIT as usize);
+        // SAFETY: 1. handles come from the allocator or were checked by `handle`, so a node's words there
+        // are inside the mapping; 2. they are 256-aligned; 3. a PWord is valid for any bits; 4. the
+        // mapping lives as long as `pool`; a node that was freed meanwhile is still mapped memory.
+        let words = unsafe { std::slice::from_raw_parts(start.cast::<PWord>(), self.words) };
+        Node { words }
+    }
+
+    /// The handle of the node at `off`, which came from the pool; `None` if no node can be there.
+    #[inline(always)]
+    fn handle(&self, off: u64) -> Option<u32> {
+        let inside = off >= CHUNK
+            && off.is_multiple_of(UNIT)
+            && off
+                .checked_add(self.node_bytes())
+                .is_some_and(|end| end <= self.pm().len());
+        u32::try_from(off / UNIT).ok().filter(|_| inside)
+    }
+
+    /// A block for a node.
+    fn new_node(&self) -> Result<u32, SpaceError> {
+        let off = self.heap.alloc(self.node_bytes())?;
+        self.handle(off.get()).ok_or_else(|| {
+            self.heap.free(off);
+            SpaceError::Capacity {
+                wanted: off.get() + self.node_bytes(),
+                capacity: (1 << 32) * UNIT,
+            }
+        })
+    }
+
+    /// Gives a node back that nothing ever led to.
+    fn free_node(&self, at: u32) {
+        self.heap.free(POff::new(offset(at)));
+    }
+
+    /// A record of its own for a low key like the one behind `word`; flushed, not fenced.
+    fn copy_key(&self, word: u64) -> Result<u64, SpaceError> {
+        K::read(self.pm(), word, |key| key.make(&self.heap))
+            .unwrap_or_else(|| Err(read::Corrupt.into_error()))
+    }
+
+    /// Makes what this thread fenced as durable as the pool's durability level promises.
+    #[inline(always)]
+    fn commit(&self) -> Result<(), CommitError> {
+        self.pm().commit()
+    }
+
+    fn close_now(&mut self) -> Result<(), CommitError> {
+        let Some(root) = self.root.take() else {
+            return Ok(());
+        };
+        if self.read_only {
+            return Ok(());
+        }
+        saved::save_marks(&root, &self.heap, MARKS, &[]);
+        self.pm().commit()
+    }
+
+    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
+        if value.bytes() <= MAX_VALUE {
+            Ok(())
+        } else {
+            Err((value.bytes(), MAX_VALUE))
+        }
+    }
+
+    fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        if !key.fits() {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+    }
+
+    /// Makes the empty leaf and publishes the root.
+    fn make_first_leaf(&mut self) -> Result<(), TreeError> {
+        let top = self.new_node()?;
+        let (pm, node) = (self.pm(), self.node(top));
+        let bytes = node.fill(pm, 0, 0, 0, std::iter::empty());
+        // PERSIST: the empty leaf; publishing the root fences it.
+        pm.flush(node.words[0].addr(), bytes);
+        let word = self.root().word(ROOT);
+        // ORDERING: Relaxed; the root is not published.
+        word.store(pm, offset(top), Ordering::Relaxed);
+        // PERSIST: where it is; likewise.
+        pm.flush_of(word);
+        self.root().publish();
+        if let Err(e) = pm.commit() {
+            self.root().unpublish();
+            self.free_node(top);
+            return Err(e.into());
+        }
+        self.top = AtomicU32::new(top);
+        Ok(())
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for FastFair<K, V, M> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            self.root = None;
+        }
+        // A failure costs a walk at the next opening; `close` reports it.
+        let _ = self.close_now();
+    }
+}
+
+impl<K, V, M> DurableIndex<K, V, M> for FastFair<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Options = FastFairOptions;
+
+    fn create(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &FastFairOptions,
+    ) -> Result<Self, TreeError> {
+        Self::check_options(options)?;
+        let root = pool.create_root(name, &root_kind::<K, V>(options))?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        let mut tree = Self::assemble(root, heap.clone(), options);
+        let made = tree.make_first_leaf();
+        if made.is_err() {
+            heap.trim();
+            // Nothing to save: there is no such tree.
+            tree.root = None;
+        }
+        made.map(|()| tree)
+    }
+
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &FastFairOptions) -> Result<Self, TreeError> {
+        Self::check_options(options)?;
+        let root = pool.open_root(name, Some(&root_kind::<K, V>(options)))?;
+        Self::recover(root, options)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    fn close(mut self) -> Result<(), CommitError> {
+        self.close_now()
+    }
+}
+
+impl<K, V, M> OrderedIndex<K, V> for FastFair<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, write::IfPresent::Refuse).map(|_| ())
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, write::IfPresent::Replace)
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        if self.read_only {
+            return Err(UpdateError::ReadOnly);
+        }
+        if let Err((len, most)) = Self::value_fits(value) {
+            return Err(UpdateError::ValueTooLong { len, most });
+        }
+        self.replace(key, value)
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        if self.read_only {
+            return Err(RemoveError::ReadOnly);
+        }
+        self.take_out(key)
+    }
+
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        self.find_value(key, f)
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        self.scan_up(&range, visit);
+    }
+
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        self.get_batch(keys, out);
+    }
+
+    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        self.insert_batch(pairs, out);
+    }
+
+    fn stats(&self) -> IndexStats {
+        self.measure()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.check()
+    }
+}
+
+impl<K, V, M> ReverseScan<K, V> for FastFair<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_down(&range, visit);
+    }
+}
+
+impl<K, V, M> BulkLoad<K, V> for FastFair<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.load_sorted(sorted, fill)
+    }
+}

@@ -1,0 +1,596 @@
+//! The sorted node and *failure-atomic shift* (FAST): insertion and removal by shifting entries one word at a
+//! time, so that the node reads right after each of the stores.
+//!
+//! ```text
+//! word 0    | level:8 hidden:2 | 0 |
+//! word 1    | offset of the right sibling, 0 for the last node of the level
+//! word 2    | low: word of the smallest key that the node is for, 0 for the first node of a level
+//! word 3    | unused
+//! words 4.. | key 0 | value 0 | key 1 | value 1 | ...          16-byte entries, none of which crosses a line
+//! ```
+//!
+//! A value is a leaf's value word or an inner node's child. Inner nodes are laid out like leaves: entry 0's
+//! key is the node's own low word.
+//!
+//! # What counts
+//! There is no count: what is stored twice cannot be published by one store, and one of two would be it.
+//!
+//! 1. The `hidden` entry does not count: 1 is entry 0, 2 is entry 1, 0 is none. At rest it is entry 0 of an
+//!    empty node, or none.
+//! 2. The first zero key from entry 1 on ends the node. (Keys ascend and 0 is the least number, so only entry
+//!    0 can have it as a key; the word of a byte string is never 0.)
+//! 3. Of neighbours with the same key word the left one counts.
+//!
+//! The published design takes an entry whose *pointer* equals its left neighbour's for the duplicate of a shift,
+//! since pointers are distinct. Values here are arbitrary; keys of a node are distinct, so the *key* decides,
+//! and equal values in neighbouring entries mean nothing. `hidden` is for the entries that have no left neighbour,
+//! or one whose key may be 0; the zero key does what a null pointer does at the end.
+//!
+//! # Failure-atomic shift
+//! ```text
+//! insert at p:  key[n+1] = 0
+//!               for i = n-1 .. p:    key[i+1] = key[i]         entry i+1 is a duplicate now, i+2 counts
+//!                                    value[i+1] = value[i]     into an entry that does not count
+//!               key[p] = key[p-1]                              entry p is a duplicate now, p+1 counts
+//!               value[p] = value
+//!               key[p] = key                                   the insertion counts
+//! remove at p:  key[p] = key[p-1]                              the removal counts
+//!               for i = p .. n-2:    value[i] = value[i+1]
+//!                                    key[i] = key[i+1]         entry i counts, i+1 is a duplicate now
+//!               key[n-1] = 0
+//! ```
+//! At p = 0 and p = 1, `hidden` is set instead of the copy of a left neighbour's key, and cleared in the end. These
+//! entries are in its line.
+//!
+//! Each store is ordered behind the one before: inside a line by total store order or a store fence; and before
+//! the first store to a next line, the line that is complete is flushed and fenced. So a crash leaves the
+//! node as after some prefix of the stores.
+//!
+//! # Persist cost
+//! | operation | lines, fences |
+//! | --- | --- |
+//! | insert | lines of entries p to n: each 1 and 1 (and 1 and 1 where the zero key is to go into a further line) |
+//! | remove | lines of entries p to n-1: each 1 and 1 |
+//! | update | 1 and 1 |
+//!
+//! # Crash states
+//! 1. *Shift*: entry p there or not, an entry twice, or one hidden with entries behind it. [`Node::repair`]
+//!    takes the superfluous entry out by the second half of a removal, which is failure-atomic itself.
+//! 2. *Before a split's cut, or while a merge appends*: entries that belong to the right sibling.
+//!    [`Node::repair`] cuts them off.
+
+use crate::btree::node::{compare_to_word, compare_words};
+use crate::leaftree::Found;
+use crate::repr::KeyRepr;
+use bristlecone_pmem::media::LINE;
+use bristlecone_pmem::{Media, PWord};
+use std::cmp::Ordering as Order;
+use std::sync::atomic::Ordering;
+
+/// Words before the entries.
+const ENTRIES: usize = 4;
+const META: usize = 0;
+const NEXT: usize = 1;
+const LOW: usize = 2;
+
+const LEVEL: u64 = 0xFF;
+const HIDDEN_SHIFT: u32 = 8;
+const HIDDEN: u64 = 3 << HIDDEN_SHIFT;
+/// The entries that are hidden by number rather than by their left neighbour's key. They are in line 0.
+const NUMBERED: usize = 2;
+
+const LINE_WORDS: usize = LINE / 8;
+
+/// The planted fault of a shift whose stores are not ordered inside a line.
+const UNORDERED: [&str; 2] = ["fastfair-unordered", "fastfair-unordered-sp"];
+/// The planted fault of a removal that flushes lines where an insertion does.
+const WRONG_WAY: &str = "fastfair-wrong-way";
+/// The planted fault of a recovery that leaves duplicates.
+const DUPLICATE_KEPT: &str = "fastfair-duplicate-kept";
+/// The planted fault of an insertion that gives the new key to the old value.
+const KEY_FIRST: &str = "fastfair-key-first";
+
+/// Entries that a node of so many bytes has room for.
+pub(crate) const fn capacity(bytes: usize) -> usize {
+    (bytes / 8 - ENTRIES) / 2
+}
+
+const _: () = assert!(capacity(256) == 14 && capacity(512) == 30 && capacity(8192) == 510);
+const _: () = assert!(ENTRIES.is_multiple_of(2) && ENTRIES + 2 * NUMBERED <= LINE_WORDS);
+
+/// A node in the pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'t> {
+    pub words: &'t [PWord],
+}
+
+/// Orders the stores before it and those after it, on processors that do not by themselves.
+#[inline(always)]
+#[track_caller]
+fn order<M: Media>(pm: &M) {
+    if !UNORDERED.iter().any(|fault| pm.planted(fault)) {
+        pm.store_fence();
+    }
+}
+
+/// What a node holds after a crash.
+#[derive(Debug, Default)]
+pub(crate) struct Raw {
+    /// The entries that count.
+    pub entries: Vec<(u64, u64)>,
+    /// The first entry that belongs to the right sibling.
+    cut: Option<usize>,
+    /// The entry to take out of a shift that was cut short.
+    superfluous: Option<usize>,
+}
+
+impl Raw {
+    /// The first entry that belongs to the right sibling.
+    pub fn cut_at(&self) -> Option<usize> {
+        self.cut
+    }
+
+    /// Nothing is to be repaired.
+    pub fn is_whole(&self) -> bool {
+        self.cut.is_none() && self.superfluous.is_none()
+    }
+}
+
+impl<'t> Node<'t> {
+    /// Entries that fit.
+    #[inline(always)]
+    pub fn slots(self) -> usize {
+        (self.words.len() - ENTRIES) / 2
+    }
+
+    #[inline(always)]
+    fn key_at(i: usize) -> usize {
+        ENTRIES + 2 * i
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn load<M: Media>(self, pm: &M, word: usize) -> u64 {
+        // ORDERING: Relaxed; right under the node's lock, or once its version is validated.
+        self.words[word].load(pm, Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn store<M: Media>(self, pm: &M, word: usize, value: u64) {
+        // ORDERING: Relaxed; the node is locked, and unlocked with Release, or nothing leads to it yet.
+        self.words[word].store(pm, value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub fn key<M: Media>(self, pm: &M, i: usize) -> u64 {
+        self.load(pm, Self::key_at(i))
+    }
+
+    #[inline(always)]
+    pub fn value<M: Media>(self, pm: &M, i: usize) -> u64 {
+        self.load(pm, Self::key_at(i) + 1)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn set_key<M: Media>(self, pm: &M, i: usize, key: u64) {
+        self.store(pm, Self::key_at(i), key);
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn set_value<M: Media>(self, pm: &M, i: usize, value: u64) {
+        self.store(pm, Self::key_at(i) + 1, value);
+    }
+
+    /// The line of entry `i`.
+    #[inline(always)]
+    fn line(i: usize) -> usize {
+        Self::key_at(i) / LINE_WORDS
+    }
+
+    /// Flushes the line of entry `i` and fences.
+    #[inline(always)]
+    #[track_caller]
+    fn persist_line<M: Media>(self, pm: &M, i: usize) {
+        // PERSIST: as the caller says.
+        pm.flush_of(&self.words[Self::key_at(i)]);
+        pm.fence();
+    }
+
+    #[inline(always)]
+    pub fn level<M: Media>(self, pm: &M) -> usize {
+        (self.load(pm, META) & LEVEL) as usize
+    }
+
+    /// The number of the hidden entry, from 1 on; 0 if there is none.
+    #[inline(always)]
+    fn hidden<M: Media>(self, pm: &M) -> usize {
+        ((self.load(pm, META) & HIDDEN) >> HIDDEN_SHIFT) as usize
+    }
+
+    /// True if a node at rest has no entries.
+    #[inline(always)]
+    fn is_empty<M: Media>(self, pm: &M) -> bool {
+        self.hidden(pm) != 0
+    }
+
+    /// Stores the number of the hidden entry.
+    #[track_caller]
+    fn hide<M: Media>(self, pm: &M, number: usize) {
+        let meta = self.load(pm, META) & !HIDDEN;
+        self.store(pm, META, meta | (number as u64) << HIDDEN_SHIFT);
+    }
+
+    /// Makes entry `at`, which stands also to its right or is to go, not count.
+    #[inline(always)]
+    fn mask<M: Media>(self, pm: &M, at: usize) {
+        if at < NUMBERED {
+            self.hide(pm, at + 1);
+        } else {
+            self.set_key(pm, at, self.key(pm, at - 1));
+        }
+    }
+
+    /// Offset of the right sibling.
+    #[inline(always)]
+    pub fn next<M: Media>(self, pm: &M) -> u64 {
+        self.load(pm, NEXT)
+    }
+
+    /// The right sibling's word.
+    pub fn link(self) -> &'t PWord {
+        &self.words[NEXT]
+    }
+
+    /// The value word of entry `i`.
+    #[inline(always)]
+    pub fn value_word(self, i: usize) -> &'t PWord {
+        &self.words[Self::key_at(i) + 1]
+    }
+
+    /// Word of the smallest key that the node is for; 0 for the first node of a level.
+    #[inline(always)]
+    pub fn low<M: Media>(self, pm: &M) -> u64 {
+        self.load(pm, LOW)
+    }
+
+    /// Entries of a node at rest.
+    #[inline]
+    pub fn count<M: Media>(self, pm: &M) -> usize {
+        if self.is_empty(pm) {
+            return 0;
+        }
+        let slots = self.slots();
+        let mut n = 1;
+        while n < slots && self.key(pm, n) != 0 {
+            n += 1;
+        }
+        n
+    }
+
+    /// The entries of a node at rest.
+    pub fn entries<M: Media>(self, pm: &M, out: &mut Vec<(u64, u64)>) {
+        out.clear();
+        self.each(pm, |_, key, value| out.push((key, value)));
+    }
+
+    /// Goes through the entries of a node at rest.
+    #[inline(always)]
+    pub fn each<M: Media>(self, pm: &M, mut f: impl FnMut(usize, u64, u64)) {
+        if self.is_empty(pm) {
+            return;
+        }
+        for i in 0..self.slots() {
+            let key = self.key(pm, i);
+            if i > 0 && key == 0 {
+                return;
+            }
+            f(i, key, self.value(pm, i));
+        }
+    }
+
+    /// How many entries, from entry `from` on, have a key less than `key`, or (`or_equal`) not greater; those
+    /// before `from` are counted in. The node is at rest and not empty.
+    ///
+    /// Numbers are looked through one by one, as the papers do: there is no count to halve. Among byte
+    /// strings each look is a cache miss, so the end is found first, which takes none.
+    #[inline(always)]
+    fn rank_from<K: KeyRepr + ?Sized, M: Media>(
+        self,
+        pm: &M,
+        from: usize,
+        key: &K,
+        or_equal: bool,
+    ) -> usize {
+        let before = |word: u64| match compare_to_word(pm, key, word) {
+            Order::Less => false,
+            Order::Equal => or_equal,
+            Order::Greater => true,
+        };
+        if !K::RECORDS {
+            let (mut i, slots) = (from, self.slots());
+            while i < slots {
+                let word = self.key(pm, i);
+                if i > 0 && word == 0 || !before(word) {
+                    break;
+                }
+                i += 1;
+            }
+            return i;
+        }
+        let (mut low, mut high) = (from, self.count(pm));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if before(self.key(pm, middle)) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// Where a leaf has `key`, or would have it.
+    #[inline(always)]
+    pub fn find<K: KeyRepr + ?Sized, M: Media>(self, pm: &M, key: &K) -> Result<Found, usize> {
+        if self.is_empty(pm) {
+            return Err(0);
+        }
+        let slot = self.rank_from(pm, 0, key, false);
+        if slot == self.slots() {
+            return Err(slot);
+        }
+        let word = self.key(pm, slot);
+        if slot > 0 && word == 0 || compare_to_word(pm, key, word).is_ne() {
+            return Err(slot);
+        }
+        Ok(Found {
+            slot,
+            key: word,
+            value: self.value(pm, slot),
+        })
+    }
+
+    /// Which entry of an inner node leads to `key`, or (`below`) to the largest key below it.
+    #[inline(always)]
+    pub fn route<K: KeyRepr + ?Sized, M: Media>(self, pm: &M, key: &K, below: bool) -> usize {
+        // Entry 0 is for all keys that come here.
+        self.rank_from(pm, 1, key, !below) - 1
+    }
+
+    /// Writes a node that nothing leads to yet, with these entries, in order. Returns the bytes that are to be
+    /// flushed.
+    pub fn fill<M: Media>(
+        self,
+        pm: &M,
+        level: usize,
+        next: u64,
+        low: u64,
+        entries: impl Iterator<Item = (u64, u64)>,
+    ) -> usize {
+        self.store(pm, NEXT, next);
+        self.store(pm, LOW, low);
+        self.store(pm, LOW + 1, 0);
+        let mut n = 0;
+        for (key, value) in entries.take(self.slots()) {
+            self.set_key(pm, n, key);
+            self.set_value(pm, n, value);
+            n += 1;
+        }
+        let hidden = u64::from(n == 0);
+        self.store(pm, META, level as u64 | hidden << HIDDEN_SHIFT);
+        let end = n.max(1);
+        if end < self.slots() {
+            self.set_key(pm, end, 0);
+        }
+        8 * (Self::key_at(end) + 1).min(self.words.len())
+    }
+
+    /// Makes entry `n + 1` end a node of `n` entries, of which entry `n` is about to be stored.
+    #[inline(always)]
+    fn end_behind<M: Media>(self, pm: &M, n: usize) {
+        let end = n + 1;
+        if end < self.slots() && self.key(pm, end) != 0 {
+            self.set_key(pm, end, 0);
+            if Self::line(end) == Self::line(n) {
+                order(pm);
+            } else {
+                // PERSIST: the new end, before the entry that is the end so far counts.
+                self.persist_line(pm, end);
+            }
+        }
+    }
+
+    /// FAST insertion at place `at` of a locked node of `n` entries, with room. `fenced`: nothing that the
+    /// entry leads to is still to be fenced.
+    #[inline]
+    pub fn insert<M: Media>(
+        self,
+        pm: &M,
+        n: usize,
+        at: usize,
+        (key, value): (u64, u64),
+        fenced: bool,
+    ) {
+        debug_assert!(
+            at <= n && n < self.slots(),
+            "the caller saw that there is room"
+        );
+        if !fenced {
+            // PERSIST: the pair's records, before an entry leads to them.
+            pm.fence();
+        }
+        self.end_behind(pm, n);
+        for i in (at..n).rev() {
+            self.set_key(pm, i + 1, self.key(pm, i));
+            order(pm);
+            self.set_value(pm, i + 1, self.value(pm, i));
+            if Self::line(i) == Self::line(i + 1) {
+                order(pm);
+            } else {
+                // PERSIST: the line that is complete, before the original of its first entry is stored over.
+                self.persist_line(pm, i + 1);
+            }
+        }
+        if pm.planted(KEY_FIRST) {
+            self.set_key(pm, at, key);
+            order(pm);
+        }
+        if at < n {
+            self.mask(pm, at);
+            order(pm);
+        }
+        self.set_value(pm, at, value);
+        if at < NUMBERED && (at < n || n == 0) {
+            self.set_key(pm, at, key);
+            order(pm);
+            self.hide(pm, 0);
+        } else {
+            order(pm);
+            self.set_key(pm, at, key);
+        }
+        // PERSIST: the last line; the insertion counts.
+        self.persist_line(pm, at);
+    }
+
+    /// FAST removal of entry `at` of a locked node. Returns how many are left.
+    #[inline]
+    pub fn remove<M: Media>(self, pm: &M, at: usize) -> usize {
+        let n = self.count(pm);
+        debug_assert!(at < n, "the caller found the entry");
+        if at + 1 == n {
+            return self.cut(pm, at);
+        }
+        self.mask(pm, at);
+        order(pm);
+        self.shift_left(pm, at, n);
+        n - 1
+    }
+
+    /// The second half of a removal: entry `at` does not count, and those behind it, up to entry `n`, move.
+    fn shift_left<M: Media>(self, pm: &M, at: usize, n: usize) {
+        for i in at..n - 1 {
+            self.set_value(pm, i, self.value(pm, i + 1));
+            order(pm);
+            self.set_key(pm, i, self.key(pm, i + 1));
+            if self.hidden(pm) == i + 1 {
+                order(pm);
+                self.hide(pm, 0);
+            }
+            let boundary = if pm.planted(WRONG_WAY) {
+                i > 0 && Self::line(i) != Self::line(i - 1)
+            } else {
+                Self::line(i) != Self::line(i + 1)
+            };
+            if boundary {
+                // PERSIST: the line that is complete, before the original of its last entry is stored over.
+                self.persist_line(pm, i);
+            } else {
+                order(pm);
+            }
+        }
+        self.cut(pm, n - 1);
+    }
+
+    /// Makes entry `at` the end: a NAW. Returns the entries that are left.
+    #[track_caller]
+    pub fn cut<M: Media>(self, pm: &M, at: usize) -> usize {
+        if at == 0 {
+            self.hide(pm, 1);
+        } else {
+            self.set_key(pm, at, 0);
+        }
+        // PERSIST: those entries are gone.
+        self.persist_line(pm, at);
+        at
+    }
+
+    /// Appends entries that do not count yet, because the right sibling has the same; flushed, not fenced.
+    pub fn append<M: Media>(self, pm: &M, entries: impl Iterator<Item = (u64, u64)>) {
+        let n = self.count(pm);
+        let mut end = n;
+        for (key, value) in entries.take(self.slots() - n) {
+            self.set_key(pm, end, key);
+            self.set_value(pm, end, value);
+            end += 1;
+        }
+        if end == n {
+            return;
+        }
+        if end < self.slots() {
+            self.set_key(pm, end, 0);
+        }
+        if n == 0 {
+            order(pm);
+            self.hide(pm, 0);
+        }
+        let first = if n == 0 { META } else { Self::key_at(n) };
+        let words = &self.words[first..(Self::key_at(end) + 1).min(self.words.len())];
+        // PERSIST: the entries, fenced before the sibling that has the same is unlinked.
+        pm.flush_of(words);
+    }
+
+    /// Reads a node as a crash left it. `bound`: the key word from which on all belongs to the right sibling.
+    pub fn raw<K: KeyRepr + ?Sized, M: Media>(self, pm: &M, bound: Option<u64>) -> Raw {
+        let mut raw = Raw::default();
+        let hidden = self.hidden(pm);
+        let mut last = None;
+        for i in 0..self.slots() {
+            if i + 1 == hidden {
+                continue;
+            }
+            let (key, value) = (self.key(pm, i), self.value(pm, i));
+            if i > 0 && key == 0 {
+                break;
+            }
+            if last == Some(key) {
+                raw.superfluous.get_or_insert(i);
+                continue;
+            }
+            // The first node of a level has 0 for its low key, whatever keys are.
+            let beyond = |bound| key != 0 && compare_words::<K, M>(pm, key, bound).is_ge();
+            if bound.is_some_and(beyond) {
+                raw.cut = Some(i);
+                break;
+            }
+            last = Some(key);
+            raw.entries.push((key, value));
+        }
+        if hidden > 0 && !(hidden == 1 && raw.entries.is_empty()) {
+            raw.superfluous = Some(hidden - 1);
+        }
+        raw
+    }
+
+    /// Makes a node whole that [`raw`](Self::raw) found to be not. Returns the number of repairs, which are
+    /// durable.
+    pub fn repair<M: Media>(self, pm: &M, raw: &Raw) -> u64 {
+        let mut repairs = 0;
+        if let Some(at) = raw.cut {
+            if at == 0 && self.key(pm, 1) != 0 {
+                // What is behind entry 0 does not count once that does not.
+                self.set_key(pm, 1, 0);
+                order(pm);
+            }
+            self.cut(pm, at);
+            repairs += 1;
+        }
+        if let Some(at) = raw.superfluous
+            && !pm.planted(DUPLICATE_KEPT)
+        {
+            let mut n = at + 1;
+            while n < self.slots() && self.key(pm, n) != 0 {
+                n += 1;
+            }
+            if n == at + 1 && self.hidden(pm) == n {
+                // Nothing is behind it, which no crash leaves.
+                self.hide(pm, 0);
+            }
+            self.shift_left(pm, at, n);
+            repairs += 1;
+        }
+        repairs
+    }
+}

@@ -1,0 +1,450 @@
+//! The walk through the whole tree, level by level from the root down, that recovery and `verify` share; and
+//! opening.
+//!
+//! A level is a list of children, as the level above has them, and a list by `next`. Where the second has a node
+//! that the first has not, a split or a merge was cut short there: an *orphan*. As the parent of an orphan's left
+//! neighbour was locked, there is one at most behind each node, and its parent has room.
+//!
+//! Recovery repairs in this order, each step repeatable:
+//!
+//! 1. while it walks: what an orphan has too is cut off its left neighbour; shifts are finished;
+//! 2. when it knows what is in use: an orphan becomes a child of its neighbour's parent, the root's of a new root;
+//!    one that is an empty leaf is unlinked;
+//! 3. at last, emptied leaves are merged, and a root with one child goes.
+//!
+//! The walk checks what it follows: nodes and records must be blocks of this root that nothing else reached,
+//! levels must go down, keys must ascend within what the parents say. So a corrupt pool ends in an error, not
+//! in a loop.
+
+use super::read::{Corrupt, Goal};
+use super::{FastFair, FastFairOptions, MARKS, MAX_LEVEL, ROOT, offset};
+use crate::btree::node::compare_words;
+use crate::index::{RecoveryReport, TreeError};
+use crate::repr::{KeyRepr, Repr};
+use crate::saved;
+use crate::threads::on_threads;
+use bristlecone_pmem::Media;
+use bristlecone_pmem::pool::Root;
+use crossbeam_epoch as epoch;
+use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Nodes that a thread takes at a time.
+const TAKE: usize = 64;
+
+/// What a walk comes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reached {
+    /// A node, by its offset. Nothing of it has been read yet.
+    Node(u64),
+    /// The word of a key, or of a leaf's low key.
+    Key(u64),
+    /// The word of a value.
+    Value(u64),
+}
+
+/// A node as its parent has it.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    off: u64,
+    low: u64,
+    /// Offset of the parent; 0 for the root.
+    parent: u64,
+}
+
+/// What follows a node in its level.
+#[derive(Clone, Copy, Debug)]
+struct Follows {
+    /// Offset of the next node; 0 if there is none.
+    next: u64,
+    /// Its low word.
+    high: Option<u64>,
+    /// An orphan may come before it.
+    orphan: bool,
+}
+
+/// A node that the list of its level leads to, and no parent.
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    child: Child,
+    level: usize,
+    /// Offset of the left neighbour.
+    left: u64,
+    empty: bool,
+}
+
+/// What a walk found.
+#[derive(Debug, Default)]
+pub(super) struct Walked {
+    pub entries: u64,
+    pub leaves: u64,
+    repaired: u64,
+    children: Vec<Child>,
+    orphans: Vec<Orphan>,
+    /// Low words of empty leaves that have parents.
+    empty: Vec<u64>,
+}
+
+impl Walked {
+    fn add(&mut self, other: Self) {
+        self.entries += other.entries;
+        self.leaves += other.leaves;
+        self.repaired += other.repaired;
+        self.children.extend(other.children);
+        self.orphans.extend(other.orphans);
+        self.empty.extend(other.empty);
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+    /// Goes through all nodes, checks the invariants of the module's head, and gives everything that it
+    /// comes to to `each` first. `repair`: a crash came before; else nothing is stored. Call it while no one
+    /// writes.
+    ///
+    /// # Errors
+    /// What is wrong, in words, `each`'s refusal included.
+    pub(super) fn walk<F>(&self, threads: usize, repair: bool, each: F) -> Result<Walked, String>
+    where
+        F: Fn(Reached) -> Result<(), String> + Sync,
+    {
+        let top = offset(self.top());
+        let top_level = self.node(self.top()).level(self.pm());
+        if top_level > MAX_LEVEL {
+            return Err(format!("node {top:#x}: level {top_level}"));
+        }
+        let mut total = Walked::default();
+        let mut nodes = vec![Child {
+            off: top,
+            low: 0,
+            parent: 0,
+        }];
+        for level in (0..=top_level).rev() {
+            let mut walked = self.walk_level(threads, level, &nodes, repair, &each)?;
+            nodes = std::mem::take(&mut walked.children);
+            total.add(walked);
+        }
+        Ok(total)
+    }
+
+    /// Visits the nodes of one level; its children come in order.
+    fn walk_level<F>(
+        &self,
+        threads: usize,
+        level: usize,
+        nodes: &[Child],
+        repair: bool,
+        each: &F,
+    ) -> Result<Walked, String>
+    where
+        F: Fn(Reached) -> Result<(), String> + Sync,
+    {
+        let taken = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let worker = || -> Result<Vec<(usize, Walked)>, String> {
+            // What `each` pins is pinned already, which is cheap.
+            let _pin = epoch::pin();
+            let mut parts = Vec::new();
+            loop {
+                // ORDERING: Relaxed (both); only the number matters, and a hint to stop early.
+                let first = taken.fetch_add(TAKE, Ordering::Relaxed);
+                if first >= nodes.len() || failed.load(Ordering::Relaxed) {
+                    break;
+                }
+                let mut part = Walked::default();
+                for i in first..(first + TAKE).min(nodes.len()) {
+                    let after = nodes.get(i + 1);
+                    let follows = Follows {
+                        next: after.map_or(0, |after| after.off),
+                        high: after.map(|after| after.low),
+                        orphan: repair,
+                    };
+                    self.visit(level, nodes[i], follows, repair, each, &mut part)
+                        .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                }
+                parts.push((first, part));
+            }
+            Ok(parts)
+        };
+        // More would have nothing to take.
+        let threads = threads.min(nodes.len().div_ceil(TAKE));
+        let mut parts: Vec<_> = on_threads(threads, worker, |what| what)?
+            .into_iter()
+            .flatten()
+            .collect();
+        parts.sort_unstable_by_key(|(first, _)| *first);
+        let mut walked = Walked::default();
+        for (_, part) in parts {
+            walked.add(part);
+        }
+        Ok(walked)
+    }
+
+    /// Visits a node, and an orphan behind it.
+    fn visit(
+        &self,
+        level: usize,
+        child: Child,
+        follows: Follows,
+        repair: bool,
+        each: &impl Fn(Reached) -> Result<(), String>,
+        out: &mut Walked,
+    ) -> Result<(), String> {
+        let pm = self.pm();
+        let wrong = |what: String| format!("node {:#x} of level {level}: {what}", child.off);
+        let at = (self.handle(child.off)).ok_or_else(|| wrong("no node can be there".into()))?;
+        each(Reached::Node(child.off)).map_err(wrong)?;
+        let node = self.node(at);
+        let (found, low) = (node.level(pm), node.low(pm));
+        if found != level || low != child.low {
+            let expected = child.low;
+            return Err(wrong(format!(
+                "level {found}, low key {low:#x}; its parent says {expected:#x}"
+            )));
+        }
+        if level == 0 && low != 0 {
+            each(Reached::Key(low)).map_err(wrong)?;
+        }
+        let (mut high, next) = (follows.high, node.next(pm));
+        let mut orphan = None;
+        if next != follows.next {
+            if !follows.orphan {
+                return Err(wrong(format!(
+                    "it leads to {next:#x}, and {:#x} follows",
+                    follows.next
+                )));
+            }
+            let behind = self
+                .check_orphan(level, next, child, follows)
+                .map_err(wrong)?;
+            high = Some(behind.low);
+            orphan = Some(behind);
+        }
+        let raw = node.raw::<K, M>(pm, high.filter(|_| orphan.is_some()));
+        if !raw.is_whole() {
+            if !repair {
+                return Err(wrong("a shift was not finished".into()));
+            }
+            out.repaired += node.repair(pm, &raw);
+        }
+        let entries = raw.entries;
+        let order = |a: u64, b: u64| self.order(a, b);
+        let ascends = entries
+            .windows(2)
+            .all(|pair| order(pair[0].0, pair[1].0).is_lt());
+        let first = entries.first().map(|entry| entry.0);
+        let last = entries.last().map(|entry| entry.0);
+        let above = first.is_none_or(|first| order(first, low).is_ge());
+        let below = match (last, high) {
+            (Some(last), Some(high)) => order(last, high).is_lt(),
+            _ => true,
+        };
+        if !(ascends && above && below) {
+            return Err(wrong(format!(
+                "keys are out of order, or not between {low:#x} and {high:#x?}"
+            )));
+        }
+        if level == 0 {
+            for (key, value) in &entries {
+                each(Reached::Key(*key)).map_err(wrong)?;
+                each(Reached::Value(*value)).map_err(wrong)?;
+            }
+            out.leaves += 1;
+            out.entries += entries.len() as u64;
+            // But for a root: it has nothing to merge with.
+            if entries.is_empty() && (child.parent != 0 || low != 0) {
+                out.empty.push(low);
+            }
+        } else {
+            if first != Some(low) {
+                return Err(wrong(format!(
+                    "its first key is {first:#x?}, its low key {low:#x}"
+                )));
+            }
+            out.children.extend(entries.iter().map(|(low, off)| Child {
+                off: *off,
+                low: *low,
+                parent: child.off,
+            }));
+        }
+        let Some(behind) = orphan else { return Ok(()) };
+        let empty = out.empty.len();
+        let alone = Follows {
+            orphan: false,
+            ..follows
+        };
+        self.visit(level, behind, alone, repair, each, out)?;
+        let is_empty = out.empty.len() > empty;
+        out.empty.truncate(empty);
+        out.orphans.push(Orphan {
+            child: behind,
+            level,
+            left: child.off,
+            empty: is_empty,
+        });
+        Ok(())
+    }
+
+    /// Order of two key words, of which 0 is below all others.
+    fn order(&self, a: u64, b: u64) -> Order {
+        match (a, b) {
+            (0, _) | (_, 0) => a.cmp(&b),
+            _ => compare_words::<K, M>(self.pm(), a, b),
+        }
+    }
+
+    /// Checks that the node at `off`, which no parent has, can be the right sibling of `left`.
+    fn check_orphan(
+        &self,
+        level: usize,
+        off: u64,
+        left: Child,
+        follows: Follows,
+    ) -> Result<Child, String> {
+        let pm = self.pm();
+        self.heap.check(off, self.node_bytes())?;
+        let at = self.handle(off).ok_or("it leads to what is no node")?;
+        let node = self.node(at);
+        let low = node.low(pm);
+        let order = |a: u64, b: u64| self.order(a, b);
+        let fits = node.level(pm) == level
+            && node.next(pm) == follows.next
+            && low != 0
+            && order(left.low, low).is_lt()
+            && follows.high.is_none_or(|high| order(low, high).is_lt());
+        if fits {
+            Ok(Child {
+                off,
+                low,
+                parent: left.parent,
+            })
+        } else {
+            Err(format!("it leads to {off:#x}, which does not belong there"))
+        }
+    }
+
+    /// Opens a published root.
+    pub(super) fn recover(root: Root<M>, options: &FastFairOptions) -> Result<Self, TreeError> {
+        let started = Instant::now();
+        let heap = root.heap();
+        heap.begin_recovery();
+        // ORDERING: Relaxed; the tree is being opened.
+        let top = root.word(ROOT).load(root.pool().pm(), Ordering::Relaxed);
+        heap.check(top, options.node_bytes.into())
+            .map_err(|e| TreeError::Corrupt(format!("root node: {e}")))?;
+        let clean = saved::load_marks::<M, 0>(&root, &heap, MARKS).is_some();
+        let mut tree = Self::assemble(root, heap, options);
+        match tree.rebuild(top, clean, options.recovery_threads.max(1)) {
+            Ok(report) => {
+                tree.report = report;
+                tree.report.elapsed = started.elapsed();
+                tree.commit()?;
+                Ok(tree)
+            }
+            Err(e) => {
+                // Nothing of this tree may be saved as if it were whole.
+                tree.root = None;
+                Err(e)
+            }
+        }
+    }
+
+    fn rebuild(
+        &mut self,
+        top: u64,
+        clean: bool,
+        threads: usize,
+    ) -> Result<RecoveryReport, TreeError> {
+        let at = self.handle(top);
+        *self.top.get_mut() =
+            at.ok_or_else(|| TreeError::Corrupt(format!("no root node can be at {top:#x}")))?;
+        if clean {
+            self.heap.finish_recovery();
+            return Ok(RecoveryReport {
+                clean: true,
+                threads: 1,
+                ..RecoveryReport::default()
+            });
+        }
+        let mark = |reached| {
+            let guard = epoch::pin();
+            match reached {
+                Reached::Node(off) => self.heap.mark(off, self.node_bytes(), &guard),
+                Reached::Key(word) => K::mark(&self.heap, word, &guard),
+                Reached::Value(word) => V::mark(&self.heap, word, &guard),
+            }
+        };
+        let walked = self.walk(threads, true, mark).map_err(TreeError::Corrupt)?;
+        self.heap.finish_recovery();
+        let mut report = RecoveryReport {
+            clean: false,
+            leaves_scanned: walked.leaves,
+            entries: walked.entries,
+            repaired: walked.repaired + walked.orphans.len() as u64,
+            threads,
+            ..RecoveryReport::default()
+        };
+        for orphan in &walked.orphans {
+            self.adopt(orphan)?;
+        }
+        report.repaired += self.give_back(&walked.empty);
+        Ok(report)
+    }
+
+    /// Makes an orphan a child, or unlinks it.
+    fn adopt(&self, orphan: &Orphan) -> Result<(), TreeError> {
+        let pm = self.pm();
+        let Child { off, low, parent } = orphan.child;
+        // Both have been visited.
+        let handles = self.handle(off).zip(self.handle(orphan.left));
+        let (at, left) = handles.ok_or_else(|| TreeError::Corrupt("no node".into()))?;
+        if orphan.empty {
+            // PERSIST: (in `publish`) the empty leaf is unlinked.
+            self.node(left).link().publish(pm, self.node(at).next(pm));
+            self.retire_node(at, 0, low, &epoch::pin());
+            return Ok(());
+        }
+        if parent == 0 {
+            let root = self.new_node()?;
+            let children = [(0, orphan.left), (low, off)];
+            self.fill_new(root, orphan.level + 1, 0, 0, &children);
+            // PERSIST: the new root, before the root word leads to it.
+            pm.fence();
+            self.publish_top(root);
+            return Ok(());
+        }
+        let above = self.handle(parent).map(|parent| self.node(parent));
+        let Some(above) = above.filter(|above| above.count(pm) < above.slots()) else {
+            return Err(TreeError::Corrupt(format!(
+                "node {parent:#x}: no room for a child that it should have"
+            )));
+        };
+        let place = K::read(pm, low, |key| above.route(pm, key, false) + 1);
+        let place = place.ok_or_else(|| TreeError::Corrupt(format!("no key at {low:#x}")))?;
+        above.insert(pm, above.count(pm), place, (low, off), true);
+        Ok(())
+    }
+
+    /// Merges empty leaves, whose low words these are, and lets a root with one child go. Returns how many nodes
+    /// went.
+    fn give_back(&self, empty: &[u64]) -> u64 {
+        let before = self.heap.live_blocks();
+        let guard = epoch::pin();
+        let merge = || -> Result<(), Corrupt> {
+            for low in empty {
+                if *low == 0 {
+                    self.shrink(Goal::First, &guard)?;
+                    continue;
+                }
+                // An own key: the record may go with a leaf.
+                let key = K::read(self.pm(), *low, ToOwned::to_owned).ok_or(Corrupt)?;
+                self.shrink(Goal::Key(key.borrow()), &guard)?;
+            }
+            self.collapse(&guard)
+        };
+        // The walk found the tree to be whole; what is left undone is not lost.
+        let _ = merge();
+        before.saturating_sub(self.heap.live_blocks())
+    }
+}

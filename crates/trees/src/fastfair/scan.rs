@@ -1,0 +1,201 @@
+//! Scans in both directions, a snapshot per leaf.
+//!
+//! Upwards a scan follows the leaves' `next`, and begins again behind the last key if the leaf has changed
+//! before the next one's version was read. Downwards it goes down again for each leaf, to the one below
+//! the low key of the last. Either way keys come in strict order: only those beyond the last are taken.
+
+use super::FastFair;
+use super::read::{Goal, Step};
+use crate::btree::node::compare_to_word;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use crossbeam_epoch as epoch;
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow, RangeBounds};
+
+/// Leaves that a scan visits before it lets memory be reclaimed.
+const LEAVES_PER_PIN: u32 = 64;
+
+/// Entries whose keys a scan upwards has passed by, or that come before its range.
+fn passed<K: KeyRepr + ?Sized, M: Media>(
+    pm: &M,
+    entries: &[(u64, u64)],
+    done: Option<&K>,
+    start: Bound<&K>,
+) -> usize {
+    let (key, equal) = match (done, start) {
+        (Some(done), _) => (done, true),
+        (None, Bound::Excluded(start)) => (start, true),
+        (None, Bound::Included(start)) => (start, false),
+        (None, Bound::Unbounded) => return 0,
+    };
+    entries.partition_point(|(word, _)| {
+        let order = compare_to_word(pm, key, *word);
+        order.is_gt() || equal && order.is_eq()
+    })
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+    /// A leaf's entries, in order, and the offset of the next leaf; `None` if it changed meanwhile.
+    fn snapshot(&self, leaf: &Step, out: &mut Vec<(u64, u64)>) -> Option<u64> {
+        let node = self.node(leaf.at);
+        node.entries(self.pm(), out);
+        let next = node.next(self.pm());
+        self.locks.validate(leaf.at, leaf.version).then_some(next)
+    }
+
+    /// Visits a pair; one that leads nowhere (a corrupt pool) is passed over.
+    fn show(
+        &self,
+        (key, value): (u64, u64),
+        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let pm = self.pm();
+        K::read(pm, key, |key| V::read(pm, value, |value| visit(key, value)))
+            .flatten()
+            .unwrap_or(ControlFlow::Continue(()))
+    }
+
+    pub(super) fn scan_up(
+        &self,
+        range: &impl RangeBounds<K>,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let pm = self.pm();
+        let mut guard = epoch::pin();
+        let mut entries = Vec::new();
+        // The largest key visited or passed by.
+        let mut done: Option<K::Owned> = None;
+        // The leaf that a link leads to.
+        let mut linked: Option<Step> = None;
+        let mut leaves = 0u32;
+        loop {
+            let by_link = linked.is_some();
+            let leaf = match linked.take() {
+                Some(leaf) => leaf,
+                None => {
+                    let goal = match (&done, range.start_bound()) {
+                        (Some(done), _) => Goal::Key(done.borrow()),
+                        (None, Bound::Included(key) | Bound::Excluded(key)) => Goal::Key(key),
+                        (None, Bound::Unbounded) => Goal::First,
+                    };
+                    let Ok(leaf) = self.leaf_of(goal) else {
+                        return;
+                    };
+                    leaf
+                }
+            };
+            let Some(next) = self.snapshot(&leaf, &mut entries) else {
+                continue;
+            };
+            // Before the entries are shown, which may take long.
+            let following = self.handle(next).map(|at| Step {
+                at,
+                version: self.version(at),
+                child: 0,
+            });
+            if !self.locks.validate(leaf.at, leaf.version) {
+                continue;
+            }
+            let first = passed(
+                pm,
+                &entries,
+                done.as_ref().map(Borrow::borrow),
+                range.start_bound(),
+            );
+            for pair in &entries[first..] {
+                let beyond = match range.end_bound() {
+                    Bound::Included(end) => compare_to_word(pm, end, pair.0).is_lt(),
+                    Bound::Excluded(end) => compare_to_word(pm, end, pair.0).is_le(),
+                    Bound::Unbounded => false,
+                };
+                if beyond || self.show(*pair, &mut visit).is_break() {
+                    return;
+                }
+            }
+            let further = entries[first..].last().and_then(|(last, _)| {
+                let beyond = |last: &K| done.as_ref().is_none_or(|done| done.borrow() < last);
+                K::read(pm, *last, |last| beyond(last).then(|| last.to_owned())).flatten()
+            });
+            if further.is_some() {
+                done = further;
+            } else if by_link && !entries.is_empty() {
+                return; // a link backwards, in a corrupt pool
+            }
+            leaves += 1;
+            if u64::from(leaves) > pm.len() / self.node_bytes() {
+                return; // more leaves than there can be: a loop of empty ones
+            }
+            if leaves.is_multiple_of(LEAVES_PER_PIN) {
+                // The version says whether the next leaf still is one.
+                guard.repin();
+            }
+            match following {
+                Some(following) => linked = Some(following),
+                None => return,
+            }
+        }
+    }
+
+    pub(super) fn scan_down(
+        &self,
+        range: &impl RangeBounds<K>,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let pm = self.pm();
+        let mut guard = epoch::pin();
+        let mut entries = Vec::new();
+        // All keys from here on have been visited or passed by.
+        let mut done: Option<K::Owned> = None;
+        loop {
+            let goal = match (&done, range.end_bound()) {
+                (Some(done), _) => Goal::Below(done.borrow()),
+                (None, Bound::Included(end)) => Goal::Key(end),
+                (None, Bound::Excluded(end)) => Goal::Below(end),
+                (None, Bound::Unbounded) => Goal::Last,
+            };
+            let Ok(leaf) = self.leaf_of(goal) else {
+                return;
+            };
+            let low = self.node(leaf.at).low(pm);
+            if self.snapshot(&leaf, &mut entries).is_none() {
+                continue;
+            }
+            for pair in entries.iter().rev() {
+                let above = match (&done, range.end_bound()) {
+                    (Some(done), _) => compare_to_word(pm, done.borrow(), pair.0).is_le(),
+                    (None, Bound::Included(end)) => compare_to_word(pm, end, pair.0).is_lt(),
+                    (None, Bound::Excluded(end)) => compare_to_word(pm, end, pair.0).is_le(),
+                    (None, Bound::Unbounded) => false,
+                };
+                if above {
+                    continue;
+                }
+                let below = match range.start_bound() {
+                    Bound::Included(start) => compare_to_word(pm, start, pair.0).is_gt(),
+                    Bound::Excluded(start) => compare_to_word(pm, start, pair.0).is_ge(),
+                    Bound::Unbounded => false,
+                };
+                if below || self.show(*pair, &mut visit).is_break() {
+                    return;
+                }
+            }
+            if low == 0 {
+                return;
+            }
+            let Some(low) = K::read(pm, low, ToOwned::to_owned) else {
+                return;
+            };
+            let beyond = match range.start_bound() {
+                Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
+                Bound::Unbounded => false,
+            };
+            // A low key that does not lead downwards is one of a corrupt pool.
+            if beyond || done.as_ref().is_some_and(|done| low >= *done) {
+                return;
+            }
+            done = Some(low);
+            guard.repin();
+        }
+    }
+}

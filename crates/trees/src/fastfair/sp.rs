@@ -1,0 +1,225 @@
+//! FAST/FAIR SP (UCSC-CRSS-20-01, sections 2.3 and 4.3): *selective persistence*, that is, FAST/FAIR's leaves under
+//! inner nodes in DRAM, which recovery rebuilds from the leaves.
+//!
+//! A [`LeafTree`] with the sorted node of `node.rs` as its leaf. Its low word is not used: the inner index routes,
+//! and a leaf that a crash left with what its sibling has too is told by the first key of that sibling, which no
+//! one else had come to yet.
+//!
+//! # Persist cost
+//! Insertions, removals and updates cost what they do in FAST/FAIR; a split lacks the insertion into the parent.
+//!
+//! # Crash states
+//! 1. *Shift*: as `node.rs` says.
+//! 2. *Split*, the new leaf linked in and the upper half not cut off yet: recovery cuts it off, if the sibling has
+//!    each of those entries.
+//! 3. *Unlinking*: an empty leaf in the chain, or not.
+
+use super::node::{Node, capacity};
+use crate::index::TreeError;
+use crate::leaftree::{
+    Found, LeafDesign, LeafLayout, LeafOptions, LeafTree, Moved, Pair, UNIT, offset,
+};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::pool::layout::CHUNK;
+use bristlecone_pmem::{Heap, Media, PWord};
+
+const BLOCK_WORDS: usize = 32;
+
+/// A leaf of `B` blocks of 256 bytes.
+#[repr(C, align(256))]
+pub struct SpLeaf<const B: usize> {
+    words: [[PWord; BLOCK_WORDS]; B],
+}
+
+// SAFETY: a leaf is B x 256 bytes of persistent words, aligned to 256.
+unsafe impl<const B: usize> LeafLayout for SpLeaf<B> {}
+
+const _: () = assert!(size_of::<SpLeaf<1>>() == 256 && size_of::<SpLeaf<4>>() == 1024);
+
+impl<const B: usize> SpLeaf<B> {
+    #[inline(always)]
+    fn node(&self) -> Node<'_> {
+        Node {
+            words: self.words.as_flattened(),
+        }
+    }
+}
+
+/// FAST/FAIR with selective persistence, in leaves of `B` x 256 bytes (`B` from 1 to 4). See the module's head.
+pub type FastFairSp<K, V, M, const B: usize = 2> = LeafTree<SpDesign<B>, K, V, M>;
+
+/// The leaf design of FAST/FAIR SP.
+#[derive(Debug)]
+pub struct SpDesign<const B: usize>;
+
+impl<K, V, M, const B: usize> LeafDesign<K, V, M> for SpDesign<B>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Leaf = SpLeaf<B>;
+    type Options = LeafOptions;
+
+    const NAME: &'static str = "fastfair-sp";
+    const CAPACITY: usize = capacity(B * BLOCK_WORDS * 8);
+
+    fn create(_options: &LeafOptions, _root: &Root<M>, _heap: &Heap<M>) -> Result<Self, TreeError> {
+        Ok(Self)
+    }
+
+    fn open(
+        _options: &LeafOptions,
+        _root: &Root<M>,
+        _heap: &Heap<M>,
+        _clean: bool,
+    ) -> Result<Self, TreeError> {
+        Ok(Self)
+    }
+
+    fn recovery_threads(options: &LeafOptions) -> usize {
+        options.recovery_threads
+    }
+
+    #[inline(always)]
+    fn search(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &SpLeaf<B>,
+        key: &K,
+        _hash: u32,
+    ) -> Option<Found> {
+        leaf.node().find(tree.pm(), key).ok()
+    }
+
+    #[inline(always)]
+    fn for_each(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, f: impl FnMut(usize, u64, u64)) {
+        leaf.node().each(tree.pm(), f);
+    }
+
+    fn count(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> usize {
+        leaf.node().count(tree.pm())
+    }
+
+    #[inline(always)]
+    fn value(leaf: &SpLeaf<B>, slot: usize) -> &PWord {
+        leaf.node().value_word(slot)
+    }
+
+    #[inline(always)]
+    fn next(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> u64 {
+        leaf.node().next(tree.pm())
+    }
+
+    fn link(leaf: &SpLeaf<B>) -> &PWord {
+        leaf.node().link()
+    }
+
+    fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, pairs: &[Pair]) {
+        let entries = pairs.iter().map(|pair| (pair.key, pair.value));
+        leaf.node().fill(tree.pm(), 0, 0, 0, entries);
+    }
+
+    #[inline(always)]
+    fn insert(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, pair: Pair, fenced: bool) -> bool {
+        let (pm, node) = (tree.pm(), leaf.node());
+        let n = node.count(pm);
+        if n == node.slots() {
+            return false;
+        }
+        let place = tree.place_of_word(leaf, pair.key);
+        node.insert(pm, n, place, (pair.key, pair.value), fenced);
+        true
+    }
+
+    fn remove(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, found: &Found) -> usize {
+        leaf.node().remove(tree.pm(), found.slot)
+    }
+
+    fn split(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &SpLeaf<B>,
+        new: u32,
+        upper: &[Moved],
+        with: Option<Pair>,
+    ) {
+        let (pm, node, new_node) = (tree.pm(), leaf.node(), tree.leaf(new).node());
+        let mut entries: Vec<(u64, u64)> = Vec::with_capacity(upper.len() + 1);
+        entries.extend(upper.iter().map(|moved| (moved.key, moved.value)));
+        if let Some(pair) = with {
+            let place =
+                entries.partition_point(|entry| tree.compare_words(entry.0, pair.key).is_lt());
+            entries.insert(place, (pair.key, pair.value));
+        }
+        let bytes = new_node.fill(pm, 0, node.next(pm), 0, entries.into_iter());
+        // PERSIST: the new leaf, and the pair's records, before the link to it.
+        pm.flush(new_node.words[0].addr(), bytes);
+        pm.fence();
+        // PERSIST: (in `publish`) the upper half is the sibling's, before it is cut off here.
+        node.link().publish(pm, offset(new));
+        if let Some(first) = upper.first() {
+            // PERSIST: (in `cut`) the upper half is gone from here, before an insertion comes.
+            node.cut(pm, first.slot);
+        }
+    }
+
+    fn repair(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> Result<u64, String> {
+        let (pm, node) = (tree.pm(), leaf.node());
+        let next = node.next(pm);
+        let inside = next >= CHUNK
+            && next.is_multiple_of(UNIT)
+            && next
+                .checked_add(size_of::<SpLeaf<B>>() as u64)
+                .is_some_and(|end| end <= pm.len());
+        // What else it may be, the walk will say when it comes there.
+        let sibling = u32::try_from(next / UNIT).ok().filter(|_| inside);
+        let mut moved = Vec::new();
+        if let Some(sibling) = sibling {
+            // One that is being repaired by another thread has keys beyond all of this leaf's, whichever are seen.
+            tree.leaf(sibling).node().entries(pm, &mut moved);
+        }
+        let raw = node.raw::<K, M>(pm, moved.first().map(|entry| entry.0));
+        if let Some(cut) = raw.cut_at() {
+            // A split's sibling has all of them; then no one has come to it yet.
+            let mut rest = moved.as_slice();
+            let all = (cut..node.count(pm)).all(|i| {
+                let entry = (node.key(pm, i), node.value(pm, i));
+                let there = rest.iter().position(|other| *other == entry);
+                rest = &rest[there.map_or(rest.len(), |at| at + 1)..];
+                there.is_some()
+            });
+            if !all {
+                return Err("its keys do not come before those of the next leaf".into());
+            }
+        }
+        Ok(node.repair(pm, &raw))
+    }
+
+    fn check(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> Result<(), String> {
+        let raw = leaf.node().raw::<K, M>(tree.pm(), None);
+        if !raw.is_whole() {
+            return Err("a shift was not finished".into());
+        }
+        let ascends =
+            (raw.entries.windows(2)).all(|pair| tree.compare_words(pair[0].0, pair[1].0).is_lt());
+        if ascends {
+            Ok(())
+        } else {
+            Err("keys are out of order".into())
+        }
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
+    LeafTree<SpDesign<B>, K, V, M>
+{
+    /// Where the key of `word`, which is not there, would be.
+    #[inline(always)]
+    fn place_of_word(&self, leaf: &SpLeaf<B>, word: u64) -> usize {
+        let (pm, node) = (self.pm(), leaf.node());
+        match K::read(pm, word, |key| node.find(pm, key)) {
+            Some(Ok(Found { slot, .. }) | Err(slot)) => slot,
+            None => node.count(pm), // no key was ever at that word: the pool is corrupt under our hands
+        }
+    }
+}
