@@ -4,9 +4,9 @@
 mod common;
 
 use bristlecone_pmem::media::Mapped;
-use bristlecone_trees::BTreeOptions;
+use bristlecone_trees::{BTreeOptions, CrabOptions};
 use bristlecone_trees::cddstree::CddsOptions;
-use bristlecone_trees::designs::{Cdds, DividedSkip, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wb};
+use bristlecone_trees::designs::{Cdds, Crab, DividedSkip, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wb};
 use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
@@ -54,6 +54,17 @@ impl Chosen for Small<NvtA> {
     }
 }
 
+impl Chosen for Small<Crab> {
+    type Design = Crab;
+
+    fn design() -> Crab {
+        Crab(CrabOptions {
+            leaf_bytes: 256,
+            ..CrabOptions::PLAIN
+        })
+    }
+}
+
 type Numbers<D> = Of<D, u64, u64, Mapped>;
 
 scenario_suite!(lbtree, Numbers<Lb<1>>: [hostile]);
@@ -63,6 +74,8 @@ scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
+scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
+scenario_suite!(crabtree_strings, Of<Crab, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
 scenario_suite!(skiplist, Numbers<DividedSkip>: [hostile]);

@@ -18,10 +18,11 @@ use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, DesignInfo, Lb, Lcb, Task, Unsorted, with_design,
+    Choice, Crab, DESIGNS, Design, DesignInfo, Lb, Lcb, Task, Unsorted, with_design,
 };
+use bristlecone_trees::crabtree::Strategy;
 use bristlecone_trees::{
-    BTreeOptions, DurableIndex, InsertError, KeyRepr, LbOptions, Repr, TreeError, UpdateError,
+    BTreeOptions, CrabOptions, DurableIndex, InsertError, KeyRepr, LbOptions, Repr, TreeError, UpdateError,
 };
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -162,6 +163,10 @@ where
         self.name.clone()
     }
 
+    fn unit(&self) -> u8 {
+        self.design.failure_unit()
+    }
+
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = super::make_pool()?;
         let index = self.design.create(&pool, ROOT);
@@ -256,6 +261,14 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
                 256,
                 "-traditional",
             ))]
+        }
+        "crabtree" => {
+            let copying = CrabOptions {
+                leaf_bytes: 256,
+                strategy: Strategy::CopyOnWrite,
+                ..CrabOptions::PLAIN
+            };
+            both(Crab(copying), name, "-copying")
         }
         "lcbtree" => both(Lcb(high), name, "-high"),
         "unsorted" => both(Unsorted(high), name, "-high"),

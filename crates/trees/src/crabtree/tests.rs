@@ -1,0 +1,1 @@
+//! What is particular to this design; the shared scenarios are in `tests/`.
