@@ -1,4 +1,4 @@
-//! Faults planted in the LB+-Tree and the pool: each changes what is stored, and each is found.
+//! Faults planted in designs and the pool: each changes what is stored, and each is found.
 
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
@@ -6,7 +6,7 @@ use bristlecone_crash::subject::FaultKind;
 use bristlecone_crash::subjects::named;
 use bristlecone_crash::subjects::planted::{PLANTED, Planted};
 use bristlecone_crash::workload::Workload;
-use bristlecone_pmem::media::sim::{EventKind, Model};
+use bristlecone_pmem::media::sim::EventKind;
 use std::collections::BTreeMap;
 
 fn mutation(plant: &Planted) -> Mutation {
@@ -65,7 +65,7 @@ fn each_planted_fault_is_found_and_named() {
                 mutation: mutation(plant),
                 bound: 100,
                 samples: 8,
-                ..Options::new(Model::X86Tso)
+                ..Options::new(plant.model)
             };
             for violation in explore(subject.as_ref(), &recording, &options, &|_| ()).found {
                 let what = format!("{seed}: {} ({})", violation.fault, violation.last_site);
