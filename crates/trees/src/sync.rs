@@ -16,6 +16,7 @@ use crossbeam_epoch as epoch;
 use crossbeam_utils::Backoff;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// One turn of a loop that waits for another thread: spins first, then gives way.
 #[inline]
@@ -32,6 +33,9 @@ pub(crate) fn wait(backoff: &Backoff) {
 
 /// How often the epoch is asked to go on, so that what was retired can be used again.
 const STEPS: usize = 4096;
+/// How often after that, a tenth of a millisecond apart: where there are more threads than processors, one
+/// may be waiting for its turn in the middle of a search.
+const NAPS: usize = 512;
 
 /// Sees that what was retired so far is free, if readers leave soon. The caller should not be pinned.
 pub(crate) fn wait_for_readers() {
@@ -39,12 +43,16 @@ pub(crate) fn wait_for_readers() {
     let mark = Arc::clone(&freed);
     // ORDERING (both): Relaxed; a hint.
     epoch::pin().defer(move || mark.store(true, Ordering::Relaxed));
-    for _ in 0..STEPS {
+    for step in 0..STEPS + NAPS {
         epoch::pin().flush();
         if freed.load(Ordering::Relaxed) {
             return;
         }
-        std::thread::yield_now();
+        if step < STEPS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 }
 

@@ -58,7 +58,7 @@ scenario_suite!(numbers_usual, Of<Crab, u64, u64, Mapped>: [base, reverse, bulk,
 scenario_suite!(strings_256, Strings<256, 0, 1>: [base, reverse, bulk, pooled, pooled_bulk, durable, power_cuts]);
 scenario_suite!(strings_512_opt, Strings<512, 7, 2>: [base, reverse, pooled, durable]);
 scenario_suite!(numbers_256_opt, Numbers<256, 7, 1>: [base, reverse, pooled, durable, durable_bulk]);
-scenario_suite!(numbers_8192_opt, Numbers<8192, 7, 2>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(numbers_8192_opt, Numbers<8192, 7, 2>: [base, reverse, bulk, durable]);
 scenario_suite!(numbers_self_managed, Numbers<256, 1, 1>: [base, durable]);
 scenario_suite!(numbers_probe, Numbers<256, 2, 1>: [base, durable]);
 scenario_suite!(numbers_16_bytes, Numbers<256, 4, 1>: [base, durable]);

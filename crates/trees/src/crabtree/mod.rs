@@ -332,7 +332,6 @@ where
     const NAME: &'static str = "crabtree";
     const CAPACITY: usize = capacity(8192);
     const SORTED: bool = true;
-    const COPIES: bool = true;
     // The header and the pairs that a search comes to last are unknown lines apart.
     const PREFETCH: u64 = UNIT;
 

@@ -95,7 +95,8 @@ where
         present: IfPresent,
     ) -> Result<bool, InsertError> {
         match self.try_put(key, value, present) {
-            Err(InsertError::Space(_)) if D::COPIES => {
+            // ORDERING: Relaxed; a hint.
+            Err(InsertError::Space(_)) if self.retired.swap(false, Ordering::Relaxed) => {
                 // What was replaced may only be waiting for readers to leave.
                 wait_for_readers();
                 self.try_put(key, value, present)

@@ -62,7 +62,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{ControlFlow, RangeBounds};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Root word: offset of the first leaf.
@@ -114,8 +114,6 @@ where
     const CAPACITY: usize;
     /// True if [`for_each`](Self::for_each) visits in the order of the keys.
     const SORTED: bool = false;
-    /// True if changes put other leaves in the place of leaves, which the epoch collector then has.
-    const COPIES: bool = false;
     /// Bytes of a leaf that a search asks for before it knows which it needs.
     const PREFETCH: u64 = u64::MAX;
 
@@ -379,6 +377,8 @@ where
     /// Splits until the next position is recorded.
     until_position: AtomicI64,
     report: RecoveryReport,
+    /// A leaf was replaced since space was last waited for.
+    retired: AtomicBool,
     pub(crate) heap: Heap<M>,
     /// `None` once closed.
     root: Option<Root<M>>,
@@ -468,6 +468,7 @@ where
             positions: Mutex::new(Positions::new::<M>()),
             until_position: AtomicI64::new(recovery::first_interval::<M>() as i64),
             report,
+            retired: AtomicBool::new(false),
             heap,
             root: Some(root),
             pool,
