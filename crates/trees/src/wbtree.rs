@@ -156,11 +156,7 @@ where
     }
 
     #[inline(always)]
-    fn value<'t>(
-        _tree: &'t LeafTree<Self, K, V, M>,
-        leaf: &'t Leaf<B>,
-        slot: usize,
-    ) -> &'t PWord {
+    fn value<'t>(_tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Leaf<B>, slot: usize) -> &'t PWord {
         leaf.value(slot)
     }
 

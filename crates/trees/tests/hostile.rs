@@ -4,9 +4,9 @@
 mod common;
 
 use bristlecone_pmem::media::Mapped;
-use bristlecone_trees::{BTreeOptions, CrabOptions};
 use bristlecone_trees::cddstree::CddsOptions;
 use bristlecone_trees::designs::{Cdds, Crab, DividedSkip, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wb};
+use bristlecone_trees::{BTreeOptions, CrabOptions};
 use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.

@@ -17,12 +17,13 @@
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
+use bristlecone_trees::crabtree::Strategy;
 use bristlecone_trees::designs::{
     Choice, Crab, DESIGNS, Design, DesignInfo, Lb, Lcb, Task, Unsorted, with_design,
 };
-use bristlecone_trees::crabtree::Strategy;
 use bristlecone_trees::{
-    BTreeOptions, CrabOptions, DurableIndex, InsertError, KeyRepr, LbOptions, Repr, TreeError, UpdateError,
+    BTreeOptions, CrabOptions, DurableIndex, InsertError, KeyRepr, LbOptions, Repr, TreeError,
+    UpdateError,
 };
 use std::cell::Cell;
 use std::marker::PhantomData;

@@ -168,7 +168,11 @@ impl Costs {
 
     /// A leaf of `bytes` bytes written with `n` pairs, flushed but not fenced.
     pub(super) fn write(&self, n: usize, bytes: u64, self_managed: bool) -> u64 {
-        let tags = if self_managed { 0 } else { 2 * self.flush_fence };
+        let tags = if self_managed {
+            0
+        } else {
+            2 * self.flush_fence
+        };
         lines(n, capacity(bytes)) as u64 * self.flush + n as u64 * self.pair + tags
     }
 
@@ -219,18 +223,24 @@ mod tests {
     fn a_medium_is_measured_once() {
         let pool = Pool::<Dram>::create(Path::new("dram"), &PoolOptions::default()).unwrap();
         let root = pool
-            .create_root("r", &bristlecone_pmem::pool::RootKind {
-                design: "crabtree".into(),
-                keys: bristlecone_pmem::pool::DataKind::U64,
-                values: bristlecone_pmem::pool::DataKind::U64,
-                node_bytes: 256,
-            })
+            .create_root(
+                "r",
+                &bristlecone_pmem::pool::RootKind {
+                    design: "crabtree".into(),
+                    keys: bristlecone_pmem::pool::DataKind::U64,
+                    values: bristlecone_pmem::pool::DataKind::U64,
+                    node_bytes: 256,
+                },
+            )
             .unwrap();
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
         let costs = Costs::of(&heap);
-        assert!(costs.pair < 1_000_000 && costs.flush <= costs.flush_fence, "{costs:?}");
+        assert!(
+            costs.pair < 1_000_000 && costs.flush <= costs.flush_fence,
+            "{costs:?}"
+        );
         assert_eq!(costs, Costs::of(&heap));
         assert_eq!(heap.live_blocks(), 0);
     }

@@ -190,7 +190,8 @@ impl<'t, M: Media> Leaf<'t, M> {
     /// pair, is still to be said.
     #[inline(always)]
     fn set_wide(&self, slot: usize, (key, value): (u64, u64)) {
-        let at = std::ptr::from_ref(&self.words[HEADER_WORDS + 2 * slot..HEADER_WORDS + 2 * slot + 2]);
+        let at =
+            std::ptr::from_ref(&self.words[HEADER_WORDS + 2 * slot..HEADER_WORDS + 2 * slot + 2]);
         // SAFETY: 1. the two words are inside the leaf (the slice is checked), and pairs are 16-aligned
         // since leaves are 256-aligned; 2. all access to them is atomic; those who read 8 of the 16 bytes
         // meanwhile use what they read only after the leaf's version was validated, and the 16-byte store
@@ -328,10 +329,16 @@ mod tests {
         assert!(is_first(3) && is_first(7) && !is_first(2) && !is_first(0));
         assert!(is_last(2) && is_last(6) && !is_last(3));
         // The rest of slot n's line, and the first slot of the next.
-        assert_eq!([0, 2, 3, 6, 7].map(|n| terminators_end(n, 31)), [4, 4, 8, 8, 12]);
+        assert_eq!(
+            [0, 2, 3, 6, 7].map(|n| terminators_end(n, 31)),
+            [4, 4, 8, 8, 12]
+        );
         assert_eq!([12, 14, 15].map(|n| terminators_end(n, 15)), [15, 15, 15]);
         assert_eq!([0, 2, 3, 11, 15].map(|n| lines(n, 15)), [2, 2, 3, 4, 4]);
-        let head = Head { n: 511, next: u32::MAX };
+        let head = Head {
+            n: 511,
+            next: u32::MAX,
+        };
         assert_eq!(Head::of(head.word()), head);
     }
 }

@@ -405,11 +405,7 @@ where
     }
 
     #[inline(always)]
-    fn value<'t>(
-        tree: &'t LeafTree<Self, K, V, M>,
-        leaf: &'t CrabLeaf,
-        slot: usize,
-    ) -> &'t PWord {
+    fn value<'t>(tree: &'t LeafTree<Self, K, V, M>, leaf: &'t CrabLeaf, slot: usize) -> &'t PWord {
         tree.view(leaf).value_word(slot)
     }
 
@@ -484,12 +480,7 @@ where
         tree.put_in(at, key, pair, present)
     }
 
-    fn take(
-        tree: &LeafTree<Self, K, V, M>,
-        at: At<'_, CrabLeaf>,
-        key: &K,
-        _hash: u32,
-    ) -> Removal {
+    fn take(tree: &LeafTree<Self, K, V, M>, at: At<'_, CrabLeaf>, key: &K, _hash: u32) -> Removal {
         tree.take_from(at, key)
     }
 
@@ -497,12 +488,7 @@ where
         tree.thin(leaf, key, left);
     }
 
-    fn unlink(
-        tree: &LeafTree<Self, K, V, M>,
-        before: &CrabLeaf,
-        leaf: &CrabLeaf,
-        flushed: bool,
-    ) {
+    fn unlink(tree: &LeafTree<Self, K, V, M>, before: &CrabLeaf, leaf: &CrabLeaf, flushed: bool) {
         if flushed {
             // PERSIST: the forgotten position, before the leaf leaves the chain.
             tree.pm().fence();
@@ -534,10 +520,14 @@ where
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
     /// Checks that keys ascend.
     fn check_order(&self, leaf: &Leaf<'_, M>) -> Result<(), String> {
-        let out_of_order =
-            |slot: &usize| self.compare_words(leaf.key(slot - 1), leaf.key(*slot)).is_ge();
+        let out_of_order = |slot: &usize| {
+            self.compare_words(leaf.key(slot - 1), leaf.key(*slot))
+                .is_ge()
+        };
         match (1..leaf.n()).find(out_of_order) {
-            Some(slot) => Err(format!("slot {slot}: its key does not follow the one below")),
+            Some(slot) => Err(format!(
+                "slot {slot}: its key does not follow the one below"
+            )),
             None => Ok(()),
         }
     }

@@ -39,7 +39,11 @@ pub(super) fn repair<M: Media>(leaf: &Leaf<'_, M>) -> Result<bool, String> {
     if !beyond || n + 1 < capacity && leaf.key(n + 1) != NULL {
         // Scenario 4, if anything is behind.
         let cleared = clear_behind(leaf, n);
-        let there = if n > 1 && leaf.key(n - 1) == NULL { n - 1 } else { n };
+        let there = if n > 1 && leaf.key(n - 1) == NULL {
+            n - 1
+        } else {
+            n
+        };
         return Ok(match duplicate(leaf, there) {
             // Scenario 3.
             Some(_) if there < n => return Err("a null and a duplicate key".into()),

@@ -61,9 +61,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
             Order::Greater => Probe::Above(middle + 1),
             Order::Equal => Probe::Here(middle),
             // Comparing byte strings means reading records: half of them, rather than a few.
-            Order::Less if K::RECORDS => {
-                Probe::Below(Some(self.position_in(leaf, 0, middle, key)))
-            }
+            Order::Less if K::RECORDS => Probe::Below(Some(self.position_in(leaf, 0, middle, key))),
             Order::Less => Probe::Below(None),
         }
     }
@@ -208,7 +206,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         let goes_right = slot >= m;
         let by_copy = self.copies(|design| {
             let (costs, right) = (design.costs(), design.write(n - m));
-            let in_place = right + 3 * costs.flush_fence + costs.insert(m, slot.min(m), design.wide);
+            let in_place =
+                right + 3 * costs.flush_fence + costs.insert(m, slot.min(m), design.wide);
             let copied = right + design.write(m + 1) + costs.switch();
             // What goes to the larger half is copied with it, at no cost in the smaller one.
             (if goes_right { 0 } else { in_place }, copied)
@@ -334,13 +333,21 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
             }
         };
         let siblings = [left, right].into_iter().flatten();
-        siblings.filter_map(|(_, locked)| locked).for_each(give_back);
+        siblings
+            .filter_map(|(_, locked)| locked)
+            .for_each(give_back);
         give_back(own);
         current && n == 0
     }
 
     /// Merges `own`, or redistributes, with a sibling; all are locked. False if nothing has changed.
-    fn merge_or_share(&self, own: u32, left: Option<u32>, right: Option<u32>, guard: &Guard) -> bool {
+    fn merge_or_share(
+        &self,
+        own: u32,
+        left: Option<u32>,
+        right: Option<u32>,
+        guard: &Guard,
+    ) -> bool {
         let pairs = |leaf: u32| self.view(self.leaf(leaf)).n();
         let fits = |sibling: u32| pairs(sibling) + pairs(own) <= self.design.capacity;
         let held = [own, left.unwrap_or(own), right.unwrap_or(own)];
@@ -421,7 +428,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
             before.unlock();
             return false;
         };
-        let pair = |i: usize| if i < n { left.pair(i) } else { right.pair(i - n) };
+        let pair = |i: usize| {
+            if i < n {
+                left.pair(i)
+            } else {
+                right.pair(i - n)
+            }
+        };
         let upper = self.write_leaf(new_b, (all / 2..all).map(pair), right.head().next);
         self.write_leaf(new_a, (0..all / 2).map(pair), new_b);
         let boundary = upper.key(0);

@@ -155,7 +155,9 @@ fn words_of(tree: &CrabTree<u64, u64, Sim>) -> (u64, Vec<u64>) {
     let guard = &crossbeam_epoch::pin();
     let leaf = tree.inner.find_first(guard).located.leaf;
     let words = tree.words(tree.leaf(leaf));
-    let words = words.iter().map(|word| word.load(tree.pm(), Ordering::Relaxed));
+    let words = words
+        .iter()
+        .map(|word| word.load(tree.pm(), Ordering::Relaxed));
     (crate::leaftree::offset(leaf), words.collect())
 }
 
@@ -169,8 +171,13 @@ fn repaired(tree: &CrabTree<u64, u64, Sim>, words: &[u64]) -> (bool, Vec<u64>) {
     let cells: Vec<PWord> = words.iter().map(|word| PWord::new(*word)).collect();
     let leaf = Leaf::new(tree.pm(), &cells, false);
     let did = repair::repair(&leaf).unwrap();
-    assert!(!repair::repair(&leaf).unwrap(), "a second repair finds nothing");
-    let words = cells.iter().map(|word| word.load(tree.pm(), Ordering::Relaxed));
+    assert!(
+        !repair::repair(&leaf).unwrap(),
+        "a second repair finds nothing"
+    );
+    let words = cells
+        .iter()
+        .map(|word| word.load(tree.pm(), Ordering::Relaxed));
     (did, words.collect())
 }
 
@@ -355,7 +362,10 @@ fn what_splitting_costs() {
         tree.insert(&(i * 2), &i).unwrap();
     }
     // Nine pairs, the new one among them: 4 lines; seven pairs and a null in the next line: 4 too.
-    assert_eq!(cost(&tree, || tree.insert(&29, &1).unwrap()), (4 + 1 + 2, 3));
+    assert_eq!(
+        cost(&tree, || tree.insert(&29, &1).unwrap()),
+        (4 + 1 + 2, 3)
+    );
     assert_eq!(tree.crab_stats().splits_in_place, 1);
     let copying = CrabOptions {
         strategy: Strategy::CopyOnWrite,
@@ -365,7 +375,10 @@ fn what_splitting_costs() {
     for i in 0..15 {
         tree.insert(&(i * 2), &i).unwrap();
     }
-    assert_eq!(cost(&tree, || tree.insert(&29, &1).unwrap()), (4 + 4 + 1, 2));
+    assert_eq!(
+        cost(&tree, || tree.insert(&29, &1).unwrap()),
+        (4 + 4 + 1, 2)
+    );
     assert_eq!(tree.crab_stats().splits_by_copy, 1);
 }
 
@@ -374,7 +387,10 @@ fn what_splitting_costs() {
 #[test]
 fn random_insertions_copy_most_and_fence_seldom() {
     const KEYS: u64 = 60_000;
-    for (options, name) in [(CrabOptions::PLAIN, "plain"), (CrabOptions::OPTIMIZED, "opt")] {
+    for (options, name) in [
+        (CrabOptions::PLAIN, "plain"),
+        (CrabOptions::OPTIMIZED, "opt"),
+    ] {
         for bytes in [1024, 2048, 4096, 8192] {
             let tree = tree(bytes, options);
             for i in 0..KEYS / 2 {
@@ -395,7 +411,10 @@ fn random_insertions_copy_most_and_fence_seldom() {
                 };
                 *to = (to.0 + paid.0, to.1 + paid.1);
             }
-            let all = (copied.0 + shifted.0 + others.0, copied.1 + shifted.1 + others.1);
+            let all = (
+                copied.0 + shifted.0 + others.0,
+                copied.1 + shifted.1 + others.1,
+            );
             let part = copied.0 as f64 / all.0 as f64;
             let fences = all.1 as f64 / (KEYS / 2) as f64;
             let lines = all.0 as f64 / (KEYS / 2) as f64;
@@ -406,7 +425,13 @@ fn random_insertions_copy_most_and_fence_seldom() {
             // Either way alone fences or flushes more.
             if bytes == 8192 {
                 let alone = |strategy| {
-                    let tree = self::tree(bytes, CrabOptions { strategy, ..options });
+                    let tree = self::tree(
+                        bytes,
+                        CrabOptions {
+                            strategy,
+                            ..options
+                        },
+                    );
                     for i in 0..KEYS / 2 {
                         tree.insert(&mix(i), &i).unwrap();
                     }
@@ -441,7 +466,11 @@ fn pairs_are_shifted_by_16_byte_stores() {
         };
         assert_eq!(
             options.failure_unit(),
-            if atomic16 && PWord16::supported() { 16 } else { 8 }
+            if atomic16 && PWord16::supported() {
+                16
+            } else {
+                8
+            }
         );
         let tree = CrabTree::<u64, u64, Sim>::create(&pool, "t", &options).unwrap();
         simulation.start_trace();
@@ -449,9 +478,8 @@ fn pairs_are_shifted_by_16_byte_stores() {
             tree.insert(&(100 - i), &i).unwrap();
         }
         let events = simulation.take_trace();
-        let count = |is: fn(&EventKind) -> bool| {
-            events.iter().filter(|event| is(&event.kind)).count()
-        };
+        let count =
+            |is: fn(&EventKind) -> bool| events.iter().filter(|event| is(&event.kind)).count();
         let wide = count(|kind| matches!(kind, EventKind::Store16 { .. }));
         let fences = count(|kind| matches!(kind, EventKind::StoreFence));
         if atomic16 && PWord16::supported() {

@@ -333,10 +333,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
             // SAFETY: pinned by `guard`.
             let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
             let siblings = Self::siblings_of(&step);
-            step.node
-                .version
-                .validate(step.version)
-                .then_some(siblings)
+            step.node.version.validate(step.version).then_some(siblings)
         });
         if let Some(left) = near.left {
             // In the same level-1 node, as it mostly is: one descent will do.

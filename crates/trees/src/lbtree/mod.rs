@@ -161,11 +161,7 @@ where
     }
 
     #[inline(always)]
-    fn value<'t>(
-        _tree: &'t LeafTree<Self, K, V, M>,
-        leaf: &'t Leaf<B>,
-        slot: usize,
-    ) -> &'t PWord {
+    fn value<'t>(_tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Leaf<B>, slot: usize) -> &'t PWord {
         let (block, slot) = located(slot);
         &leaf.blocks[block].entries[slot].value
     }

@@ -188,11 +188,8 @@ where
     fn count(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> usize;
 
     /// The value word of a slot.
-    fn value<'t>(
-        tree: &'t LeafTree<Self, K, V, M>,
-        leaf: &'t Self::Leaf,
-        slot: usize,
-    ) -> &'t PWord;
+    fn value<'t>(tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Self::Leaf, slot: usize)
+    -> &'t PWord;
 
     /// Offset of the right sibling; 0 for the last leaf.
     fn next(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> u64;
@@ -263,12 +260,7 @@ where
 
     /// Removes a key from a locked leaf, if it is there.
     #[inline(always)]
-    fn take(
-        tree: &LeafTree<Self, K, V, M>,
-        at: At<'_, Self::Leaf>,
-        key: &K,
-        hash: u32,
-    ) -> Removal {
+    fn take(tree: &LeafTree<Self, K, V, M>, at: At<'_, Self::Leaf>, key: &K, hash: u32) -> Removal {
         let Some(found) = Self::search(tree, at.leaf, key, hash) else {
             at.locked.unlock_unchanged();
             return Removal::NotThere;

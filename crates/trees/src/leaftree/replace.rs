@@ -93,8 +93,7 @@ where
         };
         let current = self.inner.validate(&near.located)
             && near.left.is_none_or(|left| {
-                self.inner.validate(&left)
-                    && D::next(self, self.leaf(left.leaf)) == offset(handle)
+                self.inner.validate(&left) && D::next(self, self.leaf(left.leaf)) == offset(handle)
             });
         if current {
             return Some(before);

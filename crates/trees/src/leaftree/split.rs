@@ -1,7 +1,7 @@
 //! Splitting a full leaf: what all designs do alike. How it is made atomic is the design's.
 
 use super::order::{FEW, sort_by_number};
-use super::{LeafDesign, LeafTree, FEW_ENTRIES, Moved, Pair, handle};
+use super::{FEW_ENTRIES, LeafDesign, LeafTree, Moved, Pair, handle};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
@@ -19,7 +19,12 @@ where
     /// # Errors
     /// [`SpaceError`] when there is no room for the new leaf; nothing has changed then.
     pub(super) fn split(&self, leaf: &D::Leaf, key: &K, pair: Pair) -> Result<(), SpaceError> {
-        const { assert!(D::CAPACITY <= FEW_ENTRIES, "a design of larger leaves splits by itself") };
+        const {
+            assert!(
+                D::CAPACITY <= FEW_ENTRIES,
+                "a design of larger leaves splits by itself"
+            )
+        };
         let pm = self.pm();
         // Once for the allocator, the inner index and what they free.
         let guard = &epoch::pin();
