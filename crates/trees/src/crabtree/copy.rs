@@ -44,7 +44,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
     /// A block for a leaf, which nothing leads to; by a general allocator, it is marked as in use.
     pub(super) fn allocate_leaf(&self) -> Result<u32, SpaceError> {
         let leaf = handle(self.new_leaf()?);
-        if !self.design.options.self_managed {
+        if self.design.tags {
             // PERSIST: (in `publish`) what a general allocator does for each block that it hands out.
             self.view(self.leaf(leaf)).tag().publish(self.pm(), IN_USE);
         }
@@ -54,7 +54,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
     /// Gives up a leaf that is out of the chain and of the inner index; by a general allocator, it is marked
     /// as free.
     pub(super) fn give_up_leaf(&self, leaf: u32, guard: &Guard) {
-        if !self.design.options.self_managed {
+        if self.design.tags {
             // PERSIST: (in `publish`) what a general allocator does for each block that it gets back.
             self.view(self.leaf(leaf)).tag().publish(self.pm(), 0);
         }
@@ -211,7 +211,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
 
     /// Gives back a leaf that is not to be used after all.
     pub(super) fn abandon_leaf(&self, leaf: u32) {
-        if !self.design.options.self_managed {
+        if self.design.tags {
             // PERSIST: (in `publish`) as in `give_up_leaf`.
             self.view(self.leaf(leaf)).tag().publish(self.pm(), 0);
         }

@@ -37,7 +37,7 @@
 //! *Self-managed space.* On: leaves come from the heap's caches, refilled in bulk, without a persist for each.
 //! Off: each leaf that is allocated or given up costs one persisted word more (its tag): what a general
 //! allocator has to write at least, which remembers by itself which blocks are in use. Recovery does not
-//! need the tags, so they are never read.
+//! need the tags, so they are never read, and not written where crash states are explored.
 //!
 //! *Approximate probe.* On: who inserts or removes a key that is not above the middle one copies the leaf, and
 //! finds the place while copying. Byte strings are still searched, since comparing them means
@@ -211,6 +211,9 @@ pub struct CrabDesign {
     capacity: usize,
     /// Pairs are shifted by 16-byte stores.
     wide: bool,
+    /// Allocation tags are written: space is not self-managed. Not where crash states are explored: what is
+    /// never read has none, and each of its flushes and fences would be called a waste, as it is.
+    tags: bool,
     /// Set when first asked for, if they are to be measured.
     costs: OnceLock<Costs>,
     counters: [CachePadded<[AtomicU64; EVENTS]>; SHARDS],
@@ -227,7 +230,7 @@ fn checked(options: &CrabOptions) -> Result<u64, TreeError> {
 }
 
 impl CrabDesign {
-    fn new(options: &CrabOptions) -> Result<Self, TreeError> {
+    fn new<M: Media>(options: &CrabOptions, heap: &Heap<M>) -> Result<Self, TreeError> {
         let costs = OnceLock::new();
         if let Some(given) = options.costs {
             // Nothing else is there yet.
@@ -237,6 +240,7 @@ impl CrabDesign {
             options: *options,
             capacity: capacity(checked(options)?),
             wide: options.failure_unit() == 16,
+            tags: !options.self_managed && !heap.pool().pm().tiny(),
             costs,
             counters: Default::default(),
         })
@@ -357,17 +361,17 @@ where
         self.capacity
     }
 
-    fn create(options: &CrabOptions, _root: &Root<M>, _heap: &Heap<M>) -> Result<Self, TreeError> {
-        Self::new(options)
+    fn create(options: &CrabOptions, _root: &Root<M>, heap: &Heap<M>) -> Result<Self, TreeError> {
+        Self::new(options, heap)
     }
 
     fn open(
         options: &CrabOptions,
         _root: &Root<M>,
-        _heap: &Heap<M>,
+        heap: &Heap<M>,
         _clean: bool,
     ) -> Result<Self, TreeError> {
-        Self::new(options)
+        Self::new(options, heap)
     }
 
     fn recovery_threads(options: &CrabOptions) -> usize {

@@ -476,7 +476,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
             next,
             ..before.head()
         });
-        if !self.design.options.self_managed {
+        if self.design.tags {
             // PERSIST: (in `publish`) as in `give_up_leaf`.
             leaf.tag().publish(self.pm(), 0);
         }
