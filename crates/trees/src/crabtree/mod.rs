@@ -471,6 +471,8 @@ where
         let leaf = tree.view(leaf);
         tree.halve(&leaf, new, upper, with);
         repair::clear(&leaf, leaf.n());
+        // PERSIST: the nulls behind the lower half, before anyone inserts there.
+        tree.pm().fence();
     }
 
     fn put<'t>(

@@ -22,7 +22,7 @@ use super::leaf::{Head, Leaf, NULL, is_last, terminators_end};
 use super::shift::{finish_removal, shift_down};
 use bristlecone_pmem::Media;
 
-/// Makes a leaf whole. Returns whether there was something to do. All of it is fenced.
+/// Makes a leaf whole. Returns whether there was something to do, which is flushed, not all of it fenced.
 ///
 /// # Errors
 /// What is wrong with the leaf, in words.
@@ -67,15 +67,13 @@ pub(super) fn repair<M: Media>(leaf: &Leaf<'_, M>) -> Result<bool, String> {
             leaf.set_key(n, NULL);
             // PERSIST: the pairs as they were; nothing counts that did not.
             leaf.flush_line(n);
-            leaf.pm.fence();
         }
         // Scenario 1, an insertion.
         None => {
             let end = terminators_end(n + 1, capacity);
             leaf.terminate(n + 1, end);
-            // PERSIST: the nulls behind the pair, before it counts; it may have got here before them.
+            // PERSIST: the nulls behind the pair, which may have got here before them, under the counter's fence.
             leaf.flush_slots(n + 1, end);
-            leaf.pm.fence();
             leaf.publish_head(Head { n: n + 1, ..head });
         }
     }
@@ -104,7 +102,7 @@ fn clear_behind<M: Media>(leaf: &Leaf<'_, M>, n: usize) -> bool {
 }
 
 /// Stores nulls from slot `n` on, where pairs were that are not the leaf's (any more): the first one
-/// before the others, so that what is left in a crash is no insertion.
+/// before the others, so that what is left in a crash is no insertion. Flushed, not fenced.
 pub(super) fn clear<M: Media>(leaf: &Leaf<'_, M>, n: usize) {
     let end = terminators_end(leaf.n(), leaf.capacity());
     leaf.set_key(n, NULL);
@@ -116,7 +114,6 @@ pub(super) fn clear<M: Media>(leaf: &Leaf<'_, M>, n: usize) {
         leaf.then();
     }
     leaf.terminate(n + 1, end);
-    // PERSIST: all the nulls, before anyone inserts here.
+    // PERSIST: all the nulls; to be fenced before anyone inserts here.
     leaf.flush_slots(n, end);
-    leaf.pm.fence();
 }

@@ -22,10 +22,10 @@
 //!
 //! # Persist cost
 //! Split in place: the new leaf's lines, 1, up to 2; 3 fences; then the insertion. Merge: the lines of B's pairs
-//! and terminators, 1 or 2; 2 or 3 fences. Redistribution: both new leaves' lines, 1; 2 fences.
+//! and terminators, 2; 3 fences. Redistribution: both new leaves' lines, 1; 2 fences.
 
 use super::copy::Copied;
-use super::leaf::{Head, Leaf, line_of, terminators_end};
+use super::leaf::{Head, Leaf, terminators_end};
 use super::repair::clear;
 use super::{CrabLeaf, CrabTree, Event, Strategy, shift};
 use crate::inner::Siblings;
@@ -249,6 +249,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         self.halve(&leaf, right, &upper, goes_right.then_some(pair));
         self.record_position(right);
         clear(&leaf, m);
+        // PERSIST: the nulls behind the lower half, before anyone inserts there.
+        self.pm().fence();
         self.pm().interleave();
         let separator = self.view(self.leaf(right)).key(0);
         self.add_leaf(separator, right, key, guard);
@@ -391,14 +393,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         // PERSIST: those, and that no position names the leaf that goes.
         pm.fence();
         to.set_key(n, first.0);
-        if line_of(n) > 0 {
-            // PERSIST: the first pair whole, before the counter.
-            to.flush_line(n);
-            pm.fence();
-        } else {
-            // The same in one line.
-            to.then();
-        }
+        // PERSIST: the first pair whole, before the counter.
+        to.flush_line(n);
+        pm.fence();
         let next = from.head().next;
         to.publish_head(Head { n: n + more, next });
         pm.interleave();

@@ -15,12 +15,17 @@
 //! same key and its right value. [`super::repair`] tells them apart by the counter, the null behind the
 //! pairs and the duplicate key.
 //!
+//! The counter's line and that of the last pair to be stored share a fence (lines 31 and 33 have one each). If
+//! a crash keeps the counter and not the pairs, an insertion looks like a removal that is shifting, which
+//! recovery finishes: it was in flight, and is gone. A removal looks like an insertion likewise, and is undone
+//! from one pair fewer, which is to say made, or from as many, which is to say not.
+//!
 //! The paper orders key and value the other way where it shifts down and for the new pair, since its
 //! landmark is the duplicate *value*.
 //!
 //! # Persist cost
-//! A line and a fence for each line from the slot to the end of the pairs, and one of each for the counter.
-//! Two fences less than that where all is in the header line. An insertion that begins a new line writes
+//! Each line from the slot to the end of the pairs, and the header line; a fence for each line that is
+//! crossed, and one. An insertion that begins a new line writes
 //! back two more lines (the terminators), under the same fences.
 
 use super::leaf::{Head, Leaf, NULL, is_first, is_last, line_of, terminators_end};
@@ -54,12 +59,9 @@ pub(super) fn insert<M: Media>(leaf: &Leaf<'_, M>, at: usize, pair: (u64, u64), 
     }
     leaf.raise(at, pair);
     if line_of(at) > 0 {
-        // PERSIST: the new pair, before the counter includes it.
+        // PERSIST: the new pair, under the counter's fence: whichever of the two a crash keeps alone, recovery
+        // finds an insertion that is shifting, or a removal.
         leaf.flush_line(at);
-        pm.fence();
-    } else {
-        // The same in one line; by one 16-byte store the pair is whole, but not before the counter.
-        leaf.then();
     }
     leaf.publish_head(Head { n: n + 1, ..head });
 }
@@ -91,12 +93,9 @@ pub(super) fn finish_removal<M: Media>(leaf: &Leaf<'_, M>, n: usize) {
     if n > 0 {
         leaf.set_key(n, NULL);
         if line_of(n) > 0 {
-            // PERSIST: the null, before the counter says that there is one.
+            // PERSIST: the null, and what was shifted in its line, under the counter's fence: whichever a crash
+            // keeps alone, recovery finds a removal or an insertion that is shifting.
             leaf.flush_line(n);
-            leaf.pm.fence();
-        } else {
-            // The same in one line.
-            leaf.then();
         }
     }
     leaf.publish_head(Head { n, ..leaf.head() });

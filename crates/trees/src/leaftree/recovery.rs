@@ -81,6 +81,11 @@ impl Positions {
             }
             self.by_time = kept;
         }
+        self.again(leaf)
+    }
+
+    /// Records a leaf if there is a slot to spare; its slot.
+    fn again(&mut self, leaf: u32) -> Option<usize> {
         let slot = self.spare.pop()?;
         self.at[slot] = leaf;
         self.by_time.push(slot);
@@ -174,11 +179,7 @@ where
         }
         let mut positions = lock(&self.positions);
         if let Some(slot) = positions.add(leaf) {
-            // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs
-            // this lock).
-            self.root()
-                .word(POSITIONS + slot)
-                .publish(self.pm(), offset(leaf));
+            self.publish_position(slot, leaf);
         }
         self.until_position
             .fetch_add(positions.interval as i64, Ordering::Relaxed);
@@ -188,12 +189,15 @@ where
     /// [forgotten](Self::forget_position). The caller holds its lock, or that of the leaf before it.
     pub(crate) fn record_again(&self, leaf: u32) {
         let mut positions = lock(&self.positions);
-        let Some(slot) = positions.spare.pop() else {
-            return;
-        };
-        positions.at[slot] = leaf;
-        positions.by_time.push(slot);
-        // PERSIST: (in `publish`) as in `record_position`.
+        if let Some(slot) = positions.again(leaf) {
+            self.publish_position(slot, leaf);
+        }
+    }
+
+    /// Makes a position durable that `positions`, which the caller has locked, has.
+    fn publish_position(&self, slot: usize, leaf: u32) {
+        // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs the lock of
+        // `positions`).
         self.root()
             .word(POSITIONS + slot)
             .publish(self.pm(), offset(leaf));
