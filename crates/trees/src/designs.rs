@@ -8,6 +8,7 @@
 
 use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
 use crate::cddstree::{CddsOptions, CddsTree};
+use crate::crabtree::{self, CrabOptions, CrabTree};
 use crate::fastfair::{self, FastFair, FastFairOptions, FastFairSp};
 use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
@@ -47,11 +48,18 @@ pub trait Design: Clone + Send + Sync + 'static {
         pool: &Arc<Pool<M>>,
         root: &str,
     ) -> Result<Self::Index<K, V, M>, TreeError>;
+
+    /// Bytes that the design takes the medium to write as one: 8, or 16 for a design that declares it.
+    fn failure_unit(&self) -> u8 {
+        8
+    }
 }
 
-/// Makes a type a [`Design`]: `design!(Name<const B: usize>, Options, Index<B>)`.
+/// Makes a type a [`Design`]: `design!(Name<const B: usize>, Options, Index<B>)`, and `unit` after that if
+/// the options say what its failure-atomic unit is.
 macro_rules! design {
-    ($(#[$doc:meta])* $name:ident $(<const $b:ident: usize>)?, $options:ty, $index:ident $(<$arg:ident>)?) => {
+    ($(#[$doc:meta])* $name:ident $(<const $b:ident: usize>)?, $options:ty,
+     $index:ident $(<$arg:ident>)? $(, $unit:ident)?) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default)]
         pub struct $name $(<const $b: usize>)?(pub $options);
@@ -74,6 +82,10 @@ macro_rules! design {
             ) -> Result<Self::Index<K, V, M>, TreeError> {
                 DurableIndex::open(pool, root, &self.0)
             }
+
+            $(fn failure_unit(&self) -> u8 {
+                self.0.$unit()
+            })?
         }
     };
 }
@@ -96,6 +108,11 @@ design!(
 design!(
     /// FAST/FAIR with leaves of `B` x 256 bytes under inner nodes in DRAM.
     FairSp<const B: usize>, LeafOptions, FastFairSp<B>
+);
+
+design!(
+    /// Crab-tree and Crab_opt, in any leaf size.
+    Crab, CrabOptions, CrabTree, failure_unit
 );
 
 design!(
@@ -188,6 +205,20 @@ pub const DESIGNS: &[DesignInfo] = &[
         node_bytes: &[256, 512, 1024, 2048, 4096],
         usual_bytes: 1024,
         explored_bytes: &[256, 512],
+    },
+    DesignInfo {
+        name: "crabtree",
+        summary: "Crab-tree: sorted leaves, changed by shifting in place or by copying",
+        node_bytes: crabtree::NODE_BYTES,
+        usual_bytes: 1024,
+        explored_bytes: &[256],
+    },
+    DesignInfo {
+        name: "crabtree-opt",
+        summary: "Crab_opt: Crab-tree with self-managed space, approximate probe, 16-byte stores",
+        node_bytes: crabtree::NODE_BYTES,
+        usual_bytes: 1024,
+        explored_bytes: &[256],
     },
     DesignInfo {
         name: "fptree",
@@ -434,6 +465,11 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         recovery_threads,
         ..NvOptions::default()
     };
+    let crab = |options| CrabOptions {
+        leaf_bytes: bytes,
+        recovery_threads,
+        ..options
+    };
     Ok(match (info.name, bytes) {
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
@@ -450,6 +486,8 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("fastfair-sp", 256) => task.run(FairSp::<1>(leaf)),
         ("fastfair-sp", 512) => task.run(FairSp::<2>(leaf)),
         ("fastfair-sp", 1024) => task.run(FairSp::<4>(leaf)),
+        ("crabtree", _) => task.run(Crab(crab(CrabOptions::PLAIN))),
+        ("crabtree-opt", _) => task.run(Crab(crab(CrabOptions::OPTIMIZED))),
         ("skiplist-nvm", 32) => task.run(NvmSkip(SkipOptions::default())),
         ("skiplist-divided", 32) => task.run(DividedSkip(SkipOptions::default())),
         ("fptree", 256) => task.run(Fp::<1>(leaf)),

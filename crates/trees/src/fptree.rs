@@ -114,7 +114,7 @@ where
     }
 
     #[inline(always)]
-    fn value(leaf: &Leaf<B>, slot: usize) -> &PWord {
+    fn value<'t>(_tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Leaf<B>, slot: usize) -> &'t PWord {
         leaf.value(slot)
     }
 
@@ -123,8 +123,12 @@ where
         leaf.next(tree.pm())
     }
 
-    fn link(leaf: &Leaf<B>) -> &PWord {
-        leaf.sibling()
+    fn link<'t>(
+        _tree: &'t LeafTree<Self, K, V, M>,
+        leaf: &'t Leaf<B>,
+        next: u64,
+    ) -> (&'t PWord, u64) {
+        (leaf.sibling(), next)
     }
 
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, pairs: &[Pair]) {

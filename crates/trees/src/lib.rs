@@ -5,6 +5,7 @@
 //! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`designs`] | the designs by name, for programs that let their user choose |
 //! | [`cddstree`] | CDDS-Tree |
+//! | [`crabtree`] | Crab-tree and Crab_opt |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`], [`fptree`], [`wbtree`] | LB+-Tree, FPTree, wB+-Tree |
 //! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
@@ -21,6 +22,7 @@
 pub mod btree;
 pub mod cddstree;
 pub mod central;
+pub mod crabtree;
 pub mod designs;
 pub mod fastfair;
 pub mod fingerprint;
@@ -42,6 +44,7 @@ pub mod wbtree;
 
 pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};
 pub use cddstree::{CddsOptions, CddsTree};
+pub use crabtree::{CrabOptions, CrabTree};
 pub use designs::Design;
 pub use fastfair::{FastFair, FastFairOptions, FastFairSp};
 pub use fptree::FpTree;

@@ -12,7 +12,11 @@ pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 #[cfg(test)]
 pub(crate) use model::{AtomicPtr, AtomicU32, AtomicU64, explore, unexplored};
 
+use crossbeam_epoch as epoch;
 use crossbeam_utils::Backoff;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// One turn of a loop that waits for another thread: spins first, then gives way.
 #[inline]
@@ -25,6 +29,31 @@ pub(crate) fn wait(backoff: &Backoff) {
         return; // a simulated thread lets the others run
     }
     backoff.snooze();
+}
+
+/// How often the epoch is asked to go on, so that what was retired can be used again.
+const STEPS: usize = 4096;
+/// How often after that, a tenth of a millisecond apart: where there are more threads than processors, one
+/// may be waiting for its turn in the middle of a search.
+const NAPS: usize = 512;
+
+/// Sees that what was retired so far is free, if readers leave soon. The caller should not be pinned.
+pub(crate) fn wait_for_readers() {
+    let freed = Arc::new(AtomicBool::new(false));
+    let mark = Arc::clone(&freed);
+    // ORDERING (both): Relaxed; a hint.
+    epoch::pin().defer(move || mark.store(true, Ordering::Relaxed));
+    for step in 0..STEPS + NAPS {
+        epoch::pin().flush();
+        if freed.load(Ordering::Relaxed) {
+            return;
+        }
+        if step < STEPS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
 }
 
 #[cfg(test)]

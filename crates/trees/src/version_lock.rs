@@ -292,6 +292,14 @@ impl VersionLocks {
         word.try_lock_at(version).then(|| Locked { word })
     }
 
+    /// Takes the leaf's lock if no one holds it; does not wait.
+    #[inline]
+    #[must_use]
+    pub fn try_lock(&self, leaf: u32) -> Option<Locked<'_>> {
+        let word = self.word(leaf);
+        word.try_lock().then(|| Locked { word })
+    }
+
     /// Takes the leaf's lock, waiting for it. The caller holds no other lock of this table.
     #[inline]
     pub fn lock(&self, leaf: u32) -> Locked<'_> {

@@ -6,9 +6,9 @@ mod common;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_trees::cddstree::CddsOptions;
 use bristlecone_trees::designs::{
-    Cdds, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
+    Cdds, Crab, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
 };
-use bristlecone_trees::{BTreeOptions, FastFairOptions};
+use bristlecone_trees::{BTreeOptions, CrabOptions, FastFairOptions};
 use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
@@ -75,6 +75,17 @@ impl Chosen for Small<NvtA> {
     }
 }
 
+impl Chosen for Small<Crab> {
+    type Design = Crab;
+
+    fn design() -> Crab {
+        Crab(CrabOptions {
+            leaf_bytes: 256,
+            ..CrabOptions::PLAIN
+        })
+    }
+}
+
 type Numbers<D> = Of<D, u64, u64, Mapped>;
 
 scenario_suite!(lbtree, Numbers<Lb<1>>: [hostile]);
@@ -87,6 +98,8 @@ scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
 scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
+scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
+scenario_suite!(crabtree_strings, Of<Crab, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);

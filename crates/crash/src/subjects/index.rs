@@ -17,12 +17,13 @@
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
+use bristlecone_trees::crabtree::Strategy;
 use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, DesignInfo, Fair, Lb, Lcb, Task, Unsorted, Wal, with_design,
+    Choice, Crab, DESIGNS, Design, DesignInfo, Fair, Lb, Lcb, Task, Unsorted, Wal, with_design,
 };
 use bristlecone_trees::{
-    BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, TreeError,
-    UpdateError,
+    BTreeOptions, CrabOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions,
+    Repr, TreeError, UpdateError,
 };
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -163,6 +164,10 @@ where
         self.name.clone()
     }
 
+    fn unit(&self) -> u8 {
+        self.design.failure_unit()
+    }
+
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = super::make_pool()?;
         let index = self.design.create(&pool, ROOT);
@@ -265,6 +270,14 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
                 recovery_threads: 1,
             });
             both(high, name, "-high")
+        }
+        "crabtree" => {
+            let copying = CrabOptions {
+                leaf_bytes: 256,
+                strategy: Strategy::CopyOnWrite,
+                ..CrabOptions::PLAIN
+            };
+            both(Crab(copying), name, "-copying")
         }
         "lcbtree" => both(Lcb(high), name, "-high"),
         "btree-wal" => both(Wal(high), name, "-high"),

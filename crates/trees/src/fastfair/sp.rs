@@ -102,7 +102,11 @@ where
     }
 
     #[inline(always)]
-    fn value(leaf: &SpLeaf<B>, slot: usize) -> &PWord {
+    fn value<'t>(
+        _tree: &'t LeafTree<Self, K, V, M>,
+        leaf: &'t SpLeaf<B>,
+        slot: usize,
+    ) -> &'t PWord {
         leaf.node().value_word(slot)
     }
 
@@ -111,8 +115,12 @@ where
         leaf.node().next(tree.pm())
     }
 
-    fn link(leaf: &SpLeaf<B>) -> &PWord {
-        leaf.node().link()
+    fn link<'t>(
+        _tree: &'t LeafTree<Self, K, V, M>,
+        leaf: &'t SpLeaf<B>,
+        next: u64,
+    ) -> (&'t PWord, u64) {
+        (leaf.node().link(), next)
     }
 
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, pairs: &[Pair]) {

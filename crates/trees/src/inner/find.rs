@@ -54,6 +54,17 @@ pub struct Neighbours {
     pub left: Option<Located>,
 }
 
+/// A leaf and its neighbours below the same level-1 node. See [`InnerIndex::find_siblings`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Siblings {
+    /// The leaf.
+    pub located: Located,
+    /// The one before it; `None` if it is the first of the node.
+    pub left: Option<u32>,
+    /// The one after it; `None` if it is the last of the node.
+    pub right: Option<u32>,
+}
+
 /// How far down a descent has come.
 pub(super) struct Step<'i, S: Separator + ?Sized> {
     pub(super) handle: u32,
@@ -317,6 +328,23 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     /// change that.
     #[must_use]
     pub fn find_with_left(&self, key: &S, guard: &Guard) -> Neighbours {
+        Self::check_guard(guard);
+        let near = Self::retry(|| {
+            // SAFETY: pinned by `guard`.
+            let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
+            let siblings = Self::siblings_of(&step);
+            step.node.version.validate(step.version).then_some(siblings)
+        });
+        if let Some(left) = near.left {
+            // In the same level-1 node, as it mostly is: one descent will do.
+            return Neighbours {
+                located: near.located,
+                left: Some(Located {
+                    leaf: left,
+                    ..near.located
+                }),
+            };
+        }
         Self::retry(|| {
             let right = self.find_range(key, guard);
             let Some(low) = right.low else {
@@ -332,6 +360,29 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
                 left: Some(left),
             })
         })
+    }
+
+    /// The leaf that `key` is routed to and its neighbours in the same level-1 node.
+    ///
+    /// If it validates, they were neighbours then; they stay so while all their locks are held.
+    #[must_use]
+    pub fn find_siblings(&self, key: &S, guard: &Guard) -> Siblings {
+        Self::check_guard(guard);
+        Self::retry(|| {
+            // SAFETY: pinned by `guard`.
+            let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
+            Some(Self::siblings_of(&step))
+        })
+    }
+
+    #[inline(always)]
+    fn siblings_of(step: &Step<'_, S>) -> Siblings {
+        let child = |at: usize| step.node.child(at);
+        Siblings {
+            located: Self::leaf_of(step),
+            left: step.at.checked_sub(1).map(child),
+            right: (step.at < step.meta.count).then(|| child(step.at + 1)),
+        }
     }
 
     /// [`find`](Self::find) for many keys: `out[i]` is for `keys[i]` (as many as both have). The keys

@@ -65,7 +65,7 @@ mod separator;
 mod tests;
 
 pub use build::{BuildError, InnerStats};
-pub use find::{Located, Neighbours, Ranged};
+pub use find::{Located, Neighbours, Ranged, Siblings};
 pub use separator::Separator;
 
 use arena::Arena;

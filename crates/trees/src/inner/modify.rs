@@ -181,6 +181,84 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Some(true)
     }
 
+    /// Puts `new` in the place of `old`, which `key` is routed to. The caller holds `old`'s lock.
+    ///
+    /// False, with nothing changed, if `key` is not routed to `old`.
+    pub fn replace(&self, old: u32, new: u32, key: &S, guard: &Guard) -> bool {
+        let step = self.lock_node(key, guard);
+        let routed = step.node.child(step.at) == old;
+        if routed {
+            step.node.set_leaf(step.at, new);
+        }
+        Self::unlock_node(&step, routed)
+    }
+
+    /// Gives the range of `right`, which `key` is routed to, to `left`, the leaf just before it. The
+    /// caller holds both their locks.
+    ///
+    /// False, with nothing changed, if the two are not below one level-1 node.
+    pub fn absorb(&self, left: u32, right: u32, key: &S, guard: &Guard) -> bool {
+        let step = self.lock_node(key, guard);
+        let siblings = Self::are_siblings(&step, left, right);
+        if siblings {
+            self.retire_separator(step.node.remove(step.at), guard);
+        }
+        Self::unlock_node(&step, siblings)
+    }
+
+    /// Makes `boundary` the smallest key that is routed to `right`, which `key` is routed to now; what is
+    /// below it goes to `left`, the leaf just before, and what was there from it on to `right`. The
+    /// caller holds both their locks; `boundary` is inside the range of the two.
+    ///
+    /// False, with nothing changed, if the two are not below one level-1 node.
+    pub fn move_boundary(
+        &self,
+        left: u32,
+        right: u32,
+        key: &S,
+        boundary: &S,
+        guard: &Guard,
+    ) -> bool {
+        let full = self.allocate_separator(boundary);
+        let step = self.lock_node(key, guard);
+        let siblings = Self::are_siblings(&step, left, right);
+        let unused = if siblings {
+            let old = step.node.remove(step.at);
+            // SAFETY: `full` is new, the others are in the index.
+            unsafe { step.node.insert(step.at - 1, full, right) };
+            old
+        } else {
+            full
+        };
+        self.retire_separator(unused, guard);
+        Self::unlock_node(&step, siblings)
+    }
+
+    fn are_siblings(step: &Step<'_, S>, left: u32, right: u32) -> bool {
+        step.at > 0 && step.node.child(step.at) == right && step.node.child(step.at - 1) == left
+    }
+
+    /// The level-1 node of `key`, locked.
+    fn lock_node<'i>(&'i self, key: &S, guard: &Guard) -> Step<'i, S> {
+        Self::check_guard(guard);
+        Self::retry(|| {
+            // SAFETY: the caller is pinned.
+            let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
+            // What the step saw is right if the version that it began with can be locked.
+            step.node.version.try_lock_at(step.version).then_some(step)
+        })
+    }
+
+    fn unlock_node(step: &Step<'_, S>, changed: bool) -> bool {
+        if changed {
+            Self::report_change(step.handle);
+            step.node.version.unlock();
+        } else {
+            step.node.version.unlock_unchanged();
+        }
+        changed
+    }
+
     /// While the root's only child is an inner node, the root takes over its content.
     fn shrink_root(&self, guard: &Guard) {
         let root = self.root();

@@ -226,6 +226,11 @@ impl<S: Separator + ?Sized> Node<S> {
         S::store(&self.full[i], full);
     }
 
+    /// Puts another leaf in the place of child `i`.
+    pub(super) fn set_leaf(&self, i: usize, leaf: u32) {
+        self.set_child(i, leaf);
+    }
+
     /// Slot `i` of this node becomes slot `from` of `other`, word and all.
     #[inline(always)]
     fn copy_separator(&self, i: usize, other: &Self, from: usize) {

@@ -161,7 +161,7 @@ where
     }
 
     #[inline(always)]
-    fn value(leaf: &Leaf<B>, slot: usize) -> &PWord {
+    fn value<'t>(_tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Leaf<B>, slot: usize) -> &'t PWord {
         let (block, slot) = located(slot);
         &leaf.blocks[block].entries[slot].value
     }
@@ -171,8 +171,12 @@ where
         leaf.next(tree.pm())
     }
 
-    fn link(leaf: &Leaf<B>) -> &PWord {
-        leaf.sibling(0)
+    fn link<'t>(
+        _tree: &'t LeafTree<Self, K, V, M>,
+        leaf: &'t Leaf<B>,
+        next: u64,
+    ) -> (&'t PWord, u64) {
+        (leaf.sibling(0), next)
     }
 
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, pairs: &[Pair]) {

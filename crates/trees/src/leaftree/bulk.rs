@@ -47,7 +47,7 @@ where
             pairs: Vec::new(),
             entries: 0,
         };
-        if let Err(e) = self.build(sorted, fill.of(D::CAPACITY), &mut chain) {
+        if let Err(e) = self.build(sorted, fill.of(self.design.capacity()), &mut chain) {
             self.discard(chain);
             return Err(e);
         }
@@ -119,16 +119,16 @@ where
     /// Writes the pairs gathered so far as the next leaf of the chain.
     fn seal(&self, chain: &mut Chain<K>) -> Result<(), InsertError> {
         let pm = self.pm();
-        let new = handle(Self::new_leaf_in(&self.heap)?);
+        let new = handle(self.new_leaf()?);
         let leaf = self.leaf(new);
         D::fill(self, leaf, &chain.pairs);
         chain.pairs.clear();
         // PERSIST: the leaf, fenced before the head word is published.
-        pm.flush_of(leaf);
+        D::flush_filled(self, leaf);
         if let Some(before) = chain.leaves.last() {
-            let word = D::link(self.leaf(*before));
+            let (word, value) = D::link(self, self.leaf(*before), offset(new));
             // ORDERING: Relaxed; as above.
-            word.store(pm, offset(new), Ordering::Relaxed);
+            word.store(pm, value, Ordering::Relaxed);
             // PERSIST: the link, likewise.
             pm.flush_of(word);
         }

@@ -7,8 +7,11 @@ use super::read::Found;
 use super::{LeafDesign, LeafTree};
 use crate::index::{InsertError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
+use crate::sync::{wait, wait_for_readers};
+use crate::version_lock::Locked;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
+use crossbeam_utils::Backoff;
 use std::sync::atomic::Ordering;
 
 /// The planted fault of an insert that others see before a crash keeps it.
@@ -16,7 +19,7 @@ pub(crate) const UNLOCK_FIRST: &str = "unlock before fence";
 
 /// What to do with a key that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IfPresent {
+pub enum IfPresent {
     /// Report [`InsertError::KeyExists`].
     Refuse,
     /// Put the new value in its place.
@@ -32,6 +35,28 @@ pub struct Pair {
     pub value: u64,
     /// Low byte of the key's hash.
     pub fingerprint: u8,
+}
+
+/// A leaf that is locked.
+#[derive(Debug)]
+pub struct At<'t, L> {
+    /// Its handle.
+    pub handle: u32,
+    /// The leaf.
+    pub leaf: &'t L,
+    /// Its lock.
+    pub locked: Locked<'t>,
+}
+
+/// What came of an attempt to insert.
+#[derive(Debug)]
+pub enum Attempt<'t> {
+    /// The pair is there, durably, and nothing is locked.
+    Done,
+    /// The key is there already, and the leaf still locked.
+    There(Found, Locked<'t>),
+    /// Another thread was in the way: nothing has changed, nothing is locked.
+    Again,
 }
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
@@ -69,6 +94,18 @@ where
         value: &V,
         present: IfPresent,
     ) -> Result<bool, InsertError> {
+        match self.try_put(key, value, present) {
+            // ORDERING: Relaxed; a hint.
+            Err(InsertError::Space(_)) if self.retired.swap(false, Ordering::Relaxed) => {
+                // What was replaced may only be waiting for readers to leave.
+                wait_for_readers();
+                self.try_put(key, value, present)
+            }
+            result => result,
+        }
+    }
+
+    fn try_put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
         let pin = Self::pin();
         let guard = pin.guard();
         let hash = key.hash();
@@ -86,32 +123,33 @@ where
             }
         }
         let pair = self.make_pair(key, value, hash)?;
-        let (_, leaf, locked) = self.lock_leaf(key, guard);
-        if let Some(found) = D::search(self, leaf, key, hash) {
-            match present {
-                IfPresent::Refuse => {
-                    locked.unlock_unchanged();
+        let backoff = Backoff::new();
+        let leaf = loop {
+            let at = self.lock_leaf(key, guard);
+            let leaf = at.leaf;
+            match D::put(self, at, key, hash, pair, present) {
+                Ok(Attempt::Done) => break leaf,
+                Ok(Attempt::There(found, locked)) => match present {
+                    IfPresent::Refuse => {
+                        locked.unlock_unchanged();
+                        self.free_pair(pair);
+                        return Err(InsertError::KeyExists);
+                    }
+                    IfPresent::Replace => {
+                        self.swap_value(leaf, found, pair.value);
+                        locked.unlock();
+                        K::discard(&self.heap, pair.key);
+                        V::retire(&self.heap, found.value, guard);
+                        return Ok(true);
+                    }
+                },
+                Ok(Attempt::Again) => wait(&backoff),
+                Err(e) => {
                     self.free_pair(pair);
-                    return Err(InsertError::KeyExists);
-                }
-                IfPresent::Replace => {
-                    self.swap_value(leaf, found, pair.value);
-                    locked.unlock();
-                    K::discard(&self.heap, pair.key);
-                    V::retire(&self.heap, found.value, guard);
-                    return Ok(true);
+                    return Err(e.into());
                 }
             }
-        }
-        if !D::insert(self, leaf, pair, !Self::RECORDS)
-            && let Err(e) = self.split(leaf, key, pair)
-        {
-            locked.unlock_unchanged();
-            self.free_pair(pair);
-            return Err(e.into());
-        }
-        // After the fence: what others see now, a crash keeps.
-        locked.unlock();
+        };
         if self.pm().planted(UNLOCK_FIRST) {
             // PERSIST: (planted fault) too late; others have seen it since the unlock.
             self.pm().persist(leaf);
@@ -129,10 +167,10 @@ where
         if pm.planted("lbtree-two-stores") {
             // The low byte, then the others.
             let half = found.value & !0xFF | value & 0xFF;
-            D::value(leaf, found.slot).store(pm, half, Ordering::Relaxed);
+            D::value(self, leaf, found.slot).store(pm, half, Ordering::Relaxed);
         }
         // PERSIST: (in `publish`) the new value counts.
-        D::value(leaf, found.slot).publish(pm, value);
+        D::value(self, leaf, found.slot).publish(pm, value);
     }
 
     /// Replaces the value of a key that is there.
@@ -157,7 +195,7 @@ where
             V::discard(&self.heap, old);
         }
         let word = value.make(&self.heap)?;
-        let (_, leaf, locked) = self.lock_leaf(key, guard);
+        let At { leaf, locked, .. } = self.lock_leaf(key, guard);
         let Some(found) = D::search(self, leaf, key, hash) else {
             locked.unlock_unchanged();
             V::discard(&self.heap, word);

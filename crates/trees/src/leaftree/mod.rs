@@ -32,15 +32,18 @@ mod order;
 mod read;
 mod recovery;
 mod remove;
+mod replace;
 mod scan;
 mod snapshot;
 mod split;
 mod verify;
 
 pub(crate) use batch::TOGETHER;
-pub use insert::Pair;
-pub(crate) use insert::{IfPresent, UNLOCK_FIRST};
+pub(crate) use insert::UNLOCK_FIRST;
+pub use insert::{At, Attempt, IfPresent, Pair};
 pub use read::Found;
+pub use remove::Removal;
+pub(crate) use replace::Before;
 
 use crate::index::{
     BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
@@ -53,12 +56,13 @@ use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, POff, PWord, Pool, SpaceError};
+use crossbeam_epoch as epoch;
 use recovery::Positions;
 use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{ControlFlow, RangeBounds};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Root word: offset of the first leaf.
@@ -73,8 +77,8 @@ const POSITIONS: usize = 8;
 const POSITION_COUNT: usize = 64;
 /// Leaves are aligned to, and handles count, so many bytes.
 pub(crate) const UNIT: u64 = 256;
-/// Most entries that a leaf may have.
-pub(crate) const MAX_CAPACITY: usize = 64;
+/// Leaves of up to so many entries are looked at without allocating.
+pub(crate) const FEW_ENTRIES: usize = 64;
 
 /// An entry that a split moves to the new leaf.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,8 +110,37 @@ where
 
     /// What the root table calls the design.
     const NAME: &'static str;
-    /// Entries in a full leaf; at most 64.
+    /// Entries in a full leaf, at most, whatever its size.
     const CAPACITY: usize;
+    /// True if [`for_each`](Self::for_each) visits in the order of the keys.
+    const SORTED: bool = false;
+    /// Bytes of a leaf that a search asks for before it knows which it needs.
+    const PREFETCH: u64 = u64::MAX;
+
+    /// What the root table calls the design run so.
+    fn name(_options: &Self::Options) -> &'static str {
+        Self::NAME
+    }
+
+    /// Bytes of a leaf of a tree that is run so, a multiple of 256.
+    ///
+    /// # Errors
+    /// [`TreeError::NodeBytes`].
+    fn node_bytes(_options: &Self::Options) -> Result<u64, TreeError> {
+        Ok(size_of::<Self::Leaf>() as u64)
+    }
+
+    /// Bytes of a leaf.
+    #[inline(always)]
+    fn leaf_bytes(&self) -> u64 {
+        size_of::<Self::Leaf>() as u64
+    }
+
+    /// Entries in a full leaf.
+    #[inline(always)]
+    fn capacity(&self) -> usize {
+        Self::CAPACITY
+    }
 
     /// Prepares what the design keeps besides leaves, for a root that is not published; flushed.
     ///
@@ -155,17 +188,29 @@ where
     fn count(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> usize;
 
     /// The value word of a slot.
-    fn value(leaf: &Self::Leaf, slot: usize) -> &PWord;
+    fn value<'t>(tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Self::Leaf, slot: usize)
+    -> &'t PWord;
 
     /// Offset of the right sibling; 0 for the last leaf.
     fn next(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> u64;
 
-    /// The right sibling's word of a leaf that was [filled](Self::fill).
-    fn link(leaf: &Self::Leaf) -> &PWord;
+    /// The word that leads to the right sibling, and what it is to hold to lead to `next`.
+    fn link<'t>(
+        tree: &'t LeafTree<Self, K, V, M>,
+        leaf: &'t Self::Leaf,
+        next: u64,
+    ) -> (&'t PWord, u64);
 
-    /// Stores a leaf with these pairs (at most [`CAPACITY`](Self::CAPACITY), in order) and no right
-    /// sibling. Nothing leads to it; the tree flushes it.
+    /// Stores a leaf with these pairs (at most [`capacity`](Self::capacity), in order) and no right
+    /// sibling. Nothing leads to it.
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, pairs: &[Pair]);
+
+    /// Flushes what [`fill`](Self::fill) stored.
+    #[track_caller]
+    fn flush_filled(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) {
+        // PERSIST: as the caller says.
+        tree.pm().flush_of(leaf);
+    }
 
     /// Inserts a pair whose key is not there; false, with nothing changed, if the leaf is full.
     /// Unless `fenced`, records that the pair leads to are flushed but not fenced yet.
@@ -185,6 +230,55 @@ where
         with: Option<Pair>,
     );
 
+    /// Inserts a pair into a locked leaf, whose key may be there.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing has changed then, and nothing is locked.
+    #[inline(always)]
+    fn put<'t>(
+        tree: &'t LeafTree<Self, K, V, M>,
+        at: At<'t, Self::Leaf>,
+        key: &K,
+        hash: u32,
+        pair: Pair,
+        _present: IfPresent,
+    ) -> Result<Attempt<'t>, SpaceError> {
+        if let Some(found) = Self::search(tree, at.leaf, key, hash) {
+            return Ok(Attempt::There(found, at.locked));
+        }
+        let fenced = !LeafTree::<Self, K, V, M>::RECORDS;
+        if !Self::insert(tree, at.leaf, pair, fenced)
+            && let Err(e) = tree.split(at.leaf, key, pair)
+        {
+            at.locked.unlock_unchanged();
+            return Err(e);
+        }
+        // After the fence: what others see now, a crash keeps.
+        at.locked.unlock();
+        Ok(Attempt::Done)
+    }
+
+    /// Removes a key from a locked leaf, if it is there.
+    #[inline(always)]
+    fn take(tree: &LeafTree<Self, K, V, M>, at: At<'_, Self::Leaf>, key: &K, hash: u32) -> Removal {
+        let Some(found) = Self::search(tree, at.leaf, key, hash) else {
+            at.locked.unlock_unchanged();
+            return Removal::NotThere;
+        };
+        let left = Self::remove(tree, at.leaf, &found);
+        at.locked.unlock();
+        let leaf = at.handle;
+        Removal::Done { found, leaf, left }
+    }
+
+    /// Gives space back once `leaf`, which `key` is routed to, has `left` entries left by a removal.
+    #[inline(always)]
+    fn thin_out(tree: &LeafTree<Self, K, V, M>, leaf: u32, key: &K, left: usize) {
+        if left == 0 {
+            tree.reclaim(leaf, key, &epoch::pin());
+        }
+    }
+
     /// Makes `before` lead past the empty `leaf`, its right sibling. `flushed`: a line has been flushed
     /// that must be durable before.
     fn unlink(
@@ -198,8 +292,9 @@ where
             // PERSIST: the forgotten position, before the leaf leaves the chain.
             pm.fence();
         }
+        let (word, value) = Self::link(tree, before, Self::next(tree, leaf));
         // PERSIST: (in `publish`) the chain leads past the leaf, before its block can be used again.
-        Self::link(before).publish(pm, Self::next(tree, leaf));
+        word.publish(pm, value);
     }
 
     /// Repairs a leaf after a crash, before anything else reads it; returns the number of repairs. Those that
@@ -265,8 +360,8 @@ where
     M: Media,
 {
     // The inner index first: it is dropped before the pool can be.
-    inner: Inner<K, M>,
-    locks: VersionLocks,
+    pub(crate) inner: Inner<K, M>,
+    pub(crate) locks: VersionLocks,
     base: *mut u8,
     pub(crate) design: D,
     read_only: bool,
@@ -274,7 +369,9 @@ where
     /// Splits until the next position is recorded.
     until_position: AtomicI64,
     report: RecoveryReport,
-    heap: Heap<M>,
+    /// A leaf was replaced since space was last waited for.
+    retired: AtomicBool,
+    pub(crate) heap: Heap<M>,
     /// `None` once closed.
     root: Option<Root<M>>,
     pool: Arc<Pool<M>>,
@@ -316,20 +413,20 @@ where
     }
 }
 
-/// What the root table says of a tree of these types.
-fn root_kind<D, K, V, M>() -> RootKind
+/// What the root table says of a tree of these types that is run so.
+fn root_kind<D, K, V, M>(options: &D::Options) -> Result<RootKind, TreeError>
 where
     D: LeafDesign<K, V, M>,
     K: KeyRepr + ?Sized,
     V: Repr + ?Sized,
     M: Media,
 {
-    RootKind {
-        design: D::NAME.into(),
+    Ok(RootKind {
+        design: D::name(options).into(),
         keys: K::KIND,
         values: V::KIND,
-        node_bytes: size_of::<D::Leaf>() as u32,
-    }
+        node_bytes: D::node_bytes(options)? as u32,
+    })
 }
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
@@ -339,11 +436,9 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    const LEAF_BYTES: u64 = {
+    const LAYOUT: () = {
         let bytes = size_of::<D::Leaf>() as u64;
         assert!(bytes > 0 && bytes.is_multiple_of(UNIT) && align_of::<D::Leaf>() as u64 <= UNIT);
-        assert!(D::CAPACITY <= MAX_CAPACITY);
-        bytes
     };
 
     fn assemble(
@@ -353,6 +448,8 @@ where
         root: Root<M>,
         report: RecoveryReport,
     ) -> Self {
+        const { Self::LAYOUT };
+        debug_assert!(design.leaf_bytes().is_multiple_of(UNIT));
         let pool = Arc::clone(root.pool());
         Self {
             inner,
@@ -363,6 +460,7 @@ where
             positions: Mutex::new(Positions::new::<M>()),
             until_position: AtomicI64::new(recovery::first_interval::<M>() as i64),
             report,
+            retired: AtomicBool::new(false),
             heap,
             root: Some(root),
             pool,
@@ -386,7 +484,7 @@ where
         self.pool.pm()
     }
 
-    fn root(&self) -> &Root<M> {
+    pub(crate) fn root(&self) -> &Root<M> {
         // `root` is taken by `close_now` only, after which the tree is gone.
         self.root
             .as_ref()
@@ -414,21 +512,23 @@ where
         (std::ptr::from_ref(leaf) as usize - self.base as usize) as u64
     }
 
-    /// Asks for all lines of a leaf at once.
+    /// Asks for the lines of a leaf at once.
     #[inline(always)]
     fn prefetch(&self, handle: u32) {
         let at = self.base.wrapping_add(handle as usize * UNIT as usize);
-        bristlecone_pmem::media::cpu::prefetch(at, Self::LEAF_BYTES as usize);
+        let bytes = self.design.leaf_bytes().min(D::PREFETCH);
+        bristlecone_pmem::media::cpu::prefetch(at, bytes as usize);
         let (region, access) = (DramRegion::Pool, DramAccess::Prefetch);
-        M::Dram::touch(region, access, offset(handle), Self::LEAF_BYTES);
+        M::Dram::touch(region, access, offset(handle), bytes);
     }
 
-    fn new_leaf_in(heap: &Heap<M>) -> Result<POff<u8>, SpaceError> {
-        let off = heap.alloc(Self::LEAF_BYTES)?;
+    pub(crate) fn new_leaf(&self) -> Result<POff<u8>, SpaceError> {
+        let (heap, bytes) = (&self.heap, self.design.leaf_bytes());
+        let off = heap.alloc(bytes)?;
         if u32::try_from(off.get() / UNIT).is_err() {
             heap.free(off);
             return Err(SpaceError::Capacity {
-                wanted: off.get() + Self::LEAF_BYTES,
+                wanted: off.get() + bytes,
                 capacity: (1 << 32) * UNIT,
             });
         }
@@ -440,7 +540,7 @@ where
     /// # Errors
     /// [`TreeError`]; the leaf is given back, and the root is not published.
     fn make_first_leaf(&mut self) -> Result<(), TreeError> {
-        let first = Self::new_leaf_in(&self.heap)?;
+        let first = self.new_leaf()?;
         let made = self.publish_with(first);
         if made.is_err() {
             self.heap.free(first);
@@ -458,7 +558,7 @@ where
             self.root().publish();
         }
         // PERSIST: the empty leaf and the pointer to it; `publish` fences them.
-        pm.flush_of(leaf);
+        D::flush_filled(self, leaf);
         let head = self.root().word(HEAD);
         // ORDERING: Relaxed; the root is not published.
         head.store(pm, first.get(), Ordering::Relaxed);
@@ -501,9 +601,9 @@ where
     }
 }
 
-/// The handle of the leaf at `off`, which `new_leaf_in` or recovery has checked to fit.
+/// The handle of the leaf at `off`, which `new_leaf` or recovery has checked to fit.
 #[inline(always)]
-fn handle(off: POff<u8>) -> u32 {
+pub(crate) fn handle(off: POff<u8>) -> u32 {
     debug_assert!(
         off.get().is_multiple_of(UNIT) && off.get() >= CHUNK,
         "a leaf at {off:?}"
@@ -527,7 +627,7 @@ where
     type Options = D::Options;
 
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &D::Options) -> Result<Self, TreeError> {
-        let root = pool.create_root(name, &root_kind::<D, K, V, M>())?;
+        let root = pool.create_root(name, &root_kind::<D, K, V, M>(options)?)?;
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -548,7 +648,7 @@ where
         made.map(|()| tree)
     }
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &D::Options) -> Result<Self, TreeError> {
-        let root = pool.open_root(name, Some(&root_kind::<D, K, V, M>()))?;
+        let root = pool.open_root(name, Some(&root_kind::<D, K, V, M>(options)?))?;
         recovery::open(root, options)
     }
 

@@ -1,8 +1,8 @@
 //! Search (Algorithm 1): descend, compare fingerprints, compare keys, validate.
 
-use super::{LeafDesign, LeafTree, offset};
+use super::{At, LeafDesign, LeafTree, offset};
 use crate::repr::{KeyRepr, Repr};
-use crate::version_lock::{Locked, VersionLocks};
+use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -90,7 +90,7 @@ where
 
     /// The leaf of `key`, locked.
     #[inline]
-    pub(super) fn lock_leaf(&self, key: &K, guard: &Guard) -> (u32, &D::Leaf, Locked<'_>) {
+    pub(super) fn lock_leaf(&self, key: &K, guard: &Guard) -> At<'_, D::Leaf> {
         loop {
             let at = self.inner.find(key, guard);
             self.prefetch(at.leaf);
@@ -106,7 +106,11 @@ where
                     "leaf {} is in the pool",
                     at.leaf
                 );
-                return (at.leaf, self.leaf(at.leaf), locked);
+                return At {
+                    handle: at.leaf,
+                    leaf: self.leaf(at.leaf),
+                    locked,
+                };
             }
         }
     }

@@ -81,6 +81,11 @@ impl Positions {
             }
             self.by_time = kept;
         }
+        self.again(leaf)
+    }
+
+    /// Records a leaf if there is a slot to spare; its slot.
+    fn again(&mut self, leaf: u32) -> Option<usize> {
         let slot = self.spare.pop()?;
         self.at[slot] = leaf;
         self.by_time.push(slot);
@@ -167,21 +172,35 @@ where
     M: Media,
 {
     /// Notes that a split made `leaf`, which is in the chain durably; records it if it is time.
-    pub(super) fn record_position(&self, leaf: u32) {
+    pub(crate) fn record_position(&self, leaf: u32) {
         // ORDERING: Relaxed (both); a count that only spaces the positions.
         if self.until_position.fetch_sub(1, Ordering::Relaxed) != 1 {
             return;
         }
         let mut positions = lock(&self.positions);
         if let Some(slot) = positions.add(leaf) {
-            // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs
-            // this lock).
-            self.root()
-                .word(POSITIONS + slot)
-                .publish(self.pm(), offset(leaf));
+            self.publish_position(slot, leaf);
         }
         self.until_position
             .fetch_add(positions.interval as i64, Ordering::Relaxed);
+    }
+
+    /// Records `leaf`, which is in the chain durably, in the place of one that was
+    /// [forgotten](Self::forget_position). The caller holds its lock, or that of the leaf before it.
+    pub(crate) fn record_again(&self, leaf: u32) {
+        let mut positions = lock(&self.positions);
+        if let Some(slot) = positions.again(leaf) {
+            self.publish_position(slot, leaf);
+        }
+    }
+
+    /// Makes a position durable that `positions`, which the caller has locked, has.
+    fn publish_position(&self, slot: usize, leaf: u32) {
+        // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs the lock of
+        // `positions`).
+        self.root()
+            .word(POSITIONS + slot)
+            .publish(self.pm(), offset(leaf));
     }
 
     /// Takes over `positions`, which the root words hold.
@@ -205,7 +224,7 @@ where
     let started = Instant::now();
     let heap = root.heap();
     heap.begin_recovery();
-    let saved = snapshot::load::<K, M>(&root, &heap, size_of::<D::Leaf>() as u64)?;
+    let saved = snapshot::load::<K, M>(&root, &heap, D::node_bytes(options)?)?;
     let clean = saved.is_some();
     let design = D::open(options, &root, &heap, clean)?;
     let (inner, leaves) = match saved {
@@ -355,7 +374,7 @@ where
     fn prefetch_checked(&self, off: u64) {
         if off < self.pm().len() {
             let at = self.base.wrapping_add(off as usize);
-            bristlecone_pmem::media::cpu::prefetch(at, size_of::<D::Leaf>());
+            bristlecone_pmem::media::cpu::prefetch(at, self.design.leaf_bytes() as usize);
         }
     }
 
@@ -366,7 +385,7 @@ where
         let corrupt = |what: String| TreeError::Corrupt(format!("leaf {off:#x}: {what}"));
         let leaf_handle = self.checked_handle(off)?;
         self.heap
-            .mark(off, size_of::<D::Leaf>() as u64, &guard)
+            .mark(off, self.design.leaf_bytes(), &guard)
             .map_err(corrupt)?;
         let pm = self.pm();
         let leaf = self.leaf(leaf_handle);

@@ -6,14 +6,36 @@
 //! An emptied leaf L is unlinked from its predecessor P just as a split links one in: L's right sibling
 //! goes into P's inactive sibling pointer, one NAW on P switches. The first leaf always stays. Both
 //! locks are held, so P cannot split and L cannot be inserted into meanwhile.
+//!
+//! Designs that merge leaves do so in [`LeafDesign::thin_out`].
 
-use super::{LeafDesign, LeafTree, offset};
+use super::{Found, LeafDesign, LeafTree, offset};
 use crate::index::RemoveError;
 use crate::repr::{KeyRepr, Repr};
+use crate::sync::wait;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff};
-use crossbeam_epoch::{self as epoch, Guard};
+use crossbeam_epoch::Guard;
+use crossbeam_utils::Backoff;
 use std::sync::atomic::Ordering;
+
+/// What came of an attempt to remove. Nothing is locked.
+#[derive(Clone, Copy, Debug)]
+pub enum Removal {
+    /// The entry is gone, durably.
+    Done {
+        /// What was removed.
+        found: Found,
+        /// The leaf that it was in, or that took that one's place.
+        leaf: u32,
+        /// Entries left in that leaf.
+        left: usize,
+    },
+    /// The key is not there.
+    NotThere,
+    /// Another thread was in the way: nothing has changed.
+    Again,
+}
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
@@ -27,24 +49,23 @@ where
         let pin = Self::pin();
         let guard = pin.guard();
         let hash = key.hash();
-        let (handle, leaf, locked) = self.lock_leaf(key, guard);
-        let Some(found) = D::search(self, leaf, key, hash) else {
-            locked.unlock_unchanged();
-            return Ok(false);
+        let backoff = Backoff::new();
+        let (found, leaf, left) = loop {
+            match D::take(self, self.lock_leaf(key, guard), key, hash) {
+                Removal::Done { found, leaf, left } => break (found, leaf, left),
+                Removal::NotThere => return Ok(false),
+                Removal::Again => wait(&backoff),
+            }
         };
-        let left = D::remove(self, leaf, &found);
-        locked.unlock();
         K::retire(&self.heap, found.key, guard);
         V::retire(&self.heap, found.value, guard);
-        if left == 0 {
-            self.reclaim(handle, key, &epoch::pin());
-        }
+        D::thin_out(self, leaf, key, left);
         self.commit()?;
         Ok(true)
     }
 
     /// Unlinks and frees the leaf that `key` is routed to, if it is `handle` and still empty.
-    fn reclaim(&self, handle: u32, key: &K, guard: &Guard) {
+    pub(crate) fn reclaim(&self, handle: u32, key: &K, guard: &Guard) {
         loop {
             let near = self.inner.find_with_left(key, guard);
             let (at, Some(left)) = (near.located, near.left) else {
@@ -78,7 +99,7 @@ where
 
     /// Takes a leaf that is about to be unlinked out of the recorded positions. True if that flushed a
     /// line, which the design is to fence before the leaf leaves the chain.
-    fn forget_position(&self, handle: u32) -> bool {
+    pub(crate) fn forget_position(&self, handle: u32) -> bool {
         let mut positions = lock(&self.positions);
         let Some(i) = positions.remove(handle) else {
             return false;

@@ -6,7 +6,7 @@
 //! led there are taken.
 
 use super::order::{FEW, sort_by_number};
-use super::{LeafDesign, LeafTree, MAX_CAPACITY};
+use super::{FEW_ENTRIES, LeafDesign, LeafTree};
 use crate::inner::{Located, Ranged};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
@@ -21,16 +21,37 @@ const LEAVES_PER_PIN: u32 = 64;
 
 /// Key and value words of a leaf's entries.
 struct Words {
-    at: [(u64, u64); MAX_CAPACITY],
+    few: [(u64, u64); FEW_ENTRIES],
+    /// In the place of `few`, for leaves that may have more.
+    many: Vec<(u64, u64)>,
     len: usize,
 }
 
 impl Words {
-    fn new() -> Self {
+    /// Room for the entries of a leaf that has at most `most`.
+    fn new(most: usize) -> Self {
+        let many = if most > FEW_ENTRIES { most } else { 0 };
         Self {
-            at: [(0, 0); MAX_CAPACITY],
+            few: [(0, 0); FEW_ENTRIES],
+            many: vec![(0, 0); many],
             len: 0,
         }
+    }
+
+    #[inline(always)]
+    fn all(&mut self) -> &mut [(u64, u64)] {
+        if self.many.is_empty() {
+            &mut self.few
+        } else {
+            &mut self.many
+        }
+    }
+
+    /// The entries that there are.
+    #[inline(always)]
+    fn taken(&mut self) -> &mut [(u64, u64)] {
+        let n = self.len;
+        &mut self.all()[..n]
     }
 }
 
@@ -55,26 +76,31 @@ where
         if !self.inner.validate(at) {
             return false;
         }
-        out.len = 0;
+        let mut n = 0;
+        let room = out.all();
         D::for_each(self, self.leaf(at.leaf), |_, key, value| {
             // A leaf that changes meanwhile may seem to have any number of entries.
-            if out.len < MAX_CAPACITY {
-                out.at[out.len] = (key, value);
-                out.len += 1;
+            if let Some(place) = room.get_mut(n) {
+                *place = (key, value);
+                n += 1;
             }
         });
+        out.len = n;
         self.locks.validate(at.leaf, version)
     }
 
     /// Sorts a leaf's words by key.
     #[inline]
     fn sort(&self, words: &mut Words) {
-        let n = words.len;
-        if K::RECORDS || n > FEW {
-            words.at[..n].sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
+        if D::SORTED {
             return;
         }
-        sort_by_number(&mut words.at[..n], |(key, _)| *key);
+        let words = words.taken();
+        if K::RECORDS || words.len() > FEW {
+            words.sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
+            return;
+        }
+        sort_by_number(words, |(key, _)| *key);
     }
 
     /// Visits the words of one leaf whose keys are `taken`, in order.
@@ -88,9 +114,10 @@ where
     ) -> ControlFlow<()> {
         let pm = self.pm();
         self.sort(words);
-        let n = words.len;
+        let words = words.taken();
+        let n = words.len();
         for i in 0..n {
-            let (key, value) = words.at[match direction {
+            let (key, value) = words[match direction {
                 Direction::Up => i,
                 Direction::Down => n - 1 - i,
             }];
@@ -161,7 +188,7 @@ where
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let mut guard = epoch::pin();
-        let mut words = Words::new();
+        let mut words = Words::new(self.design.capacity());
         let mut ranged = start(&guard);
         self.prefetch(ranged.located.leaf);
         let step = if direction == Direction::Up { 1 } else { -1 };

@@ -1,7 +1,7 @@
 //! Splitting a full leaf: what all designs do alike. How it is made atomic is the design's.
 
 use super::order::{FEW, sort_by_number};
-use super::{LeafDesign, LeafTree, MAX_CAPACITY, Moved, Pair, handle};
+use super::{FEW_ENTRIES, LeafDesign, LeafTree, Moved, Pair, handle};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
@@ -19,11 +19,17 @@ where
     /// # Errors
     /// [`SpaceError`] when there is no room for the new leaf; nothing has changed then.
     pub(super) fn split(&self, leaf: &D::Leaf, key: &K, pair: Pair) -> Result<(), SpaceError> {
+        const {
+            assert!(
+                D::CAPACITY <= FEW_ENTRIES,
+                "a design of larger leaves splits by itself"
+            )
+        };
         let pm = self.pm();
         // Once for the allocator, the inner index and what they free.
         let guard = &epoch::pin();
-        let new = handle(Self::new_leaf_in(&self.heap)?);
-        let mut all = [Moved::default(); MAX_CAPACITY];
+        let new = handle(self.new_leaf()?);
+        let mut all = [Moved::default(); FEW_ENTRIES];
         let upper = self.upper_half(leaf, &mut all);
         let separator = upper[0].key;
         let goes_right = self.compare_to_word(key, separator) != Order::Less;
@@ -43,7 +49,7 @@ where
     }
 
     /// The larger half of a full leaf's entries, in the order of their keys.
-    fn upper_half<'a>(&self, leaf: &D::Leaf, all: &'a mut [Moved; MAX_CAPACITY]) -> &'a [Moved] {
+    fn upper_half<'a>(&self, leaf: &D::Leaf, all: &'a mut [Moved; FEW_ENTRIES]) -> &'a [Moved] {
         let mut n = 0;
         D::for_each(self, leaf, |slot, key, value| {
             all[n] = Moved { key, value, slot };

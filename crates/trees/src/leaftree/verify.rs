@@ -37,7 +37,7 @@ where
                 )));
             }
             self.heap
-                .check(offset(*at), Self::LEAF_BYTES)
+                .check(offset(*at), self.design.leaf_bytes())
                 .map_err(broken)?;
             if !self.heap.is_live(offset(*at)) || !blocks.insert(offset(*at)) {
                 return Err(leaked("free, or in the chain twice".into()));
@@ -129,7 +129,7 @@ where
             depth: inner.depth + 1,
             leaves,
             inner_nodes: inner.nodes,
-            leaf_fill: entries as f64 / (leaves.max(1) * D::CAPACITY as u64) as f64,
+            leaf_fill: entries as f64 / (leaves.max(1) * self.design.capacity() as u64) as f64,
             pm_bytes: heap.chunk_bytes,
             dram_bytes: inner.bytes + heap.dram_bytes + VersionLocks::BYTES,
         }

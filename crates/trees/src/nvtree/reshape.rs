@@ -22,19 +22,16 @@ use super::leaf::{ELEMENT, Leaf, Shape, block};
 use super::read::Held;
 use super::{HEAD, Nodes, NvTree, count};
 use crate::repr::{KeyRepr, Repr};
-use crate::sync::wait;
+use crate::sync::{wait, wait_for_readers};
 use bristlecone_pmem::cell::PWord;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// PLNs on the right that are looked at for a sibling to merge with.
 const FAR: usize = 8;
-/// How often the epoch is asked to go on, so that what was retired can be used again.
-const STEPS: usize = 4096;
 
 /// A leaf's elements, sorted out.
 #[derive(Debug, Default)]
@@ -114,24 +111,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                         return Err(e);
                     }
                     // What was replaced may only be waiting for readers to leave.
-                    Self::reclaim();
+                    wait_for_readers();
                 }
             }
-        }
-    }
-
-    /// Sees that what was retired so far is free, if readers leave soon.
-    pub(super) fn reclaim() {
-        let freed = Arc::new(AtomicBool::new(false));
-        let mark = Arc::clone(&freed);
-        // ORDERING (both): Relaxed; a hint.
-        epoch::pin().defer(move || mark.store(true, Ordering::Relaxed));
-        for _ in 0..STEPS {
-            epoch::pin().flush();
-            if freed.load(Ordering::Relaxed) {
-                return;
-            }
-            std::thread::yield_now();
         }
     }
 
@@ -156,7 +138,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             wait(&backoff);
         };
         if replaced.is_ok() {
-            Self::reclaim();
+            wait_for_readers();
         }
         replaced.is_ok()
     }

@@ -96,7 +96,7 @@ fn an_emptied_tree_has_two_blocks() {
         for i in 0..KEYS {
             assert!(tree.remove(&mix(i * 7919 % KEYS)).unwrap());
         }
-        Numbers::reclaim();
+        crate::sync::wait_for_readers();
         tree.heap.trim();
         let empty = tree.heap.stats();
         assert_eq!(tree.heap.live_blocks(), 2, "cycle {cycle}: {empty:?}");

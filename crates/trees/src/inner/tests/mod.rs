@@ -502,3 +502,56 @@ fn a_traced_index_reports_every_node_that_it_touches_and_an_untraced_one_nothing
     assert!(touches.take().iter().filter(changed).count() > 0);
     Traced::observe(None);
 }
+
+/// Leaves are exchanged, merged with the one before and given other boundaries, wherever in their level-1
+/// nodes they are; what is not below one node is refused, and changes nothing.
+#[test]
+fn leaves_are_exchanged_merged_and_bounded_anew() {
+    fn leaf_of<const CAP: usize>(index: &InnerIndex<u64, CAP>, key: u64) -> u32 {
+        index.find(&key, &crossbeam_epoch::pin()).leaf
+    }
+    let guard = &crossbeam_epoch::pin();
+    let rest = (1..100u64).map(|i| (i * 10, i as u32));
+    let index = InnerIndex::<u64, 4>::from_sorted(0, rest, Fill::FULL, u64::MAX).expect("sorted");
+    let (mut merged, mut moved, mut refused) = (0, 0, 0);
+    for i in 0..100u64 {
+        let (key, leaf) = (i * 10 + 5, i as u32);
+        let near = index.find_siblings(&key, guard);
+        assert!(index.validate(&near.located));
+        let left = index.find_with_left(&key, guard).left;
+        assert_eq!(left.is_none(), i == 0);
+        assert!(
+            near.left
+                .is_none_or(|near| Some(near) == left.map(|left| left.leaf))
+        );
+        assert!(near.right.is_none_or(|right| right == leaf + 1));
+        assert!(!index.replace(leaf + 500, 7, &key, guard), "not there");
+        assert!(index.replace(near.located.leaf, leaf + 1000, &key, guard));
+        assert!(!index.validate(&near.located), "its node has changed");
+        assert_eq!(leaf_of(&index, key), leaf + 1000);
+        let Some(left) = left.map(|left| left.leaf) else {
+            continue;
+        };
+        if near.left.is_none() {
+            assert!(!index.absorb(left, leaf + 1000, &key, guard));
+            assert!(!index.move_boundary(left, leaf + 1000, &key, &(key - 7), guard));
+            refused += 1;
+        } else if i % 3 == 0 {
+            assert!(index.absorb(left, leaf + 1000, &key, guard));
+            assert_eq!(leaf_of(&index, key), left);
+            merged += 1;
+        } else {
+            assert!(index.move_boundary(left, leaf + 1000, &key, &(i * 10 + 7), guard));
+            assert_eq!(
+                (leaf_of(&index, key), leaf_of(&index, key + 2)),
+                (left, leaf + 1000)
+            );
+            moved += 1;
+        }
+        index.verify().expect("sound");
+    }
+    assert!(
+        merged > 10 && moved > 10 && refused > 10,
+        "{merged} {moved} {refused}"
+    );
+}

@@ -1,0 +1,344 @@
+//! Crab-tree's leaf (LN): sorted pairs, a counter, a link; 256 to 8192 bytes.
+//!
+//! ```text
+//! line 0 | n:16 link:32 spare:16 | allocation tag | pair 0  | pair 1  | pair 2  |
+//! line 1 | pair 3                | pair 4         | pair 5  | pair 6  |
+//! ...    | four pairs a line, the key's word and the value's                    |
+//! ```
+//!
+//! Word 0, the *head*, has the number of pairs and, as its offset / 256, the right sibling. The paper has
+//! them in two words; in one, a split or a merge changes both by one store. Pairs are 16-aligned, none
+//! crosses a line. The allocation tag is written where leaves come from a general allocator (see
+//! [`super::CrabOptions::self_managed`]), and never read.
+//!
+//! # Invariants (whenever the leaf's lock is free)
+//! 1. `n <= capacity`; the keys of slots `0..n` ascend strictly.
+//! 2. *Terminators*: the key words of slots `n..end(n)` are null (0), but for slot 0. `end(n)` is behind the
+//!    first slot of the line after slot n's. What is behind may be anything.
+//!
+//! Null is no key that could be there: as a number it is smaller than all others, so it can be in slot 0
+//! alone; as a byte string's word it leads nowhere. The paper's null is a value; values are the user's,
+//! two may be equal and any may be 0. So here *keys* are the landmark, both the null and the duplicate:
+//! they are unique in a leaf, whatever the user stores.
+//!
+//! The paper flushes the nulls of the whole leaf when it is allocated. Two lines of them are enough:
+//! those that the next insertion in place relies on. They share a fence with it.
+
+use super::CrabLeaf;
+use bristlecone_pmem::cell::PWord16;
+use bristlecone_pmem::media::LINE;
+use bristlecone_pmem::{Media, PWord};
+use std::cmp::Ordering as Order;
+use std::sync::atomic::Ordering;
+
+/// Words before the first pair.
+pub(super) const HEADER_WORDS: usize = 2;
+/// Pairs in a line.
+pub(super) const PER_LINE: usize = 4;
+/// The key word of a slot that has no pair.
+pub(super) const NULL: u64 = 0;
+
+const _: () = assert!(HEADER_WORDS * 8 == 16 && PER_LINE * 16 == LINE);
+
+/// Pairs that a leaf of so many bytes has room for.
+pub(super) const fn capacity(bytes: u64) -> usize {
+    (bytes as usize / 8 - HEADER_WORDS) / 2
+}
+
+/// The line of a slot.
+pub(super) const fn line_of(slot: usize) -> usize {
+    (slot + 1) / PER_LINE
+}
+
+/// True if no slot comes before this one in its line.
+pub(super) const fn is_first(slot: usize) -> bool {
+    (slot + 1).is_multiple_of(PER_LINE)
+}
+
+/// True if no slot comes after this one in its line.
+pub(super) const fn is_last(slot: usize) -> bool {
+    is_first(slot + 1)
+}
+
+/// Where the terminators of a leaf of `n` pairs end.
+pub(super) fn terminators_end(n: usize, capacity: usize) -> usize {
+    if n >= capacity {
+        return capacity;
+    }
+    (PER_LINE * (line_of(n) + 1)).min(capacity)
+}
+
+/// Lines that a leaf of `n` pairs has something in: header, pairs, terminators.
+pub(super) fn lines(n: usize, capacity: usize) -> usize {
+    line_of(terminators_end(n, capacity) - 1) + 1
+}
+
+/// What word 0 holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Pairs.
+    pub n: usize,
+    /// Handle of the right sibling; 0 for none.
+    pub next: u32,
+}
+
+impl Head {
+    pub(super) fn word(self) -> u64 {
+        self.n as u64 | u64::from(self.next) << 16
+    }
+
+    fn of(word: u64) -> Self {
+        Self {
+            n: (word & 0xFFFF) as usize,
+            next: (word >> 16) as u32,
+        }
+    }
+}
+
+/// A leaf of any size.
+#[derive(Debug)]
+pub(super) struct Leaf<'t, M> {
+    pub(super) pm: &'t M,
+    words: &'t [PWord],
+    /// Shift pairs by 16-byte stores.
+    wide: bool,
+}
+
+impl<M> Clone for Leaf<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Leaf<'_, M> {}
+
+impl<'t, M: Media> Leaf<'t, M> {
+    /// `words`: all of the leaf's, 256-aligned. `wide` only where [`PWord16::supported`].
+    #[inline(always)]
+    pub(super) fn new(pm: &'t M, words: &'t [PWord], wide: bool) -> Self {
+        Self { pm, words, wide }
+    }
+
+    /// Slots.
+    #[inline(always)]
+    pub(super) fn capacity(&self) -> usize {
+        (self.words.len() - HEADER_WORDS) / 2
+    }
+
+    /// Word 0.
+    #[inline(always)]
+    pub(super) fn head(&self) -> Head {
+        // ORDERING: Acquire; pairs with the Release in `store_head`.
+        Head::of(self.words[0].load(self.pm, Ordering::Acquire))
+    }
+
+    /// Pairs; no more than there are slots, whatever the leaf says.
+    #[inline(always)]
+    pub(super) fn n(&self) -> usize {
+        self.head().n.min(self.capacity())
+    }
+
+    #[inline(always)]
+    pub(super) fn head_word(&self) -> &'t PWord {
+        &self.words[0]
+    }
+
+    #[inline(always)]
+    pub(super) fn tag(&self) -> &'t PWord {
+        &self.words[1]
+    }
+
+    // ORDERING, of pairs: Relaxed; readers are ordered by the head's Acquire and the validation of the leaf's
+    // version.
+
+    #[inline(always)]
+    pub(super) fn key(&self, slot: usize) -> u64 {
+        self.words[HEADER_WORDS + 2 * slot].load(self.pm, Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn value_word(&self, slot: usize) -> &'t PWord {
+        &self.words[HEADER_WORDS + 2 * slot + 1]
+    }
+
+    /// Key and value words of a slot.
+    #[inline(always)]
+    pub(super) fn pair(&self, slot: usize) -> (u64, u64) {
+        let value = self.value_word(slot).load(self.pm, Ordering::Relaxed);
+        (self.key(slot), value)
+    }
+
+    #[inline(always)]
+    pub(super) fn set_key(&self, slot: usize, key: u64) {
+        self.words[HEADER_WORDS + 2 * slot].store(self.pm, key, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_value(&self, slot: usize, value: u64) {
+        self.value_word(slot)
+            .store(self.pm, value, Ordering::Relaxed);
+    }
+
+    /// Stores a pair into a leaf that nothing leads to, in whatever order.
+    #[inline(always)]
+    pub(super) fn set(&self, slot: usize, (key, value): (u64, u64)) {
+        self.set_key(slot, key);
+        self.set_value(slot, value);
+    }
+
+    /// Stores a pair by one 16-byte store. It is whole in every image; what comes before what, from pair to
+    /// pair, is still to be said.
+    #[inline(always)]
+    fn set_wide(&self, slot: usize, (key, value): (u64, u64)) {
+        let at =
+            std::ptr::from_ref(&self.words[HEADER_WORDS + 2 * slot..HEADER_WORDS + 2 * slot + 2]);
+        // SAFETY: 1. the two words are inside the leaf (the slice is checked), and pairs are 16-aligned
+        // since leaves are 256-aligned; 2. all access to them is atomic; those who read 8 of the 16 bytes
+        // meanwhile use what they read only after the leaf's version was validated, and the 16-byte store
+        // is one instruction that the compiler does not look into.
+        let wide = unsafe { &*at.cast::<PWord16>() };
+        let both = u128::from(key) | u128::from(value) << 64;
+        let stored = wide.store(self.pm, both, Ordering::Relaxed);
+        debug_assert!(stored.is_ok(), "`wide` only where there is such a store");
+    }
+
+    /// A store that must be durable before the next one to its line (Algorithm 1's `FENCE()`).
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn then(&self) {
+        if !self.pm.planted("crabtree-no-store-fence") {
+            self.pm.store_fence();
+        }
+    }
+
+    /// Makes slot `slot` the pair, *value first*: for shifting up and for the new pair (lines 24, 25, 29, 30).
+    /// While the value is stored and the key is not, the key there is one that the slot above has too, with its
+    /// own value.
+    #[inline(always)]
+    pub(super) fn raise(&self, slot: usize, pair: (u64, u64)) {
+        if self.wide {
+            self.set_wide(slot, pair);
+        } else {
+            self.set_value(slot, pair.1);
+            // The right value of what was here is above, under a key that is not overwritten yet.
+            self.then();
+            self.set_key(slot, pair.0);
+        }
+        // The slot below is about to be overwritten; its pair is to be here by then.
+        self.then();
+    }
+
+    /// Makes slot `slot` the pair, *key first*: for shifting down. While the key is stored and the value is
+    /// not, the slot above has the key too, with its own value.
+    #[inline(always)]
+    pub(super) fn lower(&self, slot: usize, pair: (u64, u64)) {
+        if self.wide {
+            self.set_wide(slot, pair);
+        } else {
+            self.set_key(slot, pair.0);
+            // A key that stays must not get another's value.
+            self.then();
+            self.set_value(slot, pair.1);
+        }
+        // The slot above is about to be overwritten; its pair is to be here by then.
+        self.then();
+    }
+
+    /// Stores nulls into the slots `from..to` but slot 0.
+    pub(super) fn terminate(&self, from: usize, to: usize) {
+        for slot in from.max(1)..to {
+            self.set_key(slot, NULL);
+        }
+    }
+
+    /// Flushes the line of a slot.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn flush_line(&self, slot: usize) {
+        // PERSIST: as the caller says.
+        self.pm.flush_of(&self.words[HEADER_WORDS + 2 * slot]);
+    }
+
+    /// Flushes the lines of the slots `from..to`.
+    #[track_caller]
+    pub(super) fn flush_slots(&self, from: usize, to: usize) {
+        if from < to {
+            // PERSIST: as the caller says.
+            self.pm
+                .flush_of(&self.words[HEADER_WORDS + 2 * from..HEADER_WORDS + 2 * to]);
+        }
+    }
+
+    /// Flushes all that a leaf of its number of pairs has something in.
+    #[track_caller]
+    pub(super) fn flush_all(&self) {
+        let words = lines(self.n(), self.capacity()) * LINE / 8;
+        // PERSIST: as the caller says.
+        self.pm.flush_of(&self.words[..words.min(self.words.len())]);
+    }
+
+    /// The NAW of the head, which ends every change.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn publish_head(&self, head: Head) {
+        // ORDERING: Release; pairs with the Acquire in `head`.
+        self.words[0].store(self.pm, head.word(), Ordering::Release);
+        // PERSIST: the counter, and the link; with them, what else is in the header line.
+        self.pm.flush_of(&self.words[0]);
+        self.pm.fence();
+    }
+
+    /// Stores the head of a leaf that nothing leads to.
+    pub(super) fn set_head(&self, head: Head) {
+        // ORDERING: Release; pairs with the Acquire in `head`.
+        self.words[0].store(self.pm, head.word(), Ordering::Release);
+    }
+
+    /// Binary search of the slots `from..to`: where the key is, or where it would be.
+    #[inline(always)]
+    pub(super) fn position(
+        &self,
+        from: usize,
+        to: usize,
+        order: impl Fn(u64) -> Order,
+    ) -> Result<usize, usize> {
+        let (mut low, mut high) = (from, to);
+        while low < high {
+            let middle = low.midpoint(high);
+            match order(self.key(middle)) {
+                Order::Equal => return Ok(middle),
+                Order::Less => high = middle,
+                Order::Greater => low = middle + 1,
+            }
+        }
+        Err(low)
+    }
+}
+
+// A leaf's type stands for its first 256 bytes.
+const _: () = assert!(size_of::<CrabLeaf>() == 256 && align_of::<CrabLeaf>() == 256);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_and_lines() {
+        assert_eq!([256, 512, 1024, 8192].map(capacity), [15, 31, 63, 511]);
+        assert_eq!([0, 2, 3, 6, 7, 14].map(line_of), [0, 0, 1, 1, 2, 3]);
+        assert!(is_first(3) && is_first(7) && !is_first(2) && !is_first(0));
+        assert!(is_last(2) && is_last(6) && !is_last(3));
+        // The rest of slot n's line, and the first slot of the next.
+        assert_eq!(
+            [0, 2, 3, 6, 7].map(|n| terminators_end(n, 31)),
+            [4, 4, 8, 8, 12]
+        );
+        assert_eq!([12, 14, 15].map(|n| terminators_end(n, 15)), [15, 15, 15]);
+        assert_eq!([0, 2, 3, 11, 15].map(|n| lines(n, 15)), [2, 2, 3, 4, 4]);
+        let head = Head {
+            n: 511,
+            next: u32::MAX,
+        };
+        assert_eq!(Head::of(head.word()), head);
+    }
+}

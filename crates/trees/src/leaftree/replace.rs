@@ -1,0 +1,130 @@
+//! Putting other leaves in the place of leaves: what designs that copy on write have in common.
+//!
+//! ```text
+//! P --> L --> N      becomes      P --> L' --> N
+//! ```
+//!
+//! 1. L's lock is held from before its entries are read; P's from before its link is read. Who comes
+//!    second does not wait while it holds the other: [`LeafTree::lock_before`] says no, and the caller
+//!    begins again.
+//! 2. New leaves are written, flushed and fenced. [`LeafTree::lead`] switches, by one NAW of P's link (or
+//!    of the head word).
+//! 3. Only then does the inner index lead to them ([`InnerIndex::replace`](crate::inner::InnerIndex::replace)):
+//!    no one acts on what a crash undoes.
+//! 4. L goes to the epoch collector. L itself was not changed, so whoever still reads it reads what was
+//!    there, and finds its version over: the holder of L's lock gives it back one version up.
+
+use super::{HEAD, LeafDesign, LeafTree, offset};
+use crate::repr::{KeyRepr, Repr};
+use crate::version_lock::{Locked, VersionLocks};
+use bristlecone_pmem::{Media, POff, PWord};
+use crossbeam_epoch::Guard;
+use std::sync::atomic::Ordering;
+
+/// What leads to a leaf: the leaf before it, locked, or for the first one the head word, which the holder
+/// of that leaf's lock alone changes.
+#[derive(Debug)]
+pub(crate) struct Before<'t> {
+    /// `None` for the head word.
+    pub(crate) leaf: Option<u32>,
+    /// `None` too where a lock that the caller holds covers it.
+    locked: Option<Locked<'t>>,
+}
+
+impl Before<'_> {
+    /// Unlocks. Only the link has changed, which no reader looks at.
+    pub(crate) fn unlock(self) {
+        if let Some(locked) = self.locked {
+            locked.unlock_unchanged();
+        }
+    }
+}
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// All words of a leaf, which may be longer than its type.
+    #[inline(always)]
+    pub(crate) fn words<'t>(&'t self, leaf: &'t D::Leaf) -> &'t [PWord] {
+        let bytes = self.design.leaf_bytes() as usize;
+        let at = self.base.wrapping_add(self.offset_of(leaf) as usize);
+        // SAFETY: 1. a leaf's `leaf_bytes` bytes are inside the mapping, which `base` may access all of;
+        // 2. leaves are 256-aligned; 3. they are atomic words, valid for any bits; 4. the mapping lives
+        // as long as `pool`.
+        unsafe { std::slice::from_raw_parts(at.cast::<PWord>().cast_const(), bytes / 8) }
+    }
+
+    /// Takes the lock of `leaf` without waiting. `held`: leaves whose locks the caller holds, one of which
+    /// may cover it (`Some(None)` then).
+    pub(crate) fn try_lock_besides(&self, leaf: u32, held: &[u32]) -> Option<Option<Locked<'_>>> {
+        if held.iter().any(|held| VersionLocks::same_slot(*held, leaf)) {
+            return Some(None);
+        }
+        self.locks.try_lock(leaf).map(Some)
+    }
+
+    /// What leads to `handle`, which `key` is routed to and whose lock the caller holds, as it does those
+    /// of all of `held`. `None` if another thread is in the way.
+    pub(crate) fn lock_before(
+        &self,
+        key: &K,
+        handle: u32,
+        held: &[u32],
+        guard: &Guard,
+    ) -> Option<Before<'_>> {
+        let near = self.inner.find_with_left(key, guard);
+        if near.located.leaf != handle {
+            return None;
+        }
+        self.pm().interleave();
+        let before = match &near.left {
+            None => Before {
+                leaf: None,
+                locked: None,
+            },
+            Some(left) => Before {
+                leaf: Some(left.leaf),
+                locked: self.try_lock_besides(left.leaf, held)?,
+            },
+        };
+        let current = self.inner.validate(&near.located)
+            && near.left.is_none_or(|left| {
+                self.inner.validate(&left) && D::next(self, self.leaf(left.leaf)) == offset(handle)
+            });
+        if current {
+            return Some(before);
+        }
+        before.unlock();
+        None
+    }
+
+    /// Makes `before` lead to `next`: after the fence that made that leaf durable.
+    #[track_caller]
+    pub(crate) fn lead(&self, before: &Before<'_>, next: u64) {
+        let (word, value) = match before.leaf {
+            Some(leaf) => D::link(self, self.leaf(leaf), next),
+            None => (self.root().word(HEAD), next),
+        };
+        // PERSIST: (in `publish`) the chain goes through the new leaves, before anyone acts on it.
+        word.publish(self.pm(), value);
+        self.pm().interleave();
+    }
+
+    /// Frees a leaf that nothing ever led to.
+    pub(crate) fn free_leaf(&self, handle: u32) {
+        self.heap.free(POff::new(offset(handle)));
+    }
+
+    /// Frees a leaf that is out of the chain and of the inner index, once readers have left it.
+    pub(crate) fn retire_leaf(&self, handle: u32, guard: &Guard) {
+        self.heap.retire(POff::new(offset(handle)), guard);
+        // ORDERING: Relaxed (both); a hint. Stored to but once, so that threads do not meet here.
+        if !self.retired.load(Ordering::Relaxed) {
+            self.retired.store(true, Ordering::Relaxed);
+        }
+    }
+}
