@@ -10,6 +10,7 @@
 //! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
 //! | [`btree`], [`unsorted`] | B+-trees wholly in persistent memory: LCB+-Tree, persistent unsorted |
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
+//! | [`lstree`] | the log-structured B+-tree (btree-LS) |
 //! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //! | [`nvtree`] | NV-Tree, with and without workload adaptivity |
 //! | [`nvta`] | NVT-A: NV-Tree's leaves under persistent inner nodes |
@@ -27,6 +28,7 @@ pub mod index;
 pub mod inner;
 pub mod lbtree;
 pub mod leaftree;
+pub mod lstree;
 pub mod nvta;
 pub mod nvtree;
 pub mod repr;
@@ -48,6 +50,7 @@ pub use index::{
 };
 pub use lbtree::{LbOptions, LbTree};
 pub use leaftree::LeafOptions;
+pub use lstree::{LsOptions, LsTree};
 pub use nvta::NvtATree;
 pub use nvtree::{NvOptions, NvTree};
 pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
