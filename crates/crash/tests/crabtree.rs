@@ -89,13 +89,14 @@ fn workloads_reach_all_that_a_crabtree_does() {
         leaf_bytes: 256,
         ..CrabOptions::OPTIMIZED
     };
-    let never = |_: &str| false;
-    let in_place = |name: &str| name == "insert in place" || name == "split in place";
-    let subjects: [(&str, CrabOptions, &dyn Fn(&str) -> bool); 3] = [
-        ("crabtree-256-u64", plain, &never),
+    // What a strategy does not do.
+    let never: &[&str] = &[];
+    let in_place: &[&str] = &["insert in place", "split in place"];
+    let subjects = [
+        ("crabtree-256-u64", plain, never),
         // But for what removes the last pair, or finds no space.
-        ("crabtree-256-u64-copying", copying, &in_place),
-        ("crabtree-opt-256-u64", optimized, &never),
+        ("crabtree-256-u64-copying", copying, in_place),
+        ("crabtree-opt-256-u64", optimized, never),
     ];
     let names = [
         "insert in place",
@@ -118,7 +119,7 @@ fn workloads_reach_all_that_a_crabtree_does() {
         }
         println!("{name}: {all:?}");
         for (what, n) in names.iter().zip(all) {
-            assert!(n >= 3 || spared(what), "{name}: {what}: {n}");
+            assert!(n >= 3 || spared.contains(what), "{name}: {what}: {n}");
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
+use crate::lstree::{self, LsOptions, LsTree};
 use crate::nvta::{NVTA_BYTES, NvtATree};
 use crate::nvtree::{self, NvOptions, NvTree};
 use crate::repr::{KeyRepr, Repr};
@@ -160,6 +161,11 @@ design!(
     Nv, NvOptions, NvTree
 );
 
+design!(
+    /// The log-structured B+-tree, in any leaf size.
+    Ls, LsOptions, LsTree
+);
+
 /// What is to be known of a design before it is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
@@ -288,6 +294,13 @@ pub const DESIGNS: &[DesignInfo] = &[
         summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
         node_bytes: nvtree::NODE_BYTES,
         usual_bytes: 1024,
+        explored_bytes: &[256],
+    },
+    DesignInfo {
+        name: "lstree",
+        summary: "btree-LS: log-structured B+-tree, one sequential write per change",
+        node_bytes: lstree::NODE_BYTES,
+        usual_bytes: 512,
         explored_bytes: &[256],
     },
     DesignInfo {
@@ -460,6 +473,11 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         group_flush,
         ..volatile
     };
+    let ls = LsOptions {
+        leaf_bytes: bytes,
+        recovery_threads,
+        ..LsOptions::default()
+    };
     let nv = NvOptions {
         leaf_bytes: bytes,
         recovery_threads,
@@ -505,6 +523,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("btree-gf-load", _) => task.run(Lcb(grouped(GroupFlush::UNDER_LOAD))),
         ("unsorted-leaf", _) => task.run(Unsorted(volatile)),
         ("nvtree", _) => task.run(Nv(nv)),
+        ("lstree", _) => task.run(Ls(ls)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),
     })

@@ -44,6 +44,11 @@ pub trait Repr: ToOwned {
     /// Bytes, for limits; 8 for numbers.
     fn bytes(&self) -> usize;
 
+    /// The bytes of a byte string, for designs that keep short ones in their own nodes; `None` for numbers.
+    fn byte_string(&self) -> Option<&[u8]> {
+        None
+    }
+
     /// Makes the word for this value. A record is allocated, written and flushed, not fenced.
     ///
     /// # Errors
@@ -166,6 +171,11 @@ impl Repr for [u8] {
     #[inline]
     fn bytes(&self) -> usize {
         self.len()
+    }
+
+    #[inline]
+    fn byte_string(&self) -> Option<&[u8]> {
+        Some(self)
     }
 
     fn make<M: Media>(&self, heap: &Heap<M>) -> Result<u64, SpaceError> {

@@ -6,7 +6,7 @@ mod common;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_trees::cddstree::CddsOptions;
 use bristlecone_trees::designs::{
-    Cdds, Crab, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
+    Cdds, Crab, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Ls, Nv, NvtA, Unsorted, Wal, Wb,
 };
 use bristlecone_trees::{BTreeOptions, CrabOptions, FastFairOptions};
 use common::{Chosen, Of, scenario_suite};
@@ -93,6 +93,7 @@ scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
+scenario_suite!(lstree, Numbers<Ls>: [hostile]);
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);

@@ -6,9 +6,10 @@ use crate::subject::{Live, Op, Opened, Subject};
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::Simulation;
+use bristlecone_trees::DurableIndex;
 use bristlecone_trees::designs::DESIGNS;
+use bristlecone_trees::lstree::{LsOptions, LsStats, LsTree};
 use bristlecone_trees::nvtree::{NvOptions, NvStats, NvTree};
-use bristlecone_trees::{DurableIndex, OrderedIndex};
 use std::collections::BTreeMap;
 
 fn check(subject: &dyn Subject, live: &dyn Live, model: &BTreeMap<u64, u64>, when: &str) {
@@ -134,31 +135,61 @@ fn names_find_their_subjects() {
     assert!(matching("lb").is_empty());
 }
 
-/// What the explored operations of a workload make an NV-Tree do, and how it is opened: cleanly, and after
-/// a crash at the end.
-fn reached(kind: Kind, seed: u64) -> ([u64; 7], u64, u64) {
-    type Tree = NvTree<u64, u64, Sim>;
-    let subject = named("nvtree-256-u64").expect("a subject");
+/// What a workload made a tree do.
+struct Reached<const N: usize> {
+    /// In the explored operations.
+    counts: [u64; N],
+    /// Clean openings among them.
+    reopened: u64,
+    /// Leaves found by the recovery from a crash at the end.
+    scanned: u64,
+}
+
+impl<const N: usize> Reached<N> {
+    fn nothing() -> Self {
+        Self {
+            counts: [0; N],
+            reopened: 0,
+            scanned: 0,
+        }
+    }
+
+    fn count(&mut self, now: [u64; N], before: [u64; N]) {
+        for (sum, (now, before)) in self.counts.iter_mut().zip(now.into_iter().zip(before)) {
+            *sum += now.checked_sub(before).expect("more than before");
+        }
+    }
+
+    fn add(&mut self, more: &Self) {
+        for (sum, n) in self.counts.iter_mut().zip(more.counts) {
+            *sum += n;
+        }
+        self.reopened += more.reopened;
+        self.scanned += more.scanned;
+    }
+}
+
+/// What the explored operations of a workload make a tree do, by its own `counts` since it was opened, and how it is
+/// opened: cleanly, and after a crash at the end.
+fn reached<T: DurableIndex<u64, u64, Sim>, const N: usize>(
+    subject: &str,
+    options: &T::Options,
+    counts: impl Fn(&T) -> [u64; N],
+    kind: Kind,
+    seed: u64,
+) -> Reached<N> {
+    let subject = named(subject).expect("a subject");
     let workload = Workload::generate(kind, 60, seed, subject.as_ref());
     let simulation = Simulation::new(subject.capacity());
     let _attached = simulation.attach();
-    let options = NvOptions {
-        leaf_bytes: 256,
-        ..NvOptions::default()
-    };
     let pool = super::make_pool().expect("a pool");
-    let mut tree = Tree::create(&pool, "index", &options).expect("a tree");
-    let counts = |s: NvStats| {
-        let s = [
-            s.splits, s.replaces, s.merges, s.unlinks, s.rebuilds, s.enlarged, s.hot_plns,
-        ];
-        s.map(i128::from)
-    };
-    let (mut all, mut clean) = ([0i128; 7], 0);
+    let mut tree = T::create(&pool, "index", options).expect("a tree");
+    let mut done = Reached::nothing();
+    let mut before = counts(&tree);
     let explored = workload.setup.len();
     for (i, op) in workload.setup.iter().chain(&workload.ops).enumerate() {
         if i == explored {
-            all = counts(tree.nv_stats()).map(|n| -n);
+            before = counts(&tree);
         }
         match *op {
             Op::Insert(key, value) => drop(tree.insert(&key, &value)),
@@ -179,48 +210,104 @@ fn reached(kind: Kind, seed: u64) -> ([u64; 7], u64, u64) {
             Op::Compact => drop(pool.compact()),
             Op::Reopen => {
                 if i >= explored {
-                    for (sum, n) in all.iter_mut().zip(counts(tree.nv_stats())) {
-                        *sum += n;
-                    }
+                    done.count(counts(&tree), before);
+                    done.reopened += 1;
                 }
                 tree.close().expect("closing");
-                tree = Tree::open(&pool, "index", &options).expect("opening");
-                assert!(tree.recovery().clean);
-                clean += u64::from(i >= explored);
+                tree = T::open(&pool, "index", options).expect("opening");
+                assert_eq!(tree.recovery().clean, T::SNAPSHOT);
+                before = [0; N];
             }
         }
     }
-    for (sum, n) in all.iter_mut().zip(counts(tree.nv_stats())) {
-        *sum += n;
-    }
+    done.count(counts(&tree), before);
     simulation.set_frozen(true);
     drop(tree);
     simulation.set_frozen(false);
-    let tree = Tree::open(&pool, "index", &options).expect("recovery");
+    let tree = T::open(&pool, "index", options).expect("recovery");
     tree.verify().expect("whole");
-    let scanned = tree.recovery().leaves_scanned;
-    let all = all.map(|n| u64::try_from(n).expect("more than before"));
-    (all, clean, scanned)
+    done.scanned = tree.recovery().leaves_scanned;
+    done
 }
 
 /// Every way in which an NV-Tree changes its structure, inside the operations whose crashes are explored.
 #[test]
 fn workloads_reach_all_that_an_nvtree_does() {
-    let (mut all, mut clean, mut scanned) = ([0; 7], 0, 0);
+    let options = NvOptions {
+        leaf_bytes: 256,
+        ..NvOptions::default()
+    };
+    let counts = |tree: &NvTree<u64, u64, Sim>| {
+        let s: NvStats = tree.nv_stats();
+        [
+            s.splits, s.replaces, s.merges, s.unlinks, s.rebuilds, s.enlarged, s.hot_plns,
+        ]
+    };
+    let mut all = Reached::nothing();
     for kind in Kind::ALL {
         for seed in 0..10 {
-            let (done, reopened, leaves) = reached(kind, seed);
-            all.iter_mut().zip(done).for_each(|(sum, n)| *sum += n);
-            clean += reopened;
-            scanned += leaves;
+            all.add(&reached("nvtree-256-u64", &options, counts, kind, seed));
         }
     }
-    println!("{all:?}, {clean} clean openings, {scanned} leaves scanned");
+    let Reached {
+        counts,
+        reopened,
+        scanned,
+    } = all;
+    println!("{counts:?}, {reopened} clean openings, {scanned} leaves scanned");
     let names = [
         "split", "replace", "merge", "unlink", "rebuild", "enlarge", "hot PLN",
     ];
-    for (name, n) in names.iter().zip(all) {
+    for (name, n) in names.iter().zip(counts) {
         assert!(n >= 3, "{name}: {n}");
     }
-    assert!(clean >= 5 && scanned >= 90 * 2, "{clean}, {scanned}");
+    assert!(reopened >= 5 && scanned >= 90 * 2, "{reopened}, {scanned}");
+}
+
+/// Every way in which a log-structured B+-tree changes leaves and logs, likewise.
+#[test]
+fn workloads_reach_all_that_an_lstree_does() {
+    let options = LsOptions {
+        leaf_bytes: 256,
+        ..LsOptions::default()
+    };
+    let counts = |tree: &LsTree<u64, u64, Sim>| {
+        let s: LsStats = tree.ls_stats();
+        [
+            s.deltas,
+            s.rewrites,
+            s.splits,
+            s.unlinks,
+            s.collected,
+            s.consolidated,
+            s.moved,
+            s.forgotten,
+        ]
+    };
+    let mut all = Reached::nothing();
+    for kind in Kind::ALL {
+        for seed in 0..10 {
+            all.add(&reached("lstree-256-u64", &options, counts, kind, seed));
+        }
+    }
+    let Reached {
+        counts,
+        reopened,
+        scanned,
+    } = all;
+    println!("{counts:?}, {reopened} openings, {scanned} leaves scanned");
+    let names = [
+        "delta",
+        "rewriting",
+        "split",
+        "unlinking",
+        "collection",
+        "consolidation",
+        "moving",
+        "forgetting",
+    ];
+    for (name, n) in names.iter().zip(counts) {
+        assert!(n >= 20, "{name}: {n}");
+    }
+    assert!(reopened >= 5 && scanned >= 90 * 2, "{reopened}, {scanned}");
 }

@@ -1,0 +1,484 @@
+//! Garbage collection: the first segment of a log is emptied and becomes free.
+//!
+//! Of its records those that the mapping table leads to are live. A live record's whole chain is consolidated
+//! into a new base at the end of a log (the paper's way, which also makes chains short), or the record alone is moved.
+//! Then one NAW makes the log begin with the next segment.
+//!
+//! # Room
+//! In a pool that is full, a chain is consolidated only when it is its base's turn, and where the new base is not longer
+//! than the old. So nothing is written behind the place that it had in its segment: the rest of the log's last segment
+//! and one more, which the reserve has, are enough, and in return a segment comes back. Longer bases are written on
+//! credit, a segment's worth for a round of all segments: each saves twice as much in the segments that its deltas
+//! are in. So collection never fails for want of room, and goes on as long as there is garbage.
+//!
+//! Insertions and updates are refused when the pool is full and collecting all of it makes no room. Removals
+//! take from the reserve then, and what they leave behind is what the next collection frees.
+
+use super::log::{LOGS, Purpose, RESERVE, SEGMENT_HEADER, Segment};
+use super::record::{Draft, Field, HALF_LINE, Kind, MOST, Record};
+use super::table::{Entry, Place};
+use super::{LsTree, count};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, POff, SpaceError};
+use crossbeam_epoch as epoch;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, TryLockError};
+
+/// Segments that who finds garbage collects at most.
+const STEPS: usize = 2;
+/// A pool is dense if less than one byte in so many is garbage.
+const DENSE: u64 = 8;
+/// Times that all segments are collected to make room, as long as that consolidates more chains.
+const ROUNDS: usize = 3;
+/// Tries to let readers leave; half of them take a millisecond.
+const PATIENCE: u32 = 400;
+
+/// What a consolidated chain may be longer than the chain was, where there is room.
+const SLACK: u64 = 128;
+
+/// How much room who collects has.
+struct Budget {
+    /// The reserve may be used: its user is the only one.
+    reserve: bool,
+    /// There is no other room.
+    tight: bool,
+    /// Bytes by which what is copied may be more than what was there.
+    credit: u64,
+}
+
+/// Bytes that a record may take in a segment, however it has to be aligned.
+fn takes(draft: &Draft) -> u64 {
+    draft.bytes().next_multiple_of(2 * HALF_LINE) + HALF_LINE
+}
+
+/// A live record of the segment, and whose it is.
+struct Live {
+    lnid: u32,
+    record: Record,
+    place: Place,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
+    /// Called by who has changed a leaf and holds no lock.
+    #[inline]
+    pub(super) fn after(&self, look: bool) {
+        if look && self.options.writers_collect {
+            self.collect_garbage(STEPS);
+        }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        let (garbage, live) = self.logs.garbage();
+        // On a simulated medium segments are small and so is this.
+        let least = if self.pm().tiny() {
+            self.shape.segment
+        } else {
+            self.options.garbage_bytes
+        };
+        garbage > least.max(live / 100 * u64::from(self.options.garbage_percent))
+    }
+
+    /// Collects up to `most` segments while there is more garbage than the options let be; how many. For a
+    /// thread of the program's own, if writers are not to do it.
+    pub fn collect_garbage(&self, most: usize) -> usize {
+        let mut collected = 0;
+        while collected < most && !self.read_only && self.is_due() {
+            match self.logs.fullest() {
+                Some(log) if self.collect(log, None) => collected += 1,
+                _ => break,
+            }
+        }
+        collected
+    }
+
+    /// Collects the first segment of a log; false if there is none that is sealed, someone else is at it, or there is
+    /// no room. Who makes room (one at a time) waits for others, uses the reserve, and has some `credit`.
+    fn collect(&self, log: usize, credit: Option<&mut u64>) -> bool {
+        let of = self.logs.log(log);
+        let _collecting = if credit.is_some() {
+            lock(&of.collecting)
+        } else {
+            match of.collecting.try_lock() {
+                Ok(held) => held,
+                Err(TryLockError::Poisoned(held)) => held.into_inner(),
+                Err(TryLockError::WouldBlock) => return false,
+            }
+        };
+        let segment = {
+            let state = lock(&of.state);
+            match state.segments.front() {
+                Some(first) if state.segments.len() > 1 => *first,
+                _ => return false,
+            }
+        };
+        // Records that name a leaf, by leaf.
+        let mut named: HashMap<u32, u64> = HashMap::new();
+        let mut records = Vec::new();
+        self.each_record(&segment, |record| {
+            for lnid in self.leaves_of(&record) {
+                *named.entry(lnid).or_default() += 1;
+            }
+            records.push(record);
+        });
+        let mut budget = Budget {
+            reserve: credit.is_some(),
+            tight: credit.is_some() && !self.logs.fill_spares(RESERVE),
+            credit: credit.as_ref().map_or(0, |credit| **credit),
+        };
+        for record in &records {
+            // What was moved when this fails is there twice, which does no harm.
+            match self.rescue_both(log, record, &mut budget) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(_) => return false,
+            }
+            for lnid in self.leaves_of(record) {
+                let elsewhere = |entry: Entry<'_>| entry.records() > named[&lnid];
+                if self
+                    .rescue(log, lnid, record, elsewhere, &mut budget)
+                    .is_err()
+                {
+                    return false;
+                }
+            }
+        }
+        if let Some(credit) = credit {
+            *credit = budget.credit;
+        }
+        // Searches of numbers are not held up by what becomes of the memory (`Pin`).
+        let guard = Self::RECORDS.then(epoch::pin);
+        self.logs.drop_head(log, guard.as_ref(), || {
+            for (lnid, n) in named {
+                self.table.entry(lnid).forget_records(n);
+            }
+        });
+        count(&self.counters.collected);
+        true
+    }
+
+    /// Calls `f` with the records of a sealed segment, or of one that no one appends to meanwhile.
+    pub(super) fn each_record(&self, segment: &Segment, mut f: impl FnMut(Record)) {
+        let reader = self.reader();
+        let salt = self.logs.salt_of(segment.generation);
+        let mut at = SEGMENT_HEADER;
+        while at < segment.used {
+            match reader.record_at(segment.off, at, salt) {
+                Some(record) => {
+                    f(record);
+                    at += record.footprint();
+                }
+                // The second half of a line, where the next record did not fit.
+                None => at += HALF_LINE,
+            }
+        }
+    }
+
+    /// The leaves that a record names.
+    pub(super) fn leaves_of(&self, record: &Record) -> impl Iterator<Item = u32> + use<K, V, M> {
+        let right = self.reader().right_leaf(record);
+        std::iter::once(record.lnid).chain(right)
+    }
+
+    /// Where there is little room and both leaves of a split still need it: one record of both again, consolidated if
+    /// that is not longer or there is credit. (Two bases are longer.) False if that is not the case.
+    fn rescue_both(
+        &self,
+        log: usize,
+        record: &Record,
+        budget: &mut Budget,
+    ) -> Result<bool, SpaceError> {
+        let right = self.reader().right_leaf(record).filter(|_| budget.tight);
+        let Some(right) = right else { return Ok(false) };
+        let left = record.lnid;
+        self.pm().interleave();
+        let locked = self.locks.lock_two(left, right);
+        let entries = [left, right].map(|lnid| (lnid, self.table.entry(lnid)));
+        let places = entries.map(|(_, entry)| entry.place_of(record.off));
+        let [Some(left_place), Some(right_place)] = places else {
+            locked.unlock_unchanged();
+            return Ok(false);
+        };
+        let (pm, inline, reader) = (self.pm(), self.shape.inline, self.reader());
+        let mut contents = [Vec::new(), Vec::new()];
+        for ((lnid, entry), words) in entries.iter().zip(&mut contents) {
+            self.contents(*entry, *lnid, words);
+        }
+        let draft_of = |sequence: u64, contents: &[Vec<(u64, u64)>; 2]| {
+            let (n, m) = (contents[0].len(), contents[1].len());
+            let mut draft = Draft::split(left, sequence, n, right, m);
+            for (key, value) in contents.iter().flatten() {
+                draft.push(pm, &Field::<K>::Word(*key), inline);
+                draft.push(pm, &Field::<V>::Word(*value), inline);
+            }
+            draft
+        };
+        let newest = entries[0].1.sequence().max(entries[1].1.sequence());
+        let mut draft = draft_of(newest + 1, &contents);
+        let chained = entries.iter().any(|(_, entry)| entry.counts().deltas > 0);
+        let consolidated = chained && self.affords(&draft, record, budget);
+        if !consolidated {
+            let [Some(low), Some(high)] = [left, right].map(|lnid| reader.pairs(record, lnid))
+            else {
+                locked.unlock_unchanged();
+                return Ok(false);
+            };
+            let (n, m) = (low.n as usize, high.n as usize);
+            draft = Draft::split(left, record.sequence, n, right, m);
+            draft.push_pairs::<M, K, V>(&reader, record, &low);
+            draft.push_pairs::<M, K, V>(&reader, record, &high);
+        }
+        let written = match self.logs.append(log, &mut draft, Purpose::Collect) {
+            Ok(written) => written,
+            Err(full) => {
+                locked.unlock_unchanged();
+                return Err(full);
+            }
+        };
+        for (((lnid, entry), old), words) in
+            entries.iter().zip([left_place, right_place]).zip(&contents)
+        {
+            if consolidated {
+                let place = Place::new(written.off, written.log, 0);
+                self.install_base(*lnid, *entry, place, words.len());
+                entry.set_sequence(newest + 1);
+            } else {
+                self.no_longer_live(*lnid, old);
+                entry.replace(old, old.moved(written.off, written.log));
+            }
+            entry.add_records(1);
+        }
+        count(if consolidated {
+            &self.counters.consolidated
+        } else {
+            &self.counters.moved
+        });
+        locked.unlock();
+        Ok(true)
+    }
+
+    /// True if a record may be written instead of `record`, where there is little room; takes from the credit.
+    fn affords(&self, draft: &Draft, record: &Record, budget: &mut Budget) -> bool {
+        // Where no record is longer than the one whose turn it is, none comes to lie behind its old place.
+        if draft.bytes() <= record.bytes {
+            return true;
+        }
+        let more = takes(draft).saturating_sub(record.footprint());
+        let fits = draft.bytes() <= MOST.min(self.shape.segment - SEGMENT_HEADER);
+        let affords = fits && more <= budget.credit;
+        if affords {
+            budget.credit -= more;
+        }
+        affords
+    }
+
+    /// Sees to it that a record is needed no more: copies what it says of a leaf to the end of a log, if it is live.
+    fn rescue(
+        &self,
+        log: usize,
+        lnid: u32,
+        record: &Record,
+        elsewhere: impl Fn(Entry<'_>) -> bool,
+        budget: &mut Budget,
+    ) -> Result<(), SpaceError> {
+        self.pm().interleave();
+        let locked = self.locks.lock(lnid);
+        let entry = self.table.entry(lnid);
+        let Some(place) = entry.place_of(record.off) else {
+            locked.unlock_unchanged();
+            return Ok(());
+        };
+        let live = Live {
+            lnid,
+            record: *record,
+            place,
+        };
+        let counts = entry.counts();
+        if counts.live == 0 && !elsewhere(entry) {
+            // Nothing is left that it would have to contradict.
+            self.no_longer_live(lnid, place);
+            entry.set_base(Place::NONE, 0);
+            count(&self.counters.forgotten);
+            return Ok(());
+        }
+        let copy = |budget: &mut Budget| {
+            if counts.deltas > 0 && self.consolidate(log, entry, &live, budget)? {
+                return Ok(());
+            }
+            self.relocate(log, entry, &live, budget.tight)
+        };
+        let result = copy(budget).or_else(|e| {
+            if budget.tight || !budget.reserve {
+                return Err(e);
+            }
+            budget.tight = true;
+            copy(budget)
+        });
+        match result {
+            Ok(()) => drop(locked),
+            Err(_) => locked.unlock_unchanged(),
+        }
+        result
+    }
+
+    /// Where what is copied goes: the reserve is only for the log's own end.
+    fn target(&self, log: usize, lnid: u32, tight: bool) -> (usize, Purpose) {
+        if tight {
+            (log, Purpose::Collect)
+        } else {
+            (self.home(lnid), Purpose::Put)
+        }
+    }
+
+    /// Replaces a chain by one base, where that is to be; false if not.
+    fn consolidate(
+        &self,
+        log: usize,
+        entry: Entry<'_>,
+        live: &Live,
+        budget: &mut Budget,
+    ) -> Result<bool, SpaceError> {
+        let (pm, inline, reader, lnid) = (self.pm(), self.shape.inline, self.reader(), live.lnid);
+        // With little room only when it is the base's turn; see `affords`.
+        if budget.tight && live.place != entry.base() {
+            return Ok(false);
+        }
+        let mut words = Vec::with_capacity(self.shape.entries);
+        self.contents(entry, lnid, &mut words);
+        let mut draft = Draft::base(lnid, entry.sequence() + 1, words.len());
+        for (key, value) in &words {
+            draft.push(pm, &Field::<K>::Word(*key), inline);
+            draft.push(pm, &Field::<V>::Word(*value), inline);
+        }
+        let records = entry
+            .places()
+            .filter_map(|place| reader.record(place.off()));
+        let chain: u64 = records.map(|record| record.footprint()).sum();
+        let worth = if budget.tight {
+            self.affords(&draft, &live.record, budget)
+        } else {
+            takes(&draft) <= chain + SLACK
+        };
+        if !worth {
+            return Ok(false);
+        }
+        let (to, purpose) = self.target(log, lnid, budget.tight);
+        let written = self.logs.append(to, &mut draft, purpose)?;
+        let place = Place::new(written.off, written.log, 0);
+        self.install_base(lnid, entry, place, words.len());
+        entry.add_records(1);
+        count(&self.counters.consolidated);
+        Ok(true)
+    }
+
+    /// Copies what a record says of a leaf, with its sequence number.
+    fn relocate(
+        &self,
+        log: usize,
+        entry: Entry<'_>,
+        live: &Live,
+        tight: bool,
+    ) -> Result<(), SpaceError> {
+        let reader = self.reader();
+        let Live {
+            lnid,
+            record,
+            place,
+        } = live;
+        let Some(pairs) = reader.pairs(record, *lnid) else {
+            return Ok(());
+        };
+        let mut draft = match record.kind {
+            Kind::Put => Draft::put(*lnid, record.sequence),
+            Kind::Remove => Draft::remove(*lnid, record.sequence),
+            Kind::Base | Kind::Split => Draft::base(*lnid, record.sequence, pairs.n as usize),
+        };
+        draft.push_pairs::<M, K, V>(&reader, record, &pairs);
+        let (to, purpose) = self.target(log, *lnid, tight);
+        let written = self.logs.append(to, &mut draft, purpose)?;
+        self.no_longer_live(*lnid, *place);
+        entry.replace(*place, place.moved(written.off, written.log));
+        entry.add_records(1);
+        count(&self.counters.moved);
+        Ok(())
+    }
+
+    /// Makes room in a full pool for who appends for `purpose`, holding no lock; false if there is none to be made.
+    pub(super) fn make_room(&self, purpose: Purpose) -> bool {
+        let mut hopeless = lock(&self.hopeless);
+        if self.logs.has_room(purpose) {
+            return true;
+        }
+        // ORDERING: Relaxed; an estimate.
+        let appended = || self.logs.appended.load(Ordering::Relaxed);
+        // All is copied for what little is garbage: not for each insertion that is refused.
+        let (garbage, live) = self.logs.garbage();
+        let dense = garbage < live / DENSE;
+        if purpose == Purpose::Put
+            && dense
+            && hopeless.is_some_and(|then| appended() - then < live / DENSE)
+        {
+            return false;
+        }
+        self.reclaim();
+        for _ in 0..ROUNDS {
+            let mut credit = self.shape.segment;
+            for log in 0..LOGS {
+                // ORDERING: Relaxed; an estimate.
+                let segments = self.logs.log(log).sealed.load(Ordering::Relaxed);
+                for _ in 0..segments {
+                    if self.logs.has_room(purpose) {
+                        *hopeless = dense.then(appended);
+                        return true;
+                    }
+                    if !self.collect(log, Some(&mut credit)) {
+                        break;
+                    }
+                    self.reclaim();
+                }
+            }
+            if credit == self.shape.segment {
+                break;
+            }
+        }
+        let made = self.logs.has_room(purpose);
+        *hopeless = Some(appended());
+        made
+    }
+
+    /// Frees what spares there are besides the reserve.
+    pub(super) fn free_extra_spares(&self) {
+        let extra = {
+            let mut spares = lock(&self.logs.spares);
+            let keep = spares.len().min(RESERVE);
+            spares.split_off(keep)
+        };
+        for off in extra {
+            self.heap.free(POff::new(off));
+        }
+        self.heap.trim();
+    }
+
+    /// Sees that what was retired so far is free, if readers leave soon.
+    fn reclaim(&self) {
+        if !Self::RECORDS {
+            return;
+        }
+        let freed = Arc::new(AtomicBool::new(false));
+        let mark = Arc::clone(&freed);
+        // ORDERING (both): Relaxed; a hint.
+        epoch::pin().defer(move || mark.store(true, Ordering::Relaxed));
+        for turn in 0..PATIENCE {
+            epoch::pin().flush();
+            if freed.load(Ordering::Relaxed) {
+                return;
+            }
+            if turn < PATIENCE / 2 || self.pm().tiny() {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+}

@@ -1,0 +1,600 @@
+//! The logs: queues of segments in the pool. Records are appended to the last segment; the first is collected.
+//!
+//! ```text
+//! directory | head of log 0, generation of log 0 | head of log 1, generation of log 1 | ...     32 logs
+//! segment   | magic, CRC-32C of generation | generation | link | ...          one line
+//!           | record | record | ...
+//! link      | next segment / 256 (32) | records (16) | bytes used / 32 (16) |    0 in the last segment
+//! ```
+//!
+//! A segment is a block of the root's heap, aligned to its size: 64 KiB, a whole chunk. Collected ones are
+//! free at once, for this log or another: the logs go in circles through the pool, and pools grow.
+//!
+//! # Invariants
+//! 1. The segments of a log are those that the directory's head and the links lead to. All but the last are
+//!    sealed: their link says how many records there are and where they end, so that damage is told from an end.
+//! 2. Generations are unique in a root: log *i* uses those that are *i* modulo 32, ascending, and the directory's
+//!    word is at least as large as any that was used.
+//! 3. All records before the end of a log are durable: appends hold the log's lock until they are. (One that
+//!    is not, behind which another is, could not be told from the end.)
+//! 4. There are [`RESERVE`] spare segments, or the pool is full. Who inserts takes none of them, who removes half;
+//!    the others are for who collects: see `collect`.
+//!
+//! # Crash states
+//! 1. *Append*: a record that is whole, or not there. The next append overwrites it; see `clear_ends`.
+//! 2. *New segment*, before the link is durable: a block that nothing leads to, and a generation that is left out.
+//! 3. *Collected segment*, before the head's NAW: it is there still; what was copied out of it is there twice, with
+//!    equal sequence numbers. After it: a block that nothing leads to.
+
+use super::record::{Draft, HALF_LINE, Reader};
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Heap, Media, POff, SpaceError};
+use crossbeam_epoch::Guard;
+use crossbeam_utils::CachePadded;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Logs that a root has room for.
+pub(super) const LOGS: usize = 32;
+/// Bytes of the directory.
+pub(super) const DIRECTORY: u64 = LOGS as u64 * 16;
+/// Bytes before the first record of a segment.
+pub(super) const SEGMENT_HEADER: u64 = 64;
+/// Segments are at multiples of this, in which links count.
+const UNIT: u64 = 256;
+/// Segments that are kept for when the pool is full.
+pub(super) const RESERVE: usize = 6;
+
+/// Times that garbage is looked for while a segment fills.
+const LOOKS: u64 = 16;
+
+const MAGIC: u64 = u32::from_le_bytes(*b"LSEG") as u64;
+
+/// What a record is appended for, which says how much of the reserve it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Insertion or update.
+    Put,
+    /// Removal: it makes room in the end.
+    Remove,
+    /// Collection: it makes room.
+    Collect,
+    /// Bulk load: nothing leads to the log yet, so that one fence at the end does.
+    Load,
+}
+
+impl Purpose {
+    /// Spare segments that it leaves alone.
+    fn leaves(self) -> usize {
+        match self {
+            Self::Put | Self::Load => RESERVE,
+            Self::Remove => RESERVE / 2,
+            Self::Collect => 0,
+        }
+    }
+}
+
+/// A segment of a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) off: u64,
+    pub(super) generation: u64,
+    /// Where its records end.
+    pub(super) used: u64,
+    pub(super) records: u64,
+}
+
+/// A segment's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) next: u64,
+    pub(super) used: u64,
+    pub(super) records: u64,
+}
+
+impl Link {
+    fn pack(self) -> u64 {
+        (self.next / UNIT) << 32 | self.records << 16 | (self.used / HALF_LINE)
+    }
+
+    /// `None` in the last segment.
+    pub(super) fn unpack(word: u64) -> Option<Self> {
+        (word != 0).then_some(Self {
+            next: (word >> 32) * UNIT,
+            used: (word & 0xFFFF) * HALF_LINE,
+            records: word >> 16 & 0xFFFF,
+        })
+    }
+}
+
+/// What appends change.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) segments: VecDeque<Segment>,
+    /// The generation used last.
+    pub(super) generation: u64,
+    /// Bytes appended since someone looked for garbage.
+    unlooked: u64,
+}
+
+impl State {
+    /// Where a record of `bytes` goes in the last segment.
+    fn place(&self, bytes: u64, segment: u64) -> Option<u64> {
+        let tail = self.segments.back()?;
+        let at = align(tail.used, bytes);
+        (at + bytes <= segment).then_some(at)
+    }
+}
+
+/// The first place from `used` on for a record of `bytes`.
+pub(super) fn align(used: u64, bytes: u64) -> u64 {
+    used.next_multiple_of(if bytes <= HALF_LINE {
+        HALF_LINE
+    } else {
+        2 * HALF_LINE
+    })
+}
+
+/// One log.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    pub(super) state: Mutex<State>,
+    /// Held by who collects.
+    pub(super) collecting: Mutex<()>,
+    /// Segments that are sealed.
+    pub(super) sealed: AtomicU64,
+    /// Bytes of records that the mapping table leads to.
+    pub(super) live: AtomicI64,
+}
+
+/// A record that was appended, and is durable.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    pub(super) off: u64,
+    pub(super) log: usize,
+    /// It is time to look for garbage.
+    pub(super) look: bool,
+}
+
+/// The logs of a tree.
+#[derive(Debug)]
+pub(super) struct Logs<M: Media> {
+    logs: Box<[CachePadded<Log>]>,
+    heap: Heap<M>,
+    /// Offset of the directory.
+    pub(super) directory: u64,
+    /// Bytes of a segment.
+    pub(super) segment: u64,
+    /// What sets this tree's records apart from those that another left in the same memory.
+    pub(super) salt: u64,
+    /// The directory of the logs that these are to replace: it too says which generations are used, since a crash may
+    /// come before they do.
+    elder: Option<u64>,
+    pub(super) spares: Mutex<Vec<u64>>,
+    /// Bytes of records appended since the tree was opened.
+    pub(super) appended: AtomicU64,
+}
+
+/// What a segment's first word is.
+fn magic(generation: u64, salt: u64) -> u64 {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&generation.to_le_bytes());
+    bytes[8..].copy_from_slice(&salt.to_le_bytes());
+    u64::from(crc32c::crc32c(&bytes)) << 32 | MAGIC
+}
+
+impl<M: Media> Logs<M> {
+    /// Logs without segments, whose next generations follow `generations`.
+    pub(super) fn new(
+        heap: &Heap<M>,
+        directory: u64,
+        (segment, salt): (u64, u64),
+        generations: [u64; LOGS],
+    ) -> Self {
+        let logs = generations.map(|generation| {
+            let state = State {
+                generation,
+                ..State::default()
+            };
+            CachePadded::new(Log {
+                state: Mutex::new(state),
+                ..Log::default()
+            })
+        });
+        Self {
+            logs: Box::new(logs),
+            heap: heap.clone(),
+            directory,
+            segment,
+            salt,
+            elder: None,
+            spares: Mutex::default(),
+            appended: AtomicU64::new(0),
+        }
+    }
+
+    /// Logs that are to replace these.
+    pub(super) fn replacement(&self, directory: u64) -> Self {
+        let generations = std::array::from_fn(|log| lock(&self.log(log).state).generation);
+        Self {
+            elder: Some(self.directory),
+            ..Self::new(
+                &self.heap,
+                directory,
+                (self.segment, self.salt),
+                generations,
+            )
+        }
+    }
+
+    /// Takes note of the generations that `other`, which is discarded, has used.
+    pub(super) fn skip_generations_of(&self, other: &Self) {
+        for log in 0..LOGS {
+            lock(&self.log(log).state).generation = lock(&other.log(log).state).generation;
+        }
+    }
+
+    /// The salt of a segment's records.
+    pub(super) fn salt_of(&self, generation: u64) -> u32 {
+        generation as u32 ^ self.salt as u32
+    }
+
+    /// The generations before the first of each log.
+    pub(super) fn no_generations() -> [u64; LOGS] {
+        std::array::from_fn(|log| log as u64)
+    }
+
+    pub(super) fn log(&self, log: usize) -> &Log {
+        &self.logs[log]
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Log> {
+        self.logs.iter().map(|log| &**log)
+    }
+
+    fn pm(&self) -> &M {
+        self.heap.pool().pm()
+    }
+
+    pub(super) fn reader(&self) -> Reader<'_, M> {
+        Reader::new(self.pm(), self.segment)
+    }
+
+    /// Where the directory has the head of a log.
+    fn head_at(&self, log: usize) -> u64 {
+        self.directory + log as u64 * 16
+    }
+
+    /// Says that a log has used a generation; flushed.
+    fn use_up(&self, directory: u64, log: usize, generation: u64) {
+        let word = self.reader().cell(directory + log as u64 * 16 + 8);
+        // ORDERING: Relaxed; read by recovery only.
+        word.store(self.pm(), generation, Ordering::Relaxed);
+        // PERSIST: the generation is used, before a record has its salt: fenced by the caller.
+        self.pm().flush_of(word);
+    }
+
+    /// Writes a directory of logs without segments; flushed.
+    pub(super) fn write_directory(&self) {
+        let (pm, reader) = (self.pm(), self.reader());
+        for log in 0..LOGS {
+            let at = self.head_at(log);
+            // ORDERING (both): Relaxed; nothing leads there yet.
+            reader.cell(at).store(pm, 0, Ordering::Relaxed);
+            let generation = lock(&self.log(log).state).generation;
+            reader.cell(at + 8).store(pm, generation, Ordering::Relaxed);
+        }
+        // PERSIST: the directory, fenced before the root's word that leads to it counts.
+        pm.flush(
+            pm.base().wrapping_add(self.directory as usize),
+            DIRECTORY as usize,
+        );
+    }
+
+    /// Head and generation of a log as the directory has them.
+    pub(super) fn read_directory(&self, log: usize) -> (u64, u64) {
+        let (pm, reader, at) = (self.pm(), self.reader(), self.head_at(log));
+        // ORDERING (both): Relaxed; the tree is being opened or verified.
+        (
+            reader.cell(at).load(pm, Ordering::Relaxed),
+            reader.cell(at + 8).load(pm, Ordering::Relaxed),
+        )
+    }
+
+    /// Generation and link of the segment at `off`; `None` if it is none.
+    pub(super) fn read_segment(&self, off: u64) -> Option<(u64, Option<Link>)> {
+        let (pm, reader) = (self.pm(), self.reader());
+        // ORDERING (all): Relaxed; the tree is being opened or verified.
+        let word = |i: u64| reader.cell(off + i * 8).load(pm, Ordering::Relaxed);
+        let generation = word(1);
+        (word(0) == magic(generation, self.salt)).then(|| (generation, Link::unpack(word(2))))
+    }
+
+    /// Appends a record to log `log`, or to another one if that takes a new segment and there is none. It is durable
+    /// when this returns (but for [`Purpose::Load`]).
+    ///
+    /// # Errors
+    /// [`SpaceError`] when there is no room; nothing has changed then.
+    #[inline]
+    pub(super) fn append(
+        &self,
+        log: usize,
+        draft: &mut Draft,
+        purpose: Purpose,
+    ) -> Result<Written, SpaceError> {
+        let full = match self.append_to(log, draft, purpose) {
+            Ok(written) => return Ok(written),
+            Err(full) => full,
+        };
+        // The others' last segments have room, perhaps.
+        for other in (0..LOGS).filter(|other| *other != log) {
+            let state = lock(&self.log(other).state);
+            if state.place(draft.bytes(), self.segment).is_some() {
+                drop(state);
+                if let Ok(written) = self.append_to(other, draft, purpose) {
+                    return Ok(written);
+                }
+            }
+        }
+        Err(full)
+    }
+
+    fn append_to(
+        &self,
+        log: usize,
+        draft: &mut Draft,
+        purpose: Purpose,
+    ) -> Result<Written, SpaceError> {
+        let pm = self.pm();
+        let of = self.log(log);
+        let mut state = lock(&of.state);
+        let bytes = draft.bytes();
+        if state.place(bytes, self.segment).is_none() {
+            self.roll(log, &mut state, purpose)?;
+        }
+        let at = state.place(bytes, self.segment);
+        let (Some(at), Some(tail)) = (at, state.segments.back_mut()) else {
+            return Err(SpaceError::TooLarge {
+                wanted: bytes,
+                most: self.segment - SEGMENT_HEADER,
+            });
+        };
+        let off = tail.off + at;
+        let to = pm.base().wrapping_add(off as usize);
+        let record = draft.seal(self.salt_of(tail.generation));
+        // SAFETY: 1. the segment is a block of the pool and the record fits into it, at a multiple of 32; 2. the
+        // log's lock is held and nothing leads to the record yet.
+        unsafe { bristlecone_pmem::cell::write_bytes(pm, to, record) };
+        // PERSIST: the record: the operation is durable. Before the mapping table leads to it (others must not see
+        // what a crash can undo), and before the log's lock is free (invariant 3).
+        pm.flush(to, bytes as usize);
+        if purpose != Purpose::Load {
+            pm.fence();
+        }
+        tail.used = (at + bytes).next_multiple_of(HALF_LINE);
+        tail.records += 1;
+        let footprint = bytes.next_multiple_of(HALF_LINE);
+        // ORDERING (both): Relaxed; estimates.
+        of.live.fetch_add(footprint as i64, Ordering::Relaxed);
+        self.appended.fetch_add(footprint, Ordering::Relaxed);
+        state.unlooked += footprint;
+        let look = purpose != Purpose::Collect && state.unlooked >= self.segment / LOOKS;
+        if look {
+            state.unlooked = 0;
+        }
+        Ok(Written { off, log, look })
+    }
+
+    /// Gives the first logs their first segments; flushed, and fenced by who publishes the directory.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; some have one then.
+    pub(super) fn begin(&self, logs: usize) -> Result<(), SpaceError> {
+        (0..logs).try_for_each(|log| {
+            let mut state = lock(&self.log(log).state);
+            if state.segments.is_empty() {
+                self.roll(log, &mut state, Purpose::Load)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Gives a log another segment.
+    fn roll(&self, log: usize, state: &mut State, purpose: Purpose) -> Result<(), SpaceError> {
+        let (pm, reader) = (self.pm(), self.reader());
+        let off = self.take_segment(purpose)?;
+        let generation = state.generation + LOGS as u64;
+        let cell = |i: u64| reader.cell(off + i * 8);
+        // ORDERING (all): Relaxed; nothing leads there yet.
+        cell(0).store(pm, magic(generation, self.salt), Ordering::Relaxed);
+        cell(1).store(pm, generation, Ordering::Relaxed);
+        cell(2).store(pm, 0, Ordering::Relaxed);
+        self.use_up(self.directory, log, generation);
+        if let Some(elder) = self.elder {
+            self.use_up(elder, log, generation);
+        }
+        // PERSIST: the segment's header, and that its generation is used, before anything leads to it.
+        pm.flush(cell(0).addr(), SEGMENT_HEADER as usize);
+        pm.fence();
+        let (leads, word) = match state.segments.back() {
+            None => (reader.cell(self.head_at(log)), off),
+            Some(tail) => {
+                let link = Link {
+                    next: off,
+                    used: tail.used,
+                    records: tail.records,
+                };
+                (reader.cell(tail.off + 16), link.pack())
+            }
+        };
+        // ORDERING: Relaxed; read by recovery only.
+        leads.store(pm, word, Ordering::Relaxed);
+        // PERSIST: the segment is the log's; fenced with the record that it is for, or by who loads.
+        pm.flush_of(leads);
+        if !state.segments.is_empty() {
+            // ORDERING: Relaxed; an estimate.
+            self.log(log).sealed.fetch_add(1, Ordering::Relaxed);
+        }
+        state.generation = generation;
+        state.segments.push_back(Segment {
+            off,
+            generation,
+            used: SEGMENT_HEADER,
+            records: 0,
+        });
+        Ok(())
+    }
+
+    fn new_segment(&self) -> Result<u64, SpaceError> {
+        let off = self.heap.alloc(self.segment)?;
+        if u32::try_from(off.get() / UNIT).is_err() {
+            self.heap.free(off);
+            return Err(SpaceError::Capacity {
+                wanted: off.get() + self.segment,
+                capacity: (1 << 32) * UNIT,
+            });
+        }
+        Ok(off.get())
+    }
+
+    fn take_segment(&self, purpose: Purpose) -> Result<u64, SpaceError> {
+        let mut spares = lock(&self.spares);
+        if spares.len() > RESERVE
+            && let Some(off) = spares.pop()
+        {
+            return Ok(off);
+        }
+        self.new_segment().or_else(|full| {
+            if spares.len() > purpose.leaves() {
+                spares.pop().ok_or(full)
+            } else {
+                Err(full)
+            }
+        })
+    }
+
+    /// Fills the spares up to `most`; false if the pool is full.
+    pub(super) fn fill_spares(&self, most: usize) -> bool {
+        let mut spares = lock(&self.spares);
+        while spares.len() < most {
+            match self.new_segment() {
+                Ok(off) => spares.push(off),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// True if who appends for `purpose` will find a segment.
+    pub(super) fn has_room(&self, purpose: Purpose) -> bool {
+        let most = purpose.leaves() + 1;
+        self.fill_spares(most) || lock(&self.spares).len() >= most
+    }
+
+    /// Takes the collected first segment out of a log and frees it, with a guard when readers have left. `left` is
+    /// called once that is durable. The caller holds `collecting`.
+    pub(super) fn drop_head(&self, log: usize, guard: Option<&Guard>, left: impl FnOnce()) {
+        let (pm, reader) = (self.pm(), self.reader());
+        let dropped = {
+            let mut state = lock(&self.log(log).state);
+            let (Some(head), Some(next)) = (state.segments.front(), state.segments.get(1)) else {
+                return;
+            };
+            let (head, next) = (head.off, next.off);
+            // PERSIST: (in `publish`) the log begins with the next segment, before this one's memory is used again.
+            // What was copied out of it is durable (`append`).
+            reader.cell(self.head_at(log)).publish(pm, next);
+            state.segments.pop_front();
+            head
+        };
+        // ORDERING: Relaxed; an estimate.
+        self.log(log).sealed.fetch_sub(1, Ordering::Relaxed);
+        left();
+        match guard {
+            Some(guard) => self.heap.retire(POff::new(dropped), guard),
+            None => self.heap.free(POff::new(dropped)),
+        }
+    }
+
+    /// Makes sure that what a crash left in part behind the ends of the logs stays in part: a record that is written over
+    /// it may have words in common with it, and in a second crash complete it. Its checksum is what it cannot do
+    /// without, and what no other record gives it.
+    pub(super) fn clear_ends(&self) {
+        let (pm, reader) = (self.pm(), self.reader());
+        let mut cleared = false;
+        for log in self.all() {
+            let state = lock(&log.state);
+            let Some(tail) = state.segments.back() else {
+                continue;
+            };
+            // Where the next record begins, if it is a short one, and if it is not.
+            for bytes in [HALF_LINE, 2 * HALF_LINE] {
+                let at = align(tail.used, bytes);
+                if at + HALF_LINE > self.segment {
+                    continue;
+                }
+                let word = reader.cell(tail.off + at);
+                // ORDERING (both): Relaxed; the tree is being opened.
+                if word.load(pm, Ordering::Relaxed) != 0 {
+                    word.store(pm, 0, Ordering::Relaxed);
+                    // PERSIST: what is there is no record, before another is written over it.
+                    pm.flush_of(word);
+                    cleared = true;
+                }
+            }
+        }
+        if cleared {
+            pm.fence();
+        }
+    }
+
+    /// Takes over segments that recovery found.
+    pub(super) fn adopt(&mut self, log: usize, generation: u64, segments: VecDeque<Segment>) {
+        let of = &mut self.logs[log];
+        of.sealed = AtomicU64::new(segments.len().saturating_sub(1) as u64);
+        of.state = Mutex::new(State {
+            segments,
+            generation,
+            unlooked: 0,
+        });
+    }
+
+    /// Frees all segments, spares and the directory, which nothing leads to; with a guard, once readers have left.
+    pub(super) fn discard(&self, guard: Option<&Guard>) {
+        let mut blocks = std::mem::take(&mut *lock(&self.spares));
+        for log in self.all() {
+            blocks.extend(lock(&log.state).segments.drain(..).map(|s| s.off));
+        }
+        blocks.push(self.directory);
+        for block in blocks {
+            match guard {
+                Some(guard) => self.heap.retire(POff::new(block), guard),
+                None => self.heap.free(POff::new(block)),
+            }
+        }
+    }
+
+    /// Sealed bytes less what is live, and the live bytes.
+    pub(super) fn garbage(&self) -> (u64, u64) {
+        let (mut sealed, mut live) = (0, 0);
+        for log in self.all() {
+            // ORDERING (both): Relaxed; estimates.
+            sealed += log.sealed.load(Ordering::Relaxed) * self.segment;
+            live += log.live.load(Ordering::Relaxed).max(0) as u64;
+        }
+        (sealed.saturating_sub(live), live)
+    }
+
+    /// The log with the most garbage that has a sealed segment.
+    pub(super) fn fullest(&self) -> Option<usize> {
+        (0..LOGS)
+            .filter(|log| self.log(*log).sealed.load(Ordering::Relaxed) > 0)
+            .max_by_key(|log| {
+                let log = self.log(*log);
+                // ORDERING (both): Relaxed; estimates.
+                (log.sealed.load(Ordering::Relaxed) * self.segment) as i64
+                    - log.live.load(Ordering::Relaxed)
+            })
+    }
+}

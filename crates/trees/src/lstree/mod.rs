@@ -1,0 +1,614 @@
+//! The log-structured B+-tree, btree-LS (Ni, Chen, Lu, Litz, Pang, Miller, Wu, UCSC-CRSS-20-01, section 6.3):
+//! random writes become sequential ones.
+//!
+//! ```text
+//! DRAM | inner nodes (`crate::inner`) --LNID--> mapping table --places--+
+//! pool |                                                                v
+//!      | log 0:  | segment |-->| segment |-->| segment: base(7) put(3) remove(7) split(3, 9) put(9) ...
+//!      | log 1:  | segment |-->| segment: ...
+//! ```
+//!
+//! A leaf is a number (LNID) and a chain of records in the logs: a base, which holds all of the leaf, and the
+//! deltas after it. Every operation appends one record with one flush and one fence, and nothing else is
+//! persisted by it: a full chain is replaced by a new base, or by one record with the bases of two leaves.
+//!
+//! | file | holds | paper |
+//! | --- | --- | --- |
+//! | `record` | records | 6.3.1 |
+//! | `log` | segments, appending | multiple logs |
+//! | `table` | the mapping table | indirection for leaves only, prefetching |
+//! | `read`, `scan` | searching a chain; scans | |
+//! | `write` | insertion, update, removal, splits, emptied leaves | |
+//! | `collect` | garbage collection, room in a full pool | GC tasks |
+//! | `recovery`, `verify` | replay of the logs, and holding it against the table | replay threads |
+//! | `bulk` | bulk load | |
+//!
+//! # Invariants
+//! 1. A leaf's content is what its record of the highest sequence number that holds the whole leaf says, and the
+//!    deltas with the numbers that follow, without a gap. The mapping table has the places of just these.
+//! 2. Keys of different leaves do not interleave; inner nodes are built from the smallest keys. So no record has
+//!    to say what a leaf's range is, and to take an emptied leaf out persists nothing.
+//! 3. What is gone stays gone: a leaf that has no keys has an empty base, newer than all its other records, for as
+//!    long as one of these is in a log.
+//!
+//! # Concurrency
+//! As in [`crate::leaftree`]: version locks by LNID; readers validate, writers lock, append, change the
+//! mapping table, unlock. Appends are durable before the table leads to them, so that no one acts on what
+//! a crash can undo. Lock order: leaf, log, allocator; who collects holds the log's `collecting` first and one
+//! leaf at a time. Two leaves are locked by who splits only, and it never waits for the second. Segments are freed
+//! through the epoch; trees of numbers read without pinning, as ADR 5 says.
+//!
+//! # Crash states
+//! 1. *Operation*: its record is whole or not there. A split is one record, so both leaves are there or neither.
+//! 2. *Emptied leaf*: its chain ends in an empty base, so that recovery leaves it out.
+//! 3. *Collection*: records that are there twice, with equal numbers; see `log`.
+//! 4. *Long strings*: blocks that no chain's newest content leads to, which recovery frees.
+//! 5. *Bulk load*, before the root's word: a directory and logs that nothing leads to.
+//! 6. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+
+mod bulk;
+mod collect;
+mod log;
+mod read;
+mod record;
+mod recovery;
+mod scan;
+mod table;
+mod verify;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use crate::index::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+use crate::inner::{InnerIndex, NODE_SEPARATORS};
+use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::version_lock::VersionLocks;
+use bristlecone_pmem::pool::{Root, RootKind};
+use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError};
+use log::{DIRECTORY, LOGS, Logs, RESERVE, SEGMENT_HEADER};
+use record::Reader;
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::marker::PhantomData;
+use std::ops::{ControlFlow, RangeBounds};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use table::Table;
+use write::Mode;
+
+/// Root word: offset of the logs' directory.
+const DIRECTORY_WORD: usize = 0;
+/// Root word: bytes of a segment, and of the longest inline string (upper half).
+const SHAPE_WORD: usize = 1;
+/// Root word: a number that no other tree has, which salts checksums.
+const SALT_WORD: usize = 2;
+
+/// Leaf sizes in bytes: 16 make an entry.
+pub const NODE_BYTES: &[u32] = &[256, 512, 1024];
+/// Most entries of a leaf.
+const MOST_ENTRIES: usize = 64;
+
+/// Which log a record is appended to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogChoice {
+    /// One that the leaf's number decides, as in the paper.
+    #[default]
+    Leaf,
+    /// One of the thread's own (threads share logs only if there are more of them).
+    Thread,
+}
+
+/// How a log-structured B+-tree is run. None of this but `leaf_bytes` is stored in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LsOptions {
+    /// Bytes of a leaf, one of [`NODE_BYTES`]: a chain has an item for each 16 of them.
+    pub leaf_bytes: u32,
+    /// Logs that are appended to, 1 to 32.
+    pub logs: u32,
+    /// Which log a record goes to.
+    pub log_choice: LogChoice,
+    /// Deltas whose places the mapping table has room for; a longer chain is consolidated. 0 is half the leaf's
+    /// entries. More cost memory and make scans slower, and save writes where keys are updated.
+    pub cached_deltas: u32,
+    /// A search looks only at deltas whose cached tag is that of its key. Without, at all of them, from the newest
+    /// on, as in the paper.
+    pub tags: bool,
+    /// Garbage that is let be, in percent of what is live.
+    pub garbage_percent: u32,
+    /// Garbage that is let be in any case, in bytes.
+    pub garbage_bytes: u64,
+    /// Who writes collects garbage when there is more than that. Without, a thread of the program's has to call
+    /// [`LsTree::collect_garbage`] now and then; only in a full pool who writes collects all the same.
+    pub writers_collect: bool,
+    /// Threads that replay the logs.
+    pub recovery_threads: usize,
+}
+
+impl Default for LsOptions {
+    fn default() -> Self {
+        Self {
+            leaf_bytes: 512,
+            logs: 4,
+            log_choice: LogChoice::Leaf,
+            cached_deltas: 0,
+            tags: true,
+            garbage_percent: 50,
+            garbage_bytes: 32 << 10,
+            writers_collect: true,
+            recovery_threads: 1,
+        }
+    }
+}
+
+/// What a tree has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LsStats {
+    /// Deltas appended by operations.
+    pub deltas: u64,
+    /// Chains that an operation replaced by one base.
+    pub rewrites: u64,
+    /// Splits.
+    pub splits: u64,
+    /// Emptied leaves that were taken out.
+    pub unlinks: u64,
+    /// Segments that were collected.
+    pub collected: u64,
+    /// Chains that collection replaced by one base.
+    pub consolidated: u64,
+    /// Records that collection moved as they were.
+    pub moved: u64,
+    /// Empty bases that were dropped with the last record of their leaf.
+    pub forgotten: u64,
+    /// Bytes of records, by whomever they were appended.
+    pub appended_bytes: u64,
+    /// Sealed bytes that are not live, now (an estimate).
+    pub garbage_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    deltas: AtomicU64,
+    rewrites: AtomicU64,
+    splits: AtomicU64,
+    unlinks: AtomicU64,
+    collected: AtomicU64,
+    consolidated: AtomicU64,
+    moved: AtomicU64,
+    forgotten: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    // ORDERING: Relaxed; a statistic.
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What does not change while a tree is open.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Items of a chain: pairs of its base and deltas.
+    entries: usize,
+    /// Deltas of a chain.
+    deltas: usize,
+    /// Bytes of a segment, a power of two.
+    segment: u64,
+    /// Bytes of the longest string that is kept in records.
+    inline: usize,
+    /// Logs appended to.
+    logs: usize,
+}
+
+/// Bytes of a segment, and of the longest inline string, of a new tree.
+///
+/// On a simulated medium so few that some dozen operations fill several segments.
+fn new_shape(tiny: bool) -> (u64, usize) {
+    if tiny { (1024, 32) } else { (64 << 10, 256) }
+}
+
+impl Shape {
+    fn of(options: &LsOptions, tiny: bool, segment: u64, inline: usize) -> Self {
+        let entries = options.leaf_bytes as usize / if tiny { 32 } else { 16 };
+        let deltas = match options.cached_deltas as usize {
+            0 => entries / 2,
+            asked => asked.clamp(1, MOST_ENTRIES),
+        };
+        let logs = options.logs.clamp(1, LOGS as u32) as usize;
+        Self {
+            entries,
+            deltas,
+            segment,
+            inline,
+            logs: if tiny { logs.min(2) } else { logs },
+        }
+    }
+
+    /// Whether a leaf and a pair more fit into a segment, in one record.
+    fn fits(&self) -> bool {
+        let pair = 16 + 2 * (8 + self.inline as u64).next_multiple_of(8);
+        let most = record::HEADER + 8 + (self.entries as u64 + 1) * pair;
+        most <= record::MOST && most <= self.segment - SEGMENT_HEADER
+    }
+
+    fn word(&self) -> u64 {
+        self.segment | (self.inline as u64) << 32
+    }
+}
+
+/// The inner index of a tree on medium `M`.
+type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as Media>::Dram>;
+
+/// A durable ordered index. See the module's head.
+pub struct LsTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
+    // The inner index first: it is dropped before the pool can be.
+    inner: Inner<K, M>,
+    locks: VersionLocks,
+    table: Table,
+    logs: Logs<M>,
+    options: LsOptions,
+    shape: Shape,
+    counters: Counters,
+    /// Bytes that had been appended when collecting everything did not make room.
+    hopeless: Mutex<Option<u64>>,
+    read_only: bool,
+    report: RecoveryReport,
+    heap: Heap<M>,
+    /// `None` once closed.
+    root: Option<Root<M>>,
+    pool: Arc<Pool<M>>,
+    kinds: PhantomData<fn(&K, &V)>,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for LsTree<K, V, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LsTree")
+            .field("pool", &self.pool)
+            .field("shape", &self.shape)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the root table says of a tree of these types.
+fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(
+    options: &LsOptions,
+) -> Result<RootKind, TreeError> {
+    let bytes = options.leaf_bytes;
+    if !NODE_BYTES.contains(&bytes) {
+        return Err(TreeError::NodeBytes {
+            asked: bytes,
+            there: NODE_BYTES,
+        });
+    }
+    Ok(RootKind {
+        design: "lstree".into(),
+        keys: K::KIND,
+        values: V::KIND,
+        node_bytes: bytes,
+    })
+}
+
+/// This thread's number.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        // ORDERING: Relaxed; any distribution of numbers will do.
+        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    MINE.with(|mine| *mine)
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
+    /// True if readers follow words into logs or blocks.
+    const RECORDS: bool = K::RECORDS || V::RECORDS;
+
+    #[inline(always)]
+    fn pm(&self) -> &M {
+        self.pool.pm()
+    }
+
+    #[inline(always)]
+    fn reader(&self) -> Reader<'_, M> {
+        Reader::new(self.pool.pm(), self.shape.segment)
+    }
+
+    fn root(&self) -> &Root<M> {
+        // `root` is taken by `close_now` only, after which the tree is gone.
+        self.root
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("the tree is open"))
+    }
+
+    /// The log that a leaf's records go to.
+    #[inline]
+    fn home(&self, lnid: u32) -> usize {
+        match self.options.log_choice {
+            // The high bits of a product with 2^32 divided by the golden ratio.
+            LogChoice::Leaf => {
+                let hash = u64::from(lnid.wrapping_mul(0x9E37_79B9));
+                ((hash * self.shape.logs as u64) >> 32) as usize
+            }
+            LogChoice::Thread => thread_number() % self.shape.logs,
+        }
+    }
+
+    fn close_now(&mut self) -> Result<(), CommitError> {
+        if self.root.take().is_none() || self.pm().read_only() {
+            return Ok(());
+        }
+        self.pm().commit()
+    }
+
+    /// Makes what this thread fenced as durable as the pool's durability level promises.
+    #[inline(always)]
+    fn commit(&self) -> Result<(), CommitError> {
+        self.pm().commit()
+    }
+
+    /// What the tree has done since it was opened.
+    pub fn ls_stats(&self) -> LsStats {
+        // ORDERING: Relaxed; statistics.
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let c = &self.counters;
+        LsStats {
+            deltas: get(&c.deltas),
+            rewrites: get(&c.rewrites),
+            splits: get(&c.splits),
+            unlinks: get(&c.unlinks),
+            collected: get(&c.collected),
+            consolidated: get(&c.consolidated),
+            moved: get(&c.moved),
+            forgotten: get(&c.forgotten),
+            appended_bytes: get(&self.logs.appended),
+            garbage_bytes: self.logs.garbage().0,
+        }
+    }
+
+    fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        if !key.fits() {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        if value.bytes() > MAX_VALUE {
+            return Err(InsertError::ValueTooLong {
+                len: value.bytes(),
+                most: MAX_VALUE,
+            });
+        }
+        Ok(())
+    }
+
+    /// Builds an empty tree in an unpublished root, and publishes it.
+    fn publish_empty(&mut self) -> Result<(), TreeError> {
+        let pm = self.pool.pm();
+        if !self.logs.fill_spares(RESERVE) {
+            return Err(TreeError::Space(SpaceError::Capacity {
+                wanted: RESERVE as u64 * self.shape.segment,
+                capacity: pm.capacity(),
+            }));
+        }
+        self.logs.write_directory();
+        self.logs.begin(self.shape.logs)?;
+        for (word, value) in [
+            (DIRECTORY_WORD, self.logs.directory),
+            (SHAPE_WORD, self.shape.word()),
+            (SALT_WORD, self.logs.salt),
+        ] {
+            let word = self.root().word(word);
+            // ORDERING: Relaxed; the root is not published.
+            word.store(pm, value, Ordering::Relaxed);
+            // PERSIST: as the directory; `publish` fences both.
+            pm.flush_of(word);
+        }
+        self.root().publish();
+        pm.commit().inspect_err(|_| self.root().unpublish())?;
+        Ok(())
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for LsTree<K, V, M> {
+    fn drop(&mut self) {
+        // There is nothing to save; `close` reports a failure.
+        let _ = self.close_now();
+    }
+}
+
+impl<K, V, M> DurableIndex<K, V, M> for LsTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Options = LsOptions;
+
+    /// The logs are read in sequence by whoever opens; what could be saved instead is nearly as long.
+    const SNAPSHOT: bool = false;
+
+    fn create(pool: &Arc<Pool<M>>, name: &str, options: &LsOptions) -> Result<Self, TreeError> {
+        let root = pool.create_root(name, &root_kind::<K, V>(options)?)?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        let tiny = pool.pm().tiny();
+        let (segment, inline) = new_shape(tiny);
+        let shape = Shape::of(options, tiny, segment, inline);
+        debug_assert!(shape.fits(), "{shape:?}");
+        let inner = InnerIndex::new(0, pool.pm().capacity()).map_err(TreeError::Memory)?;
+        let directory = heap.alloc(DIRECTORY)?.get();
+        // Memory may hold what another tree left. (What a simulation does can be repeated.)
+        let salt = if M::TRACED {
+            0x7A3C_59E1_0D62_B4F8
+        } else {
+            RandomState::new().hash_one(pool.uuid().as_bytes())
+        };
+        let generations = Logs::<M>::no_generations();
+        let logs = Logs::new(&heap, directory, (segment, salt), generations);
+        let table = Table::new(shape.deltas);
+        table.set_numbers(1, Vec::new());
+        let mut tree = Self::assemble(inner, table, logs, *options, shape, root, heap);
+        let made = tree.publish_empty();
+        if made.is_err() {
+            tree.logs.discard(None);
+            tree.heap.trim();
+            // There is no such tree.
+            tree.root = None;
+        }
+        made.map(|()| tree)
+    }
+
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &LsOptions) -> Result<Self, TreeError> {
+        let root = pool.open_root(name, Some(&root_kind::<K, V>(options)?))?;
+        recovery::open(root, options)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    fn close(mut self) -> Result<(), CommitError> {
+        self.close_now()
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
+    fn assemble(
+        inner: Inner<K, M>,
+        table: Table,
+        logs: Logs<M>,
+        options: LsOptions,
+        shape: Shape,
+        root: Root<M>,
+        heap: Heap<M>,
+    ) -> Self {
+        let pool = Arc::clone(root.pool());
+        Self {
+            inner,
+            locks: VersionLocks::new(),
+            table,
+            logs,
+            options,
+            shape,
+            counters: Counters::default(),
+            hopeless: Mutex::new(None),
+            read_only: pool.pm().read_only(),
+            report: RecoveryReport::default(),
+            heap,
+            root: Some(root),
+            pool,
+            kinds: PhantomData,
+        }
+    }
+}
+
+impl<K, V, M> OrderedIndex<K, V> for LsTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        if self.write(key, value, Mode::Insert)? {
+            return Err(InsertError::KeyExists);
+        }
+        Ok(self.commit()?)
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        self.check_pair(key, value)?;
+        let there = self.write(key, value, Mode::Upsert)?;
+        self.commit()?;
+        Ok(there)
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        if self.read_only {
+            return Err(UpdateError::ReadOnly);
+        }
+        let (len, most) = (value.bytes(), MAX_VALUE);
+        if len > most {
+            return Err(UpdateError::ValueTooLong { len, most });
+        }
+        if !self.write(key, value, Mode::Update)? {
+            return Err(UpdateError::NotFound);
+        }
+        Ok(self.commit()?)
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        if self.read_only {
+            return Err(RemoveError::ReadOnly);
+        }
+        self.take_out(key)
+    }
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        self.find_value(key, f)
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        self.scan_up(&range, visit);
+    }
+
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        self.get_batch(keys, out);
+    }
+
+    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        self.insert_batch(pairs, out);
+    }
+
+    fn stats(&self) -> IndexStats {
+        self.measure()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.check()
+    }
+}
+
+impl<K, V, M> ReverseScan<K, V> for LsTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_down(&range, visit);
+    }
+}
+
+impl<K, V, M> BulkLoad<K, V> for LsTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.load_sorted(sorted, fill)
+    }
+}

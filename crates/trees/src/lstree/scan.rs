@@ -1,0 +1,189 @@
+//! Scans in both directions, a snapshot of each leaf.
+//!
+//! A scan goes from leaf to leaf through the inner index, by the ends of their ranges, and of each leaf takes only
+//! keys of the range that led there: so keys come in strict order whatever is split or taken out meanwhile.
+
+use super::LsTree;
+use crate::inner::Ranged;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use crossbeam_epoch::{self as epoch, Guard};
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow, RangeBounds};
+
+/// Leaves that a scan visits before it lets memory be reclaimed.
+const LEAVES_PER_PIN: u32 = 64;
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
+    /// The leaf's keys and values; false if it changed, or was not the one to read.
+    fn snapshot(&self, ranged: &Ranged<K>, words: &mut Vec<(u64, u64)>) -> bool {
+        let lnid = ranged.located.leaf;
+        let version = self.locks.read(lnid);
+        if !self.inner.validate(&ranged.located) {
+            return false;
+        }
+        self.contents(self.table.entry(lnid), lnid, words);
+        self.locks.validate(lnid, version)
+    }
+
+    pub(super) fn scan_up(
+        &self,
+        range: &impl RangeBounds<K>,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let start = |guard: &Guard| match range.start_bound() {
+            Bound::Included(key) | Bound::Excluded(key) => self.inner.find_range(key, guard),
+            Bound::Unbounded => self.inner.find_first(guard),
+        };
+        let beyond = |high: &K| match range.end_bound() {
+            Bound::Included(end) => high > end,
+            Bound::Excluded(end) => high >= end,
+            Bound::Unbounded => false,
+        };
+        self.walk(
+            Direction::Up,
+            start,
+            beyond,
+            |key| range.contains(key),
+            visit,
+        );
+    }
+
+    pub(super) fn scan_down(
+        &self,
+        range: &impl RangeBounds<K>,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let start = |guard: &Guard| match range.end_bound() {
+            Bound::Included(end) => self.inner.find_range(end, guard),
+            Bound::Excluded(end) => self.inner.find_below(end, guard),
+            Bound::Unbounded => self.inner.find_last(guard),
+        };
+        let beyond = |low: &K| match range.start_bound() {
+            Bound::Included(start) | Bound::Excluded(start) => low <= start,
+            Bound::Unbounded => false,
+        };
+        self.walk(
+            Direction::Down,
+            start,
+            beyond,
+            |key| range.contains(key),
+            visit,
+        );
+    }
+
+    /// Goes from leaf to leaf, beginning where `start` says, until the end of a leaf's range is `beyond` what is
+    /// wanted.
+    fn walk(
+        &self,
+        direction: Direction,
+        start: impl Fn(&Guard) -> Ranged<K>,
+        beyond: impl Fn(&K) -> bool,
+        wanted: impl Fn(&K) -> bool,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let mut guard = epoch::pin();
+        let mut words = Vec::with_capacity(2 * self.shape.entries);
+        // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
+        let mut done: Option<K::Owned> = None;
+        let mut ranged = start(&guard);
+        let mut leaves = 0;
+        loop {
+            self.pm().interleave();
+            while !self.snapshot(&ranged, &mut words) {
+                ranged = self.resume(direction, done.as_ref(), &start, &guard);
+            }
+            let step = self.visit_leaf(
+                direction,
+                &ranged,
+                done.as_ref(),
+                &words,
+                &wanted,
+                &mut visit,
+            );
+            if step.is_break() {
+                return;
+            }
+            let near = match direction {
+                Direction::Up => self.inner.next_in_node(&ranged, &guard),
+                Direction::Down => self.inner.previous_in_node(&ranged, &guard),
+            };
+            let end = match direction {
+                Direction::Up => ranged.high,
+                Direction::Down => ranged.low,
+            };
+            let Some(end) = end else { return };
+            if beyond(end.borrow()) {
+                return;
+            }
+            done = Some(end);
+            leaves += 1;
+            ranged = if leaves % LEAVES_PER_PIN == 0 {
+                guard.repin();
+                self.resume(direction, done.as_ref(), &start, &guard)
+            } else {
+                near.unwrap_or_else(|| self.resume(direction, done.as_ref(), &start, &guard))
+            };
+        }
+    }
+
+    /// The leaf that a scan goes on with once everything up to `done` has been visited.
+    fn resume(
+        &self,
+        direction: Direction,
+        done: Option<&K::Owned>,
+        start: impl Fn(&Guard) -> Ranged<K>,
+        guard: &Guard,
+    ) -> Ranged<K> {
+        match (direction, done) {
+            (_, None) => start(guard),
+            (Direction::Up, Some(done)) => self.inner.find_range(done.borrow(), guard),
+            (Direction::Down, Some(done)) => self.inner.find_below(done.borrow(), guard),
+        }
+    }
+
+    fn visit_leaf(
+        &self,
+        direction: Direction,
+        ranged: &Ranged<K>,
+        done: Option<&K::Owned>,
+        words: &[(u64, u64)],
+        wanted: impl Fn(&K) -> bool,
+        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        // The leaf may hold more than the range that led to it.
+        let (low, high) = match direction {
+            Direction::Up => (done, ranged.high.as_ref()),
+            Direction::Down => (ranged.low.as_ref(), done),
+        };
+        let taken = |key: &K| {
+            low.is_none_or(|low| key >= low.borrow())
+                && high.is_none_or(|high| key < high.borrow())
+                && wanted(key)
+        };
+        let pm = self.pm();
+        for i in 0..words.len() {
+            let (key, value) = words[match direction {
+                Direction::Up => i,
+                Direction::Down => words.len() - 1 - i,
+            }];
+            let step = K::read(pm, key, |key| {
+                if !taken(key) {
+                    return ControlFlow::Continue(());
+                }
+                V::read(pm, value, |value| visit(key, value)).unwrap_or(ControlFlow::Continue(()))
+            });
+            if let Some(ControlFlow::Break(())) = step {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}

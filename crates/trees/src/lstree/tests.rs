@@ -1,0 +1,248 @@
+//! What is particular to this design; the shared scenarios are in `tests/`.
+
+use super::*;
+use bristlecone_pmem::media::{Counting, Dram};
+use bristlecone_pmem::{MediaOptions, PoolOptions};
+use std::path::Path;
+
+type Medium = Counting<Dram>;
+type Numbers = LsTree<u64, u64, Medium>;
+
+fn options(reserve: u64) -> PoolOptions {
+    PoolOptions {
+        media: MediaOptions {
+            reserve,
+            ..MediaOptions::default()
+        },
+    }
+}
+
+/// A bijection on u64 that looks random.
+fn mix(x: u64) -> u64 {
+    let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
+    let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
+    x ^ x >> 33
+}
+
+fn tree(reserve: u64, ls: LsOptions) -> Numbers {
+    let pool = Pool::create(Path::new("dram"), &options(reserve)).unwrap();
+    LsTree::create(&pool, "t", &ls).unwrap()
+}
+fn filled(options: LsOptions, keys: u64) -> Numbers {
+    let tree = tree(1 << 30, options);
+    for i in 0..keys {
+        tree.insert(&mix(i), &i).unwrap();
+    }
+    tree
+}
+
+#[test]
+fn every_size_grows_and_shrinks() {
+    for (leaf_bytes, cached_deltas) in [(256, 1), (512, 0), (1024, 64)] {
+        let tree = filled(
+            LsOptions {
+                leaf_bytes,
+                cached_deltas,
+                ..LsOptions::default()
+            },
+            10_000,
+        );
+        assert_eq!(tree.verify().unwrap().entries, 10_000);
+        for i in 0..10_000 {
+            assert!(matches!(
+                tree.insert(&mix(i), &0),
+                Err(InsertError::KeyExists)
+            ));
+            assert_eq!(tree.get(&mix(i)), Some(i));
+        }
+        for i in 0..10_000 {
+            assert!(tree.remove(&mix(i)).unwrap());
+            assert!(!tree.remove(&mix(i)).unwrap());
+        }
+        let report = tree.verify().unwrap();
+        assert_eq!((report.entries, report.leaves), (0, 1));
+        let stats = tree.ls_stats();
+        assert!(
+            stats.splits > 100 && stats.unlinks == stats.splits,
+            "{stats:?}"
+        );
+        assert!(
+            stats.collected > 10 && stats.consolidated > 100,
+            "{stats:?}"
+        );
+        assert!(stats.forgotten > 0, "{stats:?}");
+    }
+}
+
+/// What no longer counts is given back, down to a segment or so of each log.
+#[test]
+fn an_emptied_tree_is_small() {
+    let tree = filled(LsOptions::default(), 50_000);
+    for cycle in 0..3 {
+        for i in 0..50_000 {
+            assert!(tree.remove(&mix(i * 7919 % 50_000)).unwrap());
+        }
+        let segments: usize = tree
+            .logs
+            .all()
+            .map(|log| log.state.lock().unwrap().segments.len())
+            .sum();
+        assert!(segments <= 4 + 3, "cycle {cycle}: {segments} segments");
+        for i in 0..50_000 {
+            tree.insert(&mix(i), &cycle).unwrap();
+        }
+        tree.verify().unwrap();
+    }
+}
+
+/// Without writers that collect, garbage stays until someone else does.
+#[test]
+fn garbage_is_collected_by_whom_it_is_left_to() {
+    let options = LsOptions {
+        writers_collect: false,
+        log_choice: LogChoice::Thread,
+        ..LsOptions::default()
+    };
+    let tree = filled(options, 20_000);
+    for round in 0..10 {
+        for i in 0..20_000 {
+            tree.update(&mix(i), &round).unwrap();
+        }
+    }
+    let stats = tree.ls_stats();
+    assert_eq!(stats.collected, 0);
+    assert!(stats.garbage_bytes > 5 << 20, "{stats:?}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| while tree.collect_garbage(16) > 0 {});
+        for i in 0..20_000 {
+            tree.update(&mix(i), &7).unwrap();
+        }
+    });
+    while tree.collect_garbage(16) > 0 {}
+    let stats = tree.ls_stats();
+    assert!(
+        stats.collected > 50 && stats.garbage_bytes < 1 << 20,
+        "{stats:?}"
+    );
+    assert_eq!(tree.verify().unwrap().entries, 20_000);
+    assert!((0..20_000).all(|i| tree.get(&mix(i)) == Some(7)));
+}
+
+/// A log's choice, the number of logs, the length of chains may differ from one opening to the next.
+#[test]
+fn options_may_change() {
+    let pool = Pool::<Medium>::create(Path::new("dram"), &options(1 << 30)).unwrap();
+    let mut ls = LsOptions {
+        logs: 7,
+        cached_deltas: 16,
+        ..LsOptions::default()
+    };
+    drop(Numbers::create(&pool, "t", &ls).unwrap());
+    for (round, (logs, deltas, threads)) in
+        (0..).zip([(7, 16, 1), (1, 2, 3), (32, 31, 2), (3, 1, 8)])
+    {
+        ls.logs = logs;
+        ls.cached_deltas = deltas;
+        ls.recovery_threads = threads;
+        ls.log_choice = [LogChoice::Leaf, LogChoice::Thread][round as usize % 2];
+        let tree = Numbers::open(&pool, "t", &ls).unwrap();
+        assert_eq!(tree.verify().unwrap().entries, round * 5_000);
+        for i in round * 5_000..(round + 1) * 5_000 {
+            tree.insert(&mix(i), &i).unwrap();
+        }
+        for i in 0..round * 5_000 {
+            assert_eq!(tree.get(&mix(i)), Some(i));
+        }
+        tree.verify().unwrap();
+        tree.close().unwrap();
+    }
+    ls.leaf_bytes = 300;
+    let refused = Numbers::open(&pool, "t", &ls).unwrap_err().to_string();
+    assert!(refused.contains("300"), "{refused}");
+}
+
+/// A leaf that was emptied stays so when the record that says so has come to the end of its log, while older ones
+/// of the leaf are in another.
+#[test]
+fn what_is_gone_stays_gone() {
+    let pool = Pool::<Medium>::create(Path::new("dram"), &options(1 << 30)).unwrap();
+    let ls = LsOptions {
+        log_choice: LogChoice::Thread,
+        ..LsOptions::default()
+    };
+    let tree = Numbers::create(&pool, "t", &ls).unwrap();
+    // This thread's log gets the insertions, another's the removals and what collects them.
+    for i in 0..4_000 {
+        tree.insert(&i, &i).unwrap();
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..4_000 {
+                assert!(tree.remove(&i).unwrap());
+            }
+            for round in 0..30_000 {
+                tree.upsert(&(1 << 40), &round).unwrap();
+            }
+        });
+    });
+    let stats = tree.ls_stats();
+    assert!(stats.moved + stats.forgotten > 0, "{stats:?}");
+    tree.verify().unwrap();
+    tree.close().unwrap();
+    let tree = Numbers::open(&pool, "t", &ls).unwrap();
+    assert_eq!(tree.verify().unwrap().entries, 1);
+    assert_eq!(tree.get(&(1 << 40)), Some(29_999));
+}
+
+/// Another tree's records in memory that is used again do not count.
+#[test]
+fn records_of_another_tree_are_no_records() {
+    let pool = Pool::<Medium>::create(Path::new("dram"), &options(64 << 20)).unwrap();
+    for round in 0..4 {
+        let tree = Numbers::create(&pool, "t", &LsOptions::default()).unwrap();
+        for i in 0..5_000 + round {
+            tree.insert(&mix(i), &round).unwrap();
+        }
+        tree.close().unwrap();
+        let tree = Numbers::open(&pool, "t", &LsOptions::default()).unwrap();
+        assert_eq!(tree.verify().unwrap().entries, 5_000 + round);
+        drop(tree);
+        pool.open_root("t", None).unwrap().unpublish();
+    }
+}
+
+/// Long and short strings change into each other, and their blocks go with them.
+#[test]
+fn strings_of_all_lengths() {
+    let pool = Pool::<Medium>::create(Path::new("dram"), &options(1 << 30)).unwrap();
+    type Strings = LsTree<[u8], [u8], Medium>;
+    let tree = Strings::create(&pool, "t", &LsOptions::default()).unwrap();
+    let blocks = tree.heap.live_blocks();
+    let string = |n: u64, len: usize| {
+        mix(n)
+            .to_le_bytes()
+            .into_iter()
+            .cycle()
+            .take(len)
+            .collect::<Vec<u8>>()
+    };
+    let lengths = [8, 255, 256, 257, 300, 5_000];
+    for round in 0..lengths.len() as u64 {
+        for n in 0..600 {
+            let key = string(n, lengths[n as usize % 6]);
+            let value = string(n + round, lengths[(n + round) as usize % 6]);
+            assert_eq!(tree.upsert(&key, &value).unwrap(), round > 0);
+            assert_eq!(tree.get(&key), Some(value));
+        }
+        assert_eq!(tree.verify().unwrap().entries, 600);
+    }
+    for n in 0..600 {
+        assert!(tree.remove(&string(n, lengths[n as usize % 6])).unwrap());
+    }
+    tree.verify().unwrap();
+    assert!(
+        tree.heap.live_blocks() <= blocks + 8,
+        "{}",
+        tree.heap.live_blocks()
+    );
+}
