@@ -1,5 +1,7 @@
 //! Crab-tree: what the explored workloads reach, and that 16 bytes as the failure-atomic unit are an assumption.
 
+#![cfg(feature = "unproven")]
+
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
 use bristlecone_crash::subject::{Fault, Live, Op, Opened, Subject};

@@ -8,12 +8,14 @@
 
 use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
 use crate::cddstree::{CddsOptions, CddsTree};
+#[cfg(feature = "unproven")]
 use crate::crabtree::{self, CrabOptions, CrabTree};
 use crate::fastfair::{self, FastFair, FastFairOptions, FastFairSp};
 use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
+#[cfg(feature = "unproven")]
 use crate::lstree::{self, LsOptions, LsTree};
 use crate::nvta::{NVTA_BYTES, NvtATree};
 use crate::nvtree::{self, NvOptions, NvTree};
@@ -111,6 +113,7 @@ design!(
     FairSp<const B: usize>, LeafOptions, FastFairSp<B>
 );
 
+#[cfg(feature = "unproven")]
 design!(
     /// Crab-tree and Crab_opt, in any leaf size.
     Crab, CrabOptions, CrabTree, failure_unit
@@ -161,6 +164,7 @@ design!(
     Nv, NvOptions, NvTree
 );
 
+#[cfg(feature = "unproven")]
 design!(
     /// The log-structured B+-tree, in any leaf size.
     Ls, LsOptions, LsTree
@@ -212,6 +216,7 @@ pub const DESIGNS: &[DesignInfo] = &[
         usual_bytes: 1024,
         explored_bytes: &[256, 512],
     },
+    #[cfg(feature = "unproven")]
     DesignInfo {
         name: "crabtree",
         summary: "Crab-tree: sorted leaves, changed by shifting in place or by copying",
@@ -219,6 +224,7 @@ pub const DESIGNS: &[DesignInfo] = &[
         usual_bytes: 1024,
         explored_bytes: &[256],
     },
+    #[cfg(feature = "unproven")]
     DesignInfo {
         name: "crabtree-opt",
         summary: "Crab_opt: Crab-tree with self-managed space, approximate probe, 16-byte stores",
@@ -296,6 +302,7 @@ pub const DESIGNS: &[DesignInfo] = &[
         usual_bytes: 1024,
         explored_bytes: &[256],
     },
+    #[cfg(feature = "unproven")]
     DesignInfo {
         name: "lstree",
         summary: "btree-LS: log-structured B+-tree, one sequential write per change",
@@ -473,6 +480,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         group_flush,
         ..volatile
     };
+    #[cfg(feature = "unproven")]
     let ls = LsOptions {
         leaf_bytes: bytes,
         recovery_threads,
@@ -483,6 +491,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         recovery_threads,
         ..NvOptions::default()
     };
+    #[cfg(feature = "unproven")]
     let crab = |options| CrabOptions {
         leaf_bytes: bytes,
         recovery_threads,
@@ -504,7 +513,9 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("fastfair-sp", 256) => task.run(FairSp::<1>(leaf)),
         ("fastfair-sp", 512) => task.run(FairSp::<2>(leaf)),
         ("fastfair-sp", 1024) => task.run(FairSp::<4>(leaf)),
+        #[cfg(feature = "unproven")]
         ("crabtree", _) => task.run(Crab(crab(CrabOptions::PLAIN))),
+        #[cfg(feature = "unproven")]
         ("crabtree-opt", _) => task.run(Crab(crab(CrabOptions::OPTIMIZED))),
         ("skiplist-nvm", 32) => task.run(NvmSkip(SkipOptions::default())),
         ("skiplist-divided", 32) => task.run(DividedSkip(SkipOptions::default())),
@@ -523,6 +534,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("btree-gf-load", _) => task.run(Lcb(grouped(GroupFlush::UNDER_LOAD))),
         ("unsorted-leaf", _) => task.run(Unsorted(volatile)),
         ("nvtree", _) => task.run(Nv(nv)),
+        #[cfg(feature = "unproven")]
         ("lstree", _) => task.run(Ls(ls)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),

@@ -1,5 +1,7 @@
 //! The scenarios, run on the Crab-tree: leaf sizes, strategies, all optimizations, both kinds of keys and values.
 
+#![cfg(feature = "unproven")]
+
 mod common;
 
 use bristlecone_pmem::media::{Journal, Mapped};

@@ -6,9 +6,14 @@ mod common;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_trees::cddstree::CddsOptions;
 use bristlecone_trees::designs::{
-    Cdds, Crab, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Ls, Nv, NvtA, Unsorted, Wal, Wb,
+    Cdds, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
 };
-use bristlecone_trees::{BTreeOptions, CrabOptions, FastFairOptions};
+use bristlecone_trees::{BTreeOptions, FastFairOptions};
+#[cfg(feature = "unproven")]
+use bristlecone_trees::{
+    CrabOptions,
+    designs::{Crab, Ls},
+};
 use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
@@ -75,6 +80,7 @@ impl Chosen for Small<NvtA> {
     }
 }
 
+#[cfg(feature = "unproven")]
 impl Chosen for Small<Crab> {
     type Design = Crab;
 
@@ -93,13 +99,16 @@ scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
+#[cfg(feature = "unproven")]
 scenario_suite!(lstree, Numbers<Ls>: [hostile]);
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
 scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
+#[cfg(feature = "unproven")]
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
+#[cfg(feature = "unproven")]
 scenario_suite!(crabtree_strings, Of<Crab, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);

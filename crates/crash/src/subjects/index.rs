@@ -17,13 +17,16 @@
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
-use bristlecone_trees::crabtree::Strategy;
+#[cfg(feature = "unproven")]
+use bristlecone_trees::crabtree::{CrabOptions, Strategy};
+#[cfg(feature = "unproven")]
+use bristlecone_trees::designs::Crab;
 use bristlecone_trees::designs::{
-    Choice, Crab, DESIGNS, Design, DesignInfo, Fair, Lb, Lcb, Task, Unsorted, Wal, with_design,
+    Choice, DESIGNS, Design, DesignInfo, Fair, Lb, Lcb, Task, Unsorted, Wal, with_design,
 };
 use bristlecone_trees::{
-    BTreeOptions, CrabOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions,
-    Repr, TreeError, UpdateError,
+    BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, TreeError,
+    UpdateError,
 };
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -271,6 +274,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
             });
             both(high, name, "-high")
         }
+        #[cfg(feature = "unproven")]
         "crabtree" => {
             let copying = CrabOptions {
                 leaf_bytes: 256,

@@ -76,12 +76,16 @@ pub const PLANTED: &[Planted] = &[
         "a split, replacement or merge links the new leaves in before they are durable"),
     plant("nvtree-update-twice", 9, "nvtree-256-u64", Kind::Update, &[Torn],
         "an update's two elements are made to count by two stores of the counter"),
+    #[cfg(feature = "unproven")]
     plant("crabtree-link-first", 2, "crabtree-256-u64-copying", Kind::Split, &[Lost, Structure, Recovery],
         "a copied leaf is linked in before it is durable"),
+    #[cfg(feature = "unproven")]
     plant("crabtree-split-first", 2, "crabtree-256-u64", Kind::Split, &[Lost, Structure, Recovery],
         "a split counts its upper half out before the new leaf is durable"),
+    #[cfg(feature = "unproven")]
     plant("crabtree-merge-key-first", 1, "crabtree-256-u64", Kind::Merge, &[Lost, Torn, Structure, Recovery],
         "a merge stores the first pair's key with the other pairs, which makes it an insertion"),
+    #[cfg(feature = "unproven")]
     plant("crabtree-no-store-fence", 13, "crabtree-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
         "shifting does without the store fences that keep the order of the stores to a line").under(Model::ArmV8),
     plant("lbtree-record-line", 3, "lbtree-256-bytes", Kind::Split, &[Structure, Recovery],

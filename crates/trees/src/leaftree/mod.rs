@@ -32,6 +32,7 @@ mod order;
 mod read;
 mod recovery;
 mod remove;
+#[cfg(feature = "unproven")]
 mod replace;
 mod scan;
 mod snapshot;
@@ -43,6 +44,7 @@ pub(crate) use insert::UNLOCK_FIRST;
 pub use insert::{At, Attempt, IfPresent, Pair};
 pub use read::Found;
 pub use remove::Removal;
+#[cfg(feature = "unproven")]
 pub(crate) use replace::Before;
 
 use crate::index::{
