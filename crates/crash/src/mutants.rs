@@ -80,8 +80,7 @@ impl Mutant {
     pub fn is_in(&self, part: &str) -> bool {
         match self {
             Self::Off(site) => site.file.contains(part),
-            Self::EarlyPublish(fence, _) => fence.0.contains(part),
-            Self::Swap(a, b) => a.0.contains(part) || b.0.contains(part),
+            Self::EarlyPublish(a, b) | Self::Swap(a, b) => a.0.contains(part) || b.0.contains(part),
         }
     }
 }

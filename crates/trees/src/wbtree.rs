@@ -292,9 +292,10 @@ where
             leaf.flush(pm, lines);
             pm.fence();
         }
-        // Not flushed: the next recovery rebuilds the array again if the bit is lost, and whatever changes the
-        // leaf publishes this word.
         leaf.store_head(pm, head | VALID);
+        // PERSIST: the header line, fenced before anything is done: the record of a split that follows says that
+        // the array is valid, and so does what a clean close saves.
+        pm.flush_of(leaf.sibling());
         Ok(1)
     }
 

@@ -100,7 +100,7 @@ fn shifts() {
     a_shift_costs_its_lines(&sp());
 }
 
-/// Splits: the used lines of the new node (and of a new root) under one fence, the link, the cut, and the parent's
+/// Splits: the lines of the new node (and of a new root) under one fence, the link, the cut, and the parent's
 /// shift (or the root word).
 #[test]
 fn splits() {
@@ -108,7 +108,7 @@ fn splits() {
     for n in 0..30 {
         tree.insert(&n, &n).expect("a new key");
     }
-    let (new_leaf, new_root, insertion) = (line(15) + 1, line(2) + 1, 1);
+    let (new_leaf, new_root, insertion) = (8, 8, 1);
     let paid = cost(&tree, |tree| tree.insert(&30, &0).expect("a new key"));
     let root = (
         new_leaf + new_root + 1 + 1 + 1 + insertion,
@@ -129,7 +129,7 @@ fn splits() {
     let paid = cost(&tree, |tree| tree.insert(&30, &0).expect("a new key"));
     assert_eq!(
         paid,
-        (line(16) + 1 + 1 + 1, 1 + 1 + 1),
+        (8 + 1 + 1, 1 + 1 + 1),
         "the pair goes with the new leaf"
     );
 }

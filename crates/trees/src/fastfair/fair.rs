@@ -16,7 +16,7 @@
 //! neighbour under the same parent, if both fit into one node. The right one goes, whichever asked: so the first
 //! child of a node stays, and with it the low key of both.
 //!
-//! Persist cost. Split: the used lines of the new node and 1 fence; 1 and 1 for the link; 1 and 1 for the cut; the
+//! Persist cost. Split: the lines of the new node and 1 fence; 1 and 1 for the link; 1 and 1 for the cut; the
 //! insertion into the parent. A root's also the new root's line, and 1 and 1 for the root word. Merge: the removal
 //! from the parent; the lines of what is appended and 1 fence, if there is anything; 1 and 1 for the link.
 
@@ -101,9 +101,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         entries: &[(u64, u64)],
     ) {
         let (pm, node) = (self.pm(), self.node(at));
-        let bytes = node.fill(pm, level, next, low, entries.iter().copied());
-        // PERSIST: the node, which the caller fences before anything leads to it.
-        pm.flush(node.words[0].addr(), bytes);
+        node.fill(pm, level, next, low, entries.iter().copied());
+        node.flush_new(pm);
     }
 
     /// Makes `upper` the right sibling of `node`, which keeps its first `kept` entries.

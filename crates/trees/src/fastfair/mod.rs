@@ -247,7 +247,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     /// The node of a handle that the allocator or `handle` vouched for.
     #[inline(always)]
     fn node(&self, at: u32) -> Node<'_> {
-        debug_assert!(offset(at) + self.node_bytes() <= self.pm().len());
+        // A search may come after the pool was compacted: what was ever mapped can be read.
+        debug_assert!(offset(at) + self.node_bytes() <= self.pm().capacity());
         let start = self.base.wrapping_add(at as usize * UNIT as usize);
         // SAFETY: 1. handles come from the allocator or were checked by `handle`, so a node's words there
         // are inside the mapping; 2. they are 256-aligned; 3. a PWord is valid for any bits; 4. the
@@ -332,9 +333,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     fn make_first_leaf(&mut self) -> Result<(), TreeError> {
         let top = self.new_node()?;
         let (pm, node) = (self.pm(), self.node(top));
-        let bytes = node.fill(pm, 0, 0, 0, std::iter::empty());
-        // PERSIST: the empty leaf; publishing the root fences it.
-        pm.flush(node.words[0].addr(), bytes);
+        node.fill(pm, 0, 0, 0, std::iter::empty());
+        node.flush_new(pm);
         let word = self.root().word(ROOT);
         // ORDERING: Relaxed; the root is not published.
         word.store(pm, offset(top), Ordering::Relaxed);

@@ -360,8 +360,9 @@ impl<'t> Node<'t> {
         self.rank_from(pm, 1, key, !below) - 1
     }
 
-    /// Writes a node that nothing leads to yet, with these entries, in order. Returns the bytes that are to be
-    /// flushed.
+    /// Writes a node that nothing leads to yet, with these entries, in order. All of it is to be flushed: what is
+    /// behind the entries too, since a zero there that only the caches have would not end the node after a
+    /// crash, and [`end_behind`](Self::end_behind) trusts zeros.
     pub fn fill<M: Media>(
         self,
         pm: &M,
@@ -369,7 +370,7 @@ impl<'t> Node<'t> {
         next: u64,
         low: u64,
         entries: impl Iterator<Item = (u64, u64)>,
-    ) -> usize {
+    ) {
         self.store(pm, NEXT, next);
         self.store(pm, LOW, low);
         self.store(pm, LOW + 1, 0);
@@ -385,7 +386,13 @@ impl<'t> Node<'t> {
         if end < self.slots() {
             self.set_key(pm, end, 0);
         }
-        8 * (Self::key_at(end) + 1).min(self.words.len())
+    }
+
+    /// Flushes all of a node that nothing leads to yet.
+    #[track_caller]
+    pub fn flush_new<M: Media>(self, pm: &M) {
+        // PERSIST: the node, which the caller fences before anything leads to it.
+        pm.flush(self.words[0].addr(), self.words.len() * 8);
     }
 
     /// Makes entry `n + 1` end a node of `n` entries, of which entry `n` is about to be stored.

@@ -69,6 +69,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         // The leaf that a link leads to.
         let mut linked: Option<Step> = None;
         let mut leaves = 0u32;
+        // Since the last that had something to show.
+        let mut idle = 0u64;
         loop {
             let by_link = linked.is_some();
             let leaf = match linked.take() {
@@ -117,15 +119,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                 let beyond = |last: &K| done.as_ref().is_none_or(|done| done.borrow() < last);
                 K::read(pm, *last, |last| beyond(last).then(|| last.to_owned())).flatten()
             });
+            idle += 1;
             if further.is_some() {
                 done = further;
+                idle = 0;
             } else if by_link && !entries.is_empty() {
                 return; // a link backwards, in a corrupt pool
             }
-            leaves += 1;
-            if u64::from(leaves) > pm.len() / self.node_bytes() {
+            if idle > pm.len() / self.node_bytes() {
                 return; // more leaves than there can be: a loop of empty ones
             }
+            leaves = leaves.wrapping_add(1);
             if leaves.is_multiple_of(LEAVES_PER_PIN) {
                 // The version says whether the next leaf still is one.
                 guard.repin();

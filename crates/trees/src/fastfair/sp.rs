@@ -159,9 +159,9 @@ where
                 entries.partition_point(|entry| tree.compare_words(entry.0, pair.key).is_lt());
             entries.insert(place, (pair.key, pair.value));
         }
-        let bytes = new_node.fill(pm, 0, node.next(pm), 0, entries.into_iter());
+        new_node.fill(pm, 0, node.next(pm), 0, entries.into_iter());
+        new_node.flush_new(pm);
         // PERSIST: the new leaf, and the pair's records, before the link to it.
-        pm.flush(new_node.words[0].addr(), bytes);
         pm.fence();
         // PERSIST: (in `publish`) the upper half is the sibling's, before it is cut off here.
         node.link().publish(pm, offset(new));

@@ -299,8 +299,8 @@ where
         word.publish(pm, value);
     }
 
-    /// Repairs a leaf after a crash, before anything else reads it; returns the number of repairs. Those that
-    /// must be durable before the leaf changes are flushed, not fenced.
+    /// Repairs a leaf after a crash, before anything else reads it; returns the number of repairs,
+    /// which are flushed, not fenced.
     ///
     /// # Errors
     /// What is wrong with the leaf, in words.
