@@ -167,12 +167,12 @@ fn random_insertions() {
         (lines as f64 / n as f64, fences as f64 / n as f64)
     }
     const GOLDEN: [(u32, f64, f64); 6] = [
-        (256, 2.94, 2.72),
-        (512, 4.14, 3.94),
-        (1024, 6.97, 6.79),
-        (2048, 12.72, 12.55),
-        (4096, 24.49, 24.34),
-        (8192, 48.81, 48.67),
+        (256, 3.05, 2.72),
+        (512, 4.29, 3.94),
+        (1024, 7.13, 6.79),
+        (2048, 12.88, 12.55),
+        (4096, 24.64, 24.34),
+        (8192, 48.94, 48.67),
     ];
     let mut wrong = Vec::new();
     let mut golden = |what: String, found: (f64, f64), expected: (f64, f64)| {
@@ -189,6 +189,6 @@ fn random_insertions() {
         let found = per_insertion(&numbers(bytes));
         golden(format!("{bytes} bytes"), found, (lines, fences));
     }
-    golden("512 bytes, SP".into(), per_insertion(&sp()), (3.88, 3.69));
+    golden("512 bytes, SP".into(), per_insertion(&sp()), (4.02, 3.69));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
