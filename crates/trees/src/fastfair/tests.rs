@@ -215,3 +215,28 @@ fn trees_shrink_from_either_end() {
         assert_eq!((tree.stats().depth, tree.heap.live_blocks()), (1, 1));
     }
 }
+
+/// A scan whose next leaf changed goes down again to the leaf that it was in. It counted that as a further leaf,
+/// and stopped once it had counted more than the pool has room for, though half of them were to come.
+#[test]
+fn scans_go_on_to_the_end_beside_writers() {
+    let mut tree = tree(512, None);
+    let per_leaf = tree.capacity as u64;
+    let keys = 3_000 * per_leaf;
+    tree.bulk_load((0..keys).map(|key| (key, 0)), Fill::FULL)
+        .unwrap();
+    let leaves = tree.stats().leaves;
+    assert!(
+        2 * leaves > tree.pm().len() / 512,
+        "{leaves} leaves, twice each, are more than there is room for"
+    );
+    let mut next = 0;
+    tree.scan(.., |key, _| {
+        assert_eq!(*key, next);
+        next += 1;
+        // In the next leaf, whose version is known already.
+        tree.upsert(&(key + per_leaf).min(keys - 1), &1).unwrap();
+        ControlFlow::Continue(())
+    });
+    assert_eq!(next, keys);
+}
