@@ -183,7 +183,7 @@ fn a_planted_fault_is_found_and_its_token_recovers_that_image() {
 #[test]
 fn a_crash_in_recovery_is_replayed() {
     let b = Bench::new();
-    let planted = "--index reference-blocks:log-cleared-first --nested --workload update --ops 24";
+    let planted = "--index reference-blocks:log-cleared-first --nested --workload update --ops 90";
     let planted: Vec<&str> = planted.split(' ').collect();
     let token = found(&b, &planted, &["operation torn", "again in the recovery"]);
     crash(&b, &["--replay", &token]).ends(1, &["operation torn", "again in the recovery"]);
