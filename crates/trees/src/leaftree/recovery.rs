@@ -343,7 +343,7 @@ where
                 if lanes.is_empty() || failed.load(Ordering::Relaxed) {
                     if done.iter().any(|segment: &Segment<K>| segment.repaired > 0) {
                         // PERSIST: the repairs of this thread (a fence is for the flushes of its own
-                        // thread); each can be made again if it is lost.
+                        // thread), before operations and clean closes that rely on them.
                         self.pm().fence();
                     }
                     return Ok(done);
