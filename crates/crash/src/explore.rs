@@ -14,7 +14,7 @@
 //! shares with the points before it were all visited.
 //!
 //! # Crashes in recovery
-//! The trace of recovery and of an operation after it is explored in the same way, below the image that
+//! The trace of recovery and of the last operation after it is explored in the same way, below the image that
 //! was recovered, once (depth 2), up to some number of images; how many of its points were exhaustive is
 //! counted apart. See `explore/recovery.rs`.
 
@@ -351,6 +351,7 @@ struct Worker<'a> {
 /// The crash that is being tried.
 struct Crash<'a> {
     step: usize,
+    action: Action,
     events: usize,
     completed: bool,
     expected: Expected<'a>,
@@ -368,6 +369,7 @@ impl<'a> Crash<'a> {
     ) -> Self {
         Self {
             step: number,
+            action: step.action,
             events,
             completed,
             expected: Expected {
@@ -693,7 +695,7 @@ impl<'a> Worker<'a> {
         Violation {
             fault,
             step: crash.step,
-            action: self.recording.steps[crash.step].action,
+            action: crash.action,
             point,
             nested,
             last_site,
@@ -736,7 +738,7 @@ impl<'a> Worker<'a> {
                 ));
             }
             if let Some(inner) = nested {
-                let rerun = self.rerun();
+                let rerun = self.rerun(&crash);
                 sim.roll_back(start);
                 sim.impose(&point.decisions);
                 let mut pending = Pending::new(self.options.model, self.subject.unit());

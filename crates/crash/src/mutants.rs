@@ -9,7 +9,8 @@
 //! * *swap*: two neighbouring stores to different lines, kept apart by a fence, change places.
 //!
 //! The last two are made in the trace. A mutant that no oracle notices is a missing oracle or a wasted
-//! instruction. Waste that needs no crash to be seen is counted too: flushes of clean lines, fences with
+//! instruction. What notices one is tried again without it, since an oracle that also fails there says nothing
+//! about the mutant. Waste that needs no crash to be seen is counted too: flushes of clean lines, fences with
 //! nothing to wait for.
 
 mod orderings;
@@ -18,7 +19,7 @@ use crate::concurrent::{self, ConcurrentOptions};
 use crate::explore::{Options, Totals, Violation, explore};
 use crate::over;
 use crate::record::{Mutation, Recording, Step, record};
-use crate::subject::{Fault, Subject};
+use crate::subject::{Fault, FaultKind, Subject};
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, Model, Site, SiteKind};
 use bristlecone_pmem::sync::lock;
@@ -352,6 +353,7 @@ pub fn mutants(
     }
 
     let results = Mutex::new(report);
+    let unsound = Mutex::new(None);
     parallel(&todo, options.workers, |mutant| {
         let fate = try_mutant(&tried, *mutant, options.patience);
         let mut report = lock(&results);
@@ -363,6 +365,7 @@ pub fn mutants(
             }
             Outcome::FailedLive => report.failed_live.push(*mutant),
             Outcome::Undecided => report.undecided.push(*mutant),
+            Outcome::Unsound(fault) => *lock(&unsound) = Some(fault),
             Outcome::Survived => match mutant {
                 Mutant::Off(_) if options.model == Model::Eadr => report.unneeded.push(*mutant),
                 Mutant::Off(_) => report.survivors.push(*mutant),
@@ -377,7 +380,10 @@ pub fn mutants(
             + report.undecided.len();
         seen(done, todo.len());
     });
-    try_elsewhere(&tried, companions, &results);
+    try_elsewhere(&tried, companions, &results, &unsound)?;
+    if let Some(fault) = unsound.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(fault);
+    }
     let mut report = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.killed.sort_by_key(|(mutant, _)| *mutant);
     report.killed_elsewhere.sort();
@@ -392,8 +398,8 @@ pub fn mutants(
 /// Another subject that mutants are tried on.
 struct Companion<'a> {
     subject: &'a dyn Subject,
-    /// Its workloads, recorded when they are first asked for; `None` if they fail.
-    tried: OnceLock<Option<Tried<'a>>>,
+    /// Its workloads, recorded when they are first asked for.
+    tried: OnceLock<Result<Tried<'a>, Fault>>,
 }
 
 impl<'a> Companion<'a> {
@@ -404,10 +410,14 @@ impl<'a> Companion<'a> {
         }
     }
 
-    fn tried(&self, options: &'a MutantOptions) -> Option<&Tried<'a>> {
-        self.tried
-            .get_or_init(|| Tried::new(self.subject, options).ok())
-            .as_ref()
+    fn tried(&self, options: &'a MutantOptions) -> Result<&Tried<'a>, Fault> {
+        let new = || {
+            Tried::new(self.subject, options).map_err(|fault| {
+                let what = format!("{}: {}", self.subject.name(), fault.what);
+                Fault::new(fault.kind, what)
+            })
+        };
+        self.tried.get_or_init(new).as_ref().map_err(Fault::clone)
     }
 }
 
@@ -422,7 +432,8 @@ fn try_elsewhere<'a>(
     tried: &Tried<'a>,
     companions: &'a [Arc<dyn Subject>],
     results: &Mutex<MutantReport>,
-) {
+    unsound: &Mutex<Option<Fault>>,
+) -> Result<(), Fault> {
     let options = tried.options;
     let own = tried.subject.name();
     let left = || -> Vec<Site> {
@@ -454,22 +465,22 @@ fn try_elsewhere<'a>(
         sites.retain(|site| !tried.operates(*site) || there.operates(*site));
         sites
     };
-    let on = |other: &Companion<'a>, patience: u64| {
+    let on = |other: &Companion<'a>, patience: u64| -> Result<(), Fault> {
         if left().is_empty() {
-            return;
+            return Ok(());
         }
-        let Some(there) = other.tried(options) else {
-            return; // its own run says so
-        };
+        let there = other.tried(options)?;
         parallel(&left_for(there), options.workers, |site| {
             let fate = try_mutant(there, Mutant::Off(*site), patience);
             lock(results).images += fate.images;
             match fate.outcome {
                 Outcome::Killed(_) | Outcome::FailedLive => killed(*site, other.subject.name()),
                 Outcome::Undecided => undecided(*site),
+                Outcome::Unsound(fault) => *lock(unsound) = Some(fault),
                 Outcome::Survived => {}
             }
         });
+        Ok(())
     };
     let with_threads = |subject: &dyn Subject, sites: &[Site]| {
         parallel(sites, options.workers, |site| {
@@ -484,6 +495,17 @@ fn try_elsewhere<'a>(
             let report = concurrent::explore(subject, &concurrent, &mut |_| {});
             lock(results).images += report.images;
             if report.violation_count > 0 {
+                let control = ConcurrentOptions {
+                    off: Vec::new(),
+                    schedules: report.schedules,
+                    ..concurrent
+                };
+                let control = concurrent::explore(subject, &control, &mut |_| {});
+                if control.violation_count > 0 {
+                    let what = format!("{} with threads fails unmutated", subject.name());
+                    *lock(unsound) = Some(Fault::new(FaultKind::Wrong, what));
+                    return;
+                }
                 killed(*site, format!("{} with threads", subject.name()));
             } else if report.schedules < SCHEDULES {
                 undecided(*site);
@@ -495,33 +517,32 @@ fn try_elsewhere<'a>(
         let name = c.subject.name();
         [family(&own), "pool", "log"].contains(&family(&name))
     });
-    let together = |all: &[Companion<'a>]| {
+    let together = |all: &[Companion<'a>]| -> Result<(), Fault> {
         for other in all.iter().filter(|other| other.subject.concurrent()) {
             if left().is_empty() {
-                return;
+                return Ok(());
             }
-            if let Some(there) = other.tried(options) {
-                with_threads(other.subject, &left_for(there));
-            }
+            with_threads(other.subject, &left_for(other.tried(options)?));
         }
+        Ok(())
     };
-    let each = |all: &[Companion<'a>], patience: u64| {
-        for other in all {
-            on(other, patience);
-        }
+    let each = |all: &[Companion<'a>], patience: u64| -> Result<(), Fault> {
+        all.iter().try_for_each(|other| on(other, patience))
     };
-    each(&near, options.patience);
+    each(&near, options.patience)?;
     for site in left() {
         if over::explore(options.model, true, &[site]).is_err() {
+            over::explore(options.model, true, &[])
+                .map_err(|what| Fault::new(FaultKind::Wrong, what))?;
             killed(site, "a pool made over another".into());
         }
     }
     if tried.subject.concurrent() {
         with_threads(tried.subject, &left());
     }
-    together(&near);
-    each(&far, options.patience / 4);
-    together(&far);
+    together(&near)?;
+    each(&far, options.patience / 4)?;
+    together(&far)
 }
 
 enum Outcome {
@@ -529,6 +550,8 @@ enum Outcome {
     FailedLive,
     Survived,
     Undecided,
+    /// What notices it fails without it too.
+    Unsound(Fault),
 }
 
 struct Fate {
@@ -624,7 +647,17 @@ impl Trial<'_> {
         self.images += totals.images;
         self.skipped += totals.skipped;
         let violation = totals.found.into_iter().next()?;
-        Some(Outcome::Killed(Box::new(violation)))
+        let control = Options {
+            most: totals.images,
+            mutation: Mutation::default(),
+            ..explored
+        };
+        let control = explore(subject, &r.recording, &control, &|_| {});
+        self.images += control.images;
+        Some(match control.found.into_iter().next() {
+            Some(found) => Outcome::Unsound(found.fault),
+            None => Outcome::Killed(Box::new(violation)),
+        })
     }
 
     /// Explores all of `these`: an equal share of what is left until `most` for each.

@@ -84,7 +84,7 @@ pub struct Workload {
 }
 
 /// Keys are this far apart, so that others fit between them.
-const STEP: u64 = 16;
+pub(crate) const STEP: u64 = 16;
 
 impl Workload {
     /// `ops` operations of a kind.

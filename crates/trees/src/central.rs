@@ -270,7 +270,7 @@ pub(crate) fn open_log<M: Media>(
     let at = root
         .word(DESIGN_WORD)
         .load(heap.pool().pm(), Ordering::Relaxed);
-    let logs = Logs::open(heap, at).map_err(TreeError::Corrupt)?;
+    let logs = Logs::open(heap, at, LOG_WORDS).map_err(TreeError::Corrupt)?;
     if !clean {
         logs.recover(|record| match record {
             Record::Redo(words) => apply(words),

@@ -173,7 +173,8 @@ where
         leaf: &Leaf<B>,
         new: u32,
         upper: &[Moved],
-        with: Option<Pair>,
+        pair: Pair,
+        goes_right: bool,
     ) {
         let pm = tree.pm();
         let new_leaf = tree.leaf(new);
@@ -199,9 +200,9 @@ where
         // PERSIST: bitmap and sibling pointer, before the log is disarmed.
         pm.fence();
         log.disarm();
-        if let Some(pair) = with {
-            Self::insert(tree, new_leaf, pair, true);
-        }
+        // The new leaf's fence was for the pair's records too.
+        let inserted = Self::insert(tree, if goes_right { new_leaf } else { leaf }, pair, true);
+        debug_assert!(inserted, "half the slots are empty");
     }
 
     fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<(), String> {

@@ -25,7 +25,7 @@
 //! | insert, entry in the header line | 2 | 2 |
 //! | insert, elsewhere | 3 (up to 4 where the slot array goes beyond the header line) | 3 |
 //! | remove | 2 (up to 3, with a third fence) | 2 |
-//! | split | the new leaf's, and 3 | 4; then the insert |
+//! | split | the new leaf's, and 3 | 3; then the insert |
 
 use crate::central::{Leaf, MOST_BYTES, create_log, logged_leaf, open_log, slots};
 use crate::index::TreeError;
@@ -236,7 +236,8 @@ where
         leaf: &Leaf<B>,
         new: u32,
         upper: &[Moved],
-        with: Option<Pair>,
+        pair: Pair,
+        goes_right: bool,
     ) {
         let pm = tree.pm();
         let new_leaf = tree.leaf(new);
@@ -264,10 +265,12 @@ where
         halve(pm, leaf, bitmap, offset(new));
         // PERSIST: the leaf's three words, before the log is disarmed.
         pm.fence();
-        log.disarm();
-        if let Some(pair) = with {
-            Self::insert(tree, new_leaf, pair, true);
-        }
+        // The insertion's first NAW fences that: before what the record covers changes otherwise, and before
+        // the slot is anyone else's.
+        log.disarm_flushed();
+        // The new leaf's fence was for the pair's records too.
+        let inserted = Self::insert(tree, if goes_right { new_leaf } else { leaf }, pair, true);
+        debug_assert!(inserted, "half the slots are empty");
     }
 
     fn repair(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<u64, String> {

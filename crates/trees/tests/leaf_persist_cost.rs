@@ -85,7 +85,7 @@ fn wbtree_inserts_with_two_naw_sections() {
         insert: [(2, 2), (3, 3)],
         update: (1, 1),
         remove: (2, 2),
-        split: (4 + 3, 4),
+        split: (4 + 3, 3),
     });
 }
 

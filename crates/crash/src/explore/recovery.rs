@@ -1,30 +1,39 @@
-//! Crashes in a recovery, and in the operation after it.
+//! Crashes in a recovery, and in the operations after it.
 //!
 //! Recovery may leave nothing behind that a later crash can undo and that what it showed depends on: once
 //! it is done its content counts as seen, and what is done then must last, whatever becomes of the stores
-//! that recovery made.
+//! that recovery made. What is done are some operations near the one that was in flight, where recovery
+//! has repaired most: of the last of them every crash point is tried. It may be a clean closing and
+//! opening, which trusts what was recovered.
 
 use super::{Crash, Point, Visited, Worker, adds, quietly};
 use crate::mutants::sites_of;
 use crate::oracle::{Expected, OPERATION_STEPS, RECOVERY_STEPS, observe, power_off};
-use crate::record::apply;
+use crate::record::{Action, apply};
+use crate::rng::Rng;
 use crate::subject::{Op, Opened, Subject};
+use crate::workload::STEP;
 use bristlecone_pmem::media::sim::{Event, Mark, Model, Pending, Strategy};
 use std::collections::BTreeMap;
 
 /// Most images of one crash point in a recovery.
 const AT_A_POINT: u64 = 32;
-/// Most images of all crash points in one recovery, and again in the operation after it.
+/// Most images of all crash points in one recovery, and again in the last operation after it.
 const MOST: u64 = 400;
 
-/// What a recovery and the operation after it did.
+/// Most operations after a recovery.
+const OPERATIONS: u64 = 4;
+
+/// What a recovery and the operations after it did.
 #[derive(Default)]
 pub(super) struct Rerun {
     events: Vec<Event>,
     /// How many of the events are recovery's.
     recovered: usize,
-    /// What the operation found and what it left, if there was one.
-    then: Option<[Vec<(u64, u64)>; 2]>,
+    /// How many of the events are not the last operation's.
+    prepared: usize,
+    /// What recovery showed, what the last operation found and what it left, if there was one.
+    then: Option<[Vec<(u64, u64)>; 3]>,
 }
 
 impl Rerun {
@@ -39,52 +48,85 @@ impl Rerun {
         events: usize,
         completed: bool,
     ) -> Expected<'a> {
-        let Some([before, after]) = &self.then else {
+        let Some([seen, before, after]) = &self.then else {
             return first;
         };
-        let operated = events > self.recovered;
-        if !operated && !completed {
-            return first;
-        }
+        let (before, after) = match (events > self.prepared, completed) {
+            (true, true) => (after, after),
+            (true, false) => (before, after),
+            (false, true) if events == self.prepared => (before, before),
+            (false, true) => (seen, seen),
+            (false, false) => return first,
+        };
         Expected {
-            before: if operated && completed { after } else { before },
-            after: if operated { after } else { before },
+            before,
+            after,
             creating: false,
         }
     }
 }
 
-/// An operation that depends on nothing but the content.
-fn operation(subject: &dyn Subject, content: &[(u64, u64)]) -> Option<Op> {
-    let middle = content.get(content.len() / 2).map(|entry| entry.0);
-    let key = middle.unwrap_or(subject.max_key() / 2);
-    let fresh = key.checked_add(1).filter(|key| {
-        *key <= subject.max_key() && content.binary_search_by_key(key, |entry| entry.0).is_err()
-    });
-    let ops: Vec<Op> = [
-        fresh.map(|key| Op::Insert(key, 9)),
-        Some(Op::Upsert(key, 10)),
-        middle.map(Op::Remove),
-    ]
-    .into_iter()
-    .flatten()
-    .filter(|op| subject.can(op))
-    .collect();
+/// The key that an action is about.
+fn key_of(action: Action) -> Option<u64> {
+    match action {
+        Action::Op(
+            Op::Insert(key, _) | Op::Upsert(key, _) | Op::Update(key, _) | Op::Remove(key),
+        ) => Some(key),
+        Action::Op(Op::Get(key)) => Some(key),
+        Action::Op(Op::Batch { first, .. }) => Some(first),
+        Action::Op(Op::Reopen | Op::Compact) | Action::Create => None,
+    }
+}
+
+/// Operations that depend on nothing but the content and the crash.
+fn operations(subject: &dyn Subject, content: &[(u64, u64)], crash: &Crash<'_>) -> Vec<Op> {
     let sum = (content.iter()).fold(0_u64, |sum, (key, value)| sum.wrapping_add(key ^ value));
-    ops.get(sum.checked_rem(ops.len() as u64)? as usize)
-        .copied()
+    let mut rng = Rng::of(sum, crash.events as u64, 0);
+    let middle = content.get(content.len() / 2).map(|entry| entry.0);
+    let around = match key_of(crash.action) {
+        Some(key) if rng.below(4) > 0 => key,
+        _ => middle.unwrap_or(subject.max_key() / 2),
+    };
+    let one = |rng: &mut Rng| {
+        let near = rng.below(2 * STEP);
+        let key = if rng.below(2) == 0 {
+            around.saturating_sub(near)
+        } else {
+            around.saturating_add(near).min(subject.max_key())
+        };
+        let value = 1 + rng.below(1 << 20);
+        let at = content.partition_point(|entry| entry.0 < key);
+        match (rng.below(8), content.get(at)) {
+            (0..4, _) => Op::Insert(key, value),
+            (4 | 5, Some((there, _))) => Op::Remove(*there),
+            (6, Some((there, _))) => Op::Update(*there, value),
+            _ => Op::Upsert(key, value),
+        }
+    };
+    let mut ops: Vec<Op> = (0..1 + rng.below(OPERATIONS))
+        .map(|_| one(&mut rng))
+        .collect();
+    if rng.below(6) == 0 {
+        ops.pop();
+        ops.push(Op::Reopen);
+    }
+    ops.retain(|op| subject.can(op));
+    if ops.is_empty() {
+        let upsert = Op::Upsert(around.min(subject.max_key()), 10);
+        ops.extend(Some(upsert).filter(|op| subject.can(op)));
+    }
+    ops
 }
 
 impl Worker<'_> {
-    /// Recovers what is in memory and does an operation, and says what they did. What fails is left out:
-    /// other oracles report it.
-    pub(super) fn rerun(&mut self) -> Rerun {
+    /// Recovers what is in memory after a crash and operates on it, and says what that did. What fails is
+    /// left out: other oracles report it.
+    pub(super) fn rerun(&mut self, crash: &Crash<'_>) -> Rerun {
         let (subject, sim) = (self.subject, self.sim.clone());
-        // Another thread, so that recovery may not lean on the operation's fence; where store buffers
+        // Another thread, so that recovery may not lean on an operation's fence; where store buffers
         // count that would forget what the operation has seen.
         let thread = u8::from(self.options.model != Model::Eadr);
-        let mut events = Vec::new();
-        let mut recovered = 0;
+        let mut rerun = Rerun::default();
         self.watch.beat();
         sim.set_frozen(false);
         sim.set_thread(0);
@@ -92,37 +134,49 @@ impl Worker<'_> {
         sim.start_trace();
         let then = quietly(|| {
             let opened = subject.open()?;
-            events = sim.take_trace();
-            recovered = events.len();
-            let Opened::Live(live) = opened else {
+            rerun.events = sim.take_trace();
+            rerun.recovered = rerun.events.len();
+            rerun.prepared = rerun.recovered;
+            let Opened::Live(mut live) = opened else {
                 return Ok(None);
             };
-            let mut before = Vec::new();
-            observe(&*live, &mut before)?;
-            let Some(op) = operation(subject, &before) else {
+            let mut seen = Vec::new();
+            observe(&*live, &mut seen)?;
+            let ops = operations(subject, &seen, crash);
+            let Some((last, first)) = ops.split_last() else {
                 power_off(&sim, live);
                 return Ok(None);
             };
-            let mut after: BTreeMap<u64, u64> = before.iter().copied().collect();
+            let mut map: BTreeMap<u64, u64> = seen.iter().copied().collect();
             sim.set_thread(thread);
-            sim.set_limit(OPERATION_STEPS);
             sim.start_trace();
-            let live = apply(subject, live, &mut after, &op)?;
+            for op in first {
+                sim.set_limit(OPERATION_STEPS);
+                live = apply(subject, live, &mut map, op)?;
+            }
+            let mut events = sim.take_trace();
+            let prepared = rerun.recovered + events.len();
+            let before: Vec<(u64, u64)> = map.iter().map(|(key, value)| (*key, *value)).collect();
+            sim.set_limit(match last {
+                Op::Reopen => RECOVERY_STEPS,
+                _ => OPERATION_STEPS,
+            });
+            sim.start_trace();
+            live = apply(subject, live, &mut map, last)?;
             events.extend(sim.take_trace());
+            rerun.events.extend(events);
+            rerun.prepared = prepared;
             power_off(&sim, live);
-            Ok(Some([before, after.into_iter().collect()]))
+            Ok(Some([seen, before, map.into_iter().collect()]))
         });
         sim.set_sink(None);
         sim.set_frozen(true);
         sim.set_limit(u64::MAX);
-        Rerun {
-            events,
-            recovered,
-            then: then.and_then(|inner| inner).ok().flatten(),
-        }
+        rerun.then = then.and_then(|inner| inner).ok().flatten();
+        rerun
     }
 
-    /// The crash points of the recovery from the image in memory, and of an operation after it.
+    /// The crash points of the recovery from the image in memory, and of the last operation after it.
     pub(super) fn crash_in_recovery(
         &mut self,
         crash: &Crash<'_>,
@@ -138,7 +192,7 @@ impl Worker<'_> {
             0
         };
         sim.begin_image(base);
-        let rerun = self.rerun();
+        let rerun = self.rerun(crash);
         let decisions = sim.decisions(start);
         sim.roll_back(opened);
         sim.impose(&decisions);
@@ -162,11 +216,14 @@ impl Worker<'_> {
         };
         let mut before = self.totals.nested_images;
         for (i, event) in rerun.events.iter().enumerate() {
-            if i == recovered {
+            if i == recovered || i == rerun.prepared {
                 self.visit_nested(&mut nested, i, true, Some(None));
                 before = self.totals.nested_images;
             }
             Self::advance(&sim, &mut nested.pending, event);
+            if (recovered..rerun.prepared).contains(&i) {
+                continue;
+            }
             let adds = adds(event, &nested.pending);
             if self.totals.nested_images - before >= MOST && adds.is_some() {
                 nested.covered = false;

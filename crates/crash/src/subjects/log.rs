@@ -115,7 +115,8 @@ fn recover(pool: Arc<Pool<Sim>>, root: Root<Sim>) -> Result<LiveLog, String> {
     let heap = root.heap();
     heap.begin_recovery();
     // ORDERING (both): Relaxed; the root is being opened.
-    let logs = Logs::open(&heap, root.word(LOGS).load(pool.pm(), Ordering::Relaxed))?;
+    let at = root.word(LOGS).load(pool.pm(), Ordering::Relaxed);
+    let logs = Logs::open(&heap, at, image_words(2, 2 * NODE as usize))?;
     let nodes = [NODES, NODES + 1].map(|i| root.word(i).load(pool.pm(), Ordering::Relaxed));
     logs.mark(&heap, &guard)?;
     for node in nodes {

@@ -12,7 +12,8 @@
 //! | dax, journal | [`Auto`] | the foreseen branch that it adds to a flush is lost in what the medium takes |
 //! | dram | [`Dram`] | flush and fence are nothing |
 //!
-//! The pass that counts adds `Counting<Dram>`.
+//! The pass that counts adds `Counting<Dram>`. A build with assertions, which measures nothing, makes do
+//! with that and [`Auto`].
 
 use super::target::{Maker, Target, Usage};
 use super::{Event, MicroParams, MicroReport, ScalingReport, run_made, scale_made};
@@ -26,11 +27,17 @@ use std::sync::Arc;
 
 const ROOT: &str = "bench";
 
-/// What "mapped" is compiled for. A build with assertions, which measures nothing, makes do with [`Auto`].
+/// What "mapped" is compiled for.
 #[cfg(not(debug_assertions))]
 pub(crate) type Inlined = bristlecone_pmem::media::Mapped;
 #[cfg(debug_assertions)]
 pub(crate) type Inlined = Auto;
+
+/// What "dram" is compiled for.
+#[cfg(not(debug_assertions))]
+type Forgetting = Dram;
+#[cfg(debug_assertions)]
+type Forgetting = bristlecone_pmem::media::Counting<Dram>;
 
 /// An index of a design `D`, alone in its pool.
 struct Alone<D: Design, M: Media> {
@@ -101,7 +108,7 @@ impl Task for Make {
             MediumKind::Dax | MediumKind::Journal => {
                 Maker::of::<Auto, Alone<D, _>, Alone<D, _>>(design)
             }
-            MediumKind::Dram => Maker::of::<Dram, Alone<D, _>, Alone<D, _>>(design),
+            MediumKind::Dram => Maker::of::<Forgetting, Alone<D, _>, Alone<D, _>>(design),
             MediumKind::Sim => {
                 return Err(LabError::parameter(
                     "medium",

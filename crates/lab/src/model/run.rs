@@ -544,6 +544,8 @@ fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelRepor
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bristlecone_trees::btree::BTreeOptions;
+    use bristlecone_trees::designs::Lcb;
 
     #[test]
     fn lookups_in_batches_are_as_many_and_overlap() {
@@ -566,9 +568,19 @@ mod tests {
             seed: 5,
         };
         let mut told = Vec::new();
-        let reports = run_phases(&spec, &phases, Persistence::Kept, &mut |done| {
-            told.push(done);
-        });
+        // Not by name, which would compile every design for this one test.
+        let make = Make {
+            spec: &spec,
+            phases: &phases,
+            persistence: Persistence::Kept,
+            fill: spec.check().unwrap(),
+            progress: &mut |done| told.push(done),
+        };
+        let reports = make.run(Lcb(BTreeOptions {
+            node_bytes: Some(256),
+            volatile: true,
+            ..BTreeOptions::default()
+        }));
         let reports = reports.unwrap();
         assert_eq!(told.last(), Some(&9_000));
         let [single, eight, seven] = [0, 1, 2].map(|i| &reports[i].report);

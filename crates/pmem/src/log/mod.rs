@@ -169,11 +169,12 @@ impl<M: Media> Logs<M> {
         Ok(logs)
     }
 
-    /// The logs at `at`, which came from the pool. Call it between [`Heap::begin_recovery`] and the walk.
+    /// The logs at `at`, which came from the pool, for records of up to `needed` payload words. Call it
+    /// between [`Heap::begin_recovery`] and the walk.
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub fn open(heap: &Heap<M>, at: u64) -> Result<Self, String> {
+    pub fn open(heap: &Heap<M>, at: u64, needed: usize) -> Result<Self, String> {
         let wrong = |what: String| format!("log area {at:#x}: {what}");
         heap.check(at, LINE as u64).map_err(wrong)?;
         let logs = Self::over(heap.pool(), at, 0, 0);
@@ -184,10 +185,10 @@ impl<M: Media> Logs<M> {
         let (slots, words) = (shape as u32, (shape >> 32) as usize);
         if magic != MAGIC
             || !(1..=MOST_SLOTS).contains(&slots)
-            || !(1..=MOST_WORDS).contains(&words)
+            || !(needed.max(1)..=MOST_WORDS).contains(&words)
         {
             return Err(wrong(format!(
-                "magic {magic:#x}, {slots} slots of {words} words"
+                "magic {magic:#x}, {slots} slots of {words} words, where records take {needed}"
             )));
         }
         heap.check(at, area(slots, words)).map_err(wrong)?;
@@ -534,10 +535,23 @@ impl<M: Media> Slot<'_, M> {
     /// applied; after an undo record, changed for good.
     #[track_caller]
     pub fn disarm(&mut self) {
+        self.disarm_flushed();
+        // PERSIST: the record no longer counts, before what it covers changes again and before the slot is
+        // used again.
+        self.logs.pm().fence();
+    }
+
+    /// As [`disarm`](Self::disarm), without its fence: the record may count until the caller's next fence.
+    /// For designs that fence before they change otherwise what the record covers, and before they drop
+    /// the slot.
+    #[track_caller]
+    pub fn disarm_flushed(&mut self) {
         debug_assert!(self.armed, "{self:?} is disarmed");
-        // PERSIST: (in `publish`) the record no longer counts, before what it covers changes again and
-        // before the slot is used again.
-        self.logs.head(self.slot).publish(self.logs.pm(), 0);
+        let head = self.logs.head(self.slot);
+        // ORDERING: Relaxed; read by recovery only.
+        head.store(self.logs.pm(), 0, Ordering::Relaxed);
+        // PERSIST: the record no longer counts; fenced by the caller.
+        self.logs.pm().flush_of(head);
         self.armed = false;
     }
 }

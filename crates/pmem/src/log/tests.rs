@@ -77,7 +77,7 @@ fn an_armed_undo_record_is_copied_back_and_a_disarmed_one_is_not() {
     for _ in 0..2 {
         set(&logs, a, 0..512);
         set(&logs, b, 2000..2032);
-        let reopened = Logs::open(&heap, logs.offset()).unwrap();
+        let reopened = Logs::open(&heap, logs.offset(), 4).unwrap();
         let mut seen = Vec::new();
         let records = reopened.recover(|record| {
             if let Record::Undo(ranges) = record {
@@ -97,7 +97,7 @@ fn an_armed_undo_record_is_copied_back_and_a_disarmed_one_is_not() {
         );
         assert_eq!(reopened.recover(refuse).unwrap(), 0, "disarmed");
         // As a crash before the disarming would leave it.
-        let mut again = Logs::open(&heap, logs.offset()).unwrap();
+        let mut again = Logs::open(&heap, logs.offset(), 4).unwrap();
         again.free = Mutex::new(vec![slot.slot]);
         again.take().arm_images(&ranges);
     }
@@ -209,9 +209,15 @@ fn a_corrupt_area_is_refused() {
     let logs = Logs::create(&heap, 2, 20).unwrap();
     let node = heap.alloc(256).unwrap().get();
     let (at, len) = (logs.offset(), logs.pm().len());
-    assert!(Logs::open(&heap, at + 64).is_err(), "no block");
-    assert!(Logs::open(&heap, node).unwrap_err().contains("magic"));
-    assert!(Logs::open(&heap, len).is_err() && Logs::open(&heap, 0).is_err());
+    assert!(Logs::open(&heap, at + 64, 4).is_err(), "no block");
+    assert!(Logs::open(&heap, node, 4).unwrap_err().contains("magic"));
+    assert!(Logs::open(&heap, len, 4).is_err() && Logs::open(&heap, 0, 4).is_err());
+    assert!(Logs::open(&heap, at, 20).is_ok());
+    let short = Logs::open(&heap, at, 21).unwrap_err();
+    assert!(
+        short.contains("slots of 20 words, where records take 21"),
+        "{short}"
+    );
     for (word, bad) in [
         (0, 1),
         (8, 0),
@@ -223,7 +229,7 @@ fn a_corrupt_area_is_refused() {
     ] {
         let good = get(&logs, at + word, 1);
         set(&logs, at + word, [bad]);
-        assert!(Logs::open(&heap, at).is_err(), "{bad:#x} at {word}");
+        assert!(Logs::open(&heap, at, 4).is_err(), "{bad:#x} at {word}");
         set(&logs, at + word, good);
     }
     let head = logs.slot_at(0);
@@ -273,7 +279,7 @@ fn the_area_is_marked_once() {
     let heap = root.heap();
     let at = Logs::create(&heap, 4, 30).unwrap().offset();
     heap.begin_recovery();
-    let logs = Logs::open(&heap, at).unwrap();
+    let logs = Logs::open(&heap, at, 4).unwrap();
     let guard = epoch::pin();
     logs.mark(&heap, &guard).unwrap();
     assert!(logs.mark(&heap, &guard).is_err());

@@ -35,7 +35,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         if word(VOLATILE) != 0 {
             return Err(TreeError::Volatile);
         }
-        let logs = Logs::open(&heap, logs).map_err(TreeError::Corrupt)?;
+        let logs =
+            Logs::open(&heap, logs, D::Protect::slot_words(words)).map_err(TreeError::Corrupt)?;
         heap.check(top, words as u64 * 8)
             .map_err(|e| TreeError::Corrupt(format!("root node: {e}")))?;
         let clean = saved::load_marks::<M, 0>(&root, &heap, MARKS).is_some();

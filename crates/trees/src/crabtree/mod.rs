@@ -466,13 +466,19 @@ where
         leaf: &CrabLeaf,
         new: u32,
         upper: &[Moved],
-        with: Option<Pair>,
+        pair: Pair,
+        goes_right: bool,
     ) {
-        let leaf = tree.view(leaf);
-        tree.halve(&leaf, new, upper, with);
-        repair::clear(&leaf, leaf.n());
+        let view = tree.view(leaf);
+        tree.halve(&view, new, upper, goes_right.then_some(pair));
+        repair::clear(&view, view.n());
         // PERSIST: the nulls behind the lower half, before anyone inserts there.
         tree.pm().fence();
+        if !goes_right {
+            // The split has fenced the pair's records.
+            let inserted = Self::insert(tree, leaf, pair, true);
+            debug_assert!(inserted, "half the slots are empty");
+        }
     }
 
     fn put<'t>(

@@ -149,12 +149,13 @@ where
         leaf: &SpLeaf<B>,
         new: u32,
         upper: &[Moved],
-        with: Option<Pair>,
+        pair: Pair,
+        goes_right: bool,
     ) {
         let (pm, node, new_node) = (tree.pm(), leaf.node(), tree.leaf(new).node());
         let mut entries: Vec<(u64, u64)> = Vec::with_capacity(upper.len() + 1);
         entries.extend(upper.iter().map(|moved| (moved.key, moved.value)));
-        if let Some(pair) = with {
+        if goes_right {
             let place =
                 entries.partition_point(|entry| tree.compare_words(entry.0, pair.key).is_lt());
             entries.insert(place, (pair.key, pair.value));
@@ -168,6 +169,11 @@ where
         if let Some(first) = upper.first() {
             // PERSIST: (in `cut`) the upper half is gone from here, before an insertion comes.
             node.cut(pm, first.slot);
+        }
+        if !goes_right {
+            // The split has fenced the pair's records.
+            let inserted = Self::insert(tree, leaf, pair, true);
+            debug_assert!(inserted, "half the slots are empty");
         }
     }
 

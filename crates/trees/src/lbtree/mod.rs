@@ -238,9 +238,15 @@ where
         leaf: &Leaf<B>,
         new: u32,
         upper: &[Moved],
-        with: Option<Pair>,
+        pair: Pair,
+        goes_right: bool,
     ) {
-        tree.split_in_two(leaf, new, upper, with);
+        tree.split_in_two(leaf, new, upper, goes_right.then_some(pair));
+        if !goes_right {
+            // The split has fenced the pair's records.
+            let inserted = Self::insert(tree, leaf, pair, true);
+            debug_assert!(inserted, "half the slots are empty");
+        }
     }
 
     fn unlink(tree: &LeafTree<Self, K, V, M>, before: &Leaf<B>, leaf: &Leaf<B>, _flushed: bool) {

@@ -95,8 +95,7 @@ where
         present: IfPresent,
     ) -> Result<bool, InsertError> {
         match self.try_put(key, value, present) {
-            // ORDERING: Relaxed; a hint.
-            Err(InsertError::Space(_)) if self.retired.swap(false, Ordering::Relaxed) => {
+            Err(InsertError::Space(_)) => {
                 // What was replaced may only be waiting for readers to leave.
                 wait_for_readers();
                 self.try_put(key, value, present)

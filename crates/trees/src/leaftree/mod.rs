@@ -64,7 +64,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{ControlFlow, RangeBounds};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Root word: offset of the first leaf.
@@ -222,14 +222,15 @@ where
     fn remove(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, found: &Found) -> usize;
 
     /// Moves `upper`, the entries with the larger keys, in order, to the new leaf with handle `new`,
-    /// which becomes the right sibling; inserts `with` there if it is given. A record of the pair that
-    /// is being inserted, here or afterwards, is flushed and may share a fence.
+    /// which becomes the right sibling, and inserts the pair there if it `goes_right`, else in the leaf. The
+    /// pair's records are flushed and may share a fence.
     fn split(
         tree: &LeafTree<Self, K, V, M>,
         leaf: &Self::Leaf,
         new: u32,
         upper: &[Moved],
-        with: Option<Pair>,
+        pair: Pair,
+        goes_right: bool,
     );
 
     /// Inserts a pair into a locked leaf, whose key may be there.
@@ -371,8 +372,6 @@ where
     /// Splits until the next position is recorded.
     until_position: AtomicI64,
     report: RecoveryReport,
-    /// A leaf was replaced since space was last waited for.
-    retired: AtomicBool,
     pub(crate) heap: Heap<M>,
     /// `None` once closed.
     root: Option<Root<M>>,
@@ -462,7 +461,6 @@ where
             positions: Mutex::new(Positions::new::<M>()),
             until_position: AtomicI64::new(recovery::first_interval::<M>() as i64),
             report,
-            retired: AtomicBool::new(false),
             heap,
             root: Some(root),
             pool,

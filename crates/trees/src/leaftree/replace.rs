@@ -19,7 +19,6 @@ use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::{Media, POff, PWord};
 use crossbeam_epoch::Guard;
-use std::sync::atomic::Ordering;
 
 /// What leads to a leaf: the leaf before it, locked, or for the first one the head word, which the holder
 /// of that leaf's lock alone changes.
@@ -122,9 +121,5 @@ where
     /// Frees a leaf that is out of the chain and of the inner index, once readers have left it.
     pub(crate) fn retire_leaf(&self, handle: u32, guard: &Guard) {
         self.heap.retire(POff::new(offset(handle)), guard);
-        // ORDERING: Relaxed (both); a hint. Stored to but once, so that threads do not meet here.
-        if !self.retired.load(Ordering::Relaxed) {
-            self.retired.store(true, Ordering::Relaxed);
-        }
     }
 }

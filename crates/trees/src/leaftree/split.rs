@@ -33,17 +33,12 @@ where
         let upper = self.upper_half(leaf, &mut all);
         let separator = upper[0].key;
         let goes_right = self.compare_to_word(key, separator) != Order::Less;
-        D::split(self, leaf, new, upper, goes_right.then_some(pair));
+        D::split(self, leaf, new, upper, pair, goes_right);
         if K::read(pm, separator, |s| self.inner.insert(s, new, guard)).is_none() {
             // The pool is corrupt under our hands: keep the leaf reachable.
             self.inner.insert(key, new, guard);
         }
         pm.interleave();
-        if !goes_right {
-            // The split has fenced the pair's records.
-            let inserted = D::insert(self, leaf, pair, true);
-            debug_assert!(inserted, "half the slots are empty");
-        }
         self.record_position(new);
         Ok(())
     }

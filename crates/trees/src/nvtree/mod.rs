@@ -87,7 +87,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{ControlFlow, RangeBounds};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -184,8 +184,6 @@ pub struct NvTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     leaf_bytes: u64,
     /// A leaf's block for the replacement that frees another, when there is no space left.
     spare: Mutex<Option<u64>>,
-    /// Leaves were retired since an allocation last failed.
-    retired: AtomicBool,
     read_only: bool,
     report: RecoveryReport,
     heap: Heap<M>,
@@ -258,7 +256,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             leaves: AtomicU64::new(leaves),
             leaf_bytes,
             spare: Mutex::new(None),
-            retired: AtomicBool::new(false),
             read_only: pool.pm().read_only(),
             report,
             heap,

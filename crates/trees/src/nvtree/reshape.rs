@@ -99,19 +99,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     /// [`SpaceError`] when there is no block for a new leaf; nothing has changed then.
     pub(super) fn make_room(&self, key: &K, need: usize) -> Result<(), SpaceError> {
         let backoff = Backoff::new();
+        let mut waited = false;
         loop {
             let outcome = self.try_make_room(key, need, &epoch::pin());
             match outcome {
                 Ok(Outcome::Done) => return Ok(()),
                 Ok(Outcome::Full) => self.rebuild(true),
                 Ok(Outcome::Again) => wait(&backoff),
-                Err(e) => {
-                    // ORDERING: Relaxed; a hint.
-                    if !self.retired.swap(false, Ordering::Relaxed) {
-                        return Err(e);
-                    }
+                Err(e) if waited => return Err(e),
+                Err(_) => {
                     // What was replaced may only be waiting for readers to leave.
                     wait_for_readers();
+                    waited = true;
                 }
             }
         }
@@ -296,8 +295,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             K::retire(&self.heap, *word, guard);
         }
         self.heap.retire(block(off), guard);
-        // ORDERING: Relaxed; a hint for `make_room`.
-        self.retired.store(true, Ordering::Relaxed);
         // SAFETY: 1. it came from `Box::into_raw`, and is retired once, by the holder of its lock; 2. no
         // PLN leads to it any more, and whoever is pinned may go on using it.
         unsafe { guard.defer_unchecked(move || drop(Box::from_raw(info))) };
