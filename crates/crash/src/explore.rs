@@ -352,6 +352,8 @@ struct Worker<'a> {
 struct Crash<'a> {
     step: usize,
     action: Action,
+    /// The action that the last event is of.
+    last: Action,
     events: usize,
     completed: bool,
     expected: Expected<'a>,
@@ -361,15 +363,18 @@ struct Crash<'a> {
 impl<'a> Crash<'a> {
     /// A crash in step `number`, or (`completed`) right after it.
     fn at(
+        steps: &'a [Step],
         number: usize,
-        step: &'a Step,
         events: usize,
         completed: bool,
         pending: &'a Pending,
     ) -> Self {
+        let step = &steps[number];
+        let stored = steps[..=number].iter().rfind(|step| step.end > step.begin);
         Self {
             step: number,
             action: step.action,
+            last: stored.unwrap_or(step).action,
             events,
             completed,
             expected: Expected {
@@ -456,7 +461,11 @@ impl<'a> Worker<'a> {
             }
             let from = explored_from(number);
             if from == Some(0) && number == 0 && self.takes(turn, &mut point) {
-                self.visit_point(point, &Crash::at(number, step, 0, false, &pending), None);
+                self.visit_point(
+                    point,
+                    &Crash::at(&recording.steps, number, 0, false, &pending),
+                    None,
+                );
             }
             for i in step.begin..step.end {
                 let event = &recording.events[i];
@@ -474,7 +483,7 @@ impl<'a> Worker<'a> {
                 if self.takes(turn, &mut point) {
                     match adds {
                         Some(newest) => {
-                            let crash = Crash::at(number, step, i + 1, false, &pending);
+                            let crash = Crash::at(&recording.steps, number, i + 1, false, &pending);
                             self.visit_point(point, &crash, newest);
                         }
                         None => self.totals.points.push((point, Visited::Nothing)),
@@ -486,11 +495,12 @@ impl<'a> Worker<'a> {
             }
             // What the explored part begins with is what the step before it left.
             let explored = from.is_some() || explored_from(number + 1) == Some(0);
-            if explored && (step.end > step.begin || !pending.is_empty()) {
+            let does = step.end > step.begin || step.before != step.after;
+            if explored && (does || !pending.is_empty()) {
                 if self.takes(turn, &mut point) {
                     self.visit_point(
                         point,
-                        &Crash::at(number, step, step.end, true, &pending),
+                        &Crash::at(&recording.steps, number, step.end, true, &pending),
                         None,
                     );
                 }
@@ -725,7 +735,13 @@ impl<'a> Worker<'a> {
                     point.events, step.action, step.end
                 ));
             }
-            let crash = Crash::at(number, step, point.events, point.completed, &pending);
+            let crash = Crash::at(
+                &recording.steps,
+                number,
+                point.events,
+                point.completed,
+                &pending,
+            );
             self.tries(&crash);
             sim.note_changes(true);
             let start = sim.mark();
@@ -773,9 +789,17 @@ impl<'a> Worker<'a> {
                 }
                 sim.roll_back(start);
                 sim.close(again);
-            } else if let Err(fault) = self.check(&crash.expected, true) {
-                let found = self.violation(&crash, fault, point.clone(), None);
-                self.totals.count(found);
+            } else {
+                let mut fault = self.check(&crash.expected, true).err();
+                if fault.is_none() {
+                    sim.roll_back(start);
+                    sim.impose(&point.decisions);
+                    fault = self.rerun(&crash).fault;
+                }
+                if let Some(fault) = fault {
+                    let found = self.violation(&crash, fault, point.clone(), None);
+                    self.totals.count(found);
+                }
             }
             sim.roll_back(start);
             sim.close(from);

@@ -15,11 +15,13 @@
 
 mod orderings;
 
+use crate::campaign::Finding;
 use crate::concurrent::{self, ConcurrentOptions};
 use crate::explore::{Options, Totals, Violation, explore};
 use crate::over;
 use crate::record::{Mutation, Recording, Step, record};
 use crate::subject::{Fault, FaultKind, Subject};
+use crate::token::{Token, WorkloadId};
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, Model, Site, SiteKind};
 use bristlecone_pmem::sync::lock;
@@ -169,6 +171,7 @@ fn parallel<T: Sync>(todo: &[T], workers: usize, work: impl Fn(&T) + Sync) {
 
 /// A recorded workload, and what there is to mutate in it.
 struct Recorded {
+    id: WorkloadId,
     workload: Workload,
     recording: Recording,
     at_work: AtWork,
@@ -198,13 +201,20 @@ impl Recorded {
         options: &MutantOptions,
         seed: u64,
     ) -> Result<Self, Fault> {
-        let workload = Workload::generate(kind, options.ops, seed, subject);
+        let id = WorkloadId {
+            kind,
+            ops: options.ops,
+            seed,
+            kept: None,
+        };
+        let workload = id.generate(subject);
         let recording = record(subject, &workload, &Mutation::default())?;
         let at_work = AtWork {
             sites: sites_of(&recording.events),
             orderings: orderings_of(&recording),
         };
         Ok(Self {
+            id,
             workload,
             recording,
             at_work,
@@ -355,6 +365,9 @@ pub fn mutants(
     let results = Mutex::new(report);
     let unsound = Mutex::new(None);
     parallel(&todo, options.workers, |mutant| {
+        if lock(&unsound).is_some() {
+            return;
+        }
         let fate = try_mutant(&tried, *mutant, options.patience);
         let mut report = lock(&results);
         report.images += fate.images;
@@ -380,10 +393,9 @@ pub fn mutants(
             + report.undecided.len();
         seen(done, todo.len());
     });
-    try_elsewhere(&tried, companions, &results, &unsound)?;
-    if let Some(fault) = unsound.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(fault);
-    }
+    let broken = lock(&unsound).take();
+    broken.map_or(Ok(()), Err)?;
+    try_elsewhere(&tried, companions, &results)?;
     let mut report = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.killed.sort_by_key(|(mutant, _)| *mutant);
     report.killed_elsewhere.sort();
@@ -432,7 +444,6 @@ fn try_elsewhere<'a>(
     tried: &Tried<'a>,
     companions: &'a [Arc<dyn Subject>],
     results: &Mutex<MutantReport>,
-    unsound: &Mutex<Option<Fault>>,
 ) -> Result<(), Fault> {
     let options = tried.options;
     let own = tried.subject.name();
@@ -470,19 +481,21 @@ fn try_elsewhere<'a>(
             return Ok(());
         }
         let there = other.tried(options)?;
+        let unsound = Mutex::new(None);
         parallel(&left_for(there), options.workers, |site| {
             let fate = try_mutant(there, Mutant::Off(*site), patience);
             lock(results).images += fate.images;
             match fate.outcome {
                 Outcome::Killed(_) | Outcome::FailedLive => killed(*site, other.subject.name()),
                 Outcome::Undecided => undecided(*site),
-                Outcome::Unsound(fault) => *lock(unsound) = Some(fault),
+                Outcome::Unsound(fault) => *lock(&unsound) = Some(fault),
                 Outcome::Survived => {}
             }
         });
-        Ok(())
+        lock(&unsound).take().map_or(Ok(()), Err)
     };
-    let with_threads = |subject: &dyn Subject, sites: &[Site]| {
+    let with_threads = |subject: &dyn Subject, sites: &[Site]| -> Result<(), Fault> {
+        let unsound = Mutex::new(None);
         parallel(sites, options.workers, |site| {
             let concurrent = ConcurrentOptions {
                 off: vec![*site],
@@ -498,12 +511,13 @@ fn try_elsewhere<'a>(
                 let control = ConcurrentOptions {
                     off: Vec::new(),
                     schedules: report.schedules,
+                    budget: None,
                     ..concurrent
                 };
                 let control = concurrent::explore(subject, &control, &mut |_| {});
                 if control.violation_count > 0 {
                     let what = format!("{} with threads fails unmutated", subject.name());
-                    *lock(unsound) = Some(Fault::new(FaultKind::Wrong, what));
+                    *lock(&unsound) = Some(Fault::new(FaultKind::Wrong, what));
                     return;
                 }
                 killed(*site, format!("{} with threads", subject.name()));
@@ -511,6 +525,7 @@ fn try_elsewhere<'a>(
                 undecided(*site);
             }
         });
+        lock(&unsound).take().map_or(Ok(()), Err)
     };
     let others = companions.iter().filter(|c| c.name() != own);
     let (near, far): (Vec<_>, Vec<_>) = others.map(|c| Companion::new(&**c)).partition(|c| {
@@ -522,7 +537,7 @@ fn try_elsewhere<'a>(
             if left().is_empty() {
                 return Ok(());
             }
-            with_threads(other.subject, &left_for(other.tried(options)?));
+            with_threads(other.subject, &left_for(other.tried(options)?))?;
         }
         Ok(())
     };
@@ -538,7 +553,7 @@ fn try_elsewhere<'a>(
         }
     }
     if tried.subject.concurrent() {
-        with_threads(tried.subject, &left());
+        with_threads(tried.subject, &left())?;
     }
     together(&near)?;
     each(&far, options.patience / 4)?;
@@ -647,15 +662,21 @@ impl Trial<'_> {
         self.images += totals.images;
         self.skipped += totals.skipped;
         let violation = totals.found.into_iter().next()?;
+        // There are fewer images without the mutant; of these, all are looked at as closely.
         let control = Options {
-            most: totals.images,
+            most: 2 * totals.images,
+            thorough_every: if depth.nested {
+                1
+            } else {
+                depth.thorough_every
+            },
+            deadline: None,
             mutation: Mutation::default(),
             ..explored
         };
         let control = explore(subject, &r.recording, &control, &|_| {});
-        self.images += control.images;
         Some(match control.found.into_iter().next() {
-            Some(found) => Outcome::Unsound(found.fault),
+            Some(found) => Outcome::Unsound(unsound(subject, r, self.tried.options.model, found)),
             None => Outcome::Killed(Box::new(violation)),
         })
     }
@@ -717,6 +738,24 @@ impl Trial<'_> {
         // Then thoroughly.
         self.share(&here, THOROUGH, patience)
     }
+}
+
+/// What fails without any mutant, with what repeats it.
+fn unsound(subject: &dyn Subject, r: &Recorded, model: Model, violation: Violation) -> Fault {
+    let kind = violation.fault.kind;
+    let finding = Finding {
+        token: Token {
+            subject: subject.name(),
+            model,
+            workload: r.id.clone(),
+            mutation: Mutation::default(),
+            point: violation.point.clone(),
+            nested: violation.nested.clone(),
+        },
+        ops: [&r.workload.setup[..], &r.workload.ops[..]].concat(),
+        violation,
+    };
+    Fault::new(kind, format!("unmutated: {}", finding.explain()))
 }
 
 fn try_mutant(tried: &Tried<'_>, mutant: Mutant, patience: u64) -> Fate {

@@ -12,10 +12,11 @@ pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 #[cfg(test)]
 pub(crate) use model::{AtomicPtr, AtomicU32, AtomicU64, explore, unexplored};
 
+use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
 use crossbeam_utils::Backoff;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// One turn of a loop that waits for another thread: spins first, then gives way.
@@ -36,6 +37,43 @@ const STEPS: usize = 4096;
 /// How often after that, a tenth of a millisecond apart: where there are more threads than processors, one
 /// may be waiting for its turn in the middle of a search.
 const NAPS: usize = 512;
+
+/// Whether anything was retired that may only wait for readers to leave.
+#[derive(Debug, Default)]
+pub(crate) struct Retired {
+    some: AtomicBool,
+    /// How often readers were waited for.
+    waits: AtomicUsize,
+    turn: Mutex<()>,
+}
+
+impl Retired {
+    /// Notes that something was.
+    #[inline]
+    pub fn note(&self) {
+        // ORDERING: Relaxed (both); a hint. Stored to but once, so that threads do not meet here.
+        if !self.some.load(Ordering::Relaxed) {
+            self.some.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Where space was refused: sees that what was retired is free, if readers leave soon, or waits for
+    /// another thread that is seeing to that. False if there is nothing. The caller holds no lock.
+    pub fn wait(&self) -> bool {
+        // ORDERING: Relaxed (all); another thread's wait is seen once its turn is over, by the lock.
+        let before = self.waits.load(Ordering::Relaxed);
+        let _turn = lock(&self.turn);
+        if self.waits.load(Ordering::Relaxed) != before {
+            return true;
+        }
+        let some = self.some.swap(false, Ordering::Relaxed);
+        if some {
+            wait_for_readers();
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+        some
+    }
+}
 
 /// Sees that what was retired so far is free, if readers leave soon. The caller should not be pinned.
 pub(crate) fn wait_for_readers() {

@@ -44,6 +44,7 @@ use bristlecone_pmem::media::sim::{
 use bristlecone_pmem::sync::set_give_way;
 use crashes::Trace;
 use program::Spot;
+pub(crate) use schedule::collect;
 use schedule::{Chooser, Log, wait_for_others};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -532,7 +533,7 @@ impl Base {
             .map_err(|what| Fault::new(FaultKind::Wrong, what))
         });
         abandon(&sim, live);
-        schedule::collect();
+        collect();
         Ok((sim, start?))
     }
 }
@@ -566,7 +567,7 @@ impl Bases {
         let found = run(subject, options, base, schedule, counts);
         base.sim.set_sink(None);
         base.sim.roll_back(base.prepared);
-        schedule::collect();
+        collect();
         found
     }
 }

@@ -155,7 +155,7 @@ impl Run {
 
 /// Runs what was deferred until no one can see it any more. Without this, it would depend on earlier
 /// runs when that happens.
-pub(super) fn collect() {
+pub(crate) fn collect() {
     for _ in 0..4 {
         epoch::pin().flush();
     }

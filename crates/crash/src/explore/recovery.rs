@@ -7,11 +7,12 @@
 //! opening, which trusts what was recovered.
 
 use super::{Crash, Point, Visited, Worker, adds, quietly};
+use crate::concurrent::collect;
 use crate::mutants::sites_of;
 use crate::oracle::{Expected, OPERATION_STEPS, RECOVERY_STEPS, observe, power_off};
 use crate::record::{Action, apply};
 use crate::rng::Rng;
-use crate::subject::{Op, Opened, Subject};
+use crate::subject::{Fault, FaultKind, Op, Opened, Subject};
 use crate::workload::STEP;
 use bristlecone_pmem::media::sim::{Event, Mark, Model, Pending, Strategy};
 use std::collections::BTreeMap;
@@ -34,6 +35,8 @@ pub(super) struct Rerun {
     prepared: usize,
     /// What recovery showed, what the last operation found and what it left, if there was one.
     then: Option<[Vec<(u64, u64)>; 3]>,
+    /// What failed, without another crash.
+    pub(super) fault: Option<Fault>,
 }
 
 impl Rerun {
@@ -52,8 +55,8 @@ impl Rerun {
             return first;
         };
         let (before, after) = match (events > self.prepared, completed) {
-            (true, true) => (after, after),
-            (true, false) => (before, after),
+            (_, true) if events == self.events.len() => (after, after),
+            (true, _) => (before, after),
             (false, true) if events == self.prepared => (before, before),
             (false, true) => (seen, seen),
             (false, false) => return first,
@@ -81,9 +84,10 @@ fn key_of(action: Action) -> Option<u64> {
 /// Operations that depend on nothing but the content and the crash.
 fn operations(subject: &dyn Subject, content: &[(u64, u64)], crash: &Crash<'_>) -> Vec<Op> {
     let sum = (content.iter()).fold(0_u64, |sum, (key, value)| sum.wrapping_add(key ^ value));
-    let mut rng = Rng::of(sum, crash.events as u64, 0);
+    // A mutant's trace has other events, and as many stores.
+    let mut rng = Rng::of(sum, u64::from(crash.pending.newest()), 0);
     let middle = content.get(content.len() / 2).map(|entry| entry.0);
-    let around = match key_of(crash.action) {
+    let around = match key_of(crash.last) {
         Some(key) if rng.below(4) > 0 => key,
         _ => middle.unwrap_or(subject.max_key() / 2),
     };
@@ -119,8 +123,7 @@ fn operations(subject: &dyn Subject, content: &[(u64, u64)], crash: &Crash<'_>) 
 }
 
 impl Worker<'_> {
-    /// Recovers what is in memory after a crash and operates on it, and says what that did. What fails is
-    /// left out: other oracles report it.
+    /// Recovers what is in memory after a crash and operates on it, and says what that did.
     pub(super) fn rerun(&mut self, crash: &Crash<'_>) -> Rerun {
         let (subject, sim) = (self.subject, self.sim.clone());
         // Another thread, so that recovery may not lean on an operation's fence; where store buffers
@@ -148,12 +151,18 @@ impl Worker<'_> {
                 return Ok(None);
             };
             let mut map: BTreeMap<u64, u64> = seen.iter().copied().collect();
+            let failed = |op: &Op, e: Fault| {
+                let what = format!("{op:?}, one of {ops:?} after recovery: {e}");
+                Fault::new(FaultKind::Progress, what)
+            };
             sim.set_thread(thread);
             sim.start_trace();
             for op in first {
+                collect();
                 sim.set_limit(OPERATION_STEPS);
-                live = apply(subject, live, &mut map, op)?;
+                live = apply(subject, live, &mut map, op).map_err(|e| failed(op, e))?;
             }
+            collect();
             let mut events = sim.take_trace();
             let prepared = rerun.recovered + events.len();
             let before: Vec<(u64, u64)> = map.iter().map(|(key, value)| (*key, *value)).collect();
@@ -162,7 +171,7 @@ impl Worker<'_> {
                 _ => OPERATION_STEPS,
             });
             sim.start_trace();
-            live = apply(subject, live, &mut map, last)?;
+            live = apply(subject, live, &mut map, last).map_err(|e| failed(last, e))?;
             events.extend(sim.take_trace());
             rerun.events.extend(events);
             rerun.prepared = prepared;
@@ -172,7 +181,10 @@ impl Worker<'_> {
         sim.set_sink(None);
         sim.set_frozen(true);
         sim.set_limit(u64::MAX);
-        rerun.then = then.and_then(|inner| inner).ok().flatten();
+        match then.and_then(|inner| inner) {
+            Ok(then) => rerun.then = then,
+            Err(fault) => rerun.fault = Some(fault),
+        }
         rerun
     }
 
@@ -201,7 +213,11 @@ impl Worker<'_> {
         self.totals
             .recovery_sites
             .extend(sites_of(&rerun.events[..recovered]));
-        if self.options.survey {
+        if let Some(fault) = rerun.fault.clone() {
+            let violation = self.violation(crash, fault, self.point(crash, start), None);
+            self.totals.count(violation);
+        }
+        if self.options.survey || self.enough() {
             return;
         }
         let mut nested = Nested {

@@ -7,10 +7,10 @@ use super::read::Found;
 use super::{LeafDesign, LeafTree};
 use crate::index::{InsertError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
-use crate::sync::{wait, wait_for_readers};
+use crate::sync::wait;
 use crate::version_lock::Locked;
 use bristlecone_pmem::{Media, SpaceError};
-use crossbeam_epoch as epoch;
+use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
 use std::sync::atomic::Ordering;
 
@@ -95,11 +95,7 @@ where
         present: IfPresent,
     ) -> Result<bool, InsertError> {
         match self.try_put(key, value, present) {
-            Err(InsertError::Space(_)) => {
-                // What was replaced may only be waiting for readers to leave.
-                wait_for_readers();
-                self.try_put(key, value, present)
-            }
+            Err(InsertError::Space(_)) if self.retired.wait() => self.try_put(key, value, present),
             result => result,
         }
     }
@@ -138,7 +134,7 @@ where
                         self.swap_value(leaf, found, pair.value);
                         locked.unlock();
                         K::discard(&self.heap, pair.key);
-                        V::retire(&self.heap, found.value, guard);
+                        self.retire_value(found.value, guard);
                         return Ok(true);
                     }
                 },
@@ -203,8 +199,16 @@ where
         self.swap_value(leaf, found, word);
         locked.unlock();
         if !freed {
-            V::retire(&self.heap, found.value, guard);
+            self.retire_value(found.value, guard);
         }
         Ok(true)
+    }
+
+    /// Frees a value that was replaced, once readers have left it.
+    fn retire_value(&self, word: u64, guard: &Guard) {
+        V::retire(&self.heap, word, guard);
+        if V::RECORDS {
+            self.retired.note();
+        }
     }
 }

@@ -53,6 +53,7 @@ use crate::index::{
 };
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::sync::Retired;
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -372,6 +373,7 @@ where
     /// Splits until the next position is recorded.
     until_position: AtomicI64,
     report: RecoveryReport,
+    retired: Retired,
     pub(crate) heap: Heap<M>,
     /// `None` once closed.
     root: Option<Root<M>>,
@@ -461,6 +463,7 @@ where
             positions: Mutex::new(Positions::new::<M>()),
             until_position: AtomicI64::new(recovery::first_interval::<M>() as i64),
             report,
+            retired: Retired::default(),
             heap,
             root: Some(root),
             pool,

@@ -59,6 +59,9 @@ where
         };
         K::retire(&self.heap, found.key, guard);
         V::retire(&self.heap, found.value, guard);
+        if Self::RECORDS {
+            self.retired.note();
+        }
         D::thin_out(self, leaf, key, left);
         self.commit()?;
         Ok(true)

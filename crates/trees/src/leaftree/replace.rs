@@ -121,5 +121,6 @@ where
     /// Frees a leaf that is out of the chain and of the inner index, once readers have left it.
     pub(crate) fn retire_leaf(&self, handle: u32, guard: &Guard) {
         self.heap.retire(POff::new(offset(handle)), guard);
+        self.retired.note();
     }
 }

@@ -74,6 +74,7 @@ use crate::index::{
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::sync::Retired;
 use adapt::{Costs, Limits, Sizing, Totals};
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::sync::lock;
@@ -184,6 +185,7 @@ pub struct NvTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     leaf_bytes: u64,
     /// A leaf's block for the replacement that frees another, when there is no space left.
     spare: Mutex<Option<u64>>,
+    retired: Retired,
     read_only: bool,
     report: RecoveryReport,
     heap: Heap<M>,
@@ -256,6 +258,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             leaves: AtomicU64::new(leaves),
             leaf_bytes,
             spare: Mutex::new(None),
+            retired: Retired::default(),
             read_only: pool.pm().read_only(),
             report,
             heap,

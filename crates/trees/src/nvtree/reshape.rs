@@ -99,19 +99,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     /// [`SpaceError`] when there is no block for a new leaf; nothing has changed then.
     pub(super) fn make_room(&self, key: &K, need: usize) -> Result<(), SpaceError> {
         let backoff = Backoff::new();
-        let mut waited = false;
         loop {
             let outcome = self.try_make_room(key, need, &epoch::pin());
             match outcome {
                 Ok(Outcome::Done) => return Ok(()),
                 Ok(Outcome::Full) => self.rebuild(true),
                 Ok(Outcome::Again) => wait(&backoff),
-                Err(e) if waited => return Err(e),
-                Err(_) => {
-                    // What was replaced may only be waiting for readers to leave.
-                    wait_for_readers();
-                    waited = true;
-                }
+                Err(e) if !self.retired.wait() => return Err(e),
+                Err(_) => {} // what was replaced may have been waiting for readers to leave
             }
         }
     }
@@ -295,6 +290,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             K::retire(&self.heap, *word, guard);
         }
         self.heap.retire(block(off), guard);
+        self.retired.note();
         // SAFETY: 1. it came from `Box::into_raw`, and is retired once, by the holder of its lock; 2. no
         // PLN leads to it any more, and whoever is pinned may go on using it.
         unsafe { guard.defer_unchecked(move || drop(Box::from_raw(info))) };
