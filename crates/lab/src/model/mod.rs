@@ -28,6 +28,7 @@ mod report;
 mod run;
 mod source;
 mod trace;
+mod tuning;
 mod workload;
 
 pub use characterise::{BandwidthPoint, Characteristics, characterise};
@@ -37,5 +38,6 @@ pub use report::{ModelReport, Stalls};
 pub(crate) use run::{Executes, Index, Phase, PhaseReport, run_phases};
 pub use run::{RunSpec, run};
 pub(crate) use source::{Op, Source};
-pub(crate) use trace::{Flushes, Persistence};
+pub(crate) use trace::{Flushes, Issued, Persistence};
+pub(crate) use tuning::{Shifts, Tuning, with_tuned};
 pub use workload::Workload;
