@@ -21,8 +21,10 @@
 mod claim;
 mod draw;
 mod error;
+mod gap;
 mod gap_fig13;
 mod gap_fig14;
+mod gap_fig7;
 mod gap_table1;
 mod lb_fig10;
 mod lb_fig11;
@@ -63,6 +65,7 @@ pub const ALL: &[Entry] = &[
     lb_fig14::ENTRY,
     lb_fig15::ENTRY,
     gap_table1::ENTRY,
+    gap_fig7::ENTRY,
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
     nv_fig1::ENTRY,
@@ -79,6 +82,7 @@ pub const ALL: &[Entry] = &[
 mod papers {
     pub(super) const LB: &str = "LB+-Trees (PVLDB 13(7), 2020)";
     pub(super) const NV: &str = "NV-Tree (IEEE TC, 2016)";
+    pub(super) const CRAB: &str = "Crab-tree (ACM TECS, 2020)";
     pub(super) const GAP: &str = "Closing the Performance Gap (UCSC-CRSS-20-01)";
 }
 

@@ -38,6 +38,6 @@ pub use report::{ModelReport, Stalls};
 pub(crate) use run::{Executes, Index, Phase, PhaseReport, run_phases};
 pub use run::{RunSpec, run};
 pub(crate) use source::{Op, Source};
-pub(crate) use trace::{Flushes, Issued, Persistence};
+pub(crate) use trace::{Flushes, Instructions, Issued, Persistence};
 pub(crate) use tuning::{Shifts, Tuning, with_tuned};
 pub use workload::Workload;

@@ -132,16 +132,21 @@ pub(crate) enum Persistence {
     /// All of it.
     #[default]
     Kept,
+    /// Flushes, but no fence: nothing waits for them.
+    Unfenced,
     /// No flush and no fence: the design as it would be in volatile memory, if it logs nothing.
     None,
 }
 
-/// True for instructions that are there for crashes alone.
-fn orders(kind: &EventKind) -> bool {
-    matches!(
-        kind,
-        EventKind::Flush { .. } | EventKind::Fence | EventKind::StoreFence
-    )
+impl Persistence {
+    /// True if what the simulator reports is charged.
+    fn charges(self, kind: &EventKind) -> bool {
+        match kind {
+            EventKind::Flush { .. } => self != Self::None,
+            EventKind::Fence | EventKind::StoreFence => self == Self::Kept,
+            _ => true,
+        }
+    }
 }
 
 /// The source that logs before-images.
@@ -279,7 +284,7 @@ struct Recorder {
 
 impl Sink for Recorder {
     fn event(&mut self, event: &Event) {
-        if self.persistence == Persistence::None && orders(&event.kind) {
+        if !self.persistence.charges(&event.kind) {
             return;
         }
         let mut issuing = self.issuing.get();

@@ -35,11 +35,11 @@ const NAMES: [&str; 7] = [
     "insert", "dense", "lookup", "update", "remove", "scan", "mixed",
 ];
 /// Keys of a scan that says nothing else.
-const SCANNED: u32 = 100;
+const SCANNED: u32 = 10;
 
 impl Workload {
     /// The names that [`FromStr`] takes; `mixed` is `mixed:50`, and `mixed:90` has 90 % lookups; `scan` is
-    /// `scan:100`, of 100 keys.
+    /// `scan:10`, of 10 keys.
     #[must_use]
     pub fn names() -> &'static [&'static str] {
         &NAMES
