@@ -26,6 +26,7 @@ mod gap_fig13;
 mod gap_fig14;
 mod gap_fig7;
 mod gap_table1;
+mod gap_table2;
 mod lb_fig10;
 mod lb_fig11;
 mod lb_fig13;
@@ -66,6 +67,7 @@ pub const ALL: &[Entry] = &[
     lb_fig15::ENTRY,
     gap_table1::ENTRY,
     gap_fig7::ENTRY,
+    gap_table2::ENTRY,
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
     nv_fig1::ENTRY,
