@@ -25,6 +25,7 @@ mod gap;
 mod gap_fig13;
 mod gap_fig14;
 mod gap_fig7;
+mod gap_fig9;
 mod gap_table1;
 mod gap_table2;
 mod lb_fig10;
@@ -68,6 +69,7 @@ pub const ALL: &[Entry] = &[
     gap_table1::ENTRY,
     gap_fig7::ENTRY,
     gap_table2::ENTRY,
+    gap_fig9::ENTRY,
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
     nv_fig1::ENTRY,
