@@ -24,6 +24,7 @@ mod error;
 mod gap;
 mod gap_fig13;
 mod gap_fig14;
+mod gap_fig16;
 mod gap_fig7;
 mod gap_fig9;
 mod gap_table1;
@@ -72,6 +73,7 @@ pub const ALL: &[Entry] = &[
     gap_fig9::ENTRY,
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
+    gap_fig16::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,
