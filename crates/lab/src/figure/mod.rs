@@ -25,6 +25,7 @@ mod gap;
 mod gap_fig13;
 mod gap_fig14;
 mod gap_fig16;
+mod gap_fig4_5;
 mod gap_fig7;
 mod gap_fig9;
 mod gap_table1;
@@ -68,6 +69,7 @@ pub const ALL: &[Entry] = &[
     lb_fig14::ENTRY,
     lb_fig15::ENTRY,
     gap_table1::ENTRY,
+    gap_fig4_5::ENTRY,
     gap_fig7::ENTRY,
     gap_table2::ENTRY,
     gap_fig9::ENTRY,
