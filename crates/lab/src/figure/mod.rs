@@ -22,6 +22,7 @@ mod claim;
 mod draw;
 mod error;
 mod gap;
+mod gap_fig11;
 mod gap_fig13;
 mod gap_fig14;
 mod gap_fig16;
@@ -73,6 +74,7 @@ pub const ALL: &[Entry] = &[
     gap_fig7::ENTRY,
     gap_table2::ENTRY,
     gap_fig9::ENTRY,
+    gap_fig11::ENTRY,
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
     gap_fig16::ENTRY,
