@@ -19,6 +19,8 @@
 //! | `trial` | designs put through the same operations, on the model or in turns on the host |
 
 mod claim;
+mod crab;
+mod crab_fig8;
 mod draw;
 mod error;
 mod gap;
@@ -78,6 +80,7 @@ pub const ALL: &[Entry] = &[
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
     gap_fig16::ENTRY,
+    crab_fig8::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,
