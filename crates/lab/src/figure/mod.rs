@@ -20,6 +20,7 @@
 
 mod claim;
 mod crab;
+mod crab_fig10;
 mod crab_fig8;
 mod draw;
 mod error;
@@ -81,6 +82,7 @@ pub const ALL: &[Entry] = &[
     gap_fig14::ENTRY,
     gap_fig16::ENTRY,
     crab_fig8::ENTRY,
+    crab_fig10::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,
