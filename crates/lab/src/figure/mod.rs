@@ -21,6 +21,7 @@
 mod claim;
 mod crab;
 mod crab_fig10;
+mod crab_fig11;
 mod crab_fig8;
 mod draw;
 mod error;
@@ -83,6 +84,7 @@ pub const ALL: &[Entry] = &[
     gap_fig16::ENTRY,
     crab_fig8::ENTRY,
     crab_fig10::ENTRY,
+    crab_fig11::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,
