@@ -22,6 +22,7 @@ mod claim;
 mod crab;
 mod crab_fig10;
 mod crab_fig11;
+mod crab_fig7;
 mod crab_fig8;
 mod draw;
 mod error;
@@ -82,7 +83,9 @@ pub const ALL: &[Entry] = &[
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
     gap_fig16::ENTRY,
+    crab_fig7::FIG7,
     crab_fig8::ENTRY,
+    crab_fig7::FIG9,
     crab_fig10::ENTRY,
     crab_fig11::ENTRY,
     nv_fig1::ENTRY,
