@@ -22,6 +22,7 @@ mod claim;
 mod crab;
 mod crab_fig10;
 mod crab_fig11;
+mod crab_fig12;
 mod crab_fig7;
 mod crab_fig8;
 mod draw;
@@ -88,6 +89,7 @@ pub const ALL: &[Entry] = &[
     crab_fig7::FIG9,
     crab_fig10::ENTRY,
     crab_fig11::ENTRY,
+    crab_fig12::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,
