@@ -28,6 +28,7 @@ mod crab_fig8;
 mod draw;
 mod error;
 mod gap;
+mod gap_fig10;
 mod gap_fig11;
 mod gap_fig13;
 mod gap_fig14;
@@ -80,6 +81,7 @@ pub const ALL: &[Entry] = &[
     gap_fig7::ENTRY,
     gap_table2::ENTRY,
     gap_fig9::ENTRY,
+    gap_fig10::ENTRY,
     gap_fig11::ENTRY,
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
