@@ -35,6 +35,7 @@ mod gap_fig14;
 mod gap_fig16;
 mod gap_fig4_5;
 mod gap_fig7;
+mod gap_fig8;
 mod gap_fig9;
 mod gap_table1;
 mod gap_table2;
@@ -79,6 +80,7 @@ pub const ALL: &[Entry] = &[
     gap_table1::ENTRY,
     gap_fig4_5::ENTRY,
     gap_fig7::ENTRY,
+    gap_fig8::ENTRY,
     gap_table2::ENTRY,
     gap_fig9::ENTRY,
     gap_fig10::ENTRY,
