@@ -34,6 +34,7 @@ mod gap_fig13;
 mod gap_fig14;
 mod gap_fig16;
 mod gap_fig4_5;
+mod gap_fig6;
 mod gap_fig7;
 mod gap_fig8;
 mod gap_fig9;
@@ -79,12 +80,14 @@ pub const ALL: &[Entry] = &[
     lb_fig15::ENTRY,
     gap_table1::ENTRY,
     gap_fig4_5::ENTRY,
+    gap_fig6::FIG6,
     gap_fig7::ENTRY,
     gap_fig8::ENTRY,
     gap_table2::ENTRY,
     gap_fig9::ENTRY,
     gap_fig10::ENTRY,
     gap_fig11::ENTRY,
+    gap_fig6::FIG12,
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
     gap_fig16::ENTRY,
