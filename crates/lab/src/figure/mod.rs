@@ -33,6 +33,7 @@ mod gap_fig11;
 mod gap_fig13;
 mod gap_fig14;
 mod gap_fig16;
+mod gap_fig17;
 mod gap_fig4_5;
 mod gap_fig6;
 mod gap_fig7;
@@ -91,6 +92,7 @@ pub const ALL: &[Entry] = &[
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
     gap_fig16::ENTRY,
+    gap_fig17::ENTRY,
     crab_fig7::FIG7,
     crab_fig8::ENTRY,
     crab_fig7::FIG9,
