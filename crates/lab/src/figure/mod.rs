@@ -34,6 +34,7 @@ mod gap_fig13;
 mod gap_fig14;
 mod gap_fig16;
 mod gap_fig17;
+mod gap_fig18;
 mod gap_fig4_5;
 mod gap_fig6;
 mod gap_fig7;
@@ -93,6 +94,7 @@ pub const ALL: &[Entry] = &[
     gap_fig14::ENTRY,
     gap_fig16::ENTRY,
     gap_fig17::ENTRY,
+    gap_fig18::ENTRY,
     crab_fig7::FIG7,
     crab_fig8::ENTRY,
     crab_fig7::FIG9,
