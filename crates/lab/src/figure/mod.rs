@@ -23,6 +23,7 @@ mod crab;
 mod crab_fig10;
 mod crab_fig11;
 mod crab_fig12;
+mod crab_fig13;
 mod crab_fig7;
 mod crab_fig8;
 mod draw;
@@ -101,6 +102,7 @@ pub const ALL: &[Entry] = &[
     crab_fig10::ENTRY,
     crab_fig11::ENTRY,
     crab_fig12::ENTRY,
+    crab_fig13::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,
