@@ -67,7 +67,7 @@ pub(super) fn keys(setting: &Setting<'_>) -> u64 {
 pub(super) fn more_keys(setting: &Setting<'_>) -> u64 {
     match setting.on {
         On::Host => setting.scale.amount(1_600_000, 10 * PAPER_KEYS),
-        _ => setting.scale.amount(60_000, 4 * PAPER_KEYS),
+        _ => setting.scale.amount(45_000, 4 * PAPER_KEYS),
     }
 }
 

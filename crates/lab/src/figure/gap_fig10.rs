@@ -36,7 +36,8 @@ const SOME: usize = 1;
 const MOST: usize = 2;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    let (keys, ops) = (keys(setting), ops(setting));
+    // Many points: fewer operations at each.
+    let (keys, ops) = (keys(setting), ops(setting) / 2);
     let points = |threads: usize| {
         PUTS.map(|puts| Point {
             at: puts.into(),

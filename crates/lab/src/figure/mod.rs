@@ -24,6 +24,7 @@ mod crab_fig10;
 mod crab_fig11;
 mod crab_fig12;
 mod crab_fig13;
+mod crab_fig2;
 mod crab_fig7;
 mod crab_fig8;
 mod draw;
@@ -96,6 +97,7 @@ pub const ALL: &[Entry] = &[
     gap_fig16::ENTRY,
     gap_fig17::ENTRY,
     gap_fig18::ENTRY,
+    crab_fig2::ENTRY,
     crab_fig7::FIG7,
     crab_fig8::ENTRY,
     crab_fig7::FIG9,

@@ -31,6 +31,7 @@ mod trace;
 mod tuning;
 mod workload;
 
+pub(crate) use characterise::repeated;
 pub use characterise::{BandwidthPoint, Characteristics, characterise};
 pub use device::{Core, Device};
 pub use error::ModelError;
@@ -38,6 +39,6 @@ pub use report::{ModelReport, Stalls};
 pub(crate) use run::{Executes, Index, Phase, PhaseReport, run_phases};
 pub use run::{RunSpec, run};
 pub(crate) use source::{Op, Source};
-pub(crate) use trace::{Flushes, Instructions, Issued, Persistence};
+pub(crate) use trace::{Flushes, Instructions, Issued, Persistence, Step};
 pub(crate) use tuning::{Shifts, Tuning, with_tuned};
 pub use workload::Workload;

@@ -9,6 +9,7 @@ use bristlecone_trees::nvtree::{Adaptivity, NvOptions};
 
 /// How a design is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(not(feature = "unproven"), allow(dead_code))]
 pub(crate) enum Tuning {
     /// As the registry says.
     #[default]
