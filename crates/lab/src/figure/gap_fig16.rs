@@ -1,9 +1,11 @@
 //! Log-structuring: btree-LS, persistent unsorted and FAST/FAIR, insertion and reading, by threads
 //! (UCSC-CRSS-20-01, section 6.3.2, figure 16).
 
-use super::gap::{Contender, FAIR, MOPS, Of, PERSISTENT, by_threads, keys, note, ops, pm, sweep};
+use super::gap::{
+    Contender, FAIR, MOPS, Of, PERSISTENT, Sweep, by_threads, keys, note, ops, pm, sweep,
+};
 use super::tree::{Design, LSTREE};
-use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Phase, Tuning, Workload};
 
 pub(super) const ENTRY: Entry = Entry {
@@ -47,6 +49,26 @@ const AMPLIFICATION: Of = |r| r.write_amplification;
 const WRITTEN: Of = |r| r.media_bytes_written_per_op;
 const MEDIA_READ: Of = |r| r.media_bytes_read_per_op;
 
+/// Where the time of an insertion goes, with most threads.
+fn waits(sweep: &Sweep<'_>) -> Panel {
+    let causes: [(&str, Of); 6] = [
+        ("instructions", |r| r.stalls.compute_ns),
+        ("caches", |r| r.stalls.cache_ns),
+        ("DRAM", |r| r.stalls.dram_ns),
+        ("PM reads", |r| r.stalls.pm_read_ns),
+        ("stores, flushes, fences", |r| {
+            r.stalls.store_ns + r.stalls.flush_ns + r.stalls.fence_ns
+        }),
+        ("queues", |r| r.stalls.bandwidth_ns),
+    ];
+    let names = CONTENDERS.map(|contender| contender.name);
+    let panel = Panel::bars("fill, 48 threads: waits", "", "ns an insertion", names);
+    causes.into_iter().fold(panel, |panel, (name, of)| {
+        let values = ALL.map(|tree| sweep.at(MOST, tree, FILL, of));
+        panel.with(name, values.to_vec())
+    })
+}
+
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     // Smaller trees and more insertions than elsewhere, a quarter of the keys that there are, so that leaves have
     // deltas when they are read.
@@ -79,6 +101,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         let panel = sweep.panel((title, "threads", y), &ALL, phase, of);
         findings.panels.push(panel);
     }
+    findings.panels.push(waits(&sweep));
     findings.claims = vec![
         sweep.most_claim(
             "insertion throughput",
