@@ -85,7 +85,7 @@ fn insertion(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Claim::new(
                 "write amplification, 32 logs over 1",
                 1.21,
-                amplification[last] / amplification[0],
+                amplification[last] / amplification[0].max(f64::MIN_POSITIVE),
                 Expect::near(1.21, 0.3),
             ),
         ],
