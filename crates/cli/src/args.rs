@@ -709,7 +709,7 @@ description: the same command gives the same numbers on every machine.
 
 Designs: {} (lbtree-traditional: without entry moving).
 Devices shipped: {}.
-Workloads: {}; mixed:90 has 90 % lookups.
+Workloads: {}; mixed:90 has 90 % lookups, scan:20 scans 20 keys.
 
 Examples:
   bristlecone model --index lbtree --device optane --workload insert --threads 1

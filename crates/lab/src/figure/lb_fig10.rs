@@ -7,7 +7,7 @@ use super::lb_insertion::shrunk;
 use super::tree::Design;
 use super::trial::{Trial, measure, times_over, with_each};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
-use crate::model::{Persistence, Phase, Workload};
+use crate::model::{Persistence, Phase, Tuning, Workload};
 use bristlecone_trees::Fill;
 
 pub(super) const ENTRY: Entry = Entry {
@@ -40,7 +40,7 @@ const fn list(index: &'static str, name: &'static str) -> Design {
         index,
         name,
         node_bytes: None,
-        strategy: None,
+        tuning: Tuning::Usual,
     }
 }
 

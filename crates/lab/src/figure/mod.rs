@@ -19,11 +19,31 @@
 //! | `trial` | designs put through the same operations, on the model or in turns on the host |
 
 mod claim;
+mod crab;
+mod crab_fig10;
+mod crab_fig11;
+mod crab_fig12;
+mod crab_fig13;
+mod crab_fig2;
+mod crab_fig7;
+mod crab_fig8;
 mod draw;
 mod error;
+mod gap;
+mod gap_fig10;
+mod gap_fig11;
 mod gap_fig13;
 mod gap_fig14;
+mod gap_fig16;
+mod gap_fig17;
+mod gap_fig18;
+mod gap_fig4_5;
+mod gap_fig6;
+mod gap_fig7;
+mod gap_fig8;
+mod gap_fig9;
 mod gap_table1;
+mod gap_table2;
 mod lb_fig10;
 mod lb_fig11;
 mod lb_fig13;
@@ -63,8 +83,28 @@ pub const ALL: &[Entry] = &[
     lb_fig14::ENTRY,
     lb_fig15::ENTRY,
     gap_table1::ENTRY,
+    gap_fig4_5::ENTRY,
+    gap_fig6::FIG6,
+    gap_fig7::ENTRY,
+    gap_fig8::ENTRY,
+    gap_table2::ENTRY,
+    gap_fig9::ENTRY,
+    gap_fig10::ENTRY,
+    gap_fig11::ENTRY,
+    gap_fig6::FIG12,
     gap_fig13::ENTRY,
     gap_fig14::ENTRY,
+    gap_fig16::ENTRY,
+    gap_fig17::ENTRY,
+    gap_fig18::ENTRY,
+    crab_fig2::ENTRY,
+    crab_fig7::FIG7,
+    crab_fig8::ENTRY,
+    crab_fig7::FIG9,
+    crab_fig10::ENTRY,
+    crab_fig11::ENTRY,
+    crab_fig12::ENTRY,
+    crab_fig13::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,
@@ -79,6 +119,7 @@ pub const ALL: &[Entry] = &[
 mod papers {
     pub(super) const LB: &str = "LB+-Trees (PVLDB 13(7), 2020)";
     pub(super) const NV: &str = "NV-Tree (IEEE TC, 2016)";
+    pub(super) const CRAB: &str = "Crab-tree (ACM TECS, 2020)";
     pub(super) const GAP: &str = "Closing the Performance Gap (UCSC-CRSS-20-01)";
 }
 

@@ -8,7 +8,7 @@ use super::tree::{Design, NVTREE, scratch, sorted_keys};
 use super::trial::{SEED, slice_of, with_each};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::limits::median;
-use crate::model::{Executes, Op};
+use crate::model::{Executes, Op, Tuning};
 use crate::workload::Random;
 use bristlecone_trees::Fill;
 use bristlecone_trees::nvtree::Adaptivity;
@@ -26,7 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
 const fn strategy(name: &'static str, strategy: Adaptivity) -> Design {
     Design {
         name,
-        strategy: Some(strategy),
+        tuning: Tuning::Nv(strategy),
         ..NVTREE
     }
 }

@@ -9,12 +9,11 @@ use crate::LabError;
 use crate::micro::MicroParams;
 use crate::micro::designs::Inlined;
 use crate::micro::reopen::copy_files;
-use crate::model::{Executes, Index};
+use crate::model::{Executes, Index, Tuning, with_tuned};
 use crate::workload::{Keys, value_of};
 use bristlecone_pmem::media::{Access, MediaOptions};
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
-use bristlecone_trees::designs::{self, Choice, Lb, Nv, Task, with_design};
-use bristlecone_trees::nvtree::{Adaptivity, NvOptions};
+use bristlecone_trees::designs::{self, Choice, Lb, Task};
 use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, RecoveryReport};
 use std::path::Path;
 use std::sync::Arc;
@@ -30,8 +29,8 @@ pub(super) struct Design {
     pub name: &'static str,
     /// Bytes of a leaf; `None` for the design's usual.
     pub node_bytes: Option<u32>,
-    /// On the host, of an NV-Tree: how its leaves are resized; `None` for the usual way.
-    pub strategy: Option<Adaptivity>,
+    /// How it is run.
+    pub tuning: Tuning,
 }
 
 macro_rules! designs {
@@ -41,7 +40,7 @@ macro_rules! designs {
             index: $index,
             name: $name,
             node_bytes: None,
-            strategy: None,
+            tuning: Tuning::Usual,
         };
     )*};
 }
@@ -67,6 +66,20 @@ designs! {
     BTREE_GF_LOAD = "btree-gf-load", "btree w GF under load";
     /// Unsorted leaves, volatile.
     UNSORTED_LEAF = "unsorted-leaf", "unsorted leaf";
+    /// Unsorted leaves.
+    UNSORTED = "unsorted", "persistent unsorted";
+    /// The conventional B+-tree under a write-ahead log.
+    BTREE_WAL = "btree-wal", "btree-WAL";
+    /// FAST/FAIR.
+    FASTFAIR = "fastfair", "FAST/FAIR";
+    /// The same under inner nodes in DRAM.
+    FASTFAIR_SP = "fastfair-sp", "FAST/FAIR SP";
+    /// Log-structured.
+    LSTREE = "lstree", "btree-LS";
+    /// Crab-tree.
+    CRABTREE = "crabtree", "Crab-tree";
+    /// Crab-tree with its three optimizations.
+    CRABTREE_OPT = "crabtree-opt", "Crab_opt";
     /// NV-Tree's leaves under LCB+-Tree's inner nodes.
     NVTA = "nvta", "NVT-A";
     /// NV-Tree.
@@ -83,6 +96,18 @@ impl Design {
         }
     }
 
+    /// The design by another name.
+    #[must_use]
+    pub const fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+
+    /// The design run in another way.
+    #[must_use]
+    pub const fn tuned(self, tuning: Tuning) -> Self {
+        Self { tuning, ..self }
+    }
+
     /// The design on this machine, in a pool at `path`, with `keys` (sorted) in it.
     pub fn load(
         &self,
@@ -97,19 +122,11 @@ impl Design {
                 ..LbOptions::default()
             }));
         }
-        if let Some(adaptivity) = self.strategy {
-            let usual = NvOptions::default();
-            return load.run(Nv(NvOptions {
-                leaf_bytes: self.node_bytes.unwrap_or(usual.leaf_bytes),
-                adaptivity,
-                ..usual
-            }));
-        }
         let choice = Choice {
             node_bytes: self.node_bytes,
             ..Choice::of(self.index)
         };
-        with_design(&choice, load).map_err(LabError::from)?
+        with_tuned(&choice, self.tuning, load).map_err(LabError::from)?
     }
 }
 
@@ -195,7 +212,8 @@ impl Crashed {
             ..Choice::of(self.design.index)
         };
         let recover = Recover { path: &copies.pool };
-        let report = with_design(&choice, recover).map_err(LabError::from)??;
+        let tuning = self.design.tuning;
+        let report = with_tuned(&choice, tuning, recover).map_err(LabError::from)??;
         if report.clean || report.entries != self.keys {
             return Err(LabError::WrongAnswer {
                 contender: self.design.name.to_owned(),

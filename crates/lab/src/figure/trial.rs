@@ -124,6 +124,11 @@ impl Outcome {
             .map_or(0.0, |counts| of(&counts.report))
     }
 
+    /// What was flushed and fenced, an operation and by its way; nothing on the host.
+    pub fn issued(&self) -> crate::model::Issued {
+        self.counts.as_ref().map(|c| c.issued).unwrap_or_default()
+    }
+
     /// What the model's flushes were for; none on the host.
     pub fn flushes(&self) -> crate::model::Flushes {
         self.counts.as_ref().map(|c| c.flushes).unwrap_or_default()
@@ -210,6 +215,7 @@ fn simulated(
         let reports = run_phases(
             &trial.spec(),
             &trial.phases,
+            trial.design.tuning,
             trial.persistence,
             &mut |done| setting.step(doing, before + done, total),
         )?;

@@ -6,6 +6,7 @@ use super::run::drive;
 use super::trace::Step;
 use crate::workload::Random;
 use serde::Serialize;
+use std::convert::Infallible;
 
 /// Bandwidth at a number of threads, in 10^9 bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -64,6 +65,28 @@ const SAMPLES: u64 = 20_000;
 const RANDOM_LINES: u64 = 1 << 26;
 /// Numbers of threads at which bandwidth is measured.
 const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 28];
+
+/// Nanoseconds of each of so many repetitions of some steps, by one thread; `steps` is given the number of the
+/// repetition.
+pub(crate) fn repeated(
+    device: &Device,
+    times: u64,
+    mut steps: impl FnMut(u64, &mut Vec<Step>),
+) -> f64 {
+    let mut machine = Machine::new(device, device, 1);
+    let mut done = 0;
+    let driven = drive::<Infallible>(&mut machine, 1, |_, into| {
+        if done == times {
+            return Ok(false);
+        }
+        steps(done, into);
+        done += 1;
+        Ok(true)
+    });
+    match driven {
+        Ok(()) => machine.clock(0) as f64 / 1e3 / times as f64,
+    }
+}
 
 /// Measures `device` with streams of loads, stores and flushes on the model; nothing is read back
 /// from the description. The stream prefetcher is off, as in tools that measure latency.

@@ -118,6 +118,8 @@ pub struct Core {
     pub flush_ns: f64,
     /// Issuing a fence, with nothing to wait for.
     pub fence_ns: f64,
+    /// A fence between stores; 0 on processors that keep stores in order, where it is no instruction.
+    pub store_fence_ns: f64,
     /// A flush leaves the line in the caches (what `clwb` promises to try) instead of evicting it.
     pub flush_keeps_line: bool,
     /// A flush waits until the one before is done, as `clflush` does; `clflushopt` and `clwb` do not.
@@ -144,6 +146,7 @@ impl Default for Core {
             locked_ns: 5.0,
             flush_ns: 0.5,
             fence_ns: 1.0,
+            store_fence_ns: 0.0,
             flush_keeps_line: false,
             serial_flush: false,
         }
@@ -318,7 +321,12 @@ impl Device {
         c.time("core.operation_ns", core.operation_ns)?;
         c.time("core.locked_ns", core.locked_ns)?;
         c.time("core.flush_ns", core.flush_ns)?;
-        c.time("core.fence_ns", core.fence_ns)
+        c.time("core.fence_ns", core.fence_ns)?;
+        // The one time that may be 0.
+        match core.store_fence_ns {
+            0.0 => Ok(()),
+            ns => c.time("core.store_fence_ns", ns),
+        }
     }
 }
 

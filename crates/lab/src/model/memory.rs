@@ -9,7 +9,8 @@
 //!
 //! A request comes with the time it arrives at; the answer is when its line is there (a read) or
 //! durable (a write), and how much of that was waiting for something busy. Requests are served in
-//! the order in which they come, which the caller keeps close to that of time.
+//! the order in which they come, which the caller keeps close to that of time; what comes for a later time leaves
+//! the time before to others.
 //!
 //! * *Read.* A line in a combining or read buffer costs the buffered latency, another one the full
 //!   latency and a read of its media line. Where a read buffer holds many media lines (a DRAM row),
@@ -50,14 +51,30 @@ pub(crate) struct Traffic {
 }
 
 /// A part of a module that does one thing at a time.
+///
+/// Who asks for it may do so for a time to come (a flush behind a store that waits for its line); what others
+/// ask for meanwhile fits into the gap before that.
 #[derive(Clone, Copy, Debug, Default)]
-struct Busy(Time);
+struct Busy {
+    /// From when on it is free.
+    free: Time,
+    /// The last gap before that, in which it is free as well.
+    gap: (Time, Time),
+}
 
 impl Busy {
     /// Takes it for `service` from `at` on, or as soon as it is free; returns when that is.
     fn take(&mut self, at: Time, service: Time) -> Time {
-        let start = at.max(self.0);
-        self.0 = start + service;
+        let early = at.max(self.gap.0);
+        if early + service <= self.gap.1 {
+            self.gap.0 = early + service;
+            return early;
+        }
+        let start = at.max(self.free);
+        if start > self.free {
+            self.gap = (self.free, start);
+        }
+        self.free = start + service;
         start
     }
 }
@@ -304,6 +321,29 @@ mod tests {
         let service = time(256.0 * 6.0 / 41.2);
         assert_eq!(last.queued, 15 * service);
         assert_eq!(last.at, 305_000 + 15 * service);
+    }
+
+    #[test]
+    fn a_request_for_a_later_time_leaves_the_time_before_to_others() {
+        let mut busy = Busy::default();
+        assert_eq!(busy.take(0, 10), 0);
+        assert_eq!(busy.take(100, 10), 100, "a gap from 10 to 100");
+        assert_eq!(busy.take(5, 10), 10, "behind the first");
+        assert_eq!(busy.take(50, 10), 50);
+        assert_eq!(
+            busy.take(95, 10),
+            110,
+            "what is left of the gap is too short"
+        );
+        assert_eq!(busy.take(105, 10), 120);
+        let mut optane = memory("optane");
+        let flush = optane.write(0, 1_000_000);
+        assert_eq!((flush.at, flush.queued), (1_061_000, 0));
+        assert_eq!(
+            optane.read(4, 0).queued,
+            0,
+            "a read before it, of its module"
+        );
     }
 
     #[test]

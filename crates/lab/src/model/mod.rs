@@ -28,8 +28,10 @@ mod report;
 mod run;
 mod source;
 mod trace;
+mod tuning;
 mod workload;
 
+pub(crate) use characterise::repeated;
 pub use characterise::{BandwidthPoint, Characteristics, characterise};
 pub use device::{Core, Device};
 pub use error::ModelError;
@@ -37,5 +39,6 @@ pub use report::{ModelReport, Stalls};
 pub(crate) use run::{Executes, Index, Phase, PhaseReport, run_phases};
 pub use run::{RunSpec, run};
 pub(crate) use source::{Op, Source};
-pub(crate) use trace::{Flushes, Persistence};
+pub(crate) use trace::{Flushes, Instructions, Issued, Persistence, Step};
+pub(crate) use tuning::{Shifts, Tuning, with_tuned};
 pub use workload::Workload;

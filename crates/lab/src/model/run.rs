@@ -12,20 +12,20 @@
 use super::machine::{CAUSES, Cause, Machine};
 use super::memory::Time;
 use super::source::{Op, Source};
-use super::trace::{Flushes, Persistence, Recording, Step};
+use super::trace::{Flushes, Issued, Persistence, Recording, Step};
+use super::tuning::{Tuning, with_tuned};
 use super::{Device, ModelError, ModelReport, Stalls, Workload};
 use crate::LabError;
 use crate::workload::{Keys, Random, value_of};
 use bristlecone_pmem::media::sim::{Sim, Simulation};
 use bristlecone_pmem::sync::set_worker;
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, Lb, Task, UnknownDesign, VOLATILE, with_design,
-};
+use bristlecone_trees::designs::{Choice, DESIGNS, Design, Lb, Task, UnknownDesign, VOLATILE};
 use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, OrderedIndex};
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// What to run.
@@ -87,6 +87,8 @@ pub(crate) struct PhaseReport {
     pub report: ModelReport,
     /// What its flushes were for.
     pub flushes: Flushes,
+    /// What it flushed and fenced, by how a Crab-tree's leaves were changed.
+    pub issued: Issued,
 }
 
 /// The LB+-Tree without entry moving.
@@ -182,21 +184,23 @@ impl RunSpec {
 /// [`ModelError`] when a parameter makes no sense, or the index refuses or answers wrongly.
 pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport, ModelError> {
     let phases = [Phase::of(spec.workload, spec.ops)];
-    let mut reports = run_phases(spec, &phases, Persistence::Kept, progress)?;
+    let (usual, kept) = (Tuning::Usual, Persistence::Kept);
+    let mut reports = run_phases(spec, &phases, usual, kept, progress)?;
     reports
         .pop()
         .map(|phase| phase.report)
         .ok_or_else(|| ModelError::parameter("phases", 0, "one at the least"))
 }
 
-/// As [`run`], but what is done is `phases`, one after the other on the same index; a report for each.
-/// `spec.ops` is to be the operations of all of them.
+/// As [`run`], but the index is run as `tuning` says, and what is done is `phases`, one after the other on the
+/// same index; a report for each. `spec.ops` is to be the operations of all of them.
 ///
 /// # Errors
 /// As [`run`].
 pub(crate) fn run_phases(
     spec: &RunSpec,
     phases: &[Phase],
+    tuning: Tuning,
     persistence: Persistence,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<PhaseReport>, ModelError> {
@@ -220,7 +224,7 @@ pub(crate) fn run_phases(
             _ => make.run(Lb::<4>(options)),
         };
     }
-    with_design(&spec.choice(), make).map_err(LabError::from)?
+    with_tuned(&spec.choice(), tuning, make).map_err(LabError::from)?
 }
 
 /// Makes the index, loads it, and charges what is done on it.
@@ -361,6 +365,7 @@ impl Make<'_> {
             Ok::<_, ModelError>(warmed <= warming)
         })?;
         recording.take_flushes();
+        recording.take_issued();
 
         let mut source = Source::new(spec, self.phases, keys_of(spec), sorted)?;
         let mut done = 0;
@@ -400,6 +405,7 @@ impl Make<'_> {
             reports.push(PhaseReport {
                 report: report(spec, phase, &machine)?,
                 flushes: recording.take_flushes(),
+                issued: recording.take_issued(),
             });
         }
         Ok(reports)
@@ -446,6 +452,20 @@ impl<I: OrderedIndex<u64, u64>> Executes for Index<I> {
                     .remove(&key)
                     .map_err(|e| LabError::index("removing a key", e))?;
                 ("remove", was_there)
+            }
+            Op::Scan { key, keys } => {
+                // The one that it starts from is there, so one is seen at the least.
+                let (mut seen, mut right) = (0, true);
+                index.scan(key.., |key, value| {
+                    right &= *value == value_of(*key);
+                    seen += 1;
+                    if seen < keys {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                });
+                ("scan", right && seen > 0)
             }
         };
         answered(phase, u64::from(right), 1)

@@ -16,10 +16,24 @@ use crate::workload::{Keys, Permutation, Random};
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    Insert { key: u64 },
-    Lookup { key: u64 },
-    Update { key: u64, value: u64 },
-    Remove { key: u64 },
+    Insert {
+        key: u64,
+    },
+    Lookup {
+        key: u64,
+    },
+    Update {
+        key: u64,
+        value: u64,
+    },
+    Remove {
+        key: u64,
+    },
+    /// The next so many keys, from one that is there on.
+    Scan {
+        key: u64,
+        keys: u32,
+    },
 }
 
 /// What one thread does next.
@@ -108,7 +122,8 @@ impl Source {
             }
             Workload::Mixed { .. } => self.unused += before.ops,
             Workload::Remove => self.removed += before.ops,
-            Workload::DenseInsert | Workload::Lookup | Workload::Update => {}
+            Workload::DenseInsert | Workload::Lookup | Workload::Update | Workload::Scan { .. } => {
+            }
         }
         self.phase = *phase;
         for (t, lane) in self.lanes.iter_mut().enumerate() {
@@ -136,6 +151,7 @@ impl Source {
                 Op::Insert { key: lane.hot }
             }
             Workload::Lookup => Op::Lookup { key: any() },
+            Workload::Scan { keys } => Op::Scan { key: any(), keys },
             Workload::Update => Op::Update {
                 key: any(),
                 value: i,
@@ -216,6 +232,7 @@ mod tests {
                 Workload::Lookup,
                 Workload::Update,
                 Workload::Remove,
+                Workload::Scan { keys: 3 },
                 Workload::Mixed { lookups: 30 },
             ] {
                 let (mut source, sorted) = source(workload, threads);
@@ -235,6 +252,7 @@ mod tests {
                             assert!(loaded.contains(&key));
                             lookups += 1;
                         }
+                        Op::Scan { key, keys } => assert!(loaded.contains(&key) && keys == 3),
                     }
                 }
                 let expected = match workload {
@@ -291,7 +309,7 @@ mod tests {
                 match op {
                     Op::Insert { key } => assert!(there.insert(key), "{phase:?}"),
                     Op::Remove { key } => assert!(there.remove(&key), "{phase:?}"),
-                    Op::Lookup { key } | Op::Update { key, .. } => {
+                    Op::Lookup { key } | Op::Update { key, .. } | Op::Scan { key, .. } => {
                         assert!(there.contains(&key));
                         found.insert(key);
                     }

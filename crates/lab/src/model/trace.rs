@@ -38,6 +38,8 @@ pub(crate) enum Step {
     NonTemporal { line: u64 },
     /// Wait for stores and flushes.
     Fence,
+    /// Stores before it come before those after it.
+    StoreFence,
 }
 
 /// Steps of one operation.
@@ -85,8 +87,9 @@ impl Steps {
             EventKind::Store16 { at, .. } => self.store(0, at, 16),
             EventKind::Flush { line } => self.0.push(Step::Flush { line: line / 64 }),
             EventKind::Fence => self.0.push(Step::Fence),
-            // No instruction on x86-64; and what the operating system does is not modelled.
-            EventKind::StoreFence | EventKind::Resize { .. } | EventKind::Zero { .. } => {}
+            EventKind::StoreFence => self.0.push(Step::StoreFence),
+            // What the operating system does is not modelled.
+            EventKind::Resize { .. } | EventKind::Zero { .. } => {}
         }
     }
 
@@ -95,6 +98,7 @@ impl Steps {
         let base = match touch.region {
             DramRegion::Inner => DRAM,
             DramRegion::Locks => DRAM + REGION,
+            DramRegion::Mapping => DRAM + 2 * REGION,
             // The pool itself: a prefetch is the one thing that the simulator does not see.
             DramRegion::Pool => 0,
         };
@@ -128,27 +132,37 @@ pub(crate) enum Persistence {
     /// All of it.
     #[default]
     Kept,
+    /// Flushes, but no fence: nothing waits for them.
+    Unfenced,
     /// No flush and no fence: the design as it would be in volatile memory, if it logs nothing.
     None,
 }
 
-/// True for instructions that are there for crashes alone.
-fn orders(kind: &EventKind) -> bool {
-    matches!(
-        kind,
-        EventKind::Flush { .. } | EventKind::Fence | EventKind::StoreFence
-    )
+impl Persistence {
+    /// True if what the simulator reports is charged.
+    fn charges(self, kind: &EventKind) -> bool {
+        match kind {
+            EventKind::Flush { .. } => self != Self::None,
+            EventKind::Fence | EventKind::StoreFence => self == Self::Kept,
+            _ => true,
+        }
+    }
 }
 
 /// The source that logs before-images.
 const LOG: &str = "log/mod.rs";
-/// The sources that move entries, by design: LCB+-Tree's (any change of its log's segment) and CDDS-Tree's.
+/// The sources that move entries, by design: LCB+-Tree's (any change of its log's segment), and those that log
+/// nothing.
 const CHANGE: &str = "btree/change.rs";
-const SHIFT: &str = "cddstree/node.rs";
-/// The sources that split nodes.
-const SPLITS: [&str; 5] = [
+const SHIFTS: [&str; 3] = ["cddstree/node.rs", CRAB_SHIFT, "fastfair/node.rs"];
+/// The sources of Crab-tree's two ways to change a leaf.
+const CRAB_SHIFT: &str = "crabtree/shift.rs";
+const CRAB_COPY: &str = "crabtree/copy.rs";
+/// The sources that split nodes. (Crab-tree's copy and split from the same ones.)
+const SPLITS: [&str; 6] = [
     "btree/structure.rs",
     "cddstree/split.rs",
+    "fastfair/fair.rs",
     "leaftree/split.rs",
     "lbtree/split.rs",
     "nvtree/reshape.rs",
@@ -173,6 +187,7 @@ impl Flushes {
     fn add(&mut self, files: &[&str]) {
         let is = |file: &str, what: &str| file.ends_with(what);
         let splits = |file: &str| SPLITS.iter().any(|split| file.ends_with(split));
+        let shifts = |file: &str| SHIFTS.iter().any(|shift| file.ends_with(shift));
         // A change under a log begins with the log's flushes: each is a part by itself.
         let mut rest = files;
         while !rest.is_empty() {
@@ -190,7 +205,7 @@ impl Flushes {
                     // What it made room for, in a leaf that needs no log.
                     true if logged && !is(file, LOG) && !is(file, CHANGE) => &mut self.leaf,
                     true => &mut self.parents,
-                    false if logged || is(file, SHIFT) => &mut self.sort_leaf,
+                    false if logged || shifts(file) => &mut self.sort_leaf,
                     false => &mut self.leaf,
                 } += 1;
             }
@@ -204,6 +219,49 @@ impl Flushes {
     }
 }
 
+/// What some operations issued for the sake of crashes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Instructions {
+    pub flushes: u64,
+    pub fences: u64,
+    /// Fences between stores, which are instructions on processors that do not keep stores in order.
+    pub store_fences: u64,
+}
+
+/// That, by the way in which a Crab-tree's leaf was changed; other designs copy nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Issued {
+    /// Operations that copied a leaf and shifted nothing.
+    pub copying: Instructions,
+    /// All others.
+    pub other: Instructions,
+}
+
+impl Issued {
+    /// Adds an operation that did these, from these files.
+    fn add(&mut self, what: &Instructions, files: &[&str]) {
+        let from = |source: &str| files.iter().any(|file| file.ends_with(source));
+        let to = if from(CRAB_COPY) && !from(CRAB_SHIFT) {
+            &mut self.copying
+        } else {
+            &mut self.other
+        };
+        to.flushes += what.flushes;
+        to.fences += what.fences;
+        to.store_fences += what.store_fences;
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Instructions {
+        let (a, b) = (self.copying, self.other);
+        Instructions {
+            flushes: a.flushes + b.flushes,
+            fences: a.fences + b.fences,
+            store_fences: a.store_fences + b.store_fences,
+        }
+    }
+}
+
 /// Takes down what this thread does on a simulation, until it is dropped.
 pub(crate) struct Recording {
     simulation: Simulation,
@@ -211,6 +269,8 @@ pub(crate) struct Recording {
     /// Where the operation that goes on has flushed a line, one for each.
     flushed: Rc<RefCell<Vec<&'static str>>>,
     flushes: Cell<Flushes>,
+    issuing: Rc<Cell<Instructions>>,
+    issued: Cell<Issued>,
     sink_before: Option<Box<dyn Sink>>,
     observer_before: Option<DramObserver>,
 }
@@ -218,17 +278,26 @@ pub(crate) struct Recording {
 struct Recorder {
     steps: Rc<RefCell<Steps>>,
     flushed: Rc<RefCell<Vec<&'static str>>>,
+    issuing: Rc<Cell<Instructions>>,
     persistence: Persistence,
 }
 
 impl Sink for Recorder {
     fn event(&mut self, event: &Event) {
-        if self.persistence == Persistence::None && orders(&event.kind) {
+        if !self.persistence.charges(&event.kind) {
             return;
         }
-        if let EventKind::Flush { .. } = event.kind {
-            self.flushed.borrow_mut().push(event.site.file());
+        let mut issuing = self.issuing.get();
+        match event.kind {
+            EventKind::Flush { .. } => {
+                self.flushed.borrow_mut().push(event.site.file());
+                issuing.flushes += 1;
+            }
+            EventKind::Fence => issuing.fences += 1,
+            EventKind::StoreFence => issuing.store_fences += 1,
+            _ => {}
         }
+        self.issuing.set(issuing);
         self.steps.borrow_mut().event(&event.kind);
     }
 
@@ -242,11 +311,13 @@ impl Recording {
         let steps = Rc::new(RefCell::new(Steps::default()));
         let into = Rc::clone(&steps);
         let flushed = Rc::new(RefCell::new(Vec::new()));
+        let issuing = Rc::new(Cell::default());
         Self {
             simulation: simulation.clone(),
             sink_before: simulation.set_sink(Some(Box::new(Recorder {
                 steps: Rc::clone(&steps),
                 flushed: Rc::clone(&flushed),
+                issuing: Rc::clone(&issuing),
                 persistence,
             }))),
             observer_before: Traced::observe(Some(Box::new(move |touch| {
@@ -255,6 +326,8 @@ impl Recording {
             steps,
             flushed,
             flushes: Cell::default(),
+            issuing,
+            issued: Cell::default(),
         }
     }
 
@@ -269,6 +342,9 @@ impl Recording {
         let mut flushes = self.flushes.get();
         flushes.add(&flushed);
         self.flushes.set(flushes);
+        let mut issued = self.issued.get();
+        issued.add(&self.issuing.take(), &flushed);
+        self.issued.set(issued);
         flushed.clear();
         result
     }
@@ -276,6 +352,11 @@ impl Recording {
     /// What was flushed since the last call, and what for.
     pub(crate) fn take_flushes(&self) -> Flushes {
         self.flushes.take()
+    }
+
+    /// What was issued since the last call, and how.
+    pub(crate) fn take_issued(&self) -> Issued {
+        self.issued.take()
     }
 }
 
@@ -317,6 +398,18 @@ mod tests {
         assert_eq!(of(&[shift, shift, insert, "b/pmem/cell.rs"]), [2, 2, 0, 0]);
         assert_eq!(of(&["b/cddstree/split.rs", shift, insert]), [0, 0, 0, 3]);
         assert_eq!(of(&[]), [0; 4]);
+        let [copy, crab, reshape] = [CRAB_COPY, CRAB_SHIFT, "t/crabtree/reshape.rs"];
+        let mut issued = Issued::default();
+        let one = Instructions {
+            flushes: 1,
+            fences: 1,
+            store_fences: 1,
+        };
+        for files in [&[copy, reshape][..], &[copy, crab], &[crab], &[]] {
+            issued.add(&one, files);
+        }
+        assert_eq!((issued.copying, issued.other.fences), (one, 3));
+        assert_eq!(issued.all().store_fences, 4);
     }
 
     #[test]
@@ -334,7 +427,9 @@ mod tests {
         let expected = [
             Step::Load { line: 0, words: 2 },
             Step::Load { line: 1, words: 2 },
-            Step::Store { line: 2, words: 2 },
+            Step::Store { line: 2, words: 1 },
+            Step::StoreFence,
+            Step::Store { line: 2, words: 1 },
             Step::Flush { line: 2 },
             Step::Fence,
         ];

@@ -19,6 +19,11 @@ pub enum Workload {
     Update,
     /// Removals of keys that are there, each once.
     Remove,
+    /// Scans of so many keys from one that is there on.
+    Scan {
+        /// Keys of a scan.
+        keys: u32,
+    },
     /// Lookups and inserts of new keys.
     Mixed {
         /// Share of the lookups, in percent.
@@ -26,10 +31,15 @@ pub enum Workload {
     },
 }
 
-const NAMES: [&str; 6] = ["insert", "dense", "lookup", "update", "remove", "mixed"];
+const NAMES: [&str; 7] = [
+    "insert", "dense", "lookup", "update", "remove", "scan", "mixed",
+];
+/// Keys of a scan that says nothing else.
+const SCANNED: u32 = 10;
 
 impl Workload {
-    /// The names that [`FromStr`] takes; `mixed` is `mixed:50`, and `mixed:90` has 90 % lookups.
+    /// The names that [`FromStr`] takes; `mixed` is `mixed:50`, and `mixed:90` has 90 % lookups; `scan` is
+    /// `scan:10`, of 10 keys.
     #[must_use]
     pub fn names() -> &'static [&'static str] {
         &NAMES
@@ -44,6 +54,7 @@ impl fmt::Display for Workload {
             Self::Lookup => f.write_str("lookup"),
             Self::Update => f.write_str("update"),
             Self::Remove => f.write_str("remove"),
+            Self::Scan { keys } => write!(f, "scan:{keys}"),
             Self::Mixed { lookups } => write!(f, "mixed:{lookups}"),
         }
     }
@@ -65,8 +76,13 @@ impl FromStr for Workload {
             "lookup" => Self::Lookup,
             "update" => Self::Update,
             "remove" => Self::Remove,
+            "scan" => Self::Scan { keys: SCANNED },
             "mixed" => Self::Mixed { lookups: 50 },
             _ => {
+                let keys = text.strip_prefix("scan:").map(str::parse);
+                if let Some(Ok(keys @ 1..)) = keys {
+                    return Ok(Self::Scan { keys });
+                }
                 let lookups = text
                     .strip_prefix("mixed:")
                     .and_then(|percent| percent.parse().ok())
@@ -76,7 +92,7 @@ impl FromStr for Workload {
                         "workload",
                         text,
                         format!(
-                            "{}, or mixed:P with P percent lookups (0 to 100)",
+                            "{}, mixed:P with P percent lookups (0 to 100), or scan:N of N keys",
                             NAMES.join(", ")
                         ),
                     ));

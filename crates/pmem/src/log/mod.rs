@@ -48,7 +48,7 @@ use crate::media::{LINE, Media};
 use crate::off::POff;
 use crate::pool::Pool;
 use crate::pool::layout::CHUNK;
-use crate::sync::{give_way, lock};
+use crate::sync::{give_way, lock, worker};
 use crossbeam_epoch::Guard;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -252,11 +252,19 @@ impl<M: Media> Logs<M> {
         self.word(self.slot_at(slot))
     }
 
-    /// A free slot; waits while there is none.
+    /// A free slot; waits while there is none. A thread gets the same one again if it can, whose lines its caches
+    /// have; where crash states are explored, the one that was given back last, whatever the thread's number.
     #[must_use]
     pub fn take(&self) -> Slot<'_, M> {
+        let own = (worker() % self.slots as usize) as u32;
+        let take = |free: &mut Vec<u32>| {
+            let at = (!self.pm().tiny())
+                .then(|| free.iter().rposition(|slot| *slot == own))
+                .flatten();
+            at.map(|at| free.swap_remove(at)).or_else(|| free.pop())
+        };
         loop {
-            if let Some(slot) = lock(&self.free).pop() {
+            if let Some(slot) = take(&mut lock(&self.free)) {
                 return Slot {
                     logs: self,
                     slot,

@@ -20,6 +20,8 @@ pub enum DramRegion {
     Inner,
     /// A table of version locks.
     Locks,
+    /// A table that leads from leaves' numbers to their records, from its first entry on.
+    Mapping,
     /// The pool: prefetches only, which no load or store reports.
     Pool,
 }

@@ -235,9 +235,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> fmt::Debug for BT
     }
 }
 
-/// Log slots: what as many threads can change at a time; few on a simulated medium, whose pools are small.
-const fn log_slots<M: Media>() -> u32 {
-    if M::TRACED { 2 } else { 32 }
+/// Log slots: what as many threads can change at a time; few where crash states are explored, in small pools.
+fn log_slots<M: Media>(pm: &M) -> u32 {
+    if pm.tiny() { 2 } else { 32 }
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
@@ -493,7 +493,8 @@ where
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
-        let logs = Logs::create(&heap, log_slots::<M>(), D::Protect::slot_words(words))?;
+        let slots = log_slots(pool.pm());
+        let logs = Logs::create(&heap, slots, D::Protect::slot_words(words))?;
         let mut tree = Self::assemble(root, heap.clone(), logs, words, options);
         match tree.new_node() {
             Ok(top) => {

@@ -16,7 +16,7 @@ use std::borrow::Borrow;
 /// What is built beside the tree.
 struct Beside<K: ToOwned + ?Sized, M: Media> {
     logs: Logs<M>,
-    table: Table,
+    table: Table<M::Dram>,
     /// The smallest key of each leaf; leaf numbers ascend from 0.
     lows: Vec<K::Owned>,
     /// Long strings.

@@ -135,7 +135,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                 Err(_) => return false,
             }
             for lnid in self.leaves_of(record) {
-                let elsewhere = |entry: Entry<'_>| entry.records() > named[&lnid];
+                let elsewhere = |entry: Entry<'_, M::Dram>| entry.records() > named[&lnid];
                 if self
                     .rescue(log, lnid, record, elsewhere, &mut budget)
                     .is_err()
@@ -279,7 +279,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         log: usize,
         lnid: u32,
         record: &Record,
-        elsewhere: impl Fn(Entry<'_>) -> bool,
+        elsewhere: impl Fn(Entry<'_, M::Dram>) -> bool,
         budget: &mut Budget,
     ) -> Result<(), SpaceError> {
         self.pm().interleave();
@@ -335,7 +335,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     fn consolidate(
         &self,
         log: usize,
-        entry: Entry<'_>,
+        entry: Entry<'_, M::Dram>,
         live: &Live,
         budget: &mut Budget,
     ) -> Result<bool, SpaceError> {
@@ -376,7 +376,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     fn relocate(
         &self,
         log: usize,
-        entry: Entry<'_>,
+        entry: Entry<'_, M::Dram>,
         live: &Live,
         tight: bool,
     ) -> Result<(), SpaceError> {

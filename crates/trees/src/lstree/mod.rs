@@ -246,7 +246,7 @@ pub struct LsTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     // The inner index first: it is dropped before the pool can be.
     inner: Inner<K, M>,
     locks: VersionLocks,
-    table: Table,
+    table: Table<M::Dram>,
     logs: Logs<M>,
     options: LsOptions,
     shape: Shape,
@@ -484,7 +484,7 @@ where
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     fn assemble(
         inner: Inner<K, M>,
-        table: Table,
+        table: Table<M::Dram>,
         logs: Logs<M>,
         options: LsOptions,
         shape: Shape,

@@ -53,7 +53,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
 
     /// Looks for a key in a chain. Others may be changing it: then the answer is any, and does not validate.
     #[inline]
-    pub(super) fn search(&self, entry: Entry<'_>, lnid: u32, key: &K, hash: u32) -> Option<Found> {
+    pub(super) fn search(
+        &self,
+        entry: Entry<'_, M::Dram>,
+        lnid: u32,
+        key: &K,
+        hash: u32,
+    ) -> Option<Found> {
         let (pm, reader) = (self.pm(), self.reader());
         let deltas = entry.counts().deltas.min(entry.room());
         if !self.options.tags {
@@ -108,7 +114,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
 
     /// Asks for the records of a chain.
     #[inline]
-    fn prefetch_deltas(&self, entry: Entry<'_>, deltas: usize) {
+    fn prefetch_deltas(&self, entry: Entry<'_, M::Dram>, deltas: usize) {
         for i in 0..deltas {
             self.prefetch(entry.delta(i).off(), 64);
         }
@@ -122,7 +128,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
 
     /// Asks for what a search for a key with this hash will look at.
     #[inline]
-    fn prefetch_chain(&self, entry: Entry<'_>, hash: u32) {
+    fn prefetch_chain(&self, entry: Entry<'_, M::Dram>, hash: u32) {
         let deltas = entry.counts().deltas.min(entry.room());
         for place in (0..deltas).map(|i| entry.delta(i)) {
             if !self.options.tags || place.may_be(hash) {
@@ -221,7 +227,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
 
     /// The keys of a leaf, ascending, with their values' words. Others may be changing it: then the answer is any,
     /// and does not validate.
-    pub(super) fn contents(&self, entry: Entry<'_>, lnid: u32, all: &mut Vec<(u64, u64)>) {
+    pub(super) fn contents(&self, entry: Entry<'_, M::Dram>, lnid: u32, all: &mut Vec<(u64, u64)>) {
         let reader = self.reader();
         let deltas = entry.counts().deltas.min(entry.room());
         self.prefetch_deltas(entry, deltas);

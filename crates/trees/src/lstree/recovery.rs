@@ -453,7 +453,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     }
 
     /// Marks the block that a word of a chain leads to, if it leads to one.
-    fn mark_long<T: Repr + ?Sized>(&self, word: u64, entry: Entry<'_>) -> Result<(), String> {
+    fn mark_long<T: Repr + ?Sized>(
+        &self,
+        word: u64,
+        entry: Entry<'_, M::Dram>,
+    ) -> Result<(), String> {
         if !T::RECORDS || self.is_in_chain::<T>(word, entry) {
             return Ok(());
         }
@@ -464,7 +468,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     }
 
     /// True if a word leads into one of the chain's records, whose strings have been checked.
-    pub(super) fn is_in_chain<T: Repr + ?Sized>(&self, word: u64, entry: Entry<'_>) -> bool {
+    pub(super) fn is_in_chain<T: Repr + ?Sized>(
+        &self,
+        word: u64,
+        entry: Entry<'_, M::Dram>,
+    ) -> bool {
         let Some(off) = T::block(word) else {
             return false;
         };

@@ -15,12 +15,16 @@
 //! 2. The records in the logs that name a leaf are counted. A leaf that is gone keeps an empty base until it is the
 //!    only one, since it is what says that the others count no more.
 //!
+//! What is read and written of an entry is reported as of a table in one piece (`DramTrace`).
+//!
 //! # Concurrency
 //! Words are atomics, read under the leaf's version like a leaf's own.
 
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::SpaceError;
+use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace, cpu};
 use bristlecone_pmem::sync::lock;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -100,20 +104,38 @@ pub(super) struct Counts {
 }
 
 /// One leaf's entry.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<'t> {
+#[derive(Debug)]
+pub(super) struct Entry<'t, D> {
     words: &'t [AtomicU64],
+    lnid: u32,
+    trace: PhantomData<fn() -> D>,
 }
 
+impl<D> Clone for Entry<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D> Copy for Entry<'_, D> {}
+
 // ORDERING (all of it): Relaxed; the leaf's version orders them, see `crate::version_lock`.
-impl Entry<'_> {
+impl<D: DramTrace> Entry<'_, D> {
+    #[inline(always)]
+    fn report(&self, access: DramAccess, word: usize, words: usize) {
+        let at = u64::from(self.lnid) * self.words.len() as u64 + word as u64;
+        D::touch(DramRegion::Mapping, access, at * 8, words as u64 * 8);
+    }
+
     #[inline(always)]
     fn get(&self, word: usize) -> u64 {
+        self.report(DramAccess::Load, word, 1);
         self.words[word].load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     fn set(&self, word: usize, value: u64) {
+        self.report(DramAccess::Store, word, 1);
         self.words[word].store(value, Ordering::Relaxed);
     }
 
@@ -215,18 +237,20 @@ impl Entry<'_> {
     }
 
     pub(super) fn add_records(&self, more: u64) {
+        self.report(DramAccess::Locked, RECORDS, 1);
         self.words[RECORDS].fetch_add(more, Ordering::Relaxed);
     }
 
     pub(super) fn forget_records(&self, fewer: u64) {
+        self.report(DramAccess::Locked, RECORDS, 1);
         let before = self.words[RECORDS].fetch_sub(fewer, Ordering::Relaxed);
         debug_assert!(before >= fewer, "{fewer} of {before} records");
     }
 
     /// Asks for the entry to be brought near.
     pub(super) fn prefetch(&self) {
-        let at = self.words.as_ptr().cast();
-        bristlecone_pmem::media::cpu::prefetch(at, size_of_val(self.words));
+        cpu::prefetch(self.words.as_ptr().cast(), size_of_val(self.words));
+        self.report(DramAccess::Prefetch, 0, self.words.len());
     }
 }
 
@@ -241,19 +265,20 @@ struct Numbers {
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct Table<D> {
     branches: Box<[OnceLock<Box<[Block]>>]>,
     /// Words of an entry.
     stride: usize,
     numbers: Mutex<Numbers>,
     blocks: AtomicU32,
+    trace: PhantomData<fn() -> D>,
 }
 
 fn none<T>(n: usize) -> Box<[OnceLock<T>]> {
     (0..n).map(|_| OnceLock::new()).collect()
 }
 
-impl Table {
+impl<D: DramTrace> Table<D> {
     /// An empty table, whose entries have room for `deltas` deltas.
     pub(super) fn new(deltas: usize) -> Self {
         Self {
@@ -261,12 +286,13 @@ impl Table {
             stride: FIXED + deltas,
             numbers: Mutex::default(),
             blocks: AtomicU32::new(0),
+            trace: PhantomData,
         }
     }
 
     /// The entry of a leaf; made if there is none. The LNID is below [`LNIDS`].
     #[inline]
-    pub(super) fn entry(&self, lnid: u32) -> Entry<'_> {
+    pub(super) fn entry(&self, lnid: u32) -> Entry<'_, D> {
         let at = lnid as usize;
         let (branch, block, within) = (at / BLOCK / FAN, at / BLOCK % FAN, at % BLOCK);
         let blocks = self.branches[branch].get_or_init(|| none(FAN));
@@ -279,6 +305,8 @@ impl Table {
         });
         Entry {
             words: &words[within * self.stride..][..self.stride],
+            lnid,
+            trace: PhantomData,
         }
     }
 

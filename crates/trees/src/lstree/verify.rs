@@ -96,7 +96,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     }
 
     /// Holds the records that count, by the logs, against those that count by the mapping table.
-    fn check_entry(&self, entry: Entry<'_>, chain: &Chain) -> Result<(), Violation> {
+    fn check_entry(&self, entry: Entry<'_, M::Dram>, chain: &Chain) -> Result<(), Violation> {
         let broken = |what: String| Violation::new(format!("leaf {}: {what}", chain.lnid));
         let known: Vec<u64> = entry.places().map(|place| place.off()).collect();
         let found: Vec<u64> = std::iter::once(&chain.base)
@@ -192,7 +192,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     fn check_long<T: Repr + ?Sized>(
         &self,
         word: u64,
-        entry: Entry<'_>,
+        entry: Entry<'_, M::Dram>,
         blocks: &mut Blocks,
         report: &mut VerifyReport,
     ) -> Result<(), Violation> {

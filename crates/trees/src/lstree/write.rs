@@ -270,7 +270,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     fn rewrite(
         &self,
         lnid: u32,
-        entry: Entry<'_>,
+        entry: Entry<'_, M::Dram>,
         change: &Change<'_, K, V>,
     ) -> Result<bool, SpaceError> {
         let mut words = Vec::with_capacity(self.shape.entries + 1);
@@ -321,7 +321,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     }
 
     /// Makes the base at `place`, whose sequence number is the next, the chain of a locked leaf.
-    pub(super) fn install_base(&self, lnid: u32, entry: Entry<'_>, place: Place, pairs: usize) {
+    pub(super) fn install_base(
+        &self,
+        lnid: u32,
+        entry: Entry<'_, M::Dram>,
+        place: Place,
+        pairs: usize,
+    ) {
         for old in entry.places() {
             self.no_longer_live(lnid, old);
         }
@@ -333,7 +339,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     fn split(
         &self,
         lnid: u32,
-        entry: Entry<'_>,
+        entry: Entry<'_, M::Dram>,
         items: &[Item<'_, K, V>],
         change: &Change<'_, K, V>,
     ) -> Result<bool, SpaceError> {

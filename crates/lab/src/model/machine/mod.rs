@@ -19,7 +19,8 @@
 //!    until the buffer is full.
 //! 4. *A flush* takes the line as the stores before have left it, and is outstanding until the device
 //!    has accepted it; a clean line costs the issuing only. As many may be outstanding as there are
-//!    fill buffers, or one where flushes are serial. *A fence* waits for stores and flushes.
+//!    fill buffers, or one where flushes are serial. *A fence* waits for stores and flushes. *A fence between
+//!    stores* costs a constant: stores take effect in order as it is.
 //! 5. *Caches.* A level 2 cache holds what its level 1 does; level 3 takes in what level 2 evicts
 //!    and keeps what is read from it. A line that only another core has comes from there. A
 //!    store makes it the only copy. Dirty lines that level 3 evicts go to memory, and no one waits.
@@ -154,6 +155,7 @@ struct Times {
     locked: Time,
     flush: Time,
     fence: Time,
+    store_fence: Time,
 }
 
 /// See the module's head.
@@ -198,6 +200,7 @@ impl Machine {
                 locked: time(core.locked_ns),
                 flush: time(core.flush_ns),
                 fence: time(core.fence_ns),
+                store_fence: time(core.store_fence_ns),
             },
             fill_buffers: core.line_fill_buffers as usize,
             flush_buffers: if core.serial_flush {
@@ -273,6 +276,7 @@ impl Machine {
                 self.own(t, line);
                 self.threads[t].advance(times.locked, Cause::Compute);
             }
+            Step::StoreFence => self.threads[t].advance(times.store_fence, Cause::Fence),
             Step::Flush { line } => self.flush(t, line),
             Step::NonTemporal { line } => {
                 self.threads[t].advance(self.times.access, Cause::Compute);

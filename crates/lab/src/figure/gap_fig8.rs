@@ -1,0 +1,120 @@
+//! Where the time of a persistent tree's insertion goes: the tree, its logging, flushes and fences (UCSC-CRSS-20-01,
+//! section 4.2, figure 8).
+//!
+//! Each part is what is saved by leaving it out: fences, then flushes as well, then all that the volatile tree
+//! does not do.
+
+use super::gap::{BYTES, FAIR, LEAF, PERSISTENT, PLAIN, WAL, device, insertions, keys, note, ops};
+use super::tree::Design;
+use super::trial::{Trial, measure};
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
+use crate::model::Persistence;
+use bristlecone_trees::Fill;
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "gap-fig8",
+    title: "persistence cost decomposition: tree, WAL, fences, flushes",
+    paper: papers::GAP,
+    place: "section 4.2, figure 8",
+    on: &[On::Model],
+    run,
+};
+
+/// A persistent tree, and the volatile one that it is without its care for crashes.
+const TREES: [(Design, Design); 3] = [(WAL, PLAIN), (FAIR, PLAIN), (PERSISTENT, LEAF)];
+const LOGGED: usize = 0;
+const FAST: usize = 1;
+const BITMAP: usize = 2;
+const THREADS: usize = 4;
+
+/// Nanoseconds of an insertion.
+struct Parts {
+    tree: f64,
+    logging: f64,
+    fences: f64,
+    flushes: f64,
+}
+
+fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
+    let (keys, ops) = (keys(setting), ops(setting));
+    let device = device("optane", keys)?;
+    let trial = |design: Design, persistence| Trial {
+        persistence,
+        ..Trial::new(
+            design.sized(BYTES),
+            &device,
+            keys,
+            Fill::USUAL,
+            &insertions(ops),
+        )
+        .threaded(THREADS)
+    };
+    let groups = TREES.map(|(design, volatile)| {
+        vec![
+            trial(design, Persistence::Kept),
+            trial(design, Persistence::Unfenced),
+            trial(design, Persistence::None),
+            trial(volatile, Persistence::None),
+        ]
+    });
+    let outcomes = measure(setting, "inserting", &groups)?;
+    let parts = |trials: &Vec<Vec<super::trial::Outcome>>| {
+        let [kept, unfenced, unflushed, volatile] = [0, 1, 2, 3].map(|trial| trials[trial][1].ns());
+        // A part that costs nothing may come out below it: what waits elsewhere then, waits less.
+        let part = |with: f64, without: f64| (with - without).max(0.0);
+        Parts {
+            tree: volatile,
+            logging: part(unflushed, volatile),
+            flushes: part(unfenced, unflushed),
+            fences: part(kept, unfenced),
+        }
+    };
+    let parts: Vec<Parts> = outcomes.iter().map(parts).collect();
+    let of = |of: fn(&Parts) -> f64| parts.iter().map(of).collect::<Vec<f64>>();
+    let names = TREES.map(|(design, _)| design.name);
+    let panel = Panel::bars("4 threads", "", "ns an insertion", names)
+        .with("tree", of(|p| p.tree))
+        .with("WAL and other software", of(|p| p.logging))
+        .with("fences", of(|p| p.fences))
+        .with("flushes", of(|p| p.flushes));
+    let persisting = |tree: usize| parts[tree].fences + parts[tree].flushes;
+    Ok(Findings {
+        claims: vec![
+            Claim::new(
+                "btree-WAL: software over persisting",
+                0.82,
+                parts[LOGGED].logging / persisting(LOGGED),
+                Expect::near(0.82, 0.5),
+            )
+            .note("the paper: 0.9 s of software, 1.1 s for persisting data"),
+            Claim::new(
+                "software, persistent unsorted over btree-WAL",
+                0.33,
+                parts[BITMAP].logging / parts[LOGGED].logging.max(1.0),
+                Expect::AtMost {
+                    bound: 0.33,
+                    slack: 0.1,
+                },
+            ),
+            Claim::new(
+                "flushes and fences, persistent unsorted over FAST/FAIR",
+                1.7,
+                persisting(BITMAP) / persisting(FAST),
+                Expect::near(1.7, 0.3),
+            ),
+            Claim::new(
+                "flushes and fences, btree-WAL over persistent unsorted",
+                "close to that of persistent unsorted",
+                persisting(LOGGED) / persisting(BITMAP),
+                Expect::near(1.0, 0.3),
+            ),
+        ],
+        panels: vec![panel],
+        notes: vec![
+            note(keys, ops),
+            "leaves of 512 bytes; the second of two such phases; a part is what leaving it out saves: fences, then \
+             flushes, then all that the volatile tree does not do"
+                .to_owned(),
+        ],
+    })
+}

@@ -1,0 +1,137 @@
+//! What an insertion issues, waits for and moves, by design: one thread, persistent memory (UCSC-CRSS-20-01,
+//! section 4.2, table 2).
+
+use super::gap::{
+    Contender, FAIR, LEAF, Of, PERSISTENT, PLAIN, WAL, by_threads, insertions, keys, note, ops, pm,
+    sweep,
+};
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "gap-table2",
+    title: "an insertion's flushes, fences, stalls, traffic and amplification, by design",
+    paper: papers::GAP,
+    place: "section 4.2, table 2",
+    on: &[On::Model],
+    run,
+};
+
+const CONTENDERS: [Contender; 5] = [
+    pm("btree", PLAIN),
+    pm("unsorted leaf", LEAF),
+    pm("btree-WAL", WAL),
+    pm("FAST/FAIR", FAIR),
+    pm("persistent unsorted", PERSISTENT),
+];
+
+/// A column: its name, the unit, the paper's numbers, how far off ours may be.
+struct Column {
+    name: &'static str,
+    unit: &'static str,
+    paper: [f64; 5],
+    of: Of,
+    slack: f64,
+}
+
+const COLUMNS: [Column; 6] = [
+    Column {
+        name: "lines flushed",
+        unit: "an insertion",
+        paper: [0.0, 0.0, 12.0, 6.0, 5.0],
+        of: |r| r.flushes_per_op,
+        slack: 0.5,
+    },
+    Column {
+        name: "fences",
+        unit: "an insertion",
+        paper: [0.0, 0.0, 4.0, 10.0, 5.0],
+        of: |r| r.fences_per_op,
+        slack: 0.5,
+    },
+    Column {
+        name: "read from PM",
+        unit: "bytes an insertion",
+        paper: [1626.0, 1651.0, 2001.0, 2119.0, 1973.0],
+        of: |r| r.lines_read_per_op * 64.0,
+        slack: 0.5,
+    },
+    Column {
+        name: "written to PM",
+        unit: "bytes an insertion",
+        paper: [400.0, 236.0, 937.0, 474.0, 411.0],
+        of: |r| r.lines_written_per_op * 64.0,
+        slack: 0.5,
+    },
+    Column {
+        name: "read amplification",
+        unit: "bytes of the media for each",
+        paper: [1.6, 1.5, 1.6, 1.5, 1.4],
+        of: |r| r.read_amplification,
+        slack: 0.3,
+    },
+    Column {
+        name: "write amplification",
+        unit: "bytes of the media for each",
+        paper: [3.2, 3.5, 1.8, 2.2, 2.6],
+        of: |r| r.write_amplification,
+        slack: 0.3,
+    },
+];
+/// Stalls for want of resources: the store buffer, flushes, fences.
+const RESOURCES: Of = |r| r.stalls.store_ns + r.stalls.flush_ns + r.stalls.fence_ns;
+/// The paper's, in cycles.
+const PAPER_RESOURCES: [f64; 5] = [7740.0, 6532.0, 11240.0, 9982.0, 9244.0];
+
+fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
+    let (keys, ops) = (keys(setting), ops(setting));
+    let points = by_threads(&[1], &insertions(ops));
+    let sweep = sweep(setting, "inserting", keys, &CONTENDERS, &points)?;
+    let all = |of: Of| (0..CONTENDERS.len()).map(move |tree| (tree, of));
+    let names = CONTENDERS.map(|contender| contender.name);
+    let mut findings = Findings::default();
+    for column in COLUMNS {
+        let ours: Vec<f64> = all(column.of)
+            .map(|(t, of)| sweep.at(0, t, 1, of))
+            .collect();
+        for ((name, paper), measured) in names.iter().zip(column.paper).zip(&ours) {
+            findings.claims.push(Claim::new(
+                format!("{}, {name}", column.name),
+                paper,
+                *measured,
+                Expect::near(paper, column.slack),
+            ));
+        }
+        let panel = Panel::bars(column.name, "", column.unit, names);
+        let panel = panel.with("paper", column.paper.to_vec());
+        findings.panels.push(panel.with("model", ours));
+    }
+    let stalls: Vec<f64> = all(RESOURCES)
+        .map(|(t, of)| sweep.at(0, t, 1, of))
+        .collect();
+    // A volatile tree's stores wait for nothing here, so there is no ratio to it.
+    for (tree, over) in [(2, 3), (2, 4), (3, 4)] {
+        findings.claims.push(Claim::new(
+            format!("resource stalls, {} over {}", names[tree], names[over]),
+            (PAPER_RESOURCES[tree] / PAPER_RESOURCES[over] * 100.0).round() / 100.0,
+            stalls[tree] / stalls[over],
+            Expect::at_least(1.0),
+        ));
+    }
+    let panel = Panel::bars("resource stalls", "", "ns an insertion", names);
+    findings.panels.push(
+        panel
+            .with(
+                "paper, at 2.5 GHz",
+                PAPER_RESOURCES.map(|cycles| cycles / 2.5).to_vec(),
+            )
+            .with("model", stalls),
+    );
+    findings.notes = vec![
+        note(keys, ops),
+        "1 thread, leaves of 512 bytes, the second of two such phases; numbers of instructions and IPC are left out: \
+         the model has no instructions"
+            .to_owned(),
+        "an entry is half as large as the paper's: shifting moves half as many lines".to_owned(),
+    ];
+    Ok(findings)
+}
