@@ -12,7 +12,7 @@
 //!    present for the whole scan is seen exactly once. Changes made while it runs may be missed.
 //! 5. All operations may be called from any number of threads.
 
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use std::borrow::Borrow;
@@ -348,7 +348,7 @@ impl From<CommitError> for TreeError {
 
 /// A durable ordered index from `K` to `V`. See the module's head for what its calls promise.
 ///
-/// `K` and `V` are the borrowed forms (`u64`, `[u8]`); what is returned is owned (`u64`, `Vec<u8>`).
+/// `K` and `V` are the borrowed forms (`u64`, `u128`, `[u8]`); what is returned is owned (`u64`, `u128`, `Vec<u8>`).
 pub trait OrderedIndex<K, V>: Send + Sync
 where
     K: ToOwned + Ord + ?Sized,
@@ -457,8 +457,8 @@ where
 /// An index that lives in a pool, under a named root.
 pub trait DurableIndex<K, V, M>: ReverseScan<K, V> + BulkLoad<K, V> + Sized
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// How it is run. None of this is stored in the pool.
