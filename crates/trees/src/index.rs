@@ -13,6 +13,7 @@
 //! 5. All operations may be called from any number of threads.
 
 use crate::repr::{Stored, StoredKey};
+use bristlecone_pmem::cell;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use std::borrow::Borrow;
@@ -295,6 +296,8 @@ pub enum TreeError {
     },
     /// It was made to be volatile, so it did not outlive its process.
     Volatile,
+    /// Its keys or values have 16 bytes, which the design stores at once, and this processor does not.
+    NoAtomic16,
 }
 
 impl fmt::Display for TreeError {
@@ -312,6 +315,9 @@ impl fmt::Display for TreeError {
                 f,
                 "the index was made without durability, for measuring; nothing of it is left: make it again"
             ),
+            Self::NoAtomic16 => {
+                write!(f, "keys or values of 16 bytes: {}", cell::NoAtomic16)
+            }
         }
     }
 }
@@ -320,7 +326,7 @@ impl std::error::Error for TreeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Root(e) => Some(e),
-            Self::Corrupt(_) | Self::NodeBytes { .. } | Self::Volatile => None,
+            Self::Corrupt(_) | Self::NodeBytes { .. } | Self::Volatile | Self::NoAtomic16 => None,
             Self::Space(e) => Some(e),
             Self::Memory(e) => Some(e),
             Self::Commit(e) => Some(e),

@@ -43,6 +43,9 @@ const HEADER: usize = 8;
 const TAG_SHIFT: u32 = 48;
 const OFFSET_MASK: u64 = (1 << TAG_SHIFT) - 1;
 
+/// Most 8-byte words that a node has of a key or value.
+pub const WIDEST: usize = 2;
+
 /// What a node has of a key or value: one or two 8-byte words.
 pub trait Word:
     Copy + Ord + Default + fmt::Debug + fmt::LowerHex + Send + Sync + std::hash::Hash + 'static
@@ -50,24 +53,24 @@ pub trait Word:
     /// How many.
     const WORDS: usize;
 
-    /// The `i`th of them.
-    fn part(self, i: usize) -> u64;
+    /// Them, in the order in which they lie in a node; behind them zeros.
+    fn parts(self) -> [u64; WIDEST];
 
-    /// Puts them together; `part` is asked for each once, in order.
-    fn gather(part: impl FnMut(usize) -> u64) -> Self;
+    /// Puts them together.
+    fn from_parts(parts: [u64; WIDEST]) -> Self;
 }
 
 impl Word for u64 {
     const WORDS: usize = 1;
 
     #[inline(always)]
-    fn part(self, _i: usize) -> u64 {
-        self
+    fn parts(self) -> [u64; WIDEST] {
+        [self, 0]
     }
 
     #[inline(always)]
-    fn gather(mut part: impl FnMut(usize) -> u64) -> Self {
-        part(0)
+    fn from_parts([word, _]: [u64; WIDEST]) -> Self {
+        word
     }
 }
 
@@ -75,16 +78,21 @@ impl Word for u128 {
     const WORDS: usize = 2;
 
     #[inline(always)]
-    fn part(self, i: usize) -> u64 {
-        (self >> (64 * i)) as u64
+    fn parts(self) -> [u64; WIDEST] {
+        [self as u64, (self >> 64) as u64]
     }
 
     #[inline(always)]
-    fn gather(mut part: impl FnMut(usize) -> u64) -> Self {
-        let low = part(0);
-        Self::from(part(1)) << 64 | Self::from(low)
+    fn from_parts([low, high]: [u64; WIDEST]) -> Self {
+        Self::from(high) << 64 | Self::from(low)
     }
 }
+
+/// The word of a key or value of this type.
+pub type WordOf<T> = <T as Stored>::Word;
+
+/// What an entry has of a key and of a value.
+pub type PairOf<K, V> = (WordOf<K>, WordOf<V>);
 
 /// A type that a leaf can hold in a word or two, in the node or through a record.
 pub trait Stored: ToOwned {
@@ -187,11 +195,7 @@ macro_rules! number {
             }
 
             #[inline(always)]
-            fn read<M: Media, R>(
-                _pm: &M,
-                word: $number,
-                f: impl FnOnce(&Self) -> R,
-            ) -> Option<R> {
+            fn read<M: Media, R>(_pm: &M, word: $number, f: impl FnOnce(&Self) -> R) -> Option<R> {
                 Some(f(&word))
             }
 

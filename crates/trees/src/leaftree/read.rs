@@ -1,7 +1,7 @@
 //! Search (Algorithm 1): descend, compare fingerprints, compare keys, validate.
 
 use super::{At, LeafDesign, LeafTree, offset};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
@@ -32,20 +32,20 @@ impl Pin {
 
 /// Where a key was found.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct Found<A = u64, B = u64> {
     /// The slot.
     pub slot: usize,
     /// The key's word.
-    pub key: u64,
+    pub key: A,
     /// The value's word.
-    pub value: u64,
+    pub value: B,
 }
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Pins the thread if the tree has records.
@@ -70,7 +70,7 @@ where
 
     /// The value word of `key`.
     #[inline]
-    pub(super) fn find_word(&self, key: &K, guard: &Guard) -> Option<u64> {
+    pub(super) fn find_word(&self, key: &K, guard: &Guard) -> Option<V::Word> {
         let hash = key.hash();
         loop {
             let at = self.inner.find(key, guard);
