@@ -42,6 +42,9 @@ pub trait Separator:
     /// The word alone decides every comparison.
     #[doc(hidden)]
     const EXACT: bool;
+    /// Whole separators are on the heap, and an empty slot can be told.
+    #[doc(hidden)]
+    const HEAP: bool;
     /// A whole separator, as it is handed around inside the index.
     #[doc(hidden)]
     type Full: Copy + Debug;
@@ -100,6 +103,7 @@ pub struct NoSlot;
 
 impl Separator for u64 {
     const EXACT: bool = true;
+    const HEAP: bool = false;
     type Full = u64;
     type Slot = NoSlot;
     type Prefix = NoSlot;
@@ -161,6 +165,7 @@ pub struct WideSlot([AtomicU64; 2]);
 
 impl Separator for u128 {
     const EXACT: bool = false;
+    const HEAP: bool = false;
     type Full = u128;
     type Slot = WideSlot;
     type Prefix = WideSlot;
@@ -287,6 +292,7 @@ impl ByteSeparator {
 
 impl Separator for [u8] {
     const EXACT: bool = false;
+    const HEAP: bool = true;
     type Full = ByteSeparator;
     type Slot = FullSlot;
     type Prefix = KeptPrefix;
