@@ -607,7 +607,7 @@ pub trait WideTask {
     type Output;
 
     /// Does it.
-    fn run<D: WideDesign>(self, design: D) -> Self::Output;
+    fn run_wide<D: WideDesign>(self, design: D) -> Self::Output;
 }
 
 /// Looks a design up.
@@ -660,22 +660,22 @@ pub fn with_wide_design<T: WideTask>(
     let leaf = LeafOptions { recovery_threads };
     let family = Family::new(bytes, recovery_threads);
     Ok(match (info.name, bytes) {
-        ("fastfair", node_bytes) => task.run(Fair(FastFairOptions {
+        ("fastfair", node_bytes) => task.run_wide(Fair(FastFairOptions {
             node_bytes,
             recovery_threads,
             ..FastFairOptions::default()
         })),
-        ("fastfair-sp", 256) => task.run(FairSp::<1>(leaf)),
-        ("fastfair-sp", 512) => task.run(FairSp::<2>(leaf)),
-        ("fastfair-sp", 1024) => task.run(FairSp::<4>(leaf)),
-        ("lcbtree", _) => task.run(Lcb(family.durable)),
-        ("btree-wal", _) => task.run(Wal(family.durable)),
-        ("unsorted", _) => task.run(Unsorted(family.durable)),
-        ("nvta", _) => task.run(NvtA(family.durable)),
-        ("btree", _) => task.run(Lcb(family.volatile(GroupFlush::Off))),
-        ("btree-gf", _) => task.run(Lcb(family.volatile(GroupFlush::On))),
-        ("btree-gf-load", _) => task.run(Lcb(family.volatile(GroupFlush::UNDER_LOAD))),
-        ("unsorted-leaf", _) => task.run(Unsorted(family.volatile(GroupFlush::Off))),
+        ("fastfair-sp", 256) => task.run_wide(FairSp::<1>(leaf)),
+        ("fastfair-sp", 512) => task.run_wide(FairSp::<2>(leaf)),
+        ("fastfair-sp", 1024) => task.run_wide(FairSp::<4>(leaf)),
+        ("lcbtree", _) => task.run_wide(Lcb(family.durable)),
+        ("btree-wal", _) => task.run_wide(Wal(family.durable)),
+        ("unsorted", _) => task.run_wide(Unsorted(family.durable)),
+        ("nvta", _) => task.run_wide(NvtA(family.durable)),
+        ("btree", _) => task.run_wide(Lcb(family.volatile(GroupFlush::Off))),
+        ("btree-gf", _) => task.run_wide(Lcb(family.volatile(GroupFlush::On))),
+        ("btree-gf-load", _) => task.run_wide(Lcb(family.volatile(GroupFlush::UNDER_LOAD))),
+        ("unsorted-leaf", _) => task.run_wide(Unsorted(family.volatile(GroupFlush::Off))),
         (design, _) => return Err(UnknownDesign::Narrow { design }),
     })
 }
@@ -796,7 +796,7 @@ mod tests {
     impl WideTask for Try {
         type Output = bool;
 
-        fn run<D: WideDesign>(self, design: D) -> bool {
+        fn run_wide<D: WideDesign>(self, design: D) -> bool {
             let pool = Pool::<Dram>::create(Path::new("none"), &PoolOptions::default()).unwrap();
             let index = design.create_wide::<u128, u128, Dram>(&pool, "index");
             let (index, key) = (index.unwrap(), 1 << 100);

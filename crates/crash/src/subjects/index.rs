@@ -256,7 +256,7 @@ where
 impl WideTask for Make<u128> {
     type Output = Box<dyn Subject>;
 
-    fn run<D: WideDesign>(self, design: D) -> Box<dyn Subject> {
+    fn run_wide<D: WideDesign>(self, design: D) -> Box<dyn Subject> {
         Box::new(IndexSubject::<D, u128, u128>::new(
             design, self.name, self.bytes, "",
         ))

@@ -265,7 +265,7 @@ impl Task for Make<'_> {
 impl WideTask for Make<'_> {
     type Output = Result<Vec<PhaseReport>, ModelError>;
 
-    fn run<D: WideDesign>(self, design: D) -> Self::Output {
+    fn run_wide<D: WideDesign>(self, design: D) -> Self::Output {
         self.run_with::<u128, D>(&design)
     }
 }
