@@ -42,6 +42,9 @@
 //! * *Repair is eager*: recovery walks the tree anyway to tell blocks in use from free ones, so it takes duplicates
 //!   out, cuts off what a sibling has, and makes siblings children. Lazily, a sibling without a parent might
 //!   stay so for ever, and every reader and writer would have to know of it.
+//! * *Keys and values of 16 bytes* are stored by one 16-byte store wherever they count, which such a tree declares to be
+//!   failure-atomic (`node.rs`). Two stores would leave mixtures of neighbours' keys that nothing tells from keys;
+//!   a log would make it another design.
 //! * A search looks through numbers one by one, as the papers do: a node without a count can't be halved.
 //!
 //! # Concurrency

@@ -12,7 +12,7 @@ use crossbeam_epoch::{self as epoch, Guard};
 /// A search of numbers needs no pin, whose full barrier would keep the cache misses of one search from
 /// overlapping with the next one's. What it reads is *type-stable*: memory of inner nodes always holds
 /// inner nodes, whose versions never go back; leaf memory stays mapped (see `Mapping::shrink`) and is
-/// only ever stored to in 8-byte words; and nothing read is used before the leaf's version, read while
+/// only ever stored to by atomic stores; and nothing read is used before the leaf's version, read while
 /// the leaf was in the index, has been validated. A record may be freed before that, so following a
 /// word to a record takes a pin.
 pub(super) struct Pin(Option<Guard>);

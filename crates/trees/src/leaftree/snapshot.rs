@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! payload | magic "LBSNAP01" | leaves (u64) | handles (u32 each)
-//!         | separators of all leaves but the first: u64: 8 bytes; byte strings: length (u32), bytes
+//!         | separators of all leaves but the first: u64: 8 bytes; u128: 16; byte strings: length (u32), bytes
 //!         | the allocator's marks
 //! ```
 //!

@@ -29,7 +29,7 @@
 //!
 //! # Persist cost
 //! Insert: 2 lines and 2 fences (records share the first). Update and remove: 1 line and 1 fence (an update
-//! to a record: 2 fences; of a wide value: 2 lines and 2 fences, or, under the log, 3 lines and 4 fences).
+//! to a record: 2 fences; of a wide value: 2 lines and 2 fences, or, under the log, 3 lines and 3 fences).
 
 use crate::btree::BTree;
 use crate::btree::change::{Change, Overwritten, OverwrittenWords};
