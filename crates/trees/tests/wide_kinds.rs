@@ -3,8 +3,8 @@
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_trees::{
-    BTreeOptions, BTreeWal, BulkLoad, DurableIndex, FastFair, FastFairOptions, FastFairSp, Fill,
-    LeafOptions, NvtATree, OrderedIndex, ReverseScan, StoredKey, UnsortedTree,
+    BTreeOptions, BTreeWal, DurableIndex, FastFair, FastFairOptions, FastFairSp, Fill, LeafOptions,
+    NvtATree, Stored, StoredKey, UnsortedTree,
 };
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ fn agree<K, V, I>(
     value: impl Fn(u64) -> V::Owned,
 ) where
     K: StoredKey + ?Sized,
-    V: bristlecone_trees::Stored<Owned: PartialEq + std::fmt::Debug + Clone> + PartialEq + ?Sized,
+    V: Stored<Owned: PartialEq + std::fmt::Debug + Clone> + PartialEq + ?Sized,
     I: DurableIndex<K, V, Dram>,
 {
     let pool = Pool::<Dram>::create(Path::new("kinds"), &PoolOptions::default()).expect("memory");
@@ -87,15 +87,13 @@ fn agree<K, V, I>(
 }
 
 macro_rules! kinds {
-    ($name:ident, $options:expr, |$k:ident, $v:ident| $index:ty) => {
+    ($name:ident, $options:expr, $index:ident $(, $b:literal)?) => {
         #[test]
         fn $name() {
-            #[allow(clippy::upper_case_acronyms)]
-            type I<$k: ?Sized, $v: ?Sized> = $index;
             let options = $options;
-            agree::<u64, u128, I<u64, u128>>(&options, |n| n, wide);
-            agree::<u128, u64, I<u128, u64>>(&options, wide, |n| n);
-            agree::<u128, [u8], I<u128, [u8]>>(&options, wide, bytes);
+            agree::<u64, u128, $index<u64, u128, Dram $(, $b)?>>(&options, |n| n, wide);
+            agree::<u128, u64, $index<u128, u64, Dram $(, $b)?>>(&options, wide, |n| n);
+            agree::<u128, [u8], $index<u128, [u8], Dram $(, $b)?>>(&options, wide, bytes);
         }
     };
 }
@@ -109,12 +107,14 @@ const NODE: BTreeOptions = BTreeOptions {
     search: bristlecone_trees::Search::Usual,
 };
 
-kinds!(btree_wal, NODE, |K, V| BTreeWal<K, V, Dram>);
-kinds!(unsorted, NODE, |K, V| UnsortedTree<K, V, Dram>);
-kinds!(nvta, NODE, |K, V| NvtATree<K, V, Dram>);
-kinds!(
-    fastfair,
-    FastFairOptions { node_bytes: 256, ..FastFairOptions::default() },
-    |K, V| FastFair<K, V, Dram>
-);
-kinds!(fastfair_sp, LeafOptions::default(), |K, V| FastFairSp<K, V, Dram, 1>);
+const FAIR: FastFairOptions = FastFairOptions {
+    node_bytes: 256,
+    most_entries: None,
+    recovery_threads: 1,
+};
+
+kinds!(btree_wal, NODE, BTreeWal);
+kinds!(unsorted, NODE, UnsortedTree);
+kinds!(nvta, NODE, NvtATree);
+kinds!(fastfair, FAIR, FastFair);
+kinds!(fastfair_sp, LeafOptions::default(), FastFairSp, 1);
