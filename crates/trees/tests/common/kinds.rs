@@ -109,12 +109,14 @@ impl TestKey for u128 {
     }
 
     fn number(&self) -> u64 {
-        self.made().expect("made by `of`")
+        let n = (self >> 63) as u64;
+        assert_eq!(*self, <u128 as TestKey>::of(n), "a key that no one made");
+        n
     }
 
+    // A number has no checksum: a damaged one is as good as another.
     fn made(&self) -> Option<u64> {
-        let n = u64::try_from(self >> 63).ok()?;
-        (<u128 as TestKey>::of(n) == *self).then_some(n)
+        Some((self >> 63) as u64)
     }
 
     fn clustered() -> BoxedStrategy<u128> {
