@@ -20,7 +20,7 @@
 //! insertion into the parent. A root's also the new root's line, and 1 and 1 for the root word. Merge: the removal
 //! from the parent; the lines of what is appended and 1 fence, if there is anything; 1 and 1 for the link.
 
-use super::node::{Node, to_child};
+use super::node::{NodeOf, to_child};
 use super::read::{Changed, Corrupt, Goal, Step};
 use super::{FastFair, offset};
 use crate::repr::{PairOf, Stored, StoredKey, WordOf};
@@ -74,10 +74,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
 
     /// The upper half of a full node as a new node, its low word, and how many entries are kept. The new node is
     /// written and flushed.
-    fn upper_half(
-        &self,
-        node: Node<'_, K::Word, V::Word>,
-    ) -> Result<(u32, WordOf<K>, usize), SpaceError> {
+    fn upper_half(&self, node: NodeOf<'_, K, V>) -> Result<(u32, WordOf<K>, usize), SpaceError> {
         let pm = self.pm();
         let upper = self.new_node()?;
         let level = node.level(pm);
@@ -109,7 +106,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     /// Makes `upper` the right sibling of `node`, which keeps its first `kept` entries.
-    fn link_upper(&self, node: Node<'_, K::Word, V::Word>, upper: u32, kept: usize) {
+    fn link_upper(&self, node: NodeOf<'_, K, V>, upper: u32, kept: usize) {
         let pm = self.pm();
         if pm.planted(LINK_FIRST) {
             node.link().publish(pm, offset(upper));

@@ -92,7 +92,7 @@ use bristlecone_pmem::cell::PWord16;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, POff, PWord, Pool, SpaceError};
-use node::Node;
+use node::{Node, NodeOf};
 use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -260,7 +260,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
 
     /// The node of a handle that the allocator or `handle` vouched for.
     #[inline(always)]
-    fn node(&self, at: u32) -> Node<'_, K::Word, V::Word> {
+    fn node(&self, at: u32) -> NodeOf<'_, K, V> {
         // A search may come after the pool was compacted: what was ever mapped can be read.
         debug_assert!(offset(at) + self.node_bytes() <= self.pm().capacity());
         let start = self.base.wrapping_add(at as usize * UNIT as usize);

@@ -73,7 +73,7 @@
 
 use crate::btree::node::{compare_to_word, compare_words};
 use crate::leaftree::Found;
-use crate::repr::{StoredKey, WIDEST, Word};
+use crate::repr::{StoredKey, WIDEST, Word, WordOf};
 use bristlecone_pmem::cell::PWord16;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::{Media, PWord};
@@ -133,6 +133,9 @@ pub(crate) struct Node<'t, A, B> {
     pub words: &'t [PWord],
     kinds: PhantomData<fn() -> (A, B)>,
 }
+
+/// A node of a tree from `K` to `V`.
+pub(crate) type NodeOf<'t, K, V> = Node<'t, WordOf<K>, WordOf<V>>;
 
 /// Orders the stores before it and those after it, on processors that do not by themselves.
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! Descent: hand over hand, optimistic.
 
-use super::node::Node;
+use super::node::NodeOf;
 use super::{FastFair, MAX_LEVEL, UNIT};
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::{Locked, VersionLocks};
@@ -131,7 +131,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
 
     /// Which entry of an inner node to follow.
     #[inline(always)]
-    fn route(&self, node: Node<'_, K::Word, V::Word>, goal: Goal<'_, K>) -> usize {
+    fn route(&self, node: NodeOf<'_, K, V>, goal: Goal<'_, K>) -> usize {
         let pm = self.pm();
         match goal {
             Goal::Key(key) => node.route(pm, key, false),
@@ -258,7 +258,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     pub(super) fn lock_leaf(
         &self,
         key: &K,
-    ) -> Result<(Step, Node<'_, K::Word, V::Word>, Locked<'_>), Corrupt> {
+    ) -> Result<(Step, NodeOf<'_, K, V>, Locked<'_>), Corrupt> {
         loop {
             let leaf = self.leaf_of(Goal::Key(key))?;
             self.pm().interleave();

@@ -102,6 +102,9 @@ impl<A> Default for Walked<A> {
     }
 }
 
+/// What a thread found in some nodes, and the number of the first of them.
+type Part<A> = (usize, Walked<A>);
+
 impl<A> Walked<A> {
     fn add(&mut self, other: Self) {
         self.entries += other.entries;
@@ -162,7 +165,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     {
         let taken = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
-        let worker = || -> Result<Vec<(usize, Walked<WordOf<K>>)>, String> {
+        let worker = || -> Result<Vec<Part<WordOf<K>>>, String> {
             // What `each` pins is pinned already, which is cheap.
             let _pin = epoch::pin();
             let mut parts = Vec::new();

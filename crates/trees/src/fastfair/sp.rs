@@ -15,12 +15,12 @@
 //! 3. *Unlinking*: an empty leaf in the chain, or not.
 
 use super::check_width;
-use super::node::{Node, capacity};
+use super::node::{Node, NodeOf, capacity};
 use crate::index::TreeError;
 use crate::leaftree::{
     Found, LeafDesign, LeafLayout, LeafOptions, LeafTree, Moved, Pair, UNIT, offset,
 };
-use crate::repr::{PairOf, Stored, StoredKey, Word, WordOf};
+use crate::repr::{PairOf, Stored, StoredKey, Word};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media, PWord};
@@ -245,7 +245,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, const B: usize>
 {
     /// The node that a leaf is.
     #[inline(always)]
-    fn node<'t>(&self, leaf: &'t SpLeaf<B>) -> Node<'t, WordOf<K>, WordOf<V>> {
+    fn node<'t>(&self, leaf: &'t SpLeaf<B>) -> NodeOf<'t, K, V> {
         leaf.node()
     }
 
