@@ -745,6 +745,9 @@ pub struct Model {
     /// Bytes in a leaf [default: the design's usual]
     #[arg(long, alias = "node-size", value_name = "BYTES")]
     pub node_bytes: Option<u32>,
+    /// Bytes of a key and a value together, half each: 16, or 32 for the designs that take them
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    pub entry_bytes: u32,
     /// How full the load leaves the leaves, above 0 and up to 1
     #[arg(long, value_name = "F", value_parser = fill, allow_negative_numbers = true, default_value = "0.7")]
     pub fill: f64,

@@ -249,7 +249,9 @@ impl Store {
                 UnknownDesign::NodeBytes { .. } => {
                     format!("corrupt: root \"{ROOT}\" is {kind}, but {e}")
                 }
-                UnknownDesign::Name(_) => format!("root \"{ROOT}\" is {kind}, and {e}"),
+                UnknownDesign::Name(_) | UnknownDesign::Narrow { .. } => {
+                    format!("root \"{ROOT}\" is {kind}, and {e}")
+                }
             })
         };
         let (design, node_bytes) = choice.resolve().map_err(unknown)?;

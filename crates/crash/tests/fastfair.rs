@@ -1,17 +1,19 @@
 //! What is particular to FAST/FAIR: equal values in neighbouring entries are no duplicates, and the store fences
-//! are what processors without total store order need.
+//! are what processors without total store order need; wide keys need 16 bytes to be failure-atomic.
 
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
-use bristlecone_crash::subject::Op;
+use bristlecone_crash::subject::{Fault, Live, Op, Opened, Subject};
 use bristlecone_crash::subjects::named;
 use bristlecone_crash::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::Model;
 
-const SUBJECTS: [&str; 3] = [
+const SUBJECTS: [&str; 5] = [
     "fastfair-256-u64",
     "fastfair-256-u64-high",
     "fastfair-sp-256-u64",
+    "fastfair-256-u128",
+    "fastfair-sp-256-u128",
 ];
 
 /// Explores a workload; the number of images.
@@ -68,6 +70,44 @@ fn with_its_store_fences_no_order_inside_a_line_is_missed() {
             let known = named(subject).unwrap_or_else(|| panic!("{subject}"));
             let workload = Workload::generate(Kind::Split, 30, seed, known.as_ref());
             clean(subject, &workload, Model::ArmV8);
+        }
+    }
+}
+
+/// A subject as if the medium wrote 8 bytes at a time.
+struct Narrow(Box<dyn Subject>);
+
+impl Subject for Narrow {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn unit(&self) -> u8 {
+        8
+    }
+    fn create(&self) -> Result<Box<dyn Live>, Fault> {
+        self.0.create()
+    }
+    fn open(&self) -> Result<Opened, Fault> {
+        self.0.open()
+    }
+}
+
+/// Shifted keys that differ in both halves, and the update of a value, tear where only 8 bytes are written as one.
+#[test]
+fn wide_keys_and_values_take_a_medium_that_writes_16_bytes_as_one() {
+    for name in ["fastfair-256-u128", "fastfair-sp-256-u128"] {
+        let subject = Narrow(named(name).unwrap_or_else(|| panic!("{name}")));
+        assert_eq!(subject.0.unit(), 16);
+        let shift = [Op::Insert(2, 1), Op::Insert(40, 1), Op::Insert(20, 1)];
+        let update = [Op::Insert(2, 1), Op::Update(2, 5)];
+        for ops in [&shift[..], &update[..]] {
+            let mut workload = Workload::default();
+            workload.ops.extend_from_slice(ops);
+            let recording = record(&subject, &workload, &Mutation::default()).expect("a recording");
+            let options = Options::new(Model::X86Tso);
+            let torn = explore(&subject, &recording, &options, &|_| ());
+            assert!(!torn.found.is_empty(), "{name}: {ops:?}");
+            clean(name, &workload, Model::X86Tso);
         }
     }
 }

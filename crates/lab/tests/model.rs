@@ -14,6 +14,7 @@ fn spec(device: &str, workload: Workload, threads: usize) -> RunSpec {
     RunSpec {
         index: "lbtree".into(),
         node_bytes: Some(256),
+        entry_bytes: 16,
         device,
         workload,
         threads,

@@ -19,7 +19,7 @@ use crate::leaftree::LeafOptions;
 use crate::lstree::{self, LsOptions, LsTree};
 use crate::nvta::{NVTA_BYTES, NvtATree};
 use crate::nvtree::{self, NvOptions, NvTree};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{KeyRepr, Repr, Stored, StoredKey};
 use crate::skiplist::{DividedSkipList, NvmSkipList, SkipOptions};
 use crate::unsorted::UnsortedTree;
 use crate::wbtree::WbTree;
@@ -93,6 +93,131 @@ macro_rules! design {
     };
 }
 
+/// A design whose entries may be of wide keys and values: of 16 bytes.
+pub trait WideDesign: Design {
+    /// The index.
+    type Wide<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>: DurableIndex<K, V, M>;
+
+    /// As [`DurableIndex::create`].
+    ///
+    /// # Errors
+    /// As there.
+    fn create_wide<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
+        &self,
+        pool: &Arc<Pool<M>>,
+        root: &str,
+    ) -> Result<Self::Wide<K, V, M>, TreeError>;
+
+    /// As [`DurableIndex::open`].
+    ///
+    /// # Errors
+    /// As there.
+    fn open_wide<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
+        &self,
+        pool: &Arc<Pool<M>>,
+        root: &str,
+    ) -> Result<Self::Wide<K, V, M>, TreeError>;
+
+    /// As [`Design::failure_unit`], with such keys and values.
+    fn wide_failure_unit(&self) -> u8 {
+        self.failure_unit()
+    }
+}
+
+/// Makes a [`Design`] a [`WideDesign`], whose failure-atomic unit is `unit` if that is not what it is otherwise.
+macro_rules! wide {
+    ($name:ident $(<const $b:ident: usize>)?, $index:ident $(<$arg:ident>)? $(, $unit:literal)?) => {
+        impl $(<const $b: usize>)? WideDesign for $name $(<$b>)? {
+            type Wide<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> = $index<K, V, M $(, $arg)?>;
+
+            fn create_wide<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
+                &self,
+                pool: &Arc<Pool<M>>,
+                root: &str,
+            ) -> Result<Self::Wide<K, V, M>, TreeError> {
+                DurableIndex::create(pool, root, &self.0)
+            }
+
+            fn open_wide<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
+                &self,
+                pool: &Arc<Pool<M>>,
+                root: &str,
+            ) -> Result<Self::Wide<K, V, M>, TreeError> {
+                DurableIndex::open(pool, root, &self.0)
+            }
+
+            $(fn wide_failure_unit(&self) -> u8 {
+                $unit
+            })?
+        }
+    };
+}
+
+/// A design that holds such keys and values on such a medium: every design those of one word, a [`WideDesign`]
+/// those of 16 bytes too.
+pub trait Holds<K, V, M>: Clone + Send + Sync + 'static
+where
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
+    M: Media,
+{
+    /// The index.
+    type Held: DurableIndex<K, V, M>;
+
+    /// As [`DurableIndex::create`].
+    ///
+    /// # Errors
+    /// As there.
+    fn create_at(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Self::Held, TreeError>;
+
+    /// As [`DurableIndex::open`].
+    ///
+    /// # Errors
+    /// As there.
+    fn open_at(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Self::Held, TreeError>;
+
+    /// As [`Design::failure_unit`].
+    fn unit(&self) -> u8;
+}
+
+impl<D, K, V, M> Holds<K, V, M> for D
+where
+    D: Design,
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Held = D::Index<K, V, M>;
+
+    fn create_at(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Self::Held, TreeError> {
+        self.create(pool, root)
+    }
+
+    fn open_at(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Self::Held, TreeError> {
+        self.open(pool, root)
+    }
+
+    fn unit(&self) -> u8 {
+        self.failure_unit()
+    }
+}
+
+impl<D: WideDesign, M: Media> Holds<u128, u128, M> for D {
+    type Held = D::Wide<u128, u128, M>;
+
+    fn create_at(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Self::Held, TreeError> {
+        self.create_wide(pool, root)
+    }
+
+    fn open_at(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Self::Held, TreeError> {
+        self.open_wide(pool, root)
+    }
+
+    fn unit(&self) -> u8 {
+        self.wide_failure_unit()
+    }
+}
+
 design!(
     /// LB+-Tree with leaves of `B` x 256 bytes.
     Lb<const B: usize>, LbOptions, LbTree<B>
@@ -133,6 +258,13 @@ design!(
     /// NVT-A.
     NvtA, BTreeOptions, NvtATree
 );
+
+wide!(Lcb, LcbTree);
+wide!(Wal, BTreeWal);
+wide!(NvtA, NvtATree);
+wide!(Unsorted, UnsortedTree);
+wide!(Fair, FastFair, 16);
+wide!(FairSp<const B: usize>, FastFairSp<B>, 16);
 
 design!(
     /// Persistent unsorted.
@@ -352,6 +484,20 @@ pub const VOLATILE: &[DesignInfo] = &[
     },
 ];
 
+/// Designs whose entries may be of keys and values of 16 bytes ([`WideDesign`]).
+pub const WIDE: &[&str] = &[
+    "fastfair",
+    "fastfair-sp",
+    "lcbtree",
+    "btree-wal",
+    "unsorted",
+    "nvta",
+    "btree",
+    "btree-gf",
+    "btree-gf-load",
+    "unsorted-leaf",
+];
+
 /// What to run and how, where a design can be run in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<'a> {
@@ -406,6 +552,11 @@ pub enum UnknownDesign {
         /// What there is.
         there: &'static [u32],
     },
+    /// The design has no entries of 16-byte keys and values.
+    Narrow {
+        /// The design.
+        design: &'static str,
+    },
 }
 
 fn listed(items: impl Iterator<Item = String>) -> String {
@@ -428,6 +579,13 @@ impl fmt::Display for UnknownDesign {
                 let there = listed(there.iter().map(ToString::to_string));
                 write!(f, "{design} has no leaves of {asked} bytes; it has {there}")
             }
+            Self::Narrow { design } => {
+                let there = listed(WIDE.iter().map(ToString::to_string));
+                write!(
+                    f,
+                    "{design} takes no keys and values of 16 bytes; these do: {there}"
+                )
+            }
         }
     }
 }
@@ -443,6 +601,15 @@ pub trait Task {
     fn run<D: Design>(self, design: D) -> Self::Output;
 }
 
+/// What is to be done with the design that was chosen, with keys and values of 16 bytes.
+pub trait WideTask {
+    /// What it gives.
+    type Output;
+
+    /// Does it.
+    fn run_wide<D: WideDesign>(self, design: D) -> Self::Output;
+}
+
 /// Looks a design up.
 ///
 /// # Errors
@@ -453,6 +620,64 @@ pub fn info(name: &str) -> Result<&'static DesignInfo, UnknownDesign> {
         .chain(VOLATILE)
         .find(|design| design.name == name)
         .ok_or_else(|| UnknownDesign::Name(name.to_owned()))
+}
+
+/// How the B+-trees in persistent memory are run.
+struct Family {
+    durable: BTreeOptions,
+}
+
+impl Family {
+    fn new(node_bytes: u32, recovery_threads: usize) -> Self {
+        Self {
+            durable: BTreeOptions {
+                node_bytes: Some(node_bytes),
+                recovery_threads,
+                ..BTreeOptions::default()
+            },
+        }
+    }
+
+    fn volatile(&self, group_flush: GroupFlush) -> BTreeOptions {
+        BTreeOptions {
+            volatile: true,
+            group_flush,
+            ..self.durable
+        }
+    }
+}
+
+/// Runs `task` with the chosen design, for keys and values of 16 bytes.
+///
+/// # Errors
+/// [`UnknownDesign`]; the task has not run.
+pub fn with_wide_design<T: WideTask>(
+    choice: &Choice<'_>,
+    task: T,
+) -> Result<T::Output, UnknownDesign> {
+    let (info, bytes) = choice.resolve()?;
+    let recovery_threads = choice.recovery_threads;
+    let leaf = LeafOptions { recovery_threads };
+    let family = Family::new(bytes, recovery_threads);
+    Ok(match (info.name, bytes) {
+        ("fastfair", node_bytes) => task.run_wide(Fair(FastFairOptions {
+            node_bytes,
+            recovery_threads,
+            ..FastFairOptions::default()
+        })),
+        ("fastfair-sp", 256) => task.run_wide(FairSp::<1>(leaf)),
+        ("fastfair-sp", 512) => task.run_wide(FairSp::<2>(leaf)),
+        ("fastfair-sp", 1024) => task.run_wide(FairSp::<4>(leaf)),
+        ("lcbtree", _) => task.run_wide(Lcb(family.durable)),
+        ("btree-wal", _) => task.run_wide(Wal(family.durable)),
+        ("unsorted", _) => task.run_wide(Unsorted(family.durable)),
+        ("nvta", _) => task.run_wide(NvtA(family.durable)),
+        ("btree", _) => task.run_wide(Lcb(family.volatile(GroupFlush::Off))),
+        ("btree-gf", _) => task.run_wide(Lcb(family.volatile(GroupFlush::On))),
+        ("btree-gf-load", _) => task.run_wide(Lcb(family.volatile(GroupFlush::UNDER_LOAD))),
+        ("unsorted-leaf", _) => task.run_wide(Unsorted(family.volatile(GroupFlush::Off))),
+        (design, _) => return Err(UnknownDesign::Narrow { design }),
+    })
 }
 
 /// Runs `task` with the chosen design.
@@ -467,19 +692,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ..LbOptions::default()
     };
     let leaf = LeafOptions { recovery_threads };
-    let btree = BTreeOptions {
-        node_bytes: Some(bytes),
-        recovery_threads,
-        ..BTreeOptions::default()
-    };
-    let volatile = BTreeOptions {
-        volatile: true,
-        ..btree
-    };
-    let grouped = |group_flush| BTreeOptions {
-        group_flush,
-        ..volatile
-    };
+    let family = Family::new(bytes, recovery_threads);
     #[cfg(feature = "unproven")]
     let ls = LsOptions {
         leaf_bytes: bytes,
@@ -525,14 +738,14 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("wbtree", 256) => task.run(Wb::<1>(leaf)),
         ("wbtree", 512) => task.run(Wb::<2>(leaf)),
         ("wbtree", 1024) => task.run(Wb::<4>(leaf)),
-        ("lcbtree", _) => task.run(Lcb(btree)),
-        ("btree-wal", _) => task.run(Wal(btree)),
-        ("unsorted", _) => task.run(Unsorted(btree)),
-        ("nvta", _) => task.run(NvtA(btree)),
-        ("btree", _) => task.run(Lcb(volatile)),
-        ("btree-gf", _) => task.run(Lcb(grouped(GroupFlush::On))),
-        ("btree-gf-load", _) => task.run(Lcb(grouped(GroupFlush::UNDER_LOAD))),
-        ("unsorted-leaf", _) => task.run(Unsorted(volatile)),
+        ("lcbtree", _) => task.run(Lcb(family.durable)),
+        ("btree-wal", _) => task.run(Wal(family.durable)),
+        ("unsorted", _) => task.run(Unsorted(family.durable)),
+        ("nvta", _) => task.run(NvtA(family.durable)),
+        ("btree", _) => task.run(Lcb(family.volatile(GroupFlush::Off))),
+        ("btree-gf", _) => task.run(Lcb(family.volatile(GroupFlush::On))),
+        ("btree-gf-load", _) => task.run(Lcb(family.volatile(GroupFlush::UNDER_LOAD))),
+        ("unsorted-leaf", _) => task.run(Unsorted(family.volatile(GroupFlush::Off))),
         ("nvtree", _) => task.run(Nv(nv)),
         #[cfg(feature = "unproven")]
         ("lstree", _) => task.run(Ls(ls)),
@@ -576,6 +789,31 @@ mod tests {
                     ..Choice::of(design.name)
                 };
                 assert_eq!(with_design(&choice, Try), Ok(true), "{choice:?}");
+            }
+        }
+    }
+
+    impl WideTask for Try {
+        type Output = bool;
+
+        fn run_wide<D: WideDesign>(self, design: D) -> bool {
+            let pool = Pool::<Dram>::create(Path::new("none"), &PoolOptions::default()).unwrap();
+            let index = design.create_wide::<u128, u128, Dram>(&pool, "index");
+            let (index, key) = (index.unwrap(), 1 << 100);
+            index.insert(&key, &u128::MAX).unwrap();
+            index.get(&key) == Some(u128::MAX) && index.get(&0).is_none()
+        }
+    }
+
+    #[test]
+    fn wide_designs_are_those_that_are_listed() {
+        for design in DESIGNS.iter().chain(VOLATILE) {
+            let tried = with_wide_design(&Choice::of(design.name), Try);
+            if WIDE.contains(&design.name) {
+                assert_eq!(tried, Ok(true), "{}", design.name);
+            } else {
+                let error = tried.unwrap_err().to_string();
+                assert!(error.contains("btree-wal"), "{error}");
             }
         }
     }

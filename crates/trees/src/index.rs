@@ -12,7 +12,8 @@
 //!    present for the whole scan is seen exactly once. Changes made while it runs may be missed.
 //! 5. All operations may be called from any number of threads.
 
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
+use bristlecone_pmem::cell;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use std::borrow::Borrow;
@@ -295,6 +296,8 @@ pub enum TreeError {
     },
     /// It was made to be volatile, so it did not outlive its process.
     Volatile,
+    /// Its keys or values have 16 bytes, which the design stores at once, and this processor does not.
+    NoAtomic16,
 }
 
 impl fmt::Display for TreeError {
@@ -312,6 +315,9 @@ impl fmt::Display for TreeError {
                 f,
                 "the index was made without durability, for measuring; nothing of it is left: make it again"
             ),
+            Self::NoAtomic16 => {
+                write!(f, "keys or values of 16 bytes: {}", cell::NoAtomic16)
+            }
         }
     }
 }
@@ -320,7 +326,7 @@ impl std::error::Error for TreeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Root(e) => Some(e),
-            Self::Corrupt(_) | Self::NodeBytes { .. } | Self::Volatile => None,
+            Self::Corrupt(_) | Self::NodeBytes { .. } | Self::Volatile | Self::NoAtomic16 => None,
             Self::Space(e) => Some(e),
             Self::Memory(e) => Some(e),
             Self::Commit(e) => Some(e),
@@ -348,7 +354,7 @@ impl From<CommitError> for TreeError {
 
 /// A durable ordered index from `K` to `V`. See the module's head for what its calls promise.
 ///
-/// `K` and `V` are the borrowed forms (`u64`, `[u8]`); what is returned is owned (`u64`, `Vec<u8>`).
+/// `K` and `V` are the borrowed forms (`u64`, `u128`, `[u8]`); what is returned is owned (`u64`, `u128`, `Vec<u8>`).
 pub trait OrderedIndex<K, V>: Send + Sync
 where
     K: ToOwned + Ord + ?Sized,
@@ -457,8 +463,8 @@ where
 /// An index that lives in a pool, under a named root.
 pub trait DurableIndex<K, V, M>: ReverseScan<K, V> + BulkLoad<K, V> + Sized
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// How it is run. None of this is stored in the pool.

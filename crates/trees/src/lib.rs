@@ -63,7 +63,7 @@ pub use leaftree::LeafOptions;
 pub use lstree::{LsOptions, LsTree};
 pub use nvta::NvtATree;
 pub use nvtree::{NvOptions, NvTree};
-pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr, Stored, StoredKey, Word};
 pub use skiplist::{DividedSkipList, NvmSkipList, SkipList, SkipOptions};
 pub use unsorted::UnsortedTree;
 pub use wbtree::WbTree;

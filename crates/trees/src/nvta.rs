@@ -8,7 +8,7 @@
 //! word 0     | nElement (16 bits) | 0 (level) | keys that are there (16 bits, from bit 24)
 //! word 1     | offset of the next leaf, 0 for the last
 //! words 2 .. | a flag per element, 1 = NEGATIVE (all in the first line)
-//! then       | key 0 | value 0 | key 1 | value 1 | ...       16-byte elements, none of which crosses a line
+//! then       | key 0 | value 0 | key 1 | value 1 | ...       elements of 16 or 32 bytes, none of which crosses a line
 //! ```
 //!
 //! # Invariants
@@ -31,10 +31,10 @@
 
 use crate::btree::BTree;
 use crate::btree::change::{Change, Overwritten, WholeNodes};
-use crate::btree::kind::{Found, Kind, Leaf};
+use crate::btree::kind::{Found, FoundOf, Kind, Leaf};
 use crate::btree::node::{Node, compare_to_word};
-use crate::repr::{KeyRepr, Repr};
-use crate::unsorted::{BITMAP as FLAGS, bitmap_words as flag_words, key_at, slots};
+use crate::repr::{PairOf, Stored, StoredKey, Word};
+use crate::unsorted::{BITMAP as FLAGS, bitmap_words as flag_words, key_at, slots, stride};
 use bristlecone_pmem::Media;
 use std::iter;
 use std::sync::atomic::Ordering;
@@ -71,10 +71,10 @@ fn header(elements: usize, live: usize) -> u64 {
 
 /// Elements that count, and keys that are there.
 #[inline]
-fn counts<M: Media>(leaf: Node<'_>, pm: &M) -> (usize, usize) {
+fn counts<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> (usize, usize) {
     // ORDERING: Acquire; pairs with the Release of the NAW that made elements count.
     let word = leaf.words[0].load(pm, Ordering::Acquire);
-    let elements = ((word & COUNT) as usize).min(slots(leaf.words.len()));
+    let elements = ((word & COUNT) as usize).min(slots(leaf.words.len(), stride::<A, B>()));
     (
         elements,
         ((word >> LIVE_SHIFT & COUNT) as usize).min(elements),
@@ -85,28 +85,29 @@ fn is_negative<M: Media>(leaf: Node<'_>, pm: &M, i: usize) -> bool {
     leaf.load(pm, FLAGS + i / 64) >> (i % 64) & 1 != 0
 }
 
-fn pairs<M: Media>(leaf: Node<'_>, pm: &M) -> Vec<(u64, u64)> {
+fn pairs<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> Vec<(A, B)> {
     let mut pairs = Vec::new();
     Appended::entries(leaf, pm, &mut pairs);
     pairs
 }
 
 /// An element: key word, value word, NEGATIVE.
-type Element = (u64, u64, bool);
+type Element<A, B> = (A, B, bool);
 
 /// Appends to a locked leaf that has room, and makes what was appended count by one store; `live` keys are
 /// there then.
-fn append<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind>(
+fn append<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind>(
     tree: &BTree<K, V, M, D>,
     leaf: Node<'_>,
-    elements: &[Element],
+    elements: &[Element<K::Word, V::Word>],
     live: usize,
 ) {
     let pm = tree.pm();
-    let (n, _) = counts(leaf, pm);
+    let (n, _) = counts::<K::Word, V::Word, M>(leaf, pm);
+    let key_at = key_at::<K::Word, V::Word>;
     for (i, (key, value, negative)) in (n..).zip(elements) {
-        leaf.init(pm, key_at(leaf, i), *key);
-        leaf.init(pm, key_at(leaf, i) + 1, *value);
+        leaf.init_wide(pm, key_at(leaf, i), *key);
+        leaf.init_wide(pm, key_at(leaf, i) + K::Word::WORDS, *value);
         let (word, bit) = (FLAGS + i / 64, 1 << (i % 64));
         let flags = leaf.load(pm, word);
         // A crash may have left a flag behind for an element that never counted.
@@ -117,35 +118,45 @@ fn append<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind>(
         }
     }
     // PERSIST: the elements, and the records they lead to, before the counter that makes them count.
-    tree.flush(leaf.words[key_at(leaf, n)].addr(), elements.len() * 16);
+    let words = elements.len() * stride::<K::Word, V::Word>();
+    tree.flush(leaf.words[key_at(leaf, n)].addr(), words * 8);
     tree.fence();
     // PERSIST: (in `publish`) the elements count, all or none.
     tree.publish(&leaf.words[0], header(n + elements.len(), live));
 }
 
 /// Stores a leaf's content anew: all of it, but for the link.
-fn restore<'t, M: Media>(change: &mut Change<'t, M>, leaf: Node<'t>, pairs: &[(u64, u64)]) {
+fn restore<'t, A: Word, B: Word, M: Media>(
+    change: &mut Change<'t, M>,
+    leaf: Node<'t>,
+    pairs: &[(A, B)],
+) {
     for (word, value) in content(leaf, pairs) {
         change.store(leaf, word, value);
     }
 }
 
 /// The words of a leaf of these pairs but its link: which word, and what is in it.
-fn content(leaf: Node<'_>, pairs: &[(u64, u64)]) -> impl Iterator<Item = (usize, u64)> {
-    let flags = (0..flag_words(leaf.words.len())).map(|i| (FLAGS + i, 0));
+fn content<A: Word, B: Word>(
+    leaf: Node<'_>,
+    pairs: &[(A, B)],
+) -> impl Iterator<Item = (usize, u64)> {
+    let flags = flag_words(leaf.words.len(), stride::<A, B>());
+    let flags = (0..flags).map(|i| (FLAGS + i, 0));
     let elements = pairs.iter().enumerate().flat_map(move |(i, (key, value))| {
-        let at = key_at(leaf, i);
-        [(at, *key), (at + 1, *value)]
+        let at = key_at::<A, B>(leaf, i);
+        let key = (at..at + A::WORDS).zip(key.parts());
+        key.chain((at + A::WORDS..at + stride::<A, B>()).zip(value.parts()))
     });
     iter::once((0, header(pairs.len(), pairs.len())))
         .chain(flags)
         .chain(elements)
 }
 
-fn rewrite<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind>(
+fn rewrite<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind>(
     tree: &BTree<K, V, M, D>,
     leaf: Node<'_>,
-    pairs: &[(u64, u64)],
+    pairs: &[PairOf<K, V>],
 ) {
     let mut change = tree.change(&[Overwritten {
         node: leaf,
@@ -159,41 +170,48 @@ fn rewrite<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind>(
 impl Leaf for Appended {
     const SORTED: bool = false;
 
-    fn capacity(words: usize) -> usize {
-        slots(words)
+    fn capacity<A: Word, B: Word>(words: usize) -> usize {
+        slots(words, stride::<A, B>())
     }
 
     #[inline]
-    fn len<M: Media>(leaf: Node<'_>, pm: &M) -> usize {
-        counts(leaf, pm).1
+    fn len<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> usize {
+        counts::<A, B, M>(leaf, pm).1
     }
 
     #[inline]
-    fn has_room<M: Media>(leaf: Node<'_>, pm: &M, most: usize) -> bool {
-        let ((elements, live), slots) = (counts(leaf, pm), slots(leaf.words.len()));
+    fn has_room<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, most: usize) -> bool {
+        let slots = slots(leaf.words.len(), stride::<A, B>());
+        let (elements, live) = counts::<A, B, M>(leaf, pm);
         // Section 4.4: a full leaf that is half live is split.
         live < most && (elements < slots || live * 2 < slots)
     }
 
-    fn entries<M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(u64, u64)>) {
-        let (n, _) = counts(leaf, pm);
-        let mut all: Vec<(u64, usize)> = (0..n)
-            .map(|i| (leaf.load(pm, key_at(leaf, i)), i))
+    fn entries<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(A, B)>) {
+        let (n, _) = counts::<A, B, M>(leaf, pm);
+        let key_at = key_at::<A, B>;
+        let mut all: Vec<(A, usize)> = (0..n)
+            .map(|i| (leaf.load_wide(pm, key_at(leaf, i)), i))
             .collect();
         all.sort_unstable_by_key(|(word, i)| (*word, std::cmp::Reverse(*i)));
         out.clear();
         for same in all.chunk_by(|a, b| a.0 == b.0) {
             let (word, newest) = same[0];
             if !is_negative(leaf, pm, newest) {
-                out.push((word, leaf.load(pm, key_at(leaf, newest) + 1)));
+                out.push((word, leaf.load_wide(pm, key_at(leaf, newest) + A::WORDS)));
             }
         }
     }
 
     #[inline]
-    fn find<K: KeyRepr + ?Sized, M: Media>(leaf: Node<'_>, pm: &M, key: &K) -> Option<Found> {
-        let (n, _) = counts(leaf, pm);
-        let word_of = |i| leaf.load(pm, key_at(leaf, i));
+    fn find<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
+        leaf: Node<'_>,
+        pm: &M,
+        key: &K,
+    ) -> Option<FoundOf<K, V>> {
+        let (n, _) = counts::<K::Word, V::Word, M>(leaf, pm);
+        let key_at = key_at::<K::Word, V::Word>;
+        let word_of = |i| -> K::Word { leaf.load_wide(pm, key_at(leaf, i)) };
         (0..n).rev().find_map(|i| {
             let word = word_of(i);
             let is_it = !is_negative(leaf, pm, i)
@@ -202,30 +220,30 @@ impl Leaf for Appended {
             is_it.then(|| Found {
                 slot: i,
                 key: word,
-                value: leaf.load(pm, key_at(leaf, i) + 1),
+                value: leaf.load_wide(pm, key_at(leaf, i) + K::Word::WORDS),
             })
         })
     }
 
-    fn fill<M: Media>(leaf: Node<'_>, pm: &M, entries: &[(u64, u64)], next: u64) {
+    fn fill<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, entries: &[(A, B)], next: u64) {
         leaf.init(pm, 1, next);
         for (word, value) in content(leaf, entries) {
             leaf.init(pm, word, value);
         }
     }
 
-    fn split_words(words: usize) -> usize {
+    fn split_words<A: Word, B: Word>(words: usize) -> usize {
         words
     }
 
-    fn keep_lower<'t, K: KeyRepr + ?Sized, M: Media>(
+    fn keep_lower<'t, K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
         change: &mut Change<'t, M>,
         pm: &M,
         leaf: Node<'t>,
-        separator: u64,
+        separator: K::Word,
         next: u64,
     ) {
-        let mut kept = pairs(leaf, pm);
+        let mut kept = pairs::<K::Word, V::Word, M>(leaf, pm);
         kept.retain(|(word, _)| {
             let lower = K::read(pm, separator, |key| compare_to_word(pm, key, *word).is_gt());
             lower.unwrap_or(true)
@@ -234,14 +252,14 @@ impl Leaf for Appended {
         change.store(leaf, 1, next);
     }
 
-    fn insert<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn insert<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         _key: &K,
-        (key, value): (u64, u64),
+        (key, value): PairOf<K, V>,
     ) {
-        let (n, live) = counts(leaf, tree.pm());
-        if n < slots(leaf.words.len()) {
+        let (n, live) = counts::<K::Word, V::Word, M>(leaf, tree.pm());
+        if n < slots(leaf.words.len(), stride::<K::Word, V::Word>()) {
             return append(tree, leaf, &[(key, value, false)], live + 1);
         }
         let mut pairs = pairs(leaf, tree.pm());
@@ -249,17 +267,21 @@ impl Leaf for Appended {
         rewrite(tree, leaf, &pairs);
     }
 
-    fn update<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn update<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         slot: usize,
-        value: u64,
+        value: V::Word,
     ) {
         let pm = tree.pm();
-        let at = key_at(leaf, slot);
-        let (key, old) = (leaf.load(pm, at), leaf.load(pm, at + 1));
-        let (n, live) = counts(leaf, pm);
-        if n + 2 <= slots(leaf.words.len()) {
+        let at = key_at::<K::Word, V::Word>(leaf, slot);
+        let (key, old) = (
+            leaf.load_wide(pm, at),
+            leaf.load_wide(pm, at + K::Word::WORDS),
+        );
+        let (n, live) = counts::<K::Word, V::Word, M>(leaf, pm);
+        let slots = slots(leaf.words.len(), stride::<K::Word, V::Word>());
+        if n + 2 <= slots {
             return append(tree, leaf, &[(key, old, true), (key, value, false)], live);
         }
         let mut pairs = pairs(leaf, pm);
@@ -268,16 +290,20 @@ impl Leaf for Appended {
         rewrite(tree, leaf, &pairs);
     }
 
-    fn remove<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn remove<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         slot: usize,
     ) {
         let pm = tree.pm();
-        let at = key_at(leaf, slot);
-        let (key, old) = (leaf.load(pm, at), leaf.load(pm, at + 1));
-        let (n, live) = counts(leaf, pm);
-        if n < slots(leaf.words.len()) {
+        let at = key_at::<K::Word, V::Word>(leaf, slot);
+        let (key, old) = (
+            leaf.load_wide(pm, at),
+            leaf.load_wide(pm, at + K::Word::WORDS),
+        );
+        let (n, live) = counts::<K::Word, V::Word, M>(leaf, pm);
+        let slots = slots(leaf.words.len(), stride::<K::Word, V::Word>());
+        if n < slots {
             return append(tree, leaf, &[(key, old, true)], live.saturating_sub(1));
         }
         let mut pairs = pairs(leaf, pm);

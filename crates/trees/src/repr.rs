@@ -1,9 +1,17 @@
-//! How keys and values are kept in a node's 8-byte words.
+//! How keys and values are kept in a node's words.
 //!
-//! | type | word |
-//! | --- | --- |
-//! | `u64` | the number itself |
-//! | `[u8]` | bits 0..48: offset of a record; bits 48..64: tag (high bits of the record's CRC-32C) |
+//! | type | word | words of 8 bytes |
+//! | --- | --- | --- |
+//! | `u64` | the number itself | 1 |
+//! | `u128` | the number itself, its low half first | 2 |
+//! | `[u8]` | bits 0..48: offset of a record; bits 48..64: tag (high bits of the record's CRC-32C) | 1 |
+//!
+//! Every design takes what one word stands for ([`KeyRepr`], [`Repr`]). Some take wide entries too
+//! ([`StoredKey`], [`Stored`]; see [`WideDesign`](crate::designs::WideDesign)); the others do not compile with
+//! them. A wide word is never published by one store, unless a design declares 16 bytes to be failure-atomic.
+//!
+//! `u128` keys are in the order of numbers. Sixteen bytes that are to be in the order of bytes (UUIDs, digests)
+//! are `u128::from_be_bytes` of them, and `to_be_bytes` gives them back.
 //!
 //! ```text
 //! record | length (u32) | CRC-32C of the bytes (u32) | bytes ... |      in a block of its size class
@@ -24,6 +32,7 @@ use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
+use std::fmt;
 
 /// Longest byte-string key in bytes.
 pub const MAX_KEY: usize = 64 << 10;
@@ -34,8 +43,62 @@ const HEADER: usize = 8;
 const TAG_SHIFT: u32 = 48;
 const OFFSET_MASK: u64 = (1 << TAG_SHIFT) - 1;
 
-/// A type that a leaf can hold in 8 bytes, in the node or through a record.
-pub trait Repr: ToOwned {
+/// Most 8-byte words that a node has of a key or value.
+pub const WIDEST: usize = 2;
+
+/// What a node has of a key or value: one or two 8-byte words.
+pub trait Word:
+    Copy + Ord + Default + fmt::Debug + fmt::LowerHex + Send + Sync + std::hash::Hash + 'static
+{
+    /// How many.
+    const WORDS: usize;
+
+    /// Them, in the order in which they lie in a node; behind them zeros.
+    fn parts(self) -> [u64; WIDEST];
+
+    /// Puts them together.
+    fn from_parts(parts: [u64; WIDEST]) -> Self;
+}
+
+impl Word for u64 {
+    const WORDS: usize = 1;
+
+    #[inline(always)]
+    fn parts(self) -> [u64; WIDEST] {
+        [self, 0]
+    }
+
+    #[inline(always)]
+    fn from_parts([word, _]: [u64; WIDEST]) -> Self {
+        word
+    }
+}
+
+impl Word for u128 {
+    const WORDS: usize = 2;
+
+    #[inline(always)]
+    fn parts(self) -> [u64; WIDEST] {
+        [self as u64, (self >> 64) as u64]
+    }
+
+    #[inline(always)]
+    fn from_parts([low, high]: [u64; WIDEST]) -> Self {
+        Self::from(high) << 64 | Self::from(low)
+    }
+}
+
+/// The word of a key or value of this type.
+pub type WordOf<T> = <T as Stored>::Word;
+
+/// What an entry has of a key and of a value.
+pub type PairOf<K, V> = (WordOf<K>, WordOf<V>);
+
+/// A type that a leaf can hold in a word or two, in the node or through a record.
+pub trait Stored: ToOwned {
+    /// What is in the node.
+    type Word: Word;
+
     /// What the superblock's root table calls it.
     const KIND: DataKind;
     /// True if words lead to records.
@@ -53,42 +116,42 @@ pub trait Repr: ToOwned {
     ///
     /// # Errors
     /// [`SpaceError`] when there is no room; nothing is allocated then.
-    fn make<M: Media>(&self, heap: &Heap<M>) -> Result<u64, SpaceError>;
+    fn make<M: Media>(&self, heap: &Heap<M>) -> Result<Self::Word, SpaceError>;
 
     /// Calls `f` with the value behind `word`; `None` if the word leads nowhere sensible (a corrupt
     /// pool). The caller is pinned and read the word from a leaf while pinned.
-    fn read<M: Media, R>(pm: &M, word: u64, f: impl FnOnce(&Self) -> R) -> Option<R>;
+    fn read<M: Media, R>(pm: &M, word: Self::Word, f: impl FnOnce(&Self) -> R) -> Option<R>;
 
     /// Frees what `word` leads to, which nothing ever led to.
-    fn discard<M: Media>(heap: &Heap<M>, word: u64);
+    fn discard<M: Media>(heap: &Heap<M>, word: Self::Word);
 
     /// Frees what `word` leads to once pinned readers have left. That nothing leads to it must be
     /// durable already.
-    fn retire<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard);
+    fn retire<M: Media>(heap: &Heap<M>, word: Self::Word, guard: &Guard);
 
     /// Marks what `word` leads to as reached, for recovery.
     ///
     /// # Errors
     /// What is wrong with the word, in words.
-    fn mark<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard) -> Result<(), String>;
+    fn mark<M: Media>(heap: &Heap<M>, word: Self::Word, guard: &Guard) -> Result<(), String>;
 
     /// Offset of the block that `word` leads to, if it leads to one.
-    fn block(word: u64) -> Option<u64>;
+    fn block(word: Self::Word) -> Option<u64>;
 
     /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1).
     ///
     /// # Errors
     /// What is wrong, in words.
-    fn check<M: Media>(heap: &Heap<M>, word: u64) -> Result<u64, String>;
+    fn check<M: Media>(heap: &Heap<M>, word: Self::Word) -> Result<u64, String>;
 }
 
-/// A [`Repr`] that can be a key.
-pub trait KeyRepr: Repr + Separator {
+/// A [`Stored`] that can be a key.
+pub trait StoredKey: Stored + Separator {
     /// Hash of the key: its low byte is the fingerprint, the rest may make up the tag.
     fn hash(&self) -> u32;
 
     /// True if `word` stands for this key, whose hash is `hash`.
-    fn is_at<M: Media>(&self, hash: u32, pm: &M, word: u64) -> bool;
+    fn is_at<M: Media>(&self, hash: u32, pm: &M, word: Self::Word) -> bool;
 
     /// Appends the key to a snapshot.
     fn save(&self, out: &mut Vec<u8>);
@@ -102,69 +165,100 @@ pub trait KeyRepr: Repr + Separator {
     }
 }
 
-impl Repr for u64 {
-    const KIND: DataKind = DataKind::U64;
-    const RECORDS: bool = false;
+/// A type that a leaf can hold in 8 bytes. Every design takes it.
+pub trait Repr: Stored<Word = u64> {}
 
-    #[inline(always)]
-    fn bytes(&self) -> usize {
-        8
-    }
+/// A [`Repr`] that can be a key.
+pub trait KeyRepr: Repr + StoredKey<Word = u64> {}
 
-    #[inline(always)]
-    fn make<M: Media>(&self, _heap: &Heap<M>) -> Result<u64, SpaceError> {
-        Ok(*self)
-    }
+impl Repr for u64 {}
+impl KeyRepr for u64 {}
+impl Repr for [u8] {}
+impl KeyRepr for [u8] {}
 
-    #[inline(always)]
-    fn read<M: Media, R>(_pm: &M, word: u64, f: impl FnOnce(&Self) -> R) -> Option<R> {
-        Some(f(&word))
-    }
+/// A number is its own word.
+macro_rules! number {
+    ($number:ty, $kind:ident, $bytes:literal, |$key:ident| $hash:expr) => {
+        impl Stored for $number {
+            type Word = $number;
+            const KIND: DataKind = DataKind::$kind;
+            const RECORDS: bool = false;
 
-    #[inline(always)]
-    fn discard<M: Media>(_heap: &Heap<M>, _word: u64) {}
+            #[inline(always)]
+            fn bytes(&self) -> usize {
+                $bytes
+            }
 
-    #[inline(always)]
-    fn retire<M: Media>(_heap: &Heap<M>, _word: u64, _guard: &Guard) {}
+            #[inline(always)]
+            fn make<M: Media>(&self, _heap: &Heap<M>) -> Result<$number, SpaceError> {
+                Ok(*self)
+            }
 
-    #[inline(always)]
-    fn mark<M: Media>(_heap: &Heap<M>, _word: u64, _guard: &Guard) -> Result<(), String> {
-        Ok(())
-    }
+            #[inline(always)]
+            fn read<M: Media, R>(_pm: &M, word: $number, f: impl FnOnce(&Self) -> R) -> Option<R> {
+                Some(f(&word))
+            }
 
-    fn block(_word: u64) -> Option<u64> {
-        None
-    }
+            #[inline(always)]
+            fn discard<M: Media>(_heap: &Heap<M>, _word: $number) {}
 
-    fn check<M: Media>(_heap: &Heap<M>, _word: u64) -> Result<u64, String> {
-        Ok(0)
-    }
+            #[inline(always)]
+            fn retire<M: Media>(_heap: &Heap<M>, _word: $number, _guard: &Guard) {}
+
+            #[inline(always)]
+            fn mark<M: Media>(
+                _heap: &Heap<M>,
+                _word: $number,
+                _guard: &Guard,
+            ) -> Result<(), String> {
+                Ok(())
+            }
+
+            fn block(_word: $number) -> Option<u64> {
+                None
+            }
+
+            fn check<M: Media>(_heap: &Heap<M>, _word: $number) -> Result<u64, String> {
+                Ok(0)
+            }
+        }
+
+        impl StoredKey for $number {
+            #[inline(always)]
+            fn hash(&self) -> u32 {
+                let $key = *self;
+                $hash
+            }
+
+            #[inline(always)]
+            fn is_at<M: Media>(&self, _hash: u32, _pm: &M, word: $number) -> bool {
+                *self == word
+            }
+
+            fn save(&self, out: &mut Vec<u8>) {
+                out.extend(self.to_le_bytes());
+            }
+
+            fn restore(from: &mut &[u8]) -> Option<$number> {
+                let (bytes, rest) = from.split_first_chunk::<$bytes>()?;
+                *from = rest;
+                Some(<$number>::from_le_bytes(*bytes))
+            }
+        }
+    };
 }
 
-impl KeyRepr for u64 {
-    #[inline(always)]
-    fn hash(&self) -> u32 {
-        // 2^64 divided by the golden ratio; the top byte depends on all bits of the key.
-        (self.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u32
-    }
+/// 2^64 divided by the golden ratio; the top byte of a product depends on all bits of the other factor.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-    #[inline(always)]
-    fn is_at<M: Media>(&self, _hash: u32, _pm: &M, word: u64) -> bool {
-        *self == word
-    }
+number!(u64, U64, 8, |key| (key.wrapping_mul(GOLDEN) >> 56) as u32);
+number!(u128, U128, 16, |key| {
+    let mixed = (key as u64).wrapping_mul(GOLDEN).rotate_left(32) ^ (key >> 64) as u64;
+    (mixed.wrapping_mul(GOLDEN) >> 56) as u32
+});
 
-    fn save(&self, out: &mut Vec<u8>) {
-        out.extend(self.to_le_bytes());
-    }
-
-    fn restore(from: &mut &[u8]) -> Option<u64> {
-        let (eight, rest) = from.split_first_chunk::<8>()?;
-        *from = rest;
-        Some(u64::from_le_bytes(*eight))
-    }
-}
-
-impl Repr for [u8] {
+impl Stored for [u8] {
+    type Word = u64;
     const KIND: DataKind = DataKind::Bytes;
     const RECORDS: bool = true;
 
@@ -240,7 +334,7 @@ impl Repr for [u8] {
     }
 }
 
-impl KeyRepr for [u8] {
+impl StoredKey for [u8] {
     #[inline]
     fn hash(&self) -> u32 {
         crc32c::crc32c(self)

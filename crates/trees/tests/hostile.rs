@@ -105,6 +105,7 @@ scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
 scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
+scenario_suite!(fastfair_wide, Of<Small<Fair>, u128, u128, Mapped>: [hostile]);
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 #[cfg(feature = "unproven")]
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
@@ -112,5 +113,6 @@ scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
 scenario_suite!(crabtree_strings, Of<Crab, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
+scenario_suite!(btree_wal_wide, Of<Small<Wal>, u128, u128, Mapped>: [hostile]);
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
 scenario_suite!(skiplist, Numbers<DividedSkip>: [hostile]);

@@ -25,4 +25,5 @@ impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {
 
 scenario_suite!(numbers_256, Of<Sized<256, { usize::MAX }>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(strings_512, Of<Unsorted, [u8], [u8], Mapped>: [base, durable]);
+scenario_suite!(wide_512, Of<Sized<512, { usize::MAX }>, u128, u128, Mapped>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, Mapped>: [base]);

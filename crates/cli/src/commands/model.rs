@@ -12,6 +12,7 @@ pub fn run(args: &Model) -> Outcome {
     let spec = RunSpec {
         index: args.index.clone(),
         node_bytes: args.node_bytes,
+        entry_bytes: args.entry_bytes,
         device: Device::load(&args.device).map_err(failed)?,
         workload: args.workload,
         threads: args.threads.into(),

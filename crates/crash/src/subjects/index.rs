@@ -7,6 +7,8 @@
 //!
 //! ```text
 //! u64     | the number itself (8 bytes are failure-atomic)
+//! u128    | key: number / 2 | number % 2 | 63 bits that depend on the number; 0 is 0
+//!         | value: 64 bits that depend on the number | the number
 //! key     | "key/" | number / 4, big-endian (8 bytes) | "x" (number % 4) times
 //! value 0 | nothing
 //! value v | v (8 bytes) | 0 to 142 bytes, each of which depends on v and its place
@@ -22,11 +24,12 @@ use bristlecone_trees::crabtree::{CrabOptions, Strategy};
 #[cfg(feature = "unproven")]
 use bristlecone_trees::designs::Crab;
 use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, DesignInfo, Fair, Lb, Lcb, Task, Unsorted, Wal, with_design,
+    Choice, DESIGNS, Design, DesignInfo, Fair, Holds, Lb, Lcb, Task, Unsorted, WIDE, Wal,
+    WideDesign, WideTask, with_design, with_wide_design,
 };
 use bristlecone_trees::{
-    BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, TreeError,
-    UpdateError,
+    BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, Stored,
+    StoredKey, TreeError, UpdateError,
 };
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -73,6 +76,37 @@ impl Numbered for u64 {
     }
 }
 
+impl Numbered for u128 {
+    const NAME: &'static str = "u128";
+
+    fn with_key<R>(number: u64, f: impl FnOnce(&Self) -> R) -> R {
+        // Two numbers in a row share the high half, so that shifts meet keys that differ in either half or both.
+        let ordered = Self::from(number / 2) << 64 | Self::from(number % 2) << 63;
+        f(&match number {
+            // The least key ends a node of FAST/FAIR wherever it is not the first.
+            0 => 0,
+            _ => ordered | Self::from(!number >> 1),
+        })
+    }
+
+    fn key_number(&self) -> Option<u64> {
+        let number = u64::try_from(self >> 63).ok()?;
+        Self::with_key(number, |key| key == self).then_some(number)
+    }
+
+    fn with_value<R>(number: u64, f: impl FnOnce(&Self) -> R) -> R {
+        f(&(Self::from(number.wrapping_mul(GOLDEN)) << 64 | Self::from(number)))
+    }
+
+    fn value_number(&self) -> Option<u64> {
+        let number = *self as u64;
+        Self::with_value(number, |value| value == self).then_some(number)
+    }
+}
+
+/// Odd, and without a pattern: a product has all bits of the other factor in its high ones.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
 const PREFIX: [u8; 4] = *b"key/";
 /// Longest value, less one.
 const VALUES: u64 = 143;
@@ -82,7 +116,7 @@ fn value_bytes(number: u64, room: &mut [u8; 8 + VALUES as usize]) -> &[u8] {
     if number == 0 {
         return &[];
     }
-    let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = number.wrapping_mul(GOLDEN);
     let len = 8 + ((mixed >> 32) % VALUES) as usize;
     room[..8].copy_from_slice(&number.to_le_bytes());
     for (i, byte) in room[8..len].iter_mut().enumerate() {
@@ -131,9 +165,9 @@ pub struct IndexSubject<D, K: ?Sized, V: ?Sized> {
 
 impl<D, K, V> IndexSubject<D, K, V>
 where
-    D: Design,
-    K: KeyRepr + Numbered + ?Sized + 'static,
-    V: Repr + Numbered + ?Sized + 'static,
+    D: Holds<K, V, Sim>,
+    K: StoredKey + Numbered + ?Sized + 'static,
+    V: Stored + Numbered + ?Sized + 'static,
 {
     /// `design`, called `name`, in leaves of `bytes` bytes. `suffix`: what sets it apart from the
     /// design as usual.
@@ -146,7 +180,7 @@ where
         }
     }
 
-    fn live(index: D::Index<K, V, Sim>) -> Box<dyn Live> {
+    fn live(index: D::Held) -> Box<dyn Live> {
         // Recovery that unlinked leaves may keep their chunk for the next ones.
         let settled = index.recovery().repaired == 0;
         Box::new(LiveIndex {
@@ -159,21 +193,21 @@ where
 
 impl<D, K, V> Subject for IndexSubject<D, K, V>
 where
-    D: Design,
-    K: KeyRepr + Numbered + ?Sized + 'static,
-    V: Repr + Numbered + ?Sized + 'static,
+    D: Holds<K, V, Sim>,
+    K: StoredKey + Numbered + ?Sized + 'static,
+    V: Stored + Numbered + ?Sized + 'static,
 {
     fn name(&self) -> String {
         self.name.clone()
     }
 
     fn unit(&self) -> u8 {
-        self.design.failure_unit()
+        self.design.unit()
     }
 
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = super::make_pool()?;
-        let index = self.design.create(&pool, ROOT);
+        let index = self.design.create_at(&pool, ROOT);
         let index = index
             .map_err(|e| Fault::new(FaultKind::Progress, format!("creating the index: {e}")))?;
         Ok(Self::live(index))
@@ -183,8 +217,8 @@ where
         let Some(pool) = super::open_pool()? else {
             return Ok(Opened::Absent);
         };
-        let saved = <D::Index<K, V, Sim> as DurableIndex<K, V, Sim>>::SNAPSHOT;
-        match self.design.open(&pool, ROOT) {
+        let saved = <D::Held as DurableIndex<K, V, Sim>>::SNAPSHOT;
+        match self.design.open_at(&pool, ROOT) {
             // A clean closing is of no use if its snapshot is not durable by then.
             Ok(index) if saved && pool.info().was_clean && !index.recovery().clean => {
                 Err(Fault::new(
@@ -217,6 +251,40 @@ where
             design, self.name, self.bytes, "",
         ))
     }
+}
+
+impl WideTask for Make<u128> {
+    type Output = Box<dyn Subject>;
+
+    fn run_wide<D: WideDesign>(self, design: D) -> Box<dyn Subject> {
+        Box::new(IndexSubject::<D, u128, u128>::new(
+            design, self.name, self.bytes, "",
+        ))
+    }
+}
+
+/// The design with keys and values of 16 bytes, where it takes them.
+fn wide(
+    design: &'static DesignInfo,
+    sizes: &'static [u32],
+) -> impl Iterator<Item = Box<dyn Subject>> {
+    let sizes = if WIDE.contains(&design.name) {
+        sizes
+    } else {
+        &[]
+    };
+    sizes.iter().map(|bytes| {
+        let choice = Choice {
+            node_bytes: Some(*bytes),
+            ..Choice::of(design.name)
+        };
+        let make = Make::<u128> {
+            name: design.name,
+            bytes: *bytes,
+            kind: PhantomData,
+        };
+        with_wide_design(&choice, make).expect("a design that takes them, in a size that it has")
+    })
 }
 
 fn subjects_of<K>(
@@ -285,7 +353,17 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
         }
         "lcbtree" => both(Lcb(high), name, "-high"),
         "btree-wal" => both(Wal(high), name, "-high"),
-        "unsorted" => both(Unsorted(high), name, "-high"),
+        "unsorted" => {
+            let mut all = both(Unsorted(high), name, "-high");
+            // Full leaves are frequent, where the log replaces a wide value.
+            let full = BTreeOptions {
+                node_bytes: Some(128),
+                ..BTreeOptions::default()
+            };
+            let full = IndexSubject::<_, u128, u128>::new(Unsorted(full), name, 128, "");
+            all.push(Box::new(full));
+            all
+        }
         _ => Vec::new(),
     }
 }
@@ -298,6 +376,7 @@ pub fn all() -> Vec<Box<dyn Subject>> {
         let sizes = design.explored();
         all.extend(subjects_of::<u64>(design, sizes));
         all.extend(subjects_of::<[u8]>(design, sizes));
+        all.extend(wide(design, sizes));
         all.extend(particular(design.name));
     }
     all
@@ -308,6 +387,7 @@ pub(super) fn every_size() -> impl Iterator<Item = Box<dyn Subject>> {
     DESIGNS.iter().flat_map(|design| {
         subjects_of::<u64>(design, design.node_bytes)
             .chain(subjects_of::<[u8]>(design, design.node_bytes))
+            .chain(wide(design, design.node_bytes))
     })
 }
 
@@ -331,8 +411,8 @@ fn torn(what: &str, found: &(impl std::fmt::Debug + ?Sized)) -> Fault {
 impl<I, K, V> LiveIndex<I, K, V>
 where
     I: DurableIndex<K, V, Sim>,
-    K: KeyRepr + Numbered + ?Sized,
-    V: Repr + Numbered + ?Sized,
+    K: StoredKey + Numbered + ?Sized,
+    V: Stored + Numbered + ?Sized,
 {
     fn insert(&self, op: &Op, key: u64, value: u64) -> Result<Reply, Fault> {
         match K::with_key(key, |key| {
@@ -366,8 +446,8 @@ where
 impl<I, K, V> Live for LiveIndex<I, K, V>
 where
     I: DurableIndex<K, V, Sim> + 'static,
-    K: KeyRepr + Numbered + ?Sized + 'static,
-    V: Repr + Numbered + ?Sized + 'static,
+    K: StoredKey + Numbered + ?Sized + 'static,
+    V: Stored + Numbered + ?Sized + 'static,
 {
     fn apply(&self, op: &Op) -> Result<Reply, Fault> {
         self.settled.set(false);

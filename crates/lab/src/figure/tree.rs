@@ -15,6 +15,7 @@ use bristlecone_pmem::media::{Access, MediaOptions};
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use bristlecone_trees::designs::{self, Choice, Lb, Task};
 use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, RecoveryReport};
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,7 +150,7 @@ impl Task for Load<'_> {
         index
             .bulk_load(pairs, self.fill)
             .map_err(|e| LabError::index("loading in bulk", e))?;
-        Ok(Box::new(Index(index)))
+        Ok(Box::new(Index::<_, u64>(index, PhantomData)))
     }
 }
 

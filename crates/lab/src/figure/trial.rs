@@ -70,6 +70,7 @@ impl Trial {
         RunSpec {
             index: self.design.index.to_owned(),
             node_bytes: self.design.node_bytes,
+            entry_bytes: 16,
             device: self.device.clone(),
             workload: self.phases.first().map_or(Workload::Lookup, |p| p.workload),
             threads: self.threads,

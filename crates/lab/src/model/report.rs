@@ -31,6 +31,8 @@ pub struct ModelReport {
     pub index: String,
     /// Bytes of a leaf.
     pub node_bytes: u32,
+    /// Bytes of a key and a value.
+    pub entry_bytes: u32,
     /// The device.
     pub device: String,
     /// What was done.

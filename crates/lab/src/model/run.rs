@@ -20,11 +20,16 @@ use crate::workload::{Keys, Random, value_of};
 use bristlecone_pmem::media::sim::{Sim, Simulation};
 use bristlecone_pmem::sync::set_worker;
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::designs::{Choice, DESIGNS, Design, Lb, Task, UnknownDesign, VOLATILE};
-use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, OrderedIndex};
+use bristlecone_trees::designs::{
+    Choice, DESIGNS, Design, Holds, Lb, Task, UnknownDesign, VOLATILE, WIDE, WideDesign, WideTask,
+    with_wide_design,
+};
+use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, OrderedIndex, StoredKey};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -35,6 +40,8 @@ pub struct RunSpec {
     pub index: String,
     /// Bytes of a leaf; `None` for the design's usual.
     pub node_bytes: Option<u32>,
+    /// Bytes of a key and a value, 16 or, for the designs of [`WIDE`], 32.
+    pub entry_bytes: u32,
     /// On what.
     pub device: Device,
     /// What is done.
@@ -97,6 +104,8 @@ const MOST_THREADS: usize = 64;
 const MOST_KEYS: u64 = 200_000_000;
 /// A simulation numbers its 8-byte words with 32 bits.
 const MOST_BYTES: u64 = 16 << 30;
+/// Bytes of an entry of two wide words.
+const WIDE_BYTES: u32 = 32;
 const ROOT: &str = "model";
 /// Operations between two reports of progress.
 const PROGRESS: u64 = 4096;
@@ -138,11 +147,23 @@ impl RunSpec {
                     let there: Vec<_> = Self::indexes().collect();
                     ModelError::parameter("index", &self.index, there.join(" or "))
                 }
+                // Not of `resolve`.
+                UnknownDesign::Narrow { design } => {
+                    ModelError::parameter("index", design, WIDE.join(" or "))
+                }
             })
     }
 
     fn check(&self) -> Result<Fill, ModelError> {
         self.leaf_bytes()?;
+        if ![16, WIDE_BYTES].contains(&self.entry_bytes) {
+            let asked = self.entry_bytes;
+            return Err(ModelError::parameter("entry bytes", asked, "16 or 32"));
+        }
+        if self.entry_bytes == WIDE_BYTES && !WIDE.contains(&self.index.as_str()) {
+            let may_be = format!("{} with entries of 32 bytes", WIDE.join(" or "));
+            return Err(ModelError::parameter("index", &self.index, may_be));
+        }
         if !(1..=MOST_THREADS).contains(&self.threads) {
             let may_be = format!("1 to {MOST_THREADS}");
             return Err(ModelError::parameter("threads", self.threads, may_be));
@@ -224,6 +245,9 @@ pub(crate) fn run_phases(
             _ => make.run(Lb::<4>(options)),
         };
     }
+    if spec.entry_bytes == WIDE_BYTES {
+        return with_wide_design(&spec.choice(), make).map_err(LabError::from)?;
+    }
     with_tuned(&spec.choice(), tuning, make).map_err(LabError::from)?
 }
 
@@ -240,6 +264,23 @@ impl Task for Make<'_> {
     type Output = Result<Vec<PhaseReport>, ModelError>;
 
     fn run<D: Design>(self, design: D) -> Self::Output {
+        self.run_with::<u64, D>(&design)
+    }
+}
+
+impl WideTask for Make<'_> {
+    type Output = Result<Vec<PhaseReport>, ModelError>;
+
+    fn run_wide<D: WideDesign>(self, design: D) -> Self::Output {
+        self.run_with::<u128, D>(&design)
+    }
+}
+
+impl Make<'_> {
+    fn run_with<N: Number, D: Holds<N, N, Sim>>(
+        self,
+        design: &D,
+    ) -> Result<Vec<PhaseReport>, ModelError> {
         let (spec, fill) = (self.spec, self.fill);
         let mut sorted: Vec<u64> = (0..spec.keys).map(|i| keys_of(spec).key(i)).collect();
         sorted.sort_unstable();
@@ -250,9 +291,9 @@ impl Task for Make<'_> {
         let pool = Pool::<Sim>::create(Path::new("model"), &PoolOptions::default())
             .map_err(LabError::from)?;
         let mut index = design
-            .create::<u64, u64, Sim>(&pool, ROOT)
+            .create_at(&pool, ROOT)
             .map_err(|e| LabError::index("creating the index", e))?;
-        let pairs = sorted.iter().map(|key| (*key, value_of(*key)));
+        let pairs = (sorted.iter()).map(|key| (N::key(*key), N::value(value_of(*key))));
         index
             .bulk_load(pairs, fill)
             .map_err(|e| LabError::index("loading the index", e))?;
@@ -262,10 +303,10 @@ impl Task for Make<'_> {
                 .close()
                 .map_err(|e| LabError::index("closing the index", e))?;
             index = design
-                .open::<u64, u64, Sim>(&pool, ROOT)
+                .open_at(&pool, ROOT)
                 .map_err(|e| LabError::index("opening the index", e))?;
         }
-        self.charge(&simulation, &Index(index), &sorted)
+        self.charge(&simulation, &Index::<_, N>(index, PhantomData), &sorted)
     }
 }
 
@@ -277,7 +318,7 @@ fn keys_of(spec: &RunSpec) -> Keys {
 /// slots are larger than the LB+-Tree's, or that have more than leaves. Untouched memory costs nothing.
 fn pool_bytes(spec: &RunSpec, fill: Fill) -> Result<u64, ModelError> {
     let node = u64::from(spec.leaf_bytes()?);
-    let slots = node * 14 / 256;
+    let slots = node * 14 / (16 * u64::from(spec.entry_bytes));
     let loaded = spec.keys.div_ceil(fill.of(slots as usize) as u64);
     // Each leaf may split at once, and then after half a leaf of operations at the earliest.
     let leaves = loaded + spec.ops.min(loaded) + spec.ops / (slots / 2).max(1);
@@ -426,38 +467,113 @@ pub(crate) trait Executes {
     }
 }
 
-/// Any index.
-pub(crate) struct Index<I>(pub I);
+/// What the numbers of a workload are as keys and values.
+pub(crate) trait Number: StoredKey + ToOwned<Owned = Self> + Copy {
+    /// A key; keeps the numbers' order.
+    fn key(number: u64) -> Self;
 
-impl<I: OrderedIndex<u64, u64>> Executes for Index<I> {
+    /// The number that it is the key of.
+    fn number(self) -> u64;
+
+    /// Keys.
+    fn keys(numbers: &[u64]) -> Cow<'_, [Self]>;
+
+    /// A value.
+    fn value(number: u64) -> Self;
+
+    /// Room for the answers of a batch, kept from batch to batch.
+    fn with_answers<R>(f: impl FnOnce(&mut Vec<Option<Self>>) -> R) -> R;
+}
+
+/// Implements [`Number`].
+macro_rules! number {
+    ($type:ty, |$key:ident| $of_key:expr, $number:expr, |$keys:ident| $of_keys:expr,
+     |$value:ident| $of_value:expr) => {
+        impl Number for $type {
+            #[inline(always)]
+            fn key($key: u64) -> Self {
+                $of_key
+            }
+
+            #[inline(always)]
+            fn number(self) -> u64 {
+                let number: fn(Self) -> u64 = $number;
+                number(self)
+            }
+
+            #[inline(always)]
+            fn keys($keys: &[u64]) -> Cow<'_, [Self]> {
+                $of_keys
+            }
+
+            #[inline(always)]
+            fn value($value: u64) -> Self {
+                $of_value
+            }
+
+            fn with_answers<R>(f: impl FnOnce(&mut Vec<Option<Self>>) -> R) -> R {
+                thread_local! {
+                    static ANSWERS: Cell<Vec<Option<$type>>> = const { Cell::new(Vec::new()) };
+                }
+                let mut answers = ANSWERS.take();
+                let result = f(&mut answers);
+                ANSWERS.set(answers);
+                result
+            }
+        }
+    };
+}
+
+number!(
+    u64,
+    |key| key,
+    |key| key,
+    |keys| Cow::Borrowed(keys),
+    |value| value
+);
+number!(
+    u128,
+    |key| u128::from(key) << 64 | u128::from(!key),
+    |key| (key >> 64) as u64,
+    |keys| keys.iter().map(|key| Self::key(*key)).collect(),
+    |value| u128::from(!value) << 64 | u128::from(value)
+);
+
+/// Any index, of keys and values that are `N`s.
+pub(crate) struct Index<I, N>(pub I, pub PhantomData<fn(N)>);
+
+impl<N: Number, I: OrderedIndex<N, N>> Executes for Index<I, N> {
     #[inline]
     fn execute(&self, op: Op) -> Result<(), ModelError> {
         let index = &self.0;
         let (phase, right) = match op {
             Op::Insert { key } => {
                 index
-                    .insert(&key, &value_of(key))
+                    .insert(&N::key(key), &N::value(value_of(key)))
                     .map_err(|e| LabError::index("inserting a new key", e))?;
                 ("insert", true)
             }
-            Op::Lookup { key } => ("lookup", index.get(&key) == Some(value_of(key))),
+            Op::Lookup { key } => {
+                let found = index.get(&N::key(key));
+                ("lookup", found == Some(N::value(value_of(key))))
+            }
             Op::Update { key, value } => {
                 index
-                    .update(&key, &value)
+                    .update(&N::key(key), &N::value(value))
                     .map_err(|e| LabError::index("updating a key", e))?;
                 ("update", true)
             }
             Op::Remove { key } => {
                 let was_there = index
-                    .remove(&key)
+                    .remove(&N::key(key))
                     .map_err(|e| LabError::index("removing a key", e))?;
                 ("remove", was_there)
             }
             Op::Scan { key, keys } => {
                 // The one that it starts from is there, so one is seen at the least.
                 let (mut seen, mut right) = (0, true);
-                index.scan(key.., |key, value| {
-                    right &= *value == value_of(*key);
+                index.scan(N::key(key).., |key: &N, value: &N| {
+                    right &= *value == N::value(value_of(key.number()));
                     seen += 1;
                     if seen < keys {
                         ControlFlow::Continue(())
@@ -473,15 +589,12 @@ impl<I: OrderedIndex<u64, u64>> Executes for Index<I> {
 
     #[inline]
     fn look_up_together(&self, keys: &[u64]) -> Result<(), ModelError> {
-        thread_local! {
-            static VALUES: Cell<Vec<Option<u64>>> = const { Cell::new(Vec::new()) };
-        }
-        let mut values = VALUES.take();
-        self.0.multi_get(keys, &mut values);
-        let answers = keys.iter().zip(&values);
-        let right = answers.filter(|(key, value)| **value == Some(value_of(**key)));
-        let right = right.count();
-        VALUES.set(values);
+        let right = N::with_answers(|values| {
+            self.0.multi_get(&N::keys(keys), values);
+            let answers = keys.iter().zip(values);
+            let right = answers.filter(|(key, value)| **value == Some(N::value(value_of(**key))));
+            right.count()
+        });
         answered("multi-get", right as u64, keys.len() as u64)
     }
 }
@@ -528,6 +641,7 @@ fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelRepor
     Ok(ModelReport {
         index: spec.index.clone(),
         node_bytes: spec.leaf_bytes()?,
+        entry_bytes: spec.entry_bytes,
         device: spec.device.name().into(),
         workload: phase.workload,
         threads: spec.threads,
@@ -579,6 +693,7 @@ mod tests {
         let spec = RunSpec {
             index: "btree".into(),
             node_bytes: Some(256),
+            entry_bytes: 16,
             device: device.unwrap(),
             workload: Workload::Lookup,
             threads: 2,

@@ -191,6 +191,7 @@ mod tests {
         RunSpec {
             index: "lbtree".into(),
             node_bytes: Some(256),
+            entry_bytes: 16,
             device: Device::load("dram").unwrap(),
             workload,
             threads,

@@ -44,6 +44,8 @@ pub enum DataKind {
     U64,
     /// Byte strings, as records.
     Bytes,
+    /// 16-byte unsigned integers, in the node.
+    U128,
 }
 
 impl DataKind {
@@ -53,6 +55,7 @@ impl DataKind {
         match self {
             Self::U64 => "u64",
             Self::Bytes => "bytes",
+            Self::U128 => "u128",
         }
     }
 }
@@ -374,6 +377,7 @@ fn encode(name: &str, kind: &RootKind) -> [u8; DESCRIPTOR] {
     let code = |kind: DataKind| match kind {
         DataKind::U64 => 1,
         DataKind::Bytes => 2,
+        DataKind::U128 => 3,
     };
     bytes[64] = code(kind.keys);
     bytes[65] = code(kind.values);
@@ -385,6 +389,7 @@ fn decode(bytes: &[u8; DESCRIPTOR]) -> Option<RootInfo> {
     let kind = |code: u8| match code {
         1 => Some(DataKind::U64),
         2 => Some(DataKind::Bytes),
+        3 => Some(DataKind::U128),
         _ => None,
     };
     let name = std::str::from_utf8(bytes.get(1..1 + usize::from(bytes[0]))?).ok()?;

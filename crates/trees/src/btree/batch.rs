@@ -12,9 +12,9 @@
 
 use super::BTree;
 use super::find::Step;
-use super::kind::{Found, Kind, Leaf};
+use super::kind::{FoundOf, Kind, Leaf};
 use super::node::MAX_LEVEL;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
@@ -33,7 +33,7 @@ struct OnItsWay {
     to: u32,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Looks a batch up.
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
@@ -72,7 +72,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     /// Chooses the child of an inner node that leads to `key`, and asks for it.
     #[inline(always)]
     fn choose(&self, mut from: Step, key: &K) -> Option<OnItsWay> {
-        let (pm, node) = (self.pm(), self.node(from.at));
+        let (pm, node) = (self.pm(), self.node(from.at).inner::<K>());
         from.child = node.route(pm, key);
         let to = self.handle(node.child(pm, from.child))?;
         self.prefetch(to);
@@ -98,9 +98,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
     /// Looks for `key` in the leaf that was asked for; `None` if that has to be done alone.
     #[inline(always)]
-    fn find_at(&self, on: &OnItsWay, key: &K) -> Option<Option<Found>> {
+    fn find_at(&self, on: &OnItsWay, key: &K) -> Option<Option<FoundOf<K, V>>> {
         let leaf = self.arrive(on, 0)?;
-        let found = D::Leaf::find(self.node(leaf.at), self.pm(), key);
+        let found = D::Leaf::find::<K, V, M>(self.node(leaf.at), self.pm(), key);
         self.locks.validate(leaf.at, leaf.version).then_some(found)
     }
 }

@@ -5,7 +5,7 @@
 use super::kind::{Kind, Leaf};
 use super::{BTree, ROOT};
 use crate::index::{Fill, InsertError};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use bristlecone_pmem::{Media, POff, SpaceError};
 use std::borrow::Borrow;
 
@@ -16,21 +16,33 @@ const INNER_FILL: Fill = match Fill::percent(85) {
 };
 
 /// What was made so far; nothing leads to it yet.
-#[derive(Default)]
-struct Made {
+struct Made<K: StoredKey + ?Sized, V: Stored + ?Sized> {
     /// Handles of all nodes.
     nodes: Vec<u32>,
     /// Separators and offsets of the nodes of the level that is being built; the first has no separator
     /// (0).
-    level: Vec<(u64, u64)>,
+    level: Vec<(WordOf<K>, u64)>,
     /// Pairs of the leaf that is being filled.
-    pairs: Vec<(u64, u64)>,
+    pairs: Vec<PairOf<K, V>>,
     /// A full leaf's pairs, written once its successor's offset is known.
-    waiting: Option<(u32, Vec<(u64, u64)>)>,
+    waiting: Option<(u32, Vec<PairOf<K, V>>)>,
     entries: u64,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+// Not derived: that would ask for `K: Default`.
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized> Default for Made<K, V> {
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            level: Vec::new(),
+            pairs: Vec::new(),
+            waiting: None,
+            entries: 0,
+        }
+    }
+}
+
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     pub(super) fn load_sorted<Q: Borrow<K>, W: Borrow<V>>(
         &mut self,
         sorted: impl Iterator<Item = (Q, W)>,
@@ -40,10 +52,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             return Err(InsertError::ReadOnly);
         }
         let old = self.node(self.top);
-        if old.level(self.pm()) > 0 || D::Leaf::len(old, self.pm()) > 0 {
+        if old.level(self.pm()) > 0 || D::Leaf::len::<K::Word, V::Word, M>(old, self.pm()) > 0 {
             return Err(InsertError::KeyExists);
         }
-        let mut made = Made::default();
+        let mut made = Made::<K, V>::default();
         let built = self
             .build_leaves(sorted, fill.of(self.leaf_capacity()), &mut made)
             .and_then(|()| self.build_inner(&mut made).map_err(InsertError::from));
@@ -72,7 +84,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         &self,
         sorted: impl Iterator<Item = (Q, W)>,
         per_leaf: usize,
-        made: &mut Made,
+        made: &mut Made<K, V>,
     ) -> Result<(), InsertError> {
         let mut last: Option<Q> = None;
         for (key, value) in sorted {
@@ -99,9 +111,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// Makes the pairs gathered so far the next leaf.
-    fn seal(&self, made: &mut Made) -> Result<(), SpaceError> {
+    fn seal(&self, made: &mut Made<K, V>) -> Result<(), SpaceError> {
         let separator = if made.level.is_empty() {
-            0
+            K::Word::default()
         } else {
             self.copy_key(made.pairs[0].0)?
         };
@@ -121,7 +133,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// Writes the last leaf, whose successor is at `next`.
-    fn write_waiting(&self, made: &mut Made, next: u64) {
+    fn write_waiting(&self, made: &mut Made<K, V>, next: u64) {
         if let Some((at, pairs)) = made.waiting.take() {
             let leaf = self.node(at);
             D::Leaf::fill(leaf, self.pm(), &pairs, next);
@@ -132,7 +144,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// Builds the inner levels; the root's handle, if there is anything.
-    fn build_inner(&self, made: &mut Made) -> Result<Option<u32>, SpaceError> {
+    fn build_inner(&self, made: &mut Made<K, V>) -> Result<Option<u32>, SpaceError> {
         let children = 1 + INNER_FILL.of(self.inner_capacity());
         let mut level = 0;
         while made.level.len() > 1 {
@@ -154,7 +166,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 };
                 let (separator, first) = made.level[part.start];
                 let rest = &made.level[part.start + 1..part.end];
-                node.fill_inner(self.pm(), level, first, rest);
+                node.inner::<K>().fill(self.pm(), level, first, rest);
                 // PERSIST: likewise.
                 self.flush_new(node);
                 made.nodes.push(node.at);
@@ -166,7 +178,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// Gives everything back.
-    fn discard(&self, made: Made) {
+    fn discard(&self, made: Made<K, V>) {
         let pm = self.pm();
         let Made {
             nodes,
@@ -194,6 +206,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                     self.free_pair(*pair);
                 }
             } else {
+                let node = node.inner::<K>();
                 for i in 0..node.count(pm) {
                     K::discard(&self.heap, node.key(pm, i));
                 }

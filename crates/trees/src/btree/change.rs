@@ -35,6 +35,7 @@
 //! `commit`. It waits for a log slot while it holds them; who has a slot waits for nothing.
 
 use super::node::Node;
+use crate::repr::Word;
 use bristlecone_pmem::log::{NEAR, Range, Slot, image_words};
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::{Logs, Media};
@@ -294,6 +295,16 @@ impl<'t, M: Media> Change<'t, M> {
                 node.words[word].store(self.pm, value, Ordering::Relaxed);
                 self.lines.note(node, word);
             }
+        }
+    }
+
+    /// Stores a key or value of a node, whose words begin at `word`.
+    #[inline]
+    #[track_caller]
+    pub fn store_wide<W: Word>(&mut self, node: Node<'t>, word: usize, value: W) {
+        let parts = value.parts();
+        for (i, part) in parts.into_iter().enumerate().take(W::WORDS) {
+            self.store(node, word + i, part);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::BTree;
 use super::kind::{Kind, Leaf};
 use super::node::{MAX_LEVEL, Node, UNIT};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
@@ -80,7 +80,7 @@ pub(super) enum Next {
     Again,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Reports an access to a node's lock.
     #[inline(always)]
     fn report_lock(access: DramAccess, at: u32) {
@@ -117,7 +117,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     #[inline(always)]
     pub(super) fn go_down(&self, step: &Step, level: usize) -> Result<Next, Corrupt> {
         let pm = self.pm();
-        let child = self.node(step.at).child(pm, step.child);
+        let child = self.node(step.at).inner::<K>().child(pm, step.child);
         let Some(at) = self.handle(child) else {
             return self.unless_changed(step);
         };
@@ -173,7 +173,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 }
             }
             while level > 0 {
-                let node = self.node(step.at);
+                let node = self.node(step.at).inner::<K>();
                 step.child = match goal {
                     Goal::Key(key) => node.route(pm, *key),
                     Goal::Below(key) => node.rank(pm, node.count(pm), *key, false),
@@ -218,7 +218,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             let Some(step) = low else {
                 return Ok((leaf, None));
             };
-            let word = self.node(step.at).key(pm, step.child - 1);
+            let word = self.node(step.at).inner::<K>().key(pm, step.child - 1);
             let separator = K::read(pm, word, ToOwned::to_owned);
             if self.locks.validate(step.at, step.version) {
                 return separator.map(|low| (leaf, Some(low))).ok_or(Corrupt);
@@ -246,10 +246,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
     /// The value word of `key`. The caller is pinned if there are records.
     #[inline]
-    pub(super) fn find_word(&self, key: &K) -> Option<u64> {
+    pub(super) fn find_word(&self, key: &K) -> Option<V::Word> {
         loop {
             let leaf = self.leaf_of(&Goal::Key(key)).ok()?;
-            let found = D::Leaf::find(self.node(leaf.at), self.pm(), key);
+            let found = D::Leaf::find::<K, V, M>(self.node(leaf.at), self.pm(), key);
             if self.locks.validate(leaf.at, leaf.version) {
                 return found.map(|found| found.value);
             }

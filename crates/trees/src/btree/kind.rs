@@ -4,8 +4,8 @@ use super::BTree;
 use super::Change;
 use super::NODE_BYTES;
 use super::change::{Overwritten, Protect};
-use super::node::{HEADER, Node, capacity, compare_to_word, meta};
-use crate::repr::{KeyRepr, Repr};
+use super::node::{HEADER, Node, Pairs, capacity, compare_to_word, meta};
+use crate::repr::{PairOf, Stored, StoredKey, Word, WordOf};
 use bristlecone_pmem::Media;
 
 /// A design of the family.
@@ -24,11 +24,14 @@ pub trait Kind: Send + Sync + 'static {
 
 /// Where a key was found in a leaf.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct Found<A, B> {
     pub slot: usize,
-    pub key: u64,
-    pub value: u64,
+    pub key: A,
+    pub value: B,
 }
+
+/// The same for keys and values of these types.
+pub type FoundOf<K, V> = Found<WordOf<K>, WordOf<V>>;
 
 /// A layout of leaves and the protocol that changes one of them.
 ///
@@ -38,58 +41,62 @@ pub trait Leaf: Send + Sync + Sized + 'static {
     const SORTED: bool;
 
     /// Entries that a leaf of `words` words has room for.
-    fn capacity(words: usize) -> usize;
+    fn capacity<A: Word, B: Word>(words: usize) -> usize;
 
     /// Entries in a leaf; never more than there is room for, whatever is read.
-    fn len<M: Media>(leaf: Node<'_>, pm: &M) -> usize;
+    fn len<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> usize;
 
     /// True if an entry can be inserted without a split first. `most`: entries that a leaf is given.
     #[inline]
-    fn has_room<M: Media>(leaf: Node<'_>, pm: &M, most: usize) -> bool {
-        Self::len(leaf, pm) < most
+    fn has_room<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, most: usize) -> bool {
+        Self::len::<A, B, M>(leaf, pm) < most
     }
 
     /// Puts the key and value words into `out`, in slot order.
-    fn entries<M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(u64, u64)>);
+    fn entries<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(A, B)>);
 
     /// Looks for a key. Right under the leaf's lock, or once its version is validated.
-    fn find<K: KeyRepr + ?Sized, M: Media>(leaf: Node<'_>, pm: &M, key: &K) -> Option<Found>;
+    fn find<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
+        leaf: Node<'_>,
+        pm: &M,
+        key: &K,
+    ) -> Option<FoundOf<K, V>>;
 
     /// Writes a whole leaf that nothing leads to yet. Nothing is flushed.
-    fn fill<M: Media>(leaf: Node<'_>, pm: &M, entries: &[(u64, u64)], next: u64);
+    fn fill<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, entries: &[(A, B)], next: u64);
 
     /// The words of a leaf that taking entries out of it in a split overwrites: a number from word 0.
-    fn split_words(words: usize) -> usize;
+    fn split_words<A: Word, B: Word>(words: usize) -> usize;
 
     /// Takes the entries out of a leaf whose keys are not less than `separator`, and makes `next` the next
     /// leaf: in a split, which has protected [`split_words`](Self::split_words).
-    fn keep_lower<'t, K: KeyRepr + ?Sized, M: Media>(
+    fn keep_lower<'t, K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
         change: &mut Change<'t, M>,
         pm: &M,
         leaf: Node<'t>,
-        separator: u64,
+        separator: K::Word,
         next: u64,
     );
 
     /// Inserts a pair into a locked leaf that has room. `key` is the key of the pair's key word, which the
     /// leaf does not have.
-    fn insert<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn insert<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         key: &K,
-        pair: (u64, u64),
+        pair: PairOf<K, V>,
     );
 
-    /// Replaces a value word of a locked leaf.
-    fn update<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    /// Replaces a value of a locked leaf.
+    fn update<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         slot: usize,
-        value: u64,
+        value: V::Word,
     );
 
     /// Takes an entry out of a locked leaf.
-    fn remove<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn remove<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         slot: usize,
@@ -109,22 +116,28 @@ pub struct Sorted;
 impl Leaf for Sorted {
     const SORTED: bool = true;
 
-    fn capacity(words: usize) -> usize {
-        capacity(words)
+    fn capacity<A: Word, B: Word>(words: usize) -> usize {
+        capacity::<A, B>(words)
     }
 
     #[inline]
-    fn len<M: Media>(leaf: Node<'_>, pm: &M) -> usize {
-        leaf.count(pm)
+    fn len<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> usize {
+        leaf.pairs::<A, B>().count(pm)
     }
 
-    fn entries<M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(u64, u64)>) {
+    fn entries<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(A, B)>) {
+        let leaf = leaf.pairs::<A, B>();
         out.clear();
         out.extend((0..leaf.count(pm)).map(|i| (leaf.key(pm, i), leaf.value(pm, i))));
     }
 
     #[inline]
-    fn find<K: KeyRepr + ?Sized, M: Media>(leaf: Node<'_>, pm: &M, key: &K) -> Option<Found> {
+    fn find<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
+        leaf: Node<'_>,
+        pm: &M,
+        key: &K,
+    ) -> Option<FoundOf<K, V>> {
+        let leaf = leaf.pairs::<K::Word, V::Word>();
         let n = leaf.count(pm);
         let slot = leaf.rank(pm, n, key, false);
         if slot == n {
@@ -138,34 +151,36 @@ impl Leaf for Sorted {
         })
     }
 
-    fn fill<M: Media>(leaf: Node<'_>, pm: &M, entries: &[(u64, u64)], next: u64) {
-        leaf.fill_inner(pm, 0, next, entries);
+    fn fill<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, entries: &[(A, B)], next: u64) {
+        leaf.pairs().fill(pm, 0, next, entries);
     }
 
-    fn split_words(_words: usize) -> usize {
+    fn split_words<A: Word, B: Word>(_words: usize) -> usize {
         HEADER
     }
 
-    fn keep_lower<'t, K: KeyRepr + ?Sized, M: Media>(
+    fn keep_lower<'t, K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
         change: &mut Change<'t, M>,
         pm: &M,
         leaf: Node<'t>,
-        separator: u64,
+        separator: K::Word,
         next: u64,
     ) {
-        let n = leaf.count(pm);
-        let kept = K::read(pm, separator, |key| leaf.rank(pm, n, key, false)).unwrap_or(n);
+        let pairs = leaf.pairs::<K::Word, V::Word>();
+        let n = pairs.count(pm);
+        let kept = K::read(pm, separator, |key| pairs.rank(pm, n, key, false)).unwrap_or(n);
         change.store(leaf, 0, meta(kept, 0));
         change.store(leaf, 1, next);
     }
 
-    fn insert<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn insert<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         key: &K,
-        pair: (u64, u64),
+        pair: PairOf<K, V>,
     ) {
         let pm = tree.pm();
+        let leaf = leaf.pairs();
         let n = leaf.count(pm);
         let at = leaf.rank(pm, n, key, false);
         let mut change = tree.change(&overwritten_from(leaf, at, n + 1));
@@ -173,34 +188,36 @@ impl Leaf for Sorted {
         change.commit();
     }
 
-    fn update<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn update<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         slot: usize,
-        value: u64,
+        value: V::Word,
     ) {
-        // One word could be published without a log; the paper's tree logs the node all the same
+        // One word could be published without a log, two could not; the paper's tree logs the node all the same
         // (section 6.3: "LCB+-Tree does not need to shift entries for update, but ... it FLUSHes the log").
+        let from = leaf.pairs::<K::Word, V::Word>().value_at(slot);
         let mut change = tree.change(&[Overwritten {
             node: leaf,
-            from: leaf.value_at(slot),
-            words: 1,
+            from,
+            words: V::Word::WORDS,
         }]);
-        change.store(leaf, leaf.value_at(slot), value);
+        change.store_wide(leaf, from, value);
         change.commit();
     }
 
-    fn remove<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn remove<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         slot: usize,
     ) {
         let pm = tree.pm();
-        let n = leaf.count(pm);
-        let mut change = tree.change(&overwritten_from(leaf, slot, n - 1));
+        let pairs = leaf.pairs::<K::Word, V::Word>();
+        let n = pairs.count(pm);
+        let mut change = tree.change(&overwritten_from(pairs, slot, n - 1));
         for i in slot..n - 1 {
-            change.store(leaf, leaf.key_at(i), leaf.key(pm, i + 1));
-            change.store(leaf, leaf.value_at(i), leaf.value(pm, i + 1));
+            change.store_wide(leaf, pairs.key_at(i), pairs.key(pm, i + 1));
+            change.store_wide(leaf, pairs.value_at(i), pairs.value(pm, i + 1));
         }
         change.store(leaf, 0, meta(n - 1, 0));
         change.commit();
@@ -209,30 +226,38 @@ impl Leaf for Sorted {
 
 /// What inserting an entry at `at`, or taking one out there, overwrites in a sorted node that has `n`
 /// entries afterwards.
-pub fn overwritten_from(node: Node<'_>, at: usize, n: usize) -> [Overwritten<'_>; 3] {
-    let words = |from, words| Overwritten { node, from, words };
+pub fn overwritten_from<A: Word, B: Word>(
+    node: Pairs<'_, A, B>,
+    at: usize,
+    n: usize,
+) -> [Overwritten<'_>; 3] {
+    let words = |from, words| Overwritten {
+        node: *node,
+        from,
+        words,
+    };
     [
         words(0, 1),
-        words(node.key_at(at), n - at),
-        words(node.value_at(at), n - at),
+        words(node.key_at(at), (n - at) * A::WORDS),
+        words(node.value_at(at), (n - at) * B::WORDS),
     ]
 }
 
 /// Inserts an entry into a sorted node that has room: shifts those from `at` on. A word is read before the
 /// store that replaces it, and no word is read that was stored.
-pub fn insert_at<'t, M: Media>(
+pub fn insert_at<'t, A: Word, B: Word, M: Media>(
     change: &mut Change<'t, M>,
     pm: &M,
-    node: Node<'t>,
+    pairs: Pairs<'t, A, B>,
     at: usize,
-    (key, value): (u64, u64),
+    (key, value): (A, B),
 ) {
-    let (n, level) = (node.count(pm), node.level(pm));
+    let (node, n, level) = (*pairs, pairs.count(pm), pairs.level(pm));
     for i in (at..n).rev() {
-        change.store(node, node.key_at(i + 1), node.key(pm, i));
-        change.store(node, node.value_at(i + 1), node.value(pm, i));
+        change.store_wide(node, pairs.key_at(i + 1), pairs.key(pm, i));
+        change.store_wide(node, pairs.value_at(i + 1), pairs.value(pm, i));
     }
-    change.store(node, node.key_at(at), key);
-    change.store(node, node.value_at(at), value);
+    change.store_wide(node, pairs.key_at(at), key);
+    change.store_wide(node, pairs.value_at(at), value);
     change.store(node, 0, meta(n + 1, level));
 }

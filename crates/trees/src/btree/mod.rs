@@ -77,7 +77,7 @@ use crate::index::{
     BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootKind};
@@ -194,7 +194,7 @@ impl Kind for Wal {
 pub type BTreeWal<K, V, M> = BTree<K, V, M, Wal>;
 
 /// A B+-tree in persistent memory of design `D`. See the module's head.
-pub struct BTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> {
+pub struct BTree<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> {
     locks: VersionLocks,
     base: *mut u8,
     /// Words of a node.
@@ -221,11 +221,19 @@ pub struct BTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> {
 
 // SAFETY: 1. `base` is the pool's mapping, which `pool` keeps alive and which any thread may use;
 // 2. all persistent words are atomics, and the protocol in the module's head orders them.
-unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> Send for BTree<K, V, M, D> {}
+unsafe impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> Send
+    for BTree<K, V, M, D>
+{
+}
 // SAFETY: as for `Send`.
-unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> Sync for BTree<K, V, M, D> {}
+unsafe impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> Sync
+    for BTree<K, V, M, D>
+{
+}
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> fmt::Debug for BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> fmt::Debug
+    for BTree<K, V, M, D>
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BTree")
             .field("design", &D::NAME)
@@ -240,7 +248,7 @@ fn log_slots<M: Media>(pm: &M) -> u32 {
     if pm.tiny() { 2 } else { 32 }
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// True if a pair leads to records, whose lines are to be fenced before it counts.
     pub(crate) const RECORDS: bool = K::RECORDS || V::RECORDS;
 
@@ -281,7 +289,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             load: Load::new(options.group_flush),
             run: match options.search {
                 Search::Usual if K::RECORDS => 0,
-                Search::Usual => node::RUN,
+                Search::Usual => node::RUN / K::Word::WORDS as u32,
                 Search::Linear => u32::MAX,
                 Search::Binary => 0,
             },
@@ -307,12 +315,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
 
     /// Entries in a full leaf.
     fn leaf_capacity(&self) -> usize {
-        D::Leaf::capacity(self.words).min(self.most_entries)
+        D::Leaf::capacity::<K::Word, V::Word>(self.words).min(self.most_entries)
     }
 
     /// Separators in a full inner node.
     fn inner_capacity(&self) -> usize {
-        node::capacity(self.words).min(self.most_entries)
+        node::capacity::<K::Word, u64>(self.words).min(self.most_entries)
     }
 
     fn root(&self) -> &Root<M> {
@@ -365,6 +373,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     /// Gives a node back that nothing ever led to.
     fn free_node(&self, node: Node<'_>) {
         self.heap.free(POff::new(node.offset()));
+    }
+
+    /// It is to outlive a crash.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durable
     }
 
     /// Begins a change of the design's kind, of all these words. What it leads to beside records of keys and
@@ -467,7 +480,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> Drop for BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> Drop for BTree<K, V, M, D> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
@@ -480,8 +493,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> Drop for BTree<K,
 
 impl<K, V, M, D> DurableIndex<K, V, M> for BTree<K, V, M, D>
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
     D: Kind,
 {
@@ -498,7 +511,7 @@ where
         let mut tree = Self::assemble(root, heap.clone(), logs, words, options);
         match tree.new_node() {
             Ok(top) => {
-                D::Leaf::fill(top, pool.pm(), &[], 0);
+                D::Leaf::fill::<K::Word, V::Word, M>(top, pool.pm(), &[], 0);
                 // PERSIST: the empty leaf; `publish` fences it, and the log area.
                 pool.pm().flush(top.words[0].addr(), words * 8);
                 tree.top = top.at;
@@ -555,8 +568,8 @@ where
 
 impl<K, V, M, D> OrderedIndex<K, V> for BTree<K, V, M, D>
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
     D: Kind,
 {
@@ -618,8 +631,8 @@ where
 
 impl<K, V, M, D> ReverseScan<K, V> for BTree<K, V, M, D>
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
     D: Kind,
 {
@@ -634,8 +647,8 @@ where
 
 impl<K, V, M, D> BulkLoad<K, V> for BTree<K, V, M, D>
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
     D: Kind,
 {

@@ -4,7 +4,7 @@ use super::BTree;
 use super::find::Corrupt;
 use super::kind::{Kind, Leaf};
 use crate::index::{InsertError, RemoveError, UpdateError};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
@@ -18,9 +18,9 @@ pub(super) enum IfPresent {
     Replace,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Makes the words for a pair, records and all; nothing is allocated if it fails.
-    pub(super) fn make_pair(&self, key: &K, value: &V) -> Result<(u64, u64), SpaceError> {
+    pub(super) fn make_pair(&self, key: &K, value: &V) -> Result<PairOf<K, V>, SpaceError> {
         let word = key.make(&self.heap)?;
         let value = value
             .make(&self.heap)
@@ -28,7 +28,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         Ok((word, value))
     }
 
-    pub(super) fn free_pair(&self, (key, value): (u64, u64)) {
+    pub(super) fn free_pair(&self, (key, value): PairOf<K, V>) {
         K::discard(&self.heap, key);
         V::discard(&self.heap, value);
     }
@@ -64,7 +64,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                     return Err(corrupt.into_error().into());
                 }
             };
-            if let Some(found) = D::Leaf::find(leaf, pm, key) {
+            if let Some(found) = D::Leaf::find::<K, V, M>(leaf, pm, key) {
                 if present == IfPresent::Refuse {
                     locked.unlock_unchanged();
                     self.free_pair(pair);
@@ -76,7 +76,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 V::retire(&self.heap, found.value, guard);
                 return Ok(true);
             }
-            if D::Leaf::has_room(leaf, pm, self.leaf_capacity()) {
+            if D::Leaf::has_room::<K::Word, V::Word, M>(leaf, pm, self.leaf_capacity()) {
                 D::Leaf::insert(self, leaf, key, pair);
                 // After the change is final: what others see now, a crash keeps.
                 locked.unlock();
@@ -139,7 +139,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             Ok(locked) => locked,
             Err(corrupt) => return not_there(Some(corrupt)),
         };
-        let Some(found) = D::Leaf::find(leaf, self.pm(), key) else {
+        let Some(found) = D::Leaf::find::<K, V, M>(leaf, self.pm(), key) else {
             locked.unlock_unchanged();
             return not_there(None);
         };
@@ -159,11 +159,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             let Ok((at, leaf, locked)) = self.lock_leaf(key) else {
                 return Ok(false);
             };
-            let Some(found) = D::Leaf::find(leaf, pm, key) else {
+            let Some(found) = D::Leaf::find::<K, V, M>(leaf, pm, key) else {
                 locked.unlock_unchanged();
                 return Ok(false);
             };
-            let found = if D::Leaf::len(leaf, pm) > 1 || at.at == self.top {
+            let found = if D::Leaf::len::<K::Word, V::Word, M>(leaf, pm) > 1 || at.at == self.top {
                 D::Leaf::remove(self, leaf, found.slot);
                 locked.unlock();
                 pm.interleave();

@@ -4,16 +4,19 @@
 //! word   0     | count (16 bits) | level (8 bits) | 0
 //! word   1     | leaf: offset of the next leaf, 0 for the last     inner: child 0
 //! words  2 ..  | key 0 | key 1 | ... | key C-1 |
-//! words  2+C.. | value or child 1 | ... | value C-1 or child C |   C = (words - 2) / 2
+//! then         | value or child 1 | ... | value C-1 or child C |
 //! ```
 //!
+//! Keys and values have one word each or two (`u128`), children one, so C is (words - 2) / 2 where both have one.
 //! Inner nodes and sorted leaves are laid out so; other leaves share the first two words
 //! ([`super::kind`]). Level 0 is a leaf. Child `i` of an inner node has the keys from separator `i - 1`
 //! (inclusive) to separator `i` (exclusive).
 
-use crate::repr::KeyRepr;
+use crate::repr::{StoredKey, WIDEST, Word, WordOf};
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 
 /// Bytes that handles count in: the smallest node's, which nodes are aligned to.
@@ -23,7 +26,7 @@ pub const HEADER: usize = 2;
 /// Most levels above the leaves. A node is only made by a split of full ones, so even the smallest nodes
 /// would take more than 2^64 insertions to get higher.
 pub const MAX_LEVEL: usize = 31;
-/// Keys in a line, which a search usually looks through one by one.
+/// Words in a line, the keys of which a search usually looks through one by one.
 pub const RUN: u32 = 8;
 
 const COUNT: u64 = 0xFFFF;
@@ -45,12 +48,44 @@ pub struct Node<'t> {
     pub run: u32,
 }
 
-/// Entries that an inner node or a sorted leaf of that many words has room for.
-pub const fn capacity(words: usize) -> usize {
-    (words - HEADER) / 2
+/// Entries of such keys and values, sorted, that a node of that many words has room for.
+pub const fn capacity<A: Word, B: Word>(words: usize) -> usize {
+    (words - HEADER) / (A::WORDS + B::WORDS)
 }
 
-impl Node<'_> {
+/// A node with sorted keys, and a value or a child for each.
+#[derive(Clone, Copy, Debug)]
+pub struct Pairs<'t, A, B> {
+    node: Node<'t>,
+    words: PhantomData<fn() -> (A, B)>,
+}
+
+/// An inner node: its keys are separators.
+pub type Inner<'t, K> = Pairs<'t, WordOf<K>, u64>;
+
+impl<'t, A, B> Deref for Pairs<'t, A, B> {
+    type Target = Node<'t>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Node<'t> {
+        &self.node
+    }
+}
+
+impl<'t> Node<'t> {
+    /// The node as one of sorted entries.
+    #[inline(always)]
+    pub fn pairs<A: Word, B: Word>(self) -> Pairs<'t, A, B> {
+        let words = PhantomData;
+        Pairs { node: self, words }
+    }
+
+    /// The node as an inner one.
+    #[inline(always)]
+    pub fn inner<K: StoredKey + ?Sized>(self) -> Inner<'t, K> {
+        self.pairs()
+    }
+
     /// Offset in the pool.
     #[inline]
     pub fn offset(self) -> u64 {
@@ -77,16 +112,27 @@ impl Node<'_> {
         self.words[word].store(pm, value, Ordering::Relaxed);
     }
 
-    #[inline]
-    pub fn capacity(self) -> usize {
-        capacity(self.words.len())
+    /// The key or value whose words begin there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn load_wide<M: Media, W: Word>(self, pm: &M, word: usize) -> W {
+        let mut parts = [0; WIDEST];
+        // Bounds are checked once.
+        for (part, word) in parts.iter_mut().zip(&self.words[word..word + W::WORDS]) {
+            // ORDERING: Relaxed; as `load`.
+            *part = word.load(pm, Ordering::Relaxed);
+        }
+        W::from_parts(parts)
     }
 
-    /// Separators, or entries of a sorted leaf. Never more than there is room for, whatever is read.
-    #[inline]
+    /// Stores a key or value of a node that nothing leads to yet, or in a slot that does not count.
+    #[inline(always)]
     #[track_caller]
-    pub fn count<M: Media>(self, pm: &M) -> usize {
-        ((self.load(pm, 0) & COUNT) as usize).min(self.capacity())
+    pub fn init_wide<M: Media, W: Word>(self, pm: &M, word: usize, value: W) {
+        let parts = value.parts();
+        for (i, part) in parts.into_iter().enumerate().take(W::WORDS) {
+            self.init(pm, word + i, part);
+        }
     }
 
     #[inline]
@@ -101,46 +147,48 @@ impl Node<'_> {
     pub fn next<M: Media>(self, pm: &M) -> u64 {
         self.load(pm, 1)
     }
+}
 
-    /// Word number of key `i`.
+impl<A: Word, B: Word> Pairs<'_, A, B> {
+    #[inline]
+    pub fn capacity(self) -> usize {
+        capacity::<A, B>(self.node.words.len())
+    }
+
+    /// Separators, or entries of a sorted leaf. Never more than there is room for, whatever is read.
+    #[inline]
+    #[track_caller]
+    pub fn count<M: Media>(self, pm: &M) -> usize {
+        ((self.load(pm, 0) & COUNT) as usize).min(self.capacity())
+    }
+
+    /// Number of the first word of key `i`.
     #[inline(always)]
     pub fn key_at(self, i: usize) -> usize {
-        HEADER + i
+        HEADER + i * A::WORDS
     }
 
-    /// Word number of value `i`.
+    /// Number of the first word of value `i`.
     #[inline(always)]
     pub fn value_at(self, i: usize) -> usize {
-        HEADER + self.capacity() + i
-    }
-
-    /// Word number of child `i`.
-    #[inline(always)]
-    pub fn child_at(self, i: usize) -> usize {
-        if i == 0 { 1 } else { self.value_at(i - 1) }
+        HEADER + self.capacity() * A::WORDS + i * B::WORDS
     }
 
     #[inline(always)]
     #[track_caller]
-    pub fn key<M: Media>(self, pm: &M, i: usize) -> u64 {
-        self.load(pm, self.key_at(i))
+    pub fn key<M: Media>(self, pm: &M, i: usize) -> A {
+        self.load_wide(pm, self.key_at(i))
     }
 
     #[inline(always)]
     #[track_caller]
-    pub fn value<M: Media>(self, pm: &M, i: usize) -> u64 {
-        self.load(pm, self.value_at(i))
-    }
-
-    #[inline(always)]
-    #[track_caller]
-    pub fn child<M: Media>(self, pm: &M, i: usize) -> u64 {
-        self.load(pm, self.child_at(i))
+    pub fn value<M: Media>(self, pm: &M, i: usize) -> B {
+        self.load_wide(pm, self.value_at(i))
     }
 
     /// How many of the first `n` keys are less than `key`, or (`or_equal`) not greater.
     #[inline]
-    pub fn rank<K: KeyRepr + ?Sized, M: Media>(
+    pub fn rank<K: StoredKey<Word = A> + ?Sized, M: Media>(
         self,
         pm: &M,
         n: usize,
@@ -169,33 +217,47 @@ impl Node<'_> {
         low
     }
 
-    /// Which child leads to `key`.
-    #[inline]
-    pub fn route<K: KeyRepr + ?Sized, M: Media>(self, pm: &M, key: &K) -> usize {
-        self.rank(pm, self.count(pm), key, true)
-    }
-
-    /// Writes a whole inner node that nothing leads to yet: `children[0]` without a separator, the others
-    /// with theirs. Nothing is flushed.
-    pub fn fill_inner<M: Media>(self, pm: &M, level: usize, first: u64, rest: &[(u64, u64)]) {
+    /// Writes a whole sorted node that nothing leads to yet: `first` is the next leaf or child 0, `rest` has
+    /// the keys, each with its value or child. Nothing is flushed.
+    pub fn fill<M: Media>(self, pm: &M, level: usize, first: u64, rest: &[(A, B)]) {
         self.init(pm, 0, meta(rest.len(), level));
         self.init(pm, 1, first);
-        for (i, (separator, child)) in rest.iter().enumerate() {
-            self.init(pm, self.key_at(i), *separator);
-            self.init(pm, self.value_at(i), *child);
+        for (i, (key, value)) in rest.iter().enumerate() {
+            self.init_wide(pm, self.key_at(i), *key);
+            self.init_wide(pm, self.value_at(i), *value);
         }
+    }
+}
+
+impl<A: Word> Pairs<'_, A, u64> {
+    /// Word number of child `i`.
+    #[inline(always)]
+    pub fn child_at(self, i: usize) -> usize {
+        if i == 0 { 1 } else { self.value_at(i - 1) }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub fn child<M: Media>(self, pm: &M, i: usize) -> u64 {
+        self.load(pm, self.child_at(i))
+    }
+
+    /// Which child leads to `key`.
+    #[inline]
+    pub fn route<K: StoredKey<Word = A> + ?Sized, M: Media>(self, pm: &M, key: &K) -> usize {
+        self.rank(pm, self.count(pm), key, true)
     }
 }
 
 /// Order of a key and a key word. A word that leads nowhere (a corrupt pool, or a read that will not
 /// validate) sorts last.
 #[inline(always)]
-pub fn compare_to_word<K: KeyRepr + ?Sized, M: Media>(pm: &M, key: &K, word: u64) -> Order {
+pub fn compare_to_word<K: StoredKey + ?Sized, M: Media>(pm: &M, key: &K, word: K::Word) -> Order {
     K::read(pm, word, |other| key.cmp(other)).unwrap_or(Order::Less)
 }
 
 /// Order of two key words.
 #[inline]
-pub fn compare_words<K: KeyRepr + ?Sized, M: Media>(pm: &M, a: u64, b: u64) -> Order {
+pub fn compare_words<K: StoredKey + ?Sized, M: Media>(pm: &M, a: K::Word, b: K::Word) -> Order {
     K::read(pm, a, |a| compare_to_word::<K, M>(pm, a, b)).unwrap_or(Order::Greater)
 }

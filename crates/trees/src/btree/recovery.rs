@@ -10,7 +10,7 @@ use super::node::Node;
 use super::walk::Reached;
 use super::{BTree, BTreeOptions, LOGS, MARKS, ROOT, TreeError, VOLATILE};
 use crate::index::RecoveryReport;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::saved;
 use bristlecone_pmem::log::{Range, Record};
 use bristlecone_pmem::pool::Root;
@@ -19,7 +19,7 @@ use crossbeam_epoch as epoch;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Opens a published root.
     pub(super) fn recover(
         root: Root<M>,

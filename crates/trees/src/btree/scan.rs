@@ -9,7 +9,7 @@ use super::BTree;
 use super::find::{Goal, Step};
 use super::kind::{Kind, Leaf};
 use super::node::{compare_to_word, compare_words};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
@@ -18,9 +18,9 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 /// Leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 64;
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// A leaf's entries in key order, and the offset of the next leaf; `None` if it changed meanwhile.
-    fn snapshot(&self, leaf: &Step, out: &mut Vec<(u64, u64)>) -> Option<u64> {
+    fn snapshot(&self, leaf: &Step, out: &mut Vec<PairOf<K, V>>) -> Option<u64> {
         let pm = self.pm();
         let node = self.node(leaf.at);
         D::Leaf::entries(node, pm, out);
@@ -37,7 +37,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     /// Visits a pair; one that leads nowhere (a corrupt pool) is passed over.
     fn show(
         &self,
-        (key, value): (u64, u64),
+        (key, value): PairOf<K, V>,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let pm = self.pm();

@@ -8,14 +8,14 @@
 use super::BTree;
 use super::change::Overwritten;
 use super::find::{Corrupt, Next, Step};
-use super::kind::{Found, Kind, Leaf, insert_at, overwritten_from};
+use super::kind::{FoundOf, Kind, Leaf, insert_at, overwritten_from};
 use super::node::{HEADER, MAX_LEVEL, Node, compare_words, meta};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey, Word, WordOf};
 use crate::version_lock::LockedAll;
 use bristlecone_pmem::{Media, POff, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Locks these nodes at the versions that a descent read; `None` if one has moved on. Waits for no one.
     fn lock_all(&self, steps: &[Step]) -> Option<LockedAll<'_>> {
         self.pm().interleave();
@@ -33,7 +33,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         // From the leaf up while the parent is full too.
         let mut child = path.leaf;
         for parent in path.inner().iter().rev() {
-            let node = self.node(parent.at);
+            let node = self.node(parent.at).inner::<K>();
             if node.count(pm) < self.inner_capacity() {
                 return self.split_child(*parent, child);
             }
@@ -48,7 +48,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         &self,
         node: Node<'_>,
         level: usize,
-    ) -> Result<(Node<'_>, u64, usize), SpaceError> {
+    ) -> Result<(Node<'_>, WordOf<K>, usize), SpaceError> {
         let pm = self.pm();
         let upper = self.new_node()?;
         let (separator, kept) = if level == 0 {
@@ -65,13 +65,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             D::Leaf::fill(upper, pm, &entries[kept..], node.next(pm));
             (separator, kept)
         } else {
+            let node = node.inner::<K>();
             let n = node.count(pm);
             // The middle separator goes up, its record with it.
             let kept = n / 2;
-            let rest: Vec<(u64, u64)> = (kept + 1..n)
+            let rest: Vec<(K::Word, u64)> = (kept + 1..n)
                 .map(|i| (node.key(pm, i), node.value(pm, i)))
                 .collect();
-            upper.fill_inner(pm, level, node.value(pm, kept), &rest);
+            let first = node.value(pm, kept);
+            upper.inner::<K>().fill(pm, level, first, &rest);
             (node.key(pm, kept), kept)
         };
         // PERSIST: the new node, which one of the change's fences makes durable before the change counts.
@@ -80,7 +82,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// The entries of a leaf in key order. Right under its lock.
-    pub(super) fn sorted_entries(&self, leaf: Node<'_>, out: &mut Vec<(u64, u64)>) {
+    pub(super) fn sorted_entries(&self, leaf: Node<'_>, out: &mut Vec<PairOf<K, V>>) {
         let pm = self.pm();
         D::Leaf::entries(leaf, pm, out);
         if !D::Leaf::SORTED {
@@ -89,7 +91,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// A key word for a separator like the key behind `word`.
-    pub(super) fn copy_key(&self, word: u64) -> Result<u64, SpaceError> {
+    pub(super) fn copy_key(&self, word: K::Word) -> Result<K::Word, SpaceError> {
         K::read(self.pm(), word, |key| key.make(&self.heap))
             .unwrap_or_else(|| Err(Corrupt.into_error()))
     }
@@ -100,7 +102,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         let Some(held) = self.lock_all(&[parent, child]) else {
             return Ok(());
         };
-        let (above, node) = (self.node(parent.at), self.node(child.at));
+        let (above, node) = (self.node(parent.at).inner::<K>(), self.node(child.at));
         let level = node.level(pm);
         let (upper, separator, kept) = match self.upper_half(node, level) {
             Ok(halved) => halved,
@@ -114,14 +116,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             node,
             from: 0,
             words: if level == 0 {
-                D::Leaf::split_words(self.words)
+                D::Leaf::split_words::<K::Word, V::Word>(self.words)
             } else {
                 1
             },
         };
         let mut change = self.change_to_new(&[left, count, keys, children]);
         if level == 0 {
-            D::Leaf::keep_lower::<K, M>(&mut change, pm, node, separator, upper.offset());
+            D::Leaf::keep_lower::<K, V, M>(&mut change, pm, node, separator, upper.offset());
         } else {
             change.store(node, 0, meta(kept, level));
         }
@@ -168,19 +170,23 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             self.sorted_entries(node, &mut entries);
             D::Leaf::fill(lower, pm, &entries[..kept], upper.offset());
         } else {
-            let rest: Vec<(u64, u64)> = (0..kept)
+            let node = node.inner::<K>();
+            let rest: Vec<(K::Word, u64)> = (0..kept)
                 .map(|i| (node.key(pm, i), node.value(pm, i)))
                 .collect();
-            lower.fill_inner(pm, level, node.child(pm, 0), &rest);
+            let first = node.child(pm, 0);
+            lower.inner::<K>().fill(pm, level, first, &rest);
         }
         // PERSIST: the lower half, as the upper one.
         self.flush_new(lower);
         let words = |from, words| Overwritten { node, from, words };
-        let first = node.value_at(0);
-        let mut change = self.change_to_new(&[words(0, HEADER + 1), words(first, 1)]);
+        let root = node.inner::<K>();
+        let first = root.value_at(0);
+        let header = HEADER + K::Word::WORDS;
+        let mut change = self.change_to_new(&[words(0, header), words(first, 1)]);
         change.store(node, 0, meta(1, level + 1));
         change.store(node, 1, lower.offset());
-        change.store(node, node.key_at(0), separator);
+        change.store_wide(node, root.key_at(0), separator);
         change.store(node, first, upper.offset());
         change.commit();
         held.unlock();
@@ -191,13 +197,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     /// Unlinks and frees the leaf of `key`, which is its only entry, and the inner nodes that have no other
     /// child: with that the key is removed. `None` if something changed meanwhile; then nothing was done.
     /// The caller retires the entry's records.
-    pub(super) fn unlink(&self, key: &K, guard: &Guard) -> Result<Option<Found>, Corrupt> {
+    pub(super) fn unlink(&self, key: &K, guard: &Guard) -> Result<Option<FoundOf<K, V>>, Corrupt> {
         let pm = self.pm();
         let path = self.path_to(key)?;
         let Some(fork) = path
             .inner()
             .iter()
-            .rposition(|step| self.node(step.at).count(pm) > 0)
+            .rposition(|step| self.node(step.at).inner::<K>().count(pm) > 0)
         else {
             // Every node on the way has one child.
             self.collapse(guard)?;
@@ -214,8 +220,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         let Some(held) = self.lock_all(&steps) else {
             return Ok(None);
         };
-        let (parent, leaf) = (self.node(above.at), self.node(path.leaf.at));
-        let found = D::Leaf::find(leaf, pm, key).filter(|_| D::Leaf::len(leaf, pm) == 1);
+        let (parent, leaf) = (self.node(above.at).inner::<K>(), self.node(path.leaf.at));
+        let found = D::Leaf::find::<K, V, M>(leaf, pm, key)
+            .filter(|_| D::Leaf::len::<K::Word, V::Word, M>(leaf, pm) == 1);
         let Some(found) = found else {
             held.unlock_unchanged();
             return Ok(None);
@@ -230,7 +237,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         let gone = above.child.saturating_sub(1);
         let separator = parent.key(pm, gone);
         let words = |from, words| Overwritten {
-            node: parent,
+            node: *parent,
             from,
             words,
         };
@@ -242,7 +249,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         };
         let mut overwritten = vec![
             words(0, header),
-            words(parent.key_at(gone), n - 1 - gone),
+            words(parent.key_at(gone), (n - 1 - gone) * K::Word::WORDS),
             words(parent.child_at(first), n - first),
         ];
         overwritten.extend(before.map(|node| Overwritten {
@@ -252,12 +259,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         }));
         let mut change = self.change(&overwritten);
         for i in gone..n - 1 {
-            change.store(parent, parent.key_at(i), parent.key(pm, i + 1));
+            change.store_wide(*parent, parent.key_at(i), parent.key(pm, i + 1));
         }
         for i in above.child..n {
-            change.store(parent, parent.child_at(i), parent.child(pm, i + 1));
+            change.store(*parent, parent.child_at(i), parent.child(pm, i + 1));
         }
-        change.store(parent, 0, meta(n - 1, parent.level(pm)));
+        change.store(*parent, 0, meta(n - 1, parent.level(pm)));
         if let Some(before) = before {
             change.store(before, 1, leaf.next(pm));
         }
@@ -292,7 +299,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
                 Next::Again => return Ok(Err(())),
             }
             step.child = if level > 1 {
-                self.node(step.at).count(pm)
+                self.node(step.at).inner::<K>().count(pm)
             } else {
                 0
             };
@@ -307,7 +314,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             let mut top = self.start();
             let node = self.node(top.at);
             let level = node.level(pm);
-            if level == 0 || node.count(pm) > 0 {
+            if level == 0 || node.inner::<K>().count(pm) > 0 {
                 if self.locks.validate(top.at, top.version) {
                     return Ok(());
                 }

@@ -252,8 +252,8 @@ fn a_change_that_was_logged_is_made_at_recovery() {
     let opened = opened_with_a_record(|tree| {
         let leaf = tree.leaf_of(&find::Goal::Key(&50)).unwrap();
         let leaf = tree.node(leaf.at);
-        let found = Sorted::find(leaf, tree.pm(), &50).unwrap();
-        let value = leaf.offset() + leaf.value_at(found.slot) as u64 * 8;
+        let found = Sorted::find::<u64, u64, _>(leaf, tree.pm(), &50).unwrap();
+        let value = leaf.offset() + leaf.pairs::<u64, u64>().value_at(found.slot) as u64 * 8;
         vec![value, 8, 5000, leaf.offset(), 8, leaf.load(tree.pm(), 0)]
     });
     let tree = opened.unwrap();

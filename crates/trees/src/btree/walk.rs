@@ -4,7 +4,7 @@ use super::BTree;
 use super::kind::{Kind, Leaf};
 use super::node::{MAX_LEVEL, Node, compare_words};
 use crate::index::{IndexStats, VerifyReport, Violation};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey, WordOf};
 use crate::threads::on_threads;
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
@@ -16,13 +16,13 @@ use std::sync::{Mutex, PoisonError};
 
 /// What a walk comes to.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Reached {
+pub(super) enum Reached<A, B> {
     /// A node, by its offset. Nothing of it has been read yet.
     Node(u64),
     /// The word of a key or a separator.
-    Key(u64),
+    Key(A),
     /// The word of a value.
-    Value(u64),
+    Value(B),
 }
 
 /// What a walk counts.
@@ -43,15 +43,15 @@ impl Counts {
 }
 
 /// Separators between which a node's keys lie, by key words: inclusive, exclusive.
-type Range = (Option<u64>, Option<u64>);
+type Range<A> = (Option<A>, Option<A>);
 
 /// A subtree that is to be walked.
 #[derive(Clone, Copy, Debug)]
-struct Subtree {
+struct Subtree<A> {
     off: u64,
     /// The level that its top must have.
     level: usize,
-    range: Range,
+    range: Range<A>,
 }
 
 /// A walk through a subtree on its way.
@@ -75,7 +75,7 @@ impl<'a, F> Walk<'a, F> {
     }
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Goes through all nodes, checks the invariants of the module's head, and gives everything that it
     /// comes to to `each` first, in key order if `threads` is 1. Everything it follows was checked before;
     /// the levels go down, so it ends whatever the pool holds. Call it while no one writes.
@@ -84,7 +84,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     /// What is wrong, in words, `each`'s refusal included.
     pub(super) fn walk<F>(&self, threads: usize, each: F) -> Result<Counts, String>
     where
-        F: Fn(Reached) -> Result<(), String> + Sync,
+        F: Fn(Reached<K::Word, V::Word>) -> Result<(), String> + Sync,
     {
         let top = self.node(self.top);
         let level = top.level(self.pm());
@@ -148,10 +148,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// Walks what is below and at the top of a subtree.
-    fn walk_node<F: Fn(Reached) -> Result<(), String>>(
+    fn walk_node<F: Fn(Reached<K::Word, V::Word>) -> Result<(), String>>(
         &self,
         walk: &mut Walk<'_, F>,
-        subtree: Subtree,
+        subtree: Subtree<K::Word>,
     ) -> Result<(), String> {
         if subtree.level == 0 {
             return self.walk_leaf(walk, subtree);
@@ -160,10 +160,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// Checks the place and the level of a subtree's top, having given it to the walk.
-    fn walk_top<F: Fn(Reached) -> Result<(), String>>(
+    fn walk_top<F: Fn(Reached<K::Word, V::Word>) -> Result<(), String>>(
         &self,
         walk: &Walk<'_, F>,
-        subtree: Subtree,
+        subtree: Subtree<K::Word>,
     ) -> Result<Node<'_>, String> {
         let at = self
             .handle(subtree.off)
@@ -179,18 +179,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// Walks an inner node and gives its children, in order, to `below`.
-    fn walk_inner<'a, F: Fn(Reached) -> Result<(), String>>(
+    fn walk_inner<'a, F: Fn(Reached<K::Word, V::Word>) -> Result<(), String>>(
         &self,
         walk: &mut Walk<'a, F>,
-        subtree: Subtree,
-        mut below: impl FnMut(&mut Walk<'a, F>, Subtree) -> Result<(), String>,
+        subtree: Subtree<K::Word>,
+        mut below: impl FnMut(&mut Walk<'a, F>, Subtree<K::Word>) -> Result<(), String>,
     ) -> Result<(), String> {
         let wrong = |what: String| format!("node {:#x}: {what}", subtree.off);
         let (pm, range) = (self.pm(), subtree.range);
-        let node = self.walk_top(walk, subtree).map_err(wrong)?;
+        let node = self.walk_top(walk, subtree).map_err(wrong)?.inner::<K>();
         walk.counts.inner_nodes += 1;
         let n = node.count(pm);
-        let separators: Vec<u64> = (0..n).map(|i| node.key(pm, i)).collect();
+        let separators: Vec<K::Word> = (0..n).map(|i| node.key(pm, i)).collect();
         for separator in &separators {
             (walk.each)(Reached::Key(*separator)).map_err(wrong)?;
         }
@@ -212,10 +212,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
         Ok(())
     }
 
-    fn walk_leaf<F: Fn(Reached) -> Result<(), String>>(
+    fn walk_leaf<F: Fn(Reached<K::Word, V::Word>) -> Result<(), String>>(
         &self,
         walk: &mut Walk<'_, F>,
-        subtree: Subtree,
+        subtree: Subtree<K::Word>,
     ) -> Result<(), String> {
         let (pm, range) = (self.pm(), subtree.range);
         let wrong = |what: String| format!("leaf {:#x}: {what}", subtree.off);
@@ -227,9 +227,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             return Err(wrong(format!("the leaf before it leads to {next:#x?}")));
         }
         walk.next = Some(leaf.next(pm));
-        let mut entries = Vec::new();
+        let mut entries: Vec<(K::Word, V::Word)> = Vec::new();
         D::Leaf::entries(leaf, pm, &mut entries);
-        let len = D::Leaf::len(leaf, pm);
+        let len = D::Leaf::len::<K::Word, V::Word, M>(leaf, pm);
         if entries.len() != len {
             return Err(wrong(format!(
                 "{len} entries, and {} are there",
@@ -243,7 +243,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             (walk.each)(Reached::Key(*key)).map_err(wrong)?;
             (walk.each)(Reached::Value(*value)).map_err(wrong)?;
         }
-        let mut keys: Vec<u64> = entries.iter().map(|entry| entry.0).collect();
+        let mut keys: Vec<WordOf<K>> = entries.iter().map(|entry| entry.0).collect();
         if !D::Leaf::SORTED {
             keys.sort_unstable_by(|a, b| compare_words::<K, M>(pm, *a, *b));
         }
@@ -254,12 +254,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
     }
 
     /// Checks that the keys behind these words ascend strictly, from `low` (inclusive) to `high` (exclusive).
-    fn check_order(
-        &self,
-        keys: &[u64],
-        (low, high): (Option<u64>, Option<u64>),
-    ) -> Result<(), String> {
-        let order = |a: u64, b: u64| compare_words::<K, M>(self.pm(), a, b);
+    fn check_order(&self, keys: &[K::Word], (low, high): Range<K::Word>) -> Result<(), String> {
+        let order = |a: K::Word, b: K::Word| compare_words::<K, M>(self.pm(), a, b);
         if let Some(pair) = keys
             .windows(2)
             .find(|pair| order(pair[0], pair[1]) != Order::Less)
@@ -379,10 +375,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind> BTree<K, V, M, D>
             }
             let children = match level {
                 0 => Vec::new(),
-                _ => (0..=node.count(pm)).map(|i| node.child(pm, i)).collect(),
+                _ => {
+                    let node = node.inner::<K>();
+                    (0..=node.count(pm)).map(|i| node.child(pm, i)).collect()
+                }
             };
             let len = if level == 0 {
-                D::Leaf::len(node, pm)
+                D::Leaf::len::<K::Word, V::Word, M>(node, pm)
             } else {
                 0
             };

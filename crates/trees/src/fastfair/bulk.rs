@@ -2,9 +2,10 @@
 //!
 //! Persist cost: every used line written once, 2 fences in all.
 
+use super::node::{child, to_child};
 use super::{FastFair, offset};
 use crate::index::{Fill, InsertError};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use bristlecone_pmem::{Media, SpaceError};
 use std::borrow::Borrow;
 
@@ -15,15 +16,14 @@ const INNER_FILL: Fill = match Fill::percent(85) {
 };
 
 /// Everything that nothing leads to yet, for giving back if the load fails.
-#[derive(Default)]
-struct Made {
+struct Made<K: StoredKey + ?Sized, V: Stored + ?Sized> {
     nodes: Vec<u32>,
     /// Key and value words.
-    pairs: Vec<(u64, u64)>,
-    lows: Vec<u64>,
+    pairs: Vec<PairOf<K, V>>,
+    lows: Vec<WordOf<K>>,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     pub(super) fn load_sorted<Q: Borrow<K>, W: Borrow<V>>(
         &mut self,
         sorted: impl Iterator<Item = (Q, W)>,
@@ -37,7 +37,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         if self.node(old).level(pm) > 0 || self.node(old).count(pm) > 0 {
             return Err(InsertError::KeyExists);
         }
-        let mut made = Made::default();
+        let mut made = Made {
+            nodes: Vec::new(),
+            pairs: Vec::new(),
+            lows: Vec::new(),
+        };
         let built = (self.gather(sorted, &mut made)).and_then(|()| {
             self.build(fill.of(self.capacity), &mut made)
                 .map_err(InsertError::from)
@@ -53,7 +57,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         // PERSIST: all nodes and records, before the root word that leads to them.
         pm.fence();
         self.publish_top(top);
-        self.retire_node(old, 0, 0, &crossbeam_epoch::pin());
+        self.retire_node(old, 0, K::Word::default(), &crossbeam_epoch::pin());
         self.commit()?;
         Ok(made.pairs.len() as u64)
     }
@@ -62,7 +66,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     fn gather<Q: Borrow<K>, W: Borrow<V>>(
         &self,
         sorted: impl Iterator<Item = (Q, W)>,
-        made: &mut Made,
+        made: &mut Made<K, V>,
     ) -> Result<(), InsertError> {
         let mut last: Option<Q> = None;
         for (key, value) in sorted {
@@ -78,7 +82,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     /// Builds all levels over the pairs; the root's handle, if there is anything.
-    fn build(&self, per_leaf: usize, made: &mut Made) -> Result<Option<u32>, SpaceError> {
+    fn build(&self, per_leaf: usize, made: &mut Made<K, V>) -> Result<Option<u32>, SpaceError> {
         let mut above = self.build_level(0, &made.pairs.clone(), per_leaf, made)?;
         let per_node = INNER_FILL.of(self.capacity).max(2);
         let mut level = 0;
@@ -86,17 +90,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             level += 1;
             above = self.build_level(level, &above, per_node, made)?;
         }
-        Ok(above.first().and_then(|(_, top)| self.handle(*top)))
+        Ok(above.first().and_then(|(_, top)| self.handle(child(*top))))
     }
 
     /// Builds the nodes of one level; their low words and offsets.
     fn build_level(
         &self,
         level: usize,
-        entries: &[(u64, u64)],
+        entries: &[PairOf<K, V>],
         per_node: usize,
-        made: &mut Made,
-    ) -> Result<Vec<(u64, u64)>, SpaceError> {
+        made: &mut Made<K, V>,
+    ) -> Result<Vec<PairOf<K, V>>, SpaceError> {
         let nodes = entries.len().div_ceil(per_node);
         // Leaves as full as was asked for; inner nodes evenly, so that none is left with one child.
         let part = |i: usize| match level {
@@ -112,7 +116,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         for i in 0..nodes {
             let entries = &entries[part(i)..part(i + 1)];
             let low = match (i, level) {
-                (0, _) => 0,
+                (0, _) => K::Word::default(),
                 (_, 0) => {
                     let low = self.copy_key(entries[0].0)?;
                     made.lows.push(low);
@@ -127,14 +131,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             made.nodes.extend(next);
             // PERSIST: (in `fill_new`) the node, fenced before the root word is published.
             self.fill_new(node, level, next.map_or(0, offset), low, entries);
-            above.push((low, offset(node)));
+            above.push((low, to_child(offset(node))));
             node = next.unwrap_or(node);
         }
         Ok(above)
     }
 
     /// Gives everything back.
-    fn discard(&self, made: Made) {
+    fn discard(&self, made: Made<K, V>) {
         for pair in made.pairs {
             self.free_pair(pair);
         }

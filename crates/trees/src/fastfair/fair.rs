@@ -20,10 +20,10 @@
 //! insertion into the parent. A root's also the new root's line, and 1 and 1 for the root word. Merge: the removal
 //! from the parent; the lines of what is appended and 1 fence, if there is anything; 1 and 1 for the link.
 
-use super::node::Node;
+use super::node::{NodeOf, to_child};
 use super::read::{Changed, Corrupt, Goal, Step};
 use super::{FastFair, offset};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use crate::version_lock::LockedAll;
 use bristlecone_pmem::{Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
@@ -46,7 +46,7 @@ enum Merge {
     No,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     /// Locks these nodes at the versions that a descent read; `None` if one has moved on. Waits for no one.
     fn lock_all(&self, steps: &[Step]) -> Option<LockedAll<'_>> {
         self.pm().interleave();
@@ -74,7 +74,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
 
     /// The upper half of a full node as a new node, its low word, and how many entries are kept. The new node is
     /// written and flushed.
-    fn upper_half(&self, node: Node<'_>) -> Result<(u32, u64, usize), SpaceError> {
+    fn upper_half(&self, node: NodeOf<'_, K, V>) -> Result<(u32, WordOf<K>, usize), SpaceError> {
         let pm = self.pm();
         let upper = self.new_node()?;
         let level = node.level(pm);
@@ -97,8 +97,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         at: u32,
         level: usize,
         next: u64,
-        low: u64,
-        entries: &[(u64, u64)],
+        low: K::Word,
+        entries: &[PairOf<K, V>],
     ) {
         let (pm, node) = (self.pm(), self.node(at));
         node.fill(pm, level, next, low, entries.iter().copied());
@@ -106,7 +106,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     /// Makes `upper` the right sibling of `node`, which keeps its first `kept` entries.
-    fn link_upper(&self, node: Node<'_>, upper: u32, kept: usize) {
+    fn link_upper(&self, node: NodeOf<'_, K, V>, upper: u32, kept: usize) {
         let pm = self.pm();
         if pm.planted(LINK_FIRST) {
             node.link().publish(pm, offset(upper));
@@ -136,7 +136,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                 return Err(e);
             }
         };
-        let (entry, n) = ((low, offset(upper)), above.count(pm));
+        let (entry, n) = ((low, to_child(offset(upper))), above.count(pm));
         if pm.planted(PARENT_FIRST) {
             above.insert(pm, n, parent.child + 1, entry, false);
             self.link_upper(node, upper, kept);
@@ -169,9 +169,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                 return Err(e);
             }
         };
-        let children = [(0, offset(top.at)), (low, offset(upper))];
+        let first = (K::Word::default(), to_child(offset(top.at)));
+        let children = [first, (low, to_child(offset(upper)))];
         // PERSIST: (in `fill_new`) the new root, which `link_upper` fences together with the upper half.
-        self.fill_new(root, node.level(pm) + 1, 0, 0, &children);
+        self.fill_new(root, node.level(pm) + 1, 0, first.0, &children);
         if pm.planted(ROOT_FIRST) {
             pm.fence();
             self.publish_top(root);
@@ -275,9 +276,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     /// Gives a node back that nothing durable leads to any more, and a leaf's low key.
-    pub(super) fn retire_node(&self, at: u32, level: usize, low: u64, guard: &Guard) {
+    pub(super) fn retire_node(&self, at: u32, level: usize, low: K::Word, guard: &Guard) {
         self.heap.retire(POff::new(offset(at)), guard);
-        if level == 0 && low != 0 {
+        if level == 0 && low != K::Word::default() {
             K::retire(&self.heap, low, guard);
         }
     }
@@ -307,7 +308,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             self.publish_top(child.at);
             held.unlock();
             pm.interleave();
-            self.retire_node(top.at, level, 0, guard);
+            self.retire_node(top.at, level, K::Word::default(), guard);
         }
     }
 }

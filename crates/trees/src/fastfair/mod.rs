@@ -42,6 +42,9 @@
 //! * *Repair is eager*: recovery walks the tree anyway to tell blocks in use from free ones, so it takes duplicates
 //!   out, cuts off what a sibling has, and makes siblings children. Lazily, a sibling without a parent might
 //!   stay so for ever, and every reader and writer would have to know of it.
+//! * *Keys and values of 16 bytes* are stored by one 16-byte store wherever they count, which such a tree declares to be
+//!   failure-atomic (`node.rs`). Two stores would leave mixtures of neighbours' keys that nothing tells from keys;
+//!   a log would make it another design.
 //! * A search looks through numbers one by one, as the papers do: a node without a count can't be halved.
 //!
 //! # Concurrency
@@ -82,13 +85,14 @@ use crate::index::{
     BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word};
 use crate::saved;
 use crate::version_lock::VersionLocks;
+use bristlecone_pmem::cell::PWord16;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, POff, PWord, Pool, SpaceError};
-use node::Node;
+use node::{Node, NodeOf};
 use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -131,7 +135,7 @@ impl Default for FastFairOptions {
 }
 
 /// A FAST/FAIR B+-tree. See the module's head.
-pub struct FastFair<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
+pub struct FastFair<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> {
     /// Handle of the root node.
     top: AtomicU32,
     locks: VersionLocks,
@@ -151,11 +155,11 @@ pub struct FastFair<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
 
 // SAFETY: 1. `base` is the pool's mapping, which `pool` keeps alive and which any thread may use;
 // 2. all persistent words are atomics, and the protocol in the module's head orders them.
-unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Send for FastFair<K, V, M> {}
+unsafe impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> Send for FastFair<K, V, M> {}
 // SAFETY: as for `Send`.
-unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Sync for FastFair<K, V, M> {}
+unsafe impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> Sync for FastFair<K, V, M> {}
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> fmt::Debug for FastFair<K, V, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FastFair")
             .field("pool", &self.pool)
@@ -165,12 +169,21 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for FastFair<K,
 }
 
 /// What the root table says of a tree of these types.
-fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(options: &FastFairOptions) -> RootKind {
+fn root_kind<K: Stored + ?Sized, V: Stored + ?Sized>(options: &FastFairOptions) -> RootKind {
     RootKind {
         design: "fastfair".into(),
         keys: K::KIND,
         values: V::KIND,
         node_bytes: options.node_bytes,
+    }
+}
+
+/// Refuses a tree of keys or values of 16 bytes on a processor that does not store them by one store.
+fn check_width<K: Stored + ?Sized, V: Stored + ?Sized>() -> Result<(), TreeError> {
+    if K::Word::WORDS + V::Word::WORDS == 2 || PWord16::supported() {
+        Ok(())
+    } else {
+        Err(TreeError::NoAtomic16)
     }
 }
 
@@ -180,11 +193,12 @@ fn offset(handle: u32) -> u64 {
     u64::from(handle) * UNIT
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     /// True if a pair leads to records, whose lines are to be fenced before it counts.
     const RECORDS: bool = K::RECORDS || V::RECORDS;
 
     fn check_options(options: &FastFairOptions) -> Result<(), TreeError> {
+        check_width::<K, V>()?;
         let (asked, there) = (options.node_bytes, NODE_BYTES);
         if there.contains(&asked) {
             Ok(())
@@ -202,7 +216,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             base: pool.pm().base(),
             words: bytes / 8,
             capacity: (options.most_entries.unwrap_or(usize::MAX).max(4))
-                .min(node::capacity(bytes)),
+                .min(node::capacity::<K::Word, V::Word>(bytes)),
             read_only: pool.pm().read_only(),
             report: RecoveryReport::default(),
             heap,
@@ -246,7 +260,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
 
     /// The node of a handle that the allocator or `handle` vouched for.
     #[inline(always)]
-    fn node(&self, at: u32) -> Node<'_> {
+    fn node(&self, at: u32) -> NodeOf<'_, K, V> {
         // A search may come after the pool was compacted: what was ever mapped can be read.
         debug_assert!(offset(at) + self.node_bytes() <= self.pm().capacity());
         let start = self.base.wrapping_add(at as usize * UNIT as usize);
@@ -254,7 +268,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         // are inside the mapping; 2. they are 256-aligned; 3. a PWord is valid for any bits; 4. the
         // mapping lives as long as `pool`; a node that was freed meanwhile is still mapped memory.
         let words = unsafe { std::slice::from_raw_parts(start.cast::<PWord>(), self.words) };
-        Node { words }
+        Node::new(words)
     }
 
     /// The handle of the node at `off`, which came from the pool; `None` if no node can be there.
@@ -286,7 +300,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     /// A record of its own for a low key like the one behind `word`; flushed, not fenced.
-    fn copy_key(&self, word: u64) -> Result<u64, SpaceError> {
+    fn copy_key(&self, word: K::Word) -> Result<K::Word, SpaceError> {
         K::read(self.pm(), word, |key| key.make(&self.heap))
             .unwrap_or_else(|| Err(read::Corrupt.into_error()))
     }
@@ -333,7 +347,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     fn make_first_leaf(&mut self) -> Result<(), TreeError> {
         let top = self.new_node()?;
         let (pm, node) = (self.pm(), self.node(top));
-        node.fill(pm, 0, 0, 0, std::iter::empty());
+        node.fill(pm, 0, 0, K::Word::default(), std::iter::empty());
         node.flush_new(pm);
         let word = self.root().word(ROOT);
         // ORDERING: Relaxed; the root is not published.
@@ -351,7 +365,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     }
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> Drop for FastFair<K, V, M> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
@@ -364,8 +378,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for FastFair<K, V, M>
 
 impl<K, V, M> DurableIndex<K, V, M> for FastFair<K, V, M>
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     type Options = FastFairOptions;
@@ -411,8 +425,8 @@ where
 
 impl<K, V, M> OrderedIndex<K, V> for FastFair<K, V, M>
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
@@ -473,8 +487,8 @@ where
 
 impl<K, V, M> ReverseScan<K, V> for FastFair<K, V, M>
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     fn scan_reverse<R: RangeBounds<K>>(
@@ -488,8 +502,8 @@ where
 
 impl<K, V, M> BulkLoad<K, V> for FastFair<K, V, M>
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(

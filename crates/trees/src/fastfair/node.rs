@@ -4,13 +4,23 @@
 //! ```text
 //! word 0    | level:8 hidden:2 | 0 |
 //! word 1    | offset of the right sibling, 0 for the last node of the level
-//! word 2    | low: word of the smallest key that the node is for, 0 for the first node of a level
-//! word 3    | unused
-//! words 4.. | key 0 | value 0 | key 1 | value 1 | ...          16-byte entries, none of which crosses a line
+//! words 2, 3 | low: word of the smallest key that the node is for, 0 for the first node of a level
+//! words 4.. | key 0 | value 0 | key 1 | value 1 | ...          entries of 16 or 32 bytes, none of which crosses a line
 //! ```
 //!
 //! A value is a leaf's value word or an inner node's child. Inner nodes are laid out like leaves: entry 0's
-//! key is the node's own low word.
+//! key is the node's own low word, and a child is in the first word of a value.
+//!
+//! # Wide keys and values
+//! An entry of which either has 16 bytes has 32. A shift stores a key over another, and at no moment may a mixture of
+//! both be there: any mixture can be a key of its own, which nothing tells from one that was inserted. So a
+//! wide key is stored by *one 16-byte store* ([`PWord16`]), and so is the wide value of an update. A tree with
+//! such a key or value declares 16 bytes to be failure-atomic, which is an assumption about the platform, and is
+//! refused on processors without such a store. All other stores are of values of entries that do not
+//! count, and may tear.
+//!
+//! Entry 1 is in line 1 then, and `hidden` in line 0. It is hidden by its left neighbour's key, unless that is 0: then
+//! line 0 is made durable before entry 1 changes, and entry 1 before line 0.
 //!
 //! # What counts
 //! There is no count: what is stored twice cannot be published by one store, and one of two would be it.
@@ -39,8 +49,8 @@
 //!                                    key[i] = key[i+1]         entry i counts, i+1 is a duplicate now
 //!               key[n-1] = 0
 //! ```
-//! At p = 0 and p = 1, `hidden` is set instead of the copy of a left neighbour's key, and cleared in the end. These
-//! entries are in its line.
+//! At p = 0 and p = 1, `hidden` is set instead of the copy of a left neighbour's key, and cleared in the end. Entries
+//! of 16 bytes are in its line there.
 //!
 //! Each store is ordered behind the one before: inside a line by total store order or a store fence; and before
 //! the first store to a next line, the line that is complete is flushed and fenced. So a crash leaves the
@@ -53,6 +63,8 @@
 //! | remove | lines of entries p to n-1: each 1 and 1 |
 //! | update | 1 and 1 |
 //!
+//! Beside entry 0 with key 0, a wide entry 1 is inserted with 3 and 3 more, and removed with 3 and 3 more.
+//!
 //! # Crash states
 //! 1. *Shift*: entry p there or not, an entry twice, or one hidden with entries behind it. [`Node::repair`]
 //!    takes the superfluous entry out by the second half of a removal, which is failure-atomic itself.
@@ -61,10 +73,12 @@
 
 use crate::btree::node::{compare_to_word, compare_words};
 use crate::leaftree::Found;
-use crate::repr::KeyRepr;
+use crate::repr::{StoredKey, WIDEST, Word, WordOf};
+use bristlecone_pmem::cell::PWord16;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
+use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
 /// Words before the entries.
@@ -76,7 +90,7 @@ const LOW: usize = 2;
 const LEVEL: u64 = 0xFF;
 const HIDDEN_SHIFT: u32 = 8;
 const HIDDEN: u64 = 3 << HIDDEN_SHIFT;
-/// The entries that are hidden by number rather than by their left neighbour's key. They are in line 0.
+/// The entries that are hidden by number rather than by their left neighbour's key.
 const NUMBERED: usize = 2;
 
 const LINE_WORDS: usize = LINE / 8;
@@ -91,18 +105,37 @@ const DUPLICATE_KEPT: &str = "fastfair-duplicate-kept";
 const KEY_FIRST: &str = "fastfair-key-first";
 
 /// Entries that a node of so many bytes has room for.
-pub(crate) const fn capacity(bytes: usize) -> usize {
-    (bytes / 8 - ENTRIES) / 2
+pub(crate) const fn capacity<A: Word, B: Word>(bytes: usize) -> usize {
+    (bytes / 8 - ENTRIES) / Node::<A, B>::STRIDE
 }
 
-const _: () = assert!(capacity(256) == 14 && capacity(512) == 30 && capacity(8192) == 510);
-const _: () = assert!(ENTRIES.is_multiple_of(2) && ENTRIES + 2 * NUMBERED <= LINE_WORDS);
+const _: () = assert!(capacity::<u64, u64>(256) == 14 && capacity::<u64, u64>(8192) == 510);
+const _: () = assert!(capacity::<u128, u64>(256) == 7 && capacity::<u128, u128>(512) == 15);
+const _: () = assert!(Node::<u64, u64>::NEAR && !Node::<u128, u128>::NEAR);
+const _: () = assert!(ENTRIES.is_multiple_of(Node::<u128, u128>::STRIDE));
+const _: () = assert!(LINE_WORDS.is_multiple_of(Node::<u128, u128>::STRIDE));
 
-/// A node in the pool.
+/// The value word of an inner entry that leads to the node at `off`.
+#[inline(always)]
+pub(crate) fn to_child<B: Word>(off: u64) -> B {
+    B::from_parts([off, 0])
+}
+
+/// Where the value word of an inner entry leads.
+#[inline(always)]
+pub(crate) fn child<B: Word>(value: B) -> u64 {
+    value.parts()[0]
+}
+
+/// A node in the pool, of keys and values of such words.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node<'t> {
+pub(crate) struct Node<'t, A, B> {
     pub words: &'t [PWord],
+    kinds: PhantomData<fn() -> (A, B)>,
 }
+
+/// A node of a tree from `K` to `V`.
+pub(crate) type NodeOf<'t, K, V> = Node<'t, WordOf<K>, WordOf<V>>;
 
 /// Orders the stores before it and those after it, on processors that do not by themselves.
 #[inline(always)]
@@ -114,17 +147,17 @@ fn order<M: Media>(pm: &M) {
 }
 
 /// What a node holds after a crash.
-#[derive(Debug, Default)]
-pub(crate) struct Raw {
+#[derive(Debug)]
+pub(crate) struct Raw<A, B> {
     /// The entries that count.
-    pub entries: Vec<(u64, u64)>,
+    pub entries: Vec<(A, B)>,
     /// The first entry that belongs to the right sibling.
     cut: Option<usize>,
     /// The entry to take out of a shift that was cut short.
     superfluous: Option<usize>,
 }
 
-impl Raw {
+impl<A, B> Raw<A, B> {
     /// The first entry that belongs to the right sibling.
     pub fn cut_at(&self) -> Option<usize> {
         self.cut
@@ -136,16 +169,76 @@ impl Raw {
     }
 }
 
-impl<'t> Node<'t> {
+impl<'t, A: Word, B: Word> Node<'t, A, B> {
+    /// Words of an entry.
+    const STRIDE: usize = if A::WORDS + B::WORDS == 2 {
+        2
+    } else {
+        WIDEST * 2
+    };
+    /// Words of an entry before the value.
+    const VALUE: usize = Self::STRIDE / 2;
+    /// The entries that are hidden by number are in line 0.
+    const NEAR: bool = ENTRIES + Self::STRIDE * NUMBERED <= LINE_WORDS;
+
+    /// The node of these words.
+    #[inline(always)]
+    pub fn new(words: &'t [PWord]) -> Self {
+        let kinds = PhantomData;
+        Self { words, kinds }
+    }
+
     /// Entries that fit.
     #[inline(always)]
     pub fn slots(self) -> usize {
-        (self.words.len() - ENTRIES) / 2
+        (self.words.len() - ENTRIES) / Self::STRIDE
     }
 
     #[inline(always)]
     fn key_at(i: usize) -> usize {
-        ENTRIES + 2 * i
+        ENTRIES + Self::STRIDE * i
+    }
+
+    #[inline(always)]
+    fn value_at(i: usize) -> usize {
+        Self::key_at(i) + Self::VALUE
+    }
+
+    /// The key or value whose words begin there.
+    #[inline(always)]
+    #[track_caller]
+    fn load_wide<M: Media, W: Word>(self, pm: &M, word: usize) -> W {
+        let mut parts = [0; WIDEST];
+        for (part, word) in parts.iter_mut().zip(&self.words[word..word + W::WORDS]) {
+            // ORDERING: Relaxed; as `load`.
+            *part = word.load(pm, Ordering::Relaxed);
+        }
+        W::from_parts(parts)
+    }
+
+    /// Two words that are stored as one.
+    #[inline(always)]
+    fn wide_word(self, word: usize) -> &'t PWord16 {
+        let pair = self.words[word..word + 2].as_ptr();
+        // SAFETY: 1. the two words are inside the node (the slice is checked), and 16-aligned, since nodes are
+        // 128-aligned and `word` is even; 2. all access to them is atomic; those who read 8 of the 16 bytes
+        // meanwhile use what they read only after the node's version was validated, and the 16-byte store
+        // is one instruction; 3. a PWord16 is valid for any bits, and lives as long as the words.
+        unsafe { &*pair.cast::<PWord16>() }
+    }
+
+    /// Stores a word by one store, whatever its width.
+    #[inline(always)]
+    #[track_caller]
+    fn store_whole<M: Media, W: Word>(self, pm: &M, word: usize, value: W) {
+        let [low, high] = value.parts();
+        if W::WORDS == 1 {
+            return self.store(pm, word, low);
+        }
+        let value = u128::from(high) << 64 | u128::from(low);
+        // ORDERING: Relaxed; as `store`.
+        let stored = self.wide_word(word).store(pm, value, Ordering::Relaxed);
+        debug_assert!(stored.is_ok(), "the tree was refused on such a processor");
     }
 
     #[inline(always)]
@@ -163,25 +256,50 @@ impl<'t> Node<'t> {
     }
 
     #[inline(always)]
-    pub fn key<M: Media>(self, pm: &M, i: usize) -> u64 {
-        self.load(pm, Self::key_at(i))
+    pub fn key<M: Media>(self, pm: &M, i: usize) -> A {
+        self.load_wide(pm, Self::key_at(i))
     }
 
     #[inline(always)]
-    pub fn value<M: Media>(self, pm: &M, i: usize) -> u64 {
-        self.load(pm, Self::key_at(i) + 1)
+    pub fn value<M: Media>(self, pm: &M, i: usize) -> B {
+        self.load_wide(pm, Self::value_at(i))
+    }
+
+    /// Offset of the child that entry `i` of an inner node leads to.
+    #[inline(always)]
+    pub fn child<M: Media>(self, pm: &M, i: usize) -> u64 {
+        self.load(pm, Self::value_at(i))
     }
 
     #[inline(always)]
     #[track_caller]
-    fn set_key<M: Media>(self, pm: &M, i: usize, key: u64) {
-        self.store(pm, Self::key_at(i), key);
+    fn set_key<M: Media>(self, pm: &M, i: usize, key: A) {
+        self.store_whole(pm, Self::key_at(i), key);
     }
 
     #[inline(always)]
     #[track_caller]
-    fn set_value<M: Media>(self, pm: &M, i: usize, value: u64) {
-        self.store(pm, Self::key_at(i) + 1, value);
+    fn set_value<M: Media>(self, pm: &M, i: usize, value: B) {
+        let parts = value.parts();
+        // The entry does not count: it may tear.
+        for (part, at) in parts.into_iter().zip(Self::value_at(i)..).take(B::WORDS) {
+            self.store(pm, at, part);
+        }
+    }
+
+    /// Replaces the value of entry `i`, which counts: a NAW, of 16 bytes if the value is wide.
+    #[inline]
+    #[track_caller]
+    pub fn publish_value<M: Media>(self, pm: &M, i: usize, value: B) {
+        let [low, high] = value.parts();
+        if B::WORDS == 1 {
+            // PERSIST: (in `publish`) the new value counts.
+            return self.value_word(i).publish(pm, low);
+        }
+        let value = u128::from(high) << 64 | u128::from(low);
+        // PERSIST: (in `publish`) the new value counts.
+        let stored = self.wide_word(Self::value_at(i)).publish(pm, value);
+        debug_assert!(stored.is_ok(), "the tree was refused on such a processor");
     }
 
     /// The line of entry `i`.
@@ -223,11 +341,29 @@ impl<'t> Node<'t> {
         self.store(pm, META, meta | (number as u64) << HIDDEN_SHIFT);
     }
 
+    /// Flushes the line of `hidden` and fences.
+    #[track_caller]
+    fn persist_hidden<M: Media>(self, pm: &M) {
+        // PERSIST: as the caller says.
+        pm.flush_of(&self.words[META]);
+        pm.fence();
+    }
+
+    /// True if entry `at` is hidden by number, from another line.
+    #[inline(always)]
+    fn is_hidden_afar<M: Media>(self, pm: &M, at: usize) -> bool {
+        !Self::NEAR && at == 1 && self.key(pm, 0) == A::default()
+    }
+
     /// Makes entry `at`, which stands also to its right or is to go, not count.
     #[inline(always)]
     fn mask<M: Media>(self, pm: &M, at: usize) {
-        if at < NUMBERED {
+        if Self::NEAR && at < NUMBERED || at == 0 {
             self.hide(pm, at + 1);
+        } else if self.is_hidden_afar(pm, at) {
+            self.hide(pm, at + 1);
+            // PERSIST: the entry is hidden, before its line changes.
+            self.persist_hidden(pm);
         } else {
             self.set_key(pm, at, self.key(pm, at - 1));
         }
@@ -244,16 +380,16 @@ impl<'t> Node<'t> {
         &self.words[NEXT]
     }
 
-    /// The value word of entry `i`.
+    /// The first word of the value of entry `i`.
     #[inline(always)]
     pub fn value_word(self, i: usize) -> &'t PWord {
-        &self.words[Self::key_at(i) + 1]
+        &self.words[Self::value_at(i)]
     }
 
     /// Word of the smallest key that the node is for; 0 for the first node of a level.
     #[inline(always)]
-    pub fn low<M: Media>(self, pm: &M) -> u64 {
-        self.load(pm, LOW)
+    pub fn low<M: Media>(self, pm: &M) -> A {
+        self.load_wide(pm, LOW)
     }
 
     /// Entries of a node at rest.
@@ -264,27 +400,27 @@ impl<'t> Node<'t> {
         }
         let slots = self.slots();
         let mut n = 1;
-        while n < slots && self.key(pm, n) != 0 {
+        while n < slots && self.key(pm, n) != A::default() {
             n += 1;
         }
         n
     }
 
     /// The entries of a node at rest.
-    pub fn entries<M: Media>(self, pm: &M, out: &mut Vec<(u64, u64)>) {
+    pub fn entries<M: Media>(self, pm: &M, out: &mut Vec<(A, B)>) {
         out.clear();
         self.each(pm, |_, key, value| out.push((key, value)));
     }
 
     /// Goes through the entries of a node at rest.
     #[inline(always)]
-    pub fn each<M: Media>(self, pm: &M, mut f: impl FnMut(usize, u64, u64)) {
+    pub fn each<M: Media>(self, pm: &M, mut f: impl FnMut(usize, A, B)) {
         if self.is_empty(pm) {
             return;
         }
         for i in 0..self.slots() {
             let key = self.key(pm, i);
-            if i > 0 && key == 0 {
+            if i > 0 && key == A::default() {
                 return;
             }
             f(i, key, self.value(pm, i));
@@ -297,14 +433,14 @@ impl<'t> Node<'t> {
     /// Numbers are looked through one by one, as the papers do: there is no count to halve. Among byte
     /// strings each look is a cache miss, so the end is found first, which takes none.
     #[inline(always)]
-    fn rank_from<K: KeyRepr + ?Sized, M: Media>(
+    fn rank_from<K: StoredKey<Word = A> + ?Sized, M: Media>(
         self,
         pm: &M,
         from: usize,
         key: &K,
         or_equal: bool,
     ) -> usize {
-        let before = |word: u64| match compare_to_word(pm, key, word) {
+        let before = |word: A| match compare_to_word(pm, key, word) {
             Order::Less => false,
             Order::Equal => or_equal,
             Order::Greater => true,
@@ -313,7 +449,7 @@ impl<'t> Node<'t> {
             let (mut i, slots) = (from, self.slots());
             while i < slots {
                 let word = self.key(pm, i);
-                if i > 0 && word == 0 || !before(word) {
+                if i > 0 && word == A::default() || !before(word) {
                     break;
                 }
                 i += 1;
@@ -334,7 +470,11 @@ impl<'t> Node<'t> {
 
     /// Where a leaf has `key`, or would have it.
     #[inline(always)]
-    pub fn find<K: KeyRepr + ?Sized, M: Media>(self, pm: &M, key: &K) -> Result<Found, usize> {
+    pub fn find<K: StoredKey<Word = A> + ?Sized, M: Media>(
+        self,
+        pm: &M,
+        key: &K,
+    ) -> Result<Found<A, B>, usize> {
         if self.is_empty(pm) {
             return Err(0);
         }
@@ -343,7 +483,7 @@ impl<'t> Node<'t> {
             return Err(slot);
         }
         let word = self.key(pm, slot);
-        if slot > 0 && word == 0 || compare_to_word(pm, key, word).is_ne() {
+        if slot > 0 && word == A::default() || compare_to_word(pm, key, word).is_ne() {
             return Err(slot);
         }
         Ok(Found {
@@ -355,7 +495,12 @@ impl<'t> Node<'t> {
 
     /// Which entry of an inner node leads to `key`, or (`below`) to the largest key below it.
     #[inline(always)]
-    pub fn route<K: KeyRepr + ?Sized, M: Media>(self, pm: &M, key: &K, below: bool) -> usize {
+    pub fn route<K: StoredKey<Word = A> + ?Sized, M: Media>(
+        self,
+        pm: &M,
+        key: &K,
+        below: bool,
+    ) -> usize {
         // Entry 0 is for all keys that come here.
         self.rank_from(pm, 1, key, !below) - 1
     }
@@ -368,12 +513,13 @@ impl<'t> Node<'t> {
         pm: &M,
         level: usize,
         next: u64,
-        low: u64,
-        entries: impl Iterator<Item = (u64, u64)>,
+        low: A,
+        entries: impl Iterator<Item = (A, B)>,
     ) {
         self.store(pm, NEXT, next);
-        self.store(pm, LOW, low);
-        self.store(pm, LOW + 1, 0);
+        for (part, word) in low.parts().into_iter().zip(LOW..) {
+            self.store(pm, word, part);
+        }
         let mut n = 0;
         for (key, value) in entries.take(self.slots()) {
             self.set_key(pm, n, key);
@@ -384,7 +530,7 @@ impl<'t> Node<'t> {
         self.store(pm, META, level as u64 | hidden << HIDDEN_SHIFT);
         let end = n.max(1);
         if end < self.slots() {
-            self.set_key(pm, end, 0);
+            self.set_key(pm, end, A::default());
         }
     }
 
@@ -399,8 +545,8 @@ impl<'t> Node<'t> {
     #[inline(always)]
     fn end_behind<M: Media>(self, pm: &M, n: usize) {
         let end = n + 1;
-        if end < self.slots() && self.key(pm, end) != 0 {
-            self.set_key(pm, end, 0);
+        if end < self.slots() && self.key(pm, end) != A::default() {
+            self.set_key(pm, end, A::default());
             if Self::line(end) == Self::line(n) {
                 order(pm);
             } else {
@@ -413,14 +559,7 @@ impl<'t> Node<'t> {
     /// FAST insertion at place `at` of a locked node of `n` entries, with room. `fenced`: nothing that the
     /// entry leads to is still to be fenced.
     #[inline]
-    pub fn insert<M: Media>(
-        self,
-        pm: &M,
-        n: usize,
-        at: usize,
-        (key, value): (u64, u64),
-        fenced: bool,
-    ) {
+    pub fn insert<M: Media>(self, pm: &M, n: usize, at: usize, (key, value): (A, B), fenced: bool) {
         debug_assert!(
             at <= n && n < self.slots(),
             "the caller saw that there is room"
@@ -446,14 +585,27 @@ impl<'t> Node<'t> {
             order(pm);
         }
         if at < n {
+            if self.is_hidden_afar(pm, at) {
+                // PERSIST: the copy of the entry, before the entry is hidden.
+                self.persist_line(pm, at + 1);
+            }
             self.mask(pm, at);
             order(pm);
         }
         self.set_value(pm, at, value);
-        if at < NUMBERED && (at < n || n == 0) {
+        if at < NUMBERED && self.hidden(pm) == at + 1 {
             self.set_key(pm, at, key);
-            order(pm);
-            self.hide(pm, 0);
+            if Self::NEAR || at == 0 {
+                order(pm);
+                self.hide(pm, 0);
+            } else {
+                // PERSIST: the entry, before it is hidden no more.
+                self.persist_line(pm, at);
+                self.hide(pm, 0);
+                // PERSIST: the insertion counts.
+                self.persist_hidden(pm);
+                return;
+            }
         } else {
             order(pm);
             self.set_key(pm, at, key);
@@ -483,8 +635,16 @@ impl<'t> Node<'t> {
             order(pm);
             self.set_key(pm, i, self.key(pm, i + 1));
             if self.hidden(pm) == i + 1 {
-                order(pm);
-                self.hide(pm, 0);
+                if Self::NEAR || i == 0 {
+                    order(pm);
+                    self.hide(pm, 0);
+                } else {
+                    // PERSIST: the entry, before it is hidden no more; and that it is not, before its original
+                    // is stored over.
+                    self.persist_line(pm, i);
+                    self.hide(pm, 0);
+                    self.persist_hidden(pm);
+                }
             }
             let boundary = if pm.planted(WRONG_WAY) {
                 i > 0 && Self::line(i) != Self::line(i - 1)
@@ -507,7 +667,7 @@ impl<'t> Node<'t> {
         if at == 0 {
             self.hide(pm, 1);
         } else {
-            self.set_key(pm, at, 0);
+            self.set_key(pm, at, A::default());
         }
         // PERSIST: those entries are gone.
         self.persist_line(pm, at);
@@ -515,7 +675,7 @@ impl<'t> Node<'t> {
     }
 
     /// Appends entries that do not count yet, because the right sibling has the same; flushed, not fenced.
-    pub fn append<M: Media>(self, pm: &M, entries: impl Iterator<Item = (u64, u64)>) {
+    pub fn append<M: Media>(self, pm: &M, entries: impl Iterator<Item = (A, B)>) {
         let n = self.count(pm);
         let mut end = n;
         for (key, value) in entries.take(self.slots() - n) {
@@ -527,21 +687,30 @@ impl<'t> Node<'t> {
             return;
         }
         if end < self.slots() {
-            self.set_key(pm, end, 0);
+            self.set_key(pm, end, A::default());
         }
         if n == 0 {
             order(pm);
             self.hide(pm, 0);
         }
         let first = if n == 0 { META } else { Self::key_at(n) };
-        let words = &self.words[first..(Self::key_at(end) + 1).min(self.words.len())];
+        let last = Self::key_at(end) + A::WORDS;
+        let words = &self.words[first..last.min(self.words.len())];
         // PERSIST: the entries, fenced before the sibling that has the same is unlinked.
         pm.flush_of(words);
     }
 
     /// Reads a node as a crash left it. `bound`: the key word from which on all belongs to the right sibling.
-    pub fn raw<K: KeyRepr + ?Sized, M: Media>(self, pm: &M, bound: Option<u64>) -> Raw {
-        let mut raw = Raw::default();
+    pub fn raw<K: StoredKey<Word = A> + ?Sized, M: Media>(
+        self,
+        pm: &M,
+        bound: Option<A>,
+    ) -> Raw<A, B> {
+        let mut raw = Raw {
+            entries: Vec::new(),
+            cut: None,
+            superfluous: None,
+        };
         let hidden = self.hidden(pm);
         let mut last = None;
         for i in 0..self.slots() {
@@ -549,7 +718,7 @@ impl<'t> Node<'t> {
                 continue;
             }
             let (key, value) = (self.key(pm, i), self.value(pm, i));
-            if i > 0 && key == 0 {
+            if i > 0 && key == A::default() {
                 break;
             }
             if last == Some(key) {
@@ -557,7 +726,8 @@ impl<'t> Node<'t> {
                 continue;
             }
             // The first node of a level has 0 for its low key, whatever keys are.
-            let beyond = |bound| key != 0 && compare_words::<K, M>(pm, key, bound).is_ge();
+            let beyond =
+                |bound| key != A::default() && compare_words::<K, M>(pm, key, bound).is_ge();
             if bound.is_some_and(beyond) {
                 raw.cut = Some(i);
                 break;
@@ -573,13 +743,18 @@ impl<'t> Node<'t> {
 
     /// Makes a node whole that [`raw`](Self::raw) found to be not. Returns the number of repairs, which are
     /// durable.
-    pub fn repair<M: Media>(self, pm: &M, raw: &Raw) -> u64 {
+    pub fn repair<M: Media>(self, pm: &M, raw: &Raw<A, B>) -> u64 {
         let mut repairs = 0;
         if let Some(at) = raw.cut {
-            if at == 0 && self.key(pm, 1) != 0 {
+            if at == 0 && self.key(pm, 1) != A::default() {
                 // What is behind entry 0 does not count once that does not.
-                self.set_key(pm, 1, 0);
-                order(pm);
+                self.set_key(pm, 1, A::default());
+                if Self::NEAR {
+                    order(pm);
+                } else {
+                    // PERSIST: the end behind entry 0, before that does not count.
+                    self.persist_line(pm, 1);
+                }
             }
             self.cut(pm, at);
             repairs += 1;
@@ -588,7 +763,7 @@ impl<'t> Node<'t> {
             && !pm.planted(DUPLICATE_KEPT)
         {
             let mut n = at + 1;
-            while n < self.slots() && self.key(pm, n) != 0 {
+            while n < self.slots() && self.key(pm, n) != A::default() {
                 n += 1;
             }
             if n == at + 1 && self.hidden(pm) == n {

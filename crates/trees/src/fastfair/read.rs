@@ -1,9 +1,8 @@
 //! Descent: hand over hand, optimistic.
 
-use super::node::Node;
+use super::node::NodeOf;
 use super::{FastFair, MAX_LEVEL, UNIT};
-use crate::leaftree::Found;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
@@ -83,7 +82,7 @@ impl Corrupt {
 /// The node changed while it was read.
 pub(super) struct Changed;
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     /// Reports an access to a node's lock.
     #[inline(always)]
     pub(super) fn report_lock(access: DramAccess, at: u32) {
@@ -132,7 +131,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
 
     /// Which entry of an inner node to follow.
     #[inline(always)]
-    fn route(&self, node: Node<'_>, goal: Goal<'_, K>) -> usize {
+    fn route(&self, node: NodeOf<'_, K, V>, goal: Goal<'_, K>) -> usize {
         let pm = self.pm();
         match goal {
             Goal::Key(key) => node.route(pm, key, false),
@@ -150,7 +149,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         level: usize,
     ) -> Result<Result<Step, Changed>, Corrupt> {
         let pm = self.pm();
-        let Some(at) = self.handle(self.node(step.at).value(pm, step.child)) else {
+        let Some(at) = self.handle(self.node(step.at).child(pm, step.child)) else {
             return self.unless_changed(step);
         };
         self.prefetch(at);
@@ -235,7 +234,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
 
     /// The value word of `key`. The caller is pinned if there are records.
     #[inline]
-    pub(super) fn find_word(&self, key: &K) -> Option<u64> {
+    pub(super) fn find_word(&self, key: &K) -> Option<V::Word> {
         loop {
             let leaf = self.leaf_of(Goal::Key(key)).ok()?;
             let found = self.node(leaf.at).find(self.pm(), key);
@@ -256,7 +255,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     /// The leaf of `key`, locked.
-    pub(super) fn lock_leaf(&self, key: &K) -> Result<(Step, Node<'_>, Locked<'_>), Corrupt> {
+    pub(super) fn lock_leaf(
+        &self,
+        key: &K,
+    ) -> Result<(Step, NodeOf<'_, K, V>, Locked<'_>), Corrupt> {
         loop {
             let leaf = self.leaf_of(Goal::Key(key))?;
             self.pm().interleave();
@@ -286,7 +288,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                 }
             }
             for (key, at) in keys.iter().zip(at) {
-                let found: Option<Result<Found, usize>> = at.and_then(|leaf| {
+                let found = at.and_then(|leaf| {
                     let found = self.node(leaf.at).find(pm, key.borrow());
                     self.locks.validate(leaf.at, leaf.version).then_some(found)
                 });

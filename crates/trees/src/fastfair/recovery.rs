@@ -16,11 +16,12 @@
 //! levels must go down, keys must ascend within what the parents say. So a corrupt pool ends in an error, not
 //! in a loop.
 
+use super::node::{child, to_child};
 use super::read::{Corrupt, Goal};
 use super::{FastFair, FastFairOptions, MARKS, MAX_LEVEL, ROOT, offset};
 use crate::btree::node::compare_words;
 use crate::index::{RecoveryReport, TreeError};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey, WordOf};
 use crate::saved;
 use crate::threads::on_threads;
 use bristlecone_pmem::Media;
@@ -36,39 +37,39 @@ const TAKE: usize = 64;
 
 /// What a walk comes to.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Reached {
+pub(super) enum Reached<A, B> {
     /// A node, by its offset. Nothing of it has been read yet.
     Node(u64),
     /// The word of a key, or of a leaf's low key.
-    Key(u64),
+    Key(A),
     /// The word of a value.
-    Value(u64),
+    Value(B),
 }
 
 /// A node as its parent has it.
 #[derive(Clone, Copy, Debug)]
-struct Child {
+struct Child<A> {
     off: u64,
-    low: u64,
+    low: A,
     /// Offset of the parent; 0 for the root.
     parent: u64,
 }
 
 /// What follows a node in its level.
 #[derive(Clone, Copy, Debug)]
-struct Follows {
+struct Follows<A> {
     /// Offset of the next node; 0 if there is none.
     next: u64,
     /// Its low word.
-    high: Option<u64>,
+    high: Option<A>,
     /// An orphan may come before it.
     orphan: bool,
 }
 
 /// A node that the list of its level leads to, and no parent.
 #[derive(Clone, Copy, Debug)]
-struct Orphan {
-    child: Child,
+struct Orphan<A> {
+    child: Child<A>,
     level: usize,
     /// Offset of the left neighbour.
     left: u64,
@@ -76,18 +77,35 @@ struct Orphan {
 }
 
 /// What a walk found.
-#[derive(Debug, Default)]
-pub(super) struct Walked {
+#[derive(Debug)]
+pub(super) struct Walked<A> {
     pub entries: u64,
     pub leaves: u64,
     repaired: u64,
-    children: Vec<Child>,
-    orphans: Vec<Orphan>,
+    children: Vec<Child<A>>,
+    orphans: Vec<Orphan<A>>,
     /// Low words of empty leaves that have parents.
-    empty: Vec<u64>,
+    empty: Vec<A>,
 }
 
-impl Walked {
+// Not derived: that would ask for `A: Default`, which is more than there is to say.
+impl<A> Default for Walked<A> {
+    fn default() -> Self {
+        Self {
+            entries: 0,
+            leaves: 0,
+            repaired: 0,
+            children: Vec::new(),
+            orphans: Vec::new(),
+            empty: Vec::new(),
+        }
+    }
+}
+
+/// What a thread found in some nodes, and the number of the first of them.
+type Part<A> = (usize, Walked<A>);
+
+impl<A> Walked<A> {
     fn add(&mut self, other: Self) {
         self.entries += other.entries;
         self.leaves += other.leaves;
@@ -98,16 +116,21 @@ impl Walked {
     }
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     /// Goes through all nodes, checks the invariants of the module's head, and gives everything that it
     /// comes to to `each` first. `repair`: a crash came before; else nothing is stored. Call it while no one
     /// writes.
     ///
     /// # Errors
     /// What is wrong, in words, `each`'s refusal included.
-    pub(super) fn walk<F>(&self, threads: usize, repair: bool, each: F) -> Result<Walked, String>
+    pub(super) fn walk<F>(
+        &self,
+        threads: usize,
+        repair: bool,
+        each: F,
+    ) -> Result<Walked<K::Word>, String>
     where
-        F: Fn(Reached) -> Result<(), String> + Sync,
+        F: Fn(Reached<K::Word, V::Word>) -> Result<(), String> + Sync,
     {
         let top = offset(self.top());
         let top_level = self.node(self.top()).level(self.pm());
@@ -117,7 +140,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         let mut total = Walked::default();
         let mut nodes = vec![Child {
             off: top,
-            low: 0,
+            low: K::Word::default(),
             parent: 0,
         }];
         for level in (0..=top_level).rev() {
@@ -133,16 +156,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         &self,
         threads: usize,
         level: usize,
-        nodes: &[Child],
+        nodes: &[Child<K::Word>],
         repair: bool,
         each: &F,
-    ) -> Result<Walked, String>
+    ) -> Result<Walked<K::Word>, String>
     where
-        F: Fn(Reached) -> Result<(), String> + Sync,
+        F: Fn(Reached<K::Word, V::Word>) -> Result<(), String> + Sync,
     {
         let taken = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
-        let worker = || -> Result<Vec<(usize, Walked)>, String> {
+        let worker = || -> Result<Vec<Part<WordOf<K>>>, String> {
             // What `each` pins is pinned already, which is cheap.
             let _pin = epoch::pin();
             let mut parts = Vec::new();
@@ -185,11 +208,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     fn visit(
         &self,
         level: usize,
-        child: Child,
-        follows: Follows,
+        child: Child<K::Word>,
+        follows: Follows<K::Word>,
         repair: bool,
-        each: &impl Fn(Reached) -> Result<(), String>,
-        out: &mut Walked,
+        each: &impl Fn(Reached<K::Word, V::Word>) -> Result<(), String>,
+        out: &mut Walked<K::Word>,
     ) -> Result<(), String> {
         let pm = self.pm();
         let wrong = |what: String| format!("node {:#x} of level {level}: {what}", child.off);
@@ -203,7 +226,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                 "level {found}, low key {low:#x}; its parent says {expected:#x}"
             )));
         }
-        if level == 0 && low != 0 {
+        let none = K::Word::default();
+        if level == 0 && low != none {
             each(Reached::Key(low)).map_err(wrong)?;
         }
         let (mut high, next) = (follows.high, node.next(pm));
@@ -229,7 +253,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             out.repaired += node.repair(pm, &raw);
         }
         let entries = raw.entries;
-        let order = |a: u64, b: u64| self.order(a, b);
+        let order = |a: K::Word, b: K::Word| self.order(a, b);
         let ascends = entries
             .windows(2)
             .all(|pair| order(pair[0].0, pair[1].0).is_lt());
@@ -253,7 +277,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
             out.leaves += 1;
             out.entries += entries.len() as u64;
             // But for a root: it has nothing to merge with.
-            if entries.is_empty() && (child.parent != 0 || low != 0) {
+            if entries.is_empty() && (child.parent != 0 || low != none) {
                 out.empty.push(low);
             }
         } else {
@@ -262,11 +286,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                     "its first key is {first:#x?}, its low key {low:#x}"
                 )));
             }
-            out.children.extend(entries.iter().map(|(low, off)| Child {
-                off: *off,
-                low: *low,
-                parent: child.off,
-            }));
+            out.children
+                .extend(entries.iter().map(|(low, value)| Child {
+                    off: self::child(*value),
+                    low: *low,
+                    parent: child.off,
+                }));
         }
         let Some(behind) = orphan else { return Ok(()) };
         let empty = out.empty.len();
@@ -287,10 +312,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     /// Order of two key words, of which 0 is below all others.
-    fn order(&self, a: u64, b: u64) -> Order {
-        match (a, b) {
-            (0, _) | (_, 0) => a.cmp(&b),
-            _ => compare_words::<K, M>(self.pm(), a, b),
+    fn order(&self, a: K::Word, b: K::Word) -> Order {
+        let none = K::Word::default();
+        if a == none || b == none {
+            a.cmp(&b)
+        } else {
+            compare_words::<K, M>(self.pm(), a, b)
         }
     }
 
@@ -299,18 +326,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         &self,
         level: usize,
         off: u64,
-        left: Child,
-        follows: Follows,
-    ) -> Result<Child, String> {
+        left: Child<K::Word>,
+        follows: Follows<K::Word>,
+    ) -> Result<Child<K::Word>, String> {
         let pm = self.pm();
         self.heap.check(off, self.node_bytes())?;
         let at = self.handle(off).ok_or("it leads to what is no node")?;
         let node = self.node(at);
         let low = node.low(pm);
-        let order = |a: u64, b: u64| self.order(a, b);
+        let order = |a: K::Word, b: K::Word| self.order(a, b);
         let fits = node.level(pm) == level
             && node.next(pm) == follows.next
-            && low != 0
+            && low != K::Word::default()
             && order(left.low, low).is_lt()
             && follows.high.is_none_or(|high| order(low, high).is_lt());
         if fits {
@@ -393,7 +420,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     /// Makes an orphan a child, or unlinks it.
-    fn adopt(&self, orphan: &Orphan) -> Result<(), TreeError> {
+    fn adopt(&self, orphan: &Orphan<K::Word>) -> Result<(), TreeError> {
         let pm = self.pm();
         let Child { off, low, parent } = orphan.child;
         // Both have been visited.
@@ -407,8 +434,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         }
         if parent == 0 {
             let root = self.new_node()?;
-            let children = [(0, orphan.left), (low, off)];
-            self.fill_new(root, orphan.level + 1, 0, 0, &children);
+            let first = (K::Word::default(), to_child(orphan.left));
+            let children = [first, (low, to_child(off))];
+            self.fill_new(root, orphan.level + 1, 0, first.0, &children);
             // PERSIST: the new root, before the root word leads to it.
             pm.fence();
             self.publish_top(root);
@@ -422,18 +450,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         };
         let place = K::read(pm, low, |key| above.route(pm, key, false) + 1);
         let place = place.ok_or_else(|| TreeError::Corrupt(format!("no key at {low:#x}")))?;
-        above.insert(pm, above.count(pm), place, (low, off), true);
+        above.insert(pm, above.count(pm), place, (low, to_child(off)), true);
         Ok(())
     }
 
     /// Merges empty leaves, whose low words these are, and lets a root with one child go. Returns how many nodes
     /// went.
-    fn give_back(&self, empty: &[u64]) -> u64 {
+    fn give_back(&self, empty: &[K::Word]) -> u64 {
         let before = self.heap.live_blocks();
         let guard = epoch::pin();
         let merge = || -> Result<(), Corrupt> {
             for low in empty {
-                if *low == 0 {
+                if *low == K::Word::default() {
                     self.shrink(Goal::First, &guard)?;
                     continue;
                 }

@@ -7,7 +7,7 @@
 use super::FastFair;
 use super::read::{Goal, Step};
 use crate::btree::node::compare_to_word;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
@@ -17,9 +17,9 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 const LEAVES_PER_PIN: u32 = 64;
 
 /// Entries whose keys a scan upwards has passed by, or that come before its range.
-fn passed<K: KeyRepr + ?Sized, M: Media>(
+fn passed<K: StoredKey + ?Sized, B, M: Media>(
     pm: &M,
-    entries: &[(u64, u64)],
+    entries: &[(WordOf<K>, B)],
     done: Option<&K>,
     start: Bound<&K>,
 ) -> usize {
@@ -35,9 +35,9 @@ fn passed<K: KeyRepr + ?Sized, M: Media>(
     })
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     /// A leaf's entries, in order, and the offset of the next leaf; `None` if it changed meanwhile.
-    fn snapshot(&self, leaf: &Step, out: &mut Vec<(u64, u64)>) -> Option<u64> {
+    fn snapshot(&self, leaf: &Step, out: &mut Vec<PairOf<K, V>>) -> Option<u64> {
         let node = self.node(leaf.at);
         node.entries(self.pm(), out);
         let next = node.next(self.pm());
@@ -47,7 +47,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
     /// Visits a pair; one that leads nowhere (a corrupt pool) is passed over.
     fn show(
         &self,
-        (key, value): (u64, u64),
+        (key, value): PairOf<K, V>,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let pm = self.pm();
@@ -184,7 +184,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
                     return;
                 }
             }
-            if low == 0 {
+            if low == K::Word::default() {
                 return;
             }
             let Some(low) = K::read(pm, low, ToOwned::to_owned) else {

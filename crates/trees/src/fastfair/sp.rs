@@ -14,12 +14,13 @@
 //!    each of those entries.
 //! 3. *Unlinking*: an empty leaf in the chain, or not.
 
-use super::node::{Node, capacity};
+use super::check_width;
+use super::node::{Node, NodeOf, capacity};
 use crate::index::TreeError;
 use crate::leaftree::{
     Found, LeafDesign, LeafLayout, LeafOptions, LeafTree, Moved, Pair, UNIT, offset,
 };
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey, Word};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media, PWord};
@@ -39,10 +40,8 @@ const _: () = assert!(size_of::<SpLeaf<1>>() == 256 && size_of::<SpLeaf<4>>() ==
 
 impl<const B: usize> SpLeaf<B> {
     #[inline(always)]
-    fn node(&self) -> Node<'_> {
-        Node {
-            words: self.words.as_flattened(),
-        }
+    fn node<X: Word, Y: Word>(&self) -> Node<'_, X, Y> {
+        Node::new(self.words.as_flattened())
     }
 }
 
@@ -55,18 +54,18 @@ pub struct SpDesign<const B: usize>;
 
 impl<K, V, M, const B: usize> LeafDesign<K, V, M> for SpDesign<B>
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     type Leaf = SpLeaf<B>;
     type Options = LeafOptions;
 
     const NAME: &'static str = "fastfair-sp";
-    const CAPACITY: usize = capacity(B * BLOCK_WORDS * 8);
+    const CAPACITY: usize = capacity::<K::Word, V::Word>(B * BLOCK_WORDS * 8);
 
     fn create(_options: &LeafOptions, _root: &Root<M>, _heap: &Heap<M>) -> Result<Self, TreeError> {
-        Ok(Self)
+        check_width::<K, V>().map(|()| Self)
     }
 
     fn open(
@@ -75,7 +74,7 @@ where
         _heap: &Heap<M>,
         _clean: bool,
     ) -> Result<Self, TreeError> {
-        Ok(Self)
+        check_width::<K, V>().map(|()| Self)
     }
 
     fn recovery_threads(options: &LeafOptions) -> usize {
@@ -88,49 +87,61 @@ where
         leaf: &SpLeaf<B>,
         key: &K,
         _hash: u32,
-    ) -> Option<Found> {
-        leaf.node().find(tree.pm(), key).ok()
+    ) -> Option<Found<K::Word, V::Word>> {
+        tree.node(leaf).find(tree.pm(), key).ok()
     }
 
     #[inline(always)]
-    fn for_each(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, f: impl FnMut(usize, u64, u64)) {
-        leaf.node().each(tree.pm(), f);
+    fn for_each(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &SpLeaf<B>,
+        f: impl FnMut(usize, K::Word, V::Word),
+    ) {
+        tree.node(leaf).each(tree.pm(), f);
     }
 
     fn count(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> usize {
-        leaf.node().count(tree.pm())
+        tree.node(leaf).count(tree.pm())
     }
 
     #[inline(always)]
-    fn value<'t>(
-        _tree: &'t LeafTree<Self, K, V, M>,
-        leaf: &'t SpLeaf<B>,
-        slot: usize,
-    ) -> &'t PWord {
-        leaf.node().value_word(slot)
+    fn value<'t>(tree: &'t LeafTree<Self, K, V, M>, leaf: &'t SpLeaf<B>, slot: usize) -> &'t PWord {
+        tree.node(leaf).value_word(slot)
+    }
+
+    #[inline(always)]
+    fn set_value(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, slot: usize, value: V::Word) {
+        // PERSIST: (in `publish_value`) the new value counts.
+        tree.node(leaf).publish_value(tree.pm(), slot, value);
     }
 
     #[inline(always)]
     fn next(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> u64 {
-        leaf.node().next(tree.pm())
+        tree.node(leaf).next(tree.pm())
     }
 
     fn link<'t>(
-        _tree: &'t LeafTree<Self, K, V, M>,
+        tree: &'t LeafTree<Self, K, V, M>,
         leaf: &'t SpLeaf<B>,
         next: u64,
     ) -> (&'t PWord, u64) {
-        (leaf.node().link(), next)
+        (tree.node(leaf).link(), next)
     }
 
-    fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, pairs: &[Pair]) {
+    fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, pairs: &[Pair<K::Word, V::Word>]) {
         let entries = pairs.iter().map(|pair| (pair.key, pair.value));
-        leaf.node().fill(tree.pm(), 0, 0, 0, entries);
+        let low = K::Word::default();
+        tree.node(leaf).fill(tree.pm(), 0, 0, low, entries);
     }
 
     #[inline(always)]
-    fn insert(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, pair: Pair, fenced: bool) -> bool {
-        let (pm, node) = (tree.pm(), leaf.node());
+    fn insert(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &SpLeaf<B>,
+        pair: Pair<K::Word, V::Word>,
+        fenced: bool,
+    ) -> bool {
+        let (pm, node) = (tree.pm(), tree.node(leaf));
         let n = node.count(pm);
         if n == node.slots() {
             return false;
@@ -140,27 +151,32 @@ where
         true
     }
 
-    fn remove(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, found: &Found) -> usize {
-        leaf.node().remove(tree.pm(), found.slot)
+    fn remove(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &SpLeaf<B>,
+        found: &Found<K::Word, V::Word>,
+    ) -> usize {
+        tree.node(leaf).remove(tree.pm(), found.slot)
     }
 
     fn split(
         tree: &LeafTree<Self, K, V, M>,
         leaf: &SpLeaf<B>,
         new: u32,
-        upper: &[Moved],
-        pair: Pair,
+        upper: &[Moved<K::Word, V::Word>],
+        pair: Pair<K::Word, V::Word>,
         goes_right: bool,
     ) {
-        let (pm, node, new_node) = (tree.pm(), leaf.node(), tree.leaf(new).node());
-        let mut entries: Vec<(u64, u64)> = Vec::with_capacity(upper.len() + 1);
+        let (pm, node, new_node) = (tree.pm(), tree.node(leaf), tree.node(tree.leaf(new)));
+        let mut entries: Vec<PairOf<K, V>> = Vec::with_capacity(upper.len() + 1);
         entries.extend(upper.iter().map(|moved| (moved.key, moved.value)));
         if goes_right {
             let place =
                 entries.partition_point(|entry| tree.compare_words(entry.0, pair.key).is_lt());
             entries.insert(place, (pair.key, pair.value));
         }
-        new_node.fill(pm, 0, node.next(pm), 0, entries.into_iter());
+        let low = K::Word::default();
+        new_node.fill(pm, 0, node.next(pm), low, entries.into_iter());
         new_node.flush_new(pm);
         // PERSIST: the new leaf, and the pair's records, before the link to it.
         pm.fence();
@@ -178,7 +194,7 @@ where
     }
 
     fn repair(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> Result<u64, String> {
-        let (pm, node) = (tree.pm(), leaf.node());
+        let (pm, node) = (tree.pm(), tree.node(leaf));
         let next = node.next(pm);
         let inside = next >= CHUNK
             && next.is_multiple_of(UNIT)
@@ -190,7 +206,7 @@ where
         let mut moved = Vec::new();
         if let Some(sibling) = sibling {
             // One that is being repaired by another thread has keys beyond all of this leaf's, whichever are seen.
-            tree.leaf(sibling).node().entries(pm, &mut moved);
+            tree.node(tree.leaf(sibling)).entries(pm, &mut moved);
         }
         let raw = node.raw::<K, M>(pm, moved.first().map(|entry| entry.0));
         if let Some(cut) = raw.cut_at() {
@@ -210,7 +226,7 @@ where
     }
 
     fn check(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> Result<(), String> {
-        let raw = leaf.node().raw::<K, M>(tree.pm(), None);
+        let raw = tree.node(leaf).raw::<K, M>(tree.pm(), None);
         if !raw.is_whole() {
             return Err("a shift was not finished".into());
         }
@@ -224,13 +240,19 @@ where
     }
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, const B: usize>
     LeafTree<SpDesign<B>, K, V, M>
 {
+    /// The node that a leaf is.
+    #[inline(always)]
+    fn node<'t>(&self, leaf: &'t SpLeaf<B>) -> NodeOf<'t, K, V> {
+        leaf.node()
+    }
+
     /// Where the key of `word`, which is not there, would be.
     #[inline(always)]
-    fn place_of_word(&self, leaf: &SpLeaf<B>, word: u64) -> usize {
-        let (pm, node) = (self.pm(), leaf.node());
+    fn place_of_word(&self, leaf: &SpLeaf<B>, word: K::Word) -> usize {
+        let (pm, node) = (self.pm(), self.node(leaf));
         match K::read(pm, word, |key| node.find(pm, key)) {
             Some(Ok(Found { slot, .. }) | Err(slot)) => slot,
             None => node.count(pm), // no key was ever at that word: the pool is corrupt under our hands

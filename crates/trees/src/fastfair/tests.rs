@@ -31,7 +31,7 @@ fn leaf(tree: &Numbers, entries: &[(u64, u64)]) -> u32 {
     at
 }
 
-fn content(tree: &Numbers, node: Node<'_>) -> Vec<(u64, u64)> {
+fn content(tree: &Numbers, node: Node<'_, u64, u64>) -> Vec<(u64, u64)> {
     let mut entries = Vec::new();
     node.entries(tree.pm(), &mut entries);
     assert_eq!(entries.len(), node.count(tree.pm()));

@@ -4,7 +4,7 @@ use super::FastFair;
 use super::read::Goal;
 use super::recovery::Reached;
 use crate::index::{IndexStats, VerifyReport, Violation};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -19,7 +19,7 @@ struct Seen {
     records: u64,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     /// Checks every invariant, and that every block that is live is reached and every block that is reached
     /// is live, once.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {

@@ -4,7 +4,7 @@ use super::FastFair;
 use super::read::{Corrupt, Goal};
 use crate::index::{InsertError, RemoveError, UpdateError};
 use crate::leaftree::Found;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
@@ -18,9 +18,9 @@ pub(super) enum IfPresent {
     Replace,
 }
 
-impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     /// Makes the words for a pair, records and all; nothing is allocated if it fails.
-    pub(super) fn make_pair(&self, key: &K, value: &V) -> Result<(u64, u64), SpaceError> {
+    pub(super) fn make_pair(&self, key: &K, value: &V) -> Result<PairOf<K, V>, SpaceError> {
         let word = key.make(&self.heap)?;
         let value = value
             .make(&self.heap)
@@ -28,7 +28,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         Ok((word, value))
     }
 
-    pub(super) fn free_pair(&self, (key, value): (u64, u64)) {
+    pub(super) fn free_pair(&self, (key, value): PairOf<K, V>) {
         K::discard(&self.heap, key);
         V::discard(&self.heap, value);
     }
@@ -98,15 +98,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> FastFair<K, V, M> {
         }
     }
 
-    /// Stores a value word over that of a locked leaf's entry.
-    fn swap_value(&self, leaf: u32, slot: usize, value: u64) {
+    /// Stores a value over that of a locked leaf's entry.
+    fn swap_value(&self, leaf: u32, slot: usize, value: V::Word) {
         let pm = self.pm();
         if V::RECORDS {
             // PERSIST: the new value's record, before the word that leads to it.
             pm.fence();
         }
-        // PERSIST: (in `publish`) the new value counts.
-        self.node(leaf).value_word(slot).publish(pm, value);
+        // PERSIST: (in `publish_value`) the new value counts.
+        self.node(leaf).publish_value(pm, slot, value);
     }
 
     /// Inserts a batch, each pair for itself, and commits once.

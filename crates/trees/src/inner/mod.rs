@@ -228,7 +228,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
 
     /// Frees a separator once no reader can be looking at it. It is in no reachable node's slot.
     fn retire_separator(&self, full: S::Full, guard: &Guard) {
-        if S::EXACT {
+        if !S::HEAP {
             return;
         }
         let arena = Arc::clone(&self.arena);
@@ -247,7 +247,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
 
 impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Drop for InnerIndex<S, CAP, D> {
     fn drop(&mut self) {
-        if S::EXACT {
+        if !S::HEAP {
             return;
         }
         // Nodes go with the arena; the separators that are still in the tree are freed one by one.

@@ -5,6 +5,7 @@
 //! line 1..3   | key word 6 .. 29                                        |
 //! line 4..5   | child 0 .. 30 (u32)                             | spare |
 //! line 6..9   | prefix:16 bytes | pointer 0 .. 29 to whole separators    |  byte strings only
+//! line 6..13  | prefix:16 bytes | separator 0 .. 29                      |  u128 only
 //! ```
 //!
 //! # Invariants (whenever the node is not locked)
@@ -46,6 +47,7 @@ pub(super) struct Node<S: Separator + ?Sized> {
 }
 
 const _: () = assert!(size_of::<Node<u64>>() == 384 && align_of::<Node<u64>>() == 64);
+const _: () = assert!(size_of::<Node<u128>>() == 896 && align_of::<Node<u128>>() == 64);
 const _: () = assert!(size_of::<Node<[u8]>>() == 640 && align_of::<Node<[u8]>>() == 64);
 const _: () = assert!(std::mem::offset_of!(Node<u64>, keys) == 16);
 const _: () = assert!(std::mem::offset_of!(Node<u64>, children) == 256);
@@ -429,7 +431,7 @@ impl<S: Separator + ?Sized> Node<S> {
         for i in 0..SLOTS {
             let (word, full) = (self.word(i), S::load(self.word(i), &self.full[i]));
             if i >= meta.count {
-                let empty = S::EXACT || full.is_none();
+                let empty = !S::HEAP || full.is_none();
                 if word != u64::MAX || !empty {
                     return Err(format!(
                         "slot {i} is past the count, {}, but not empty",

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! u64        word = the separator itself                              nothing else
+//! u128       as a byte string of 16 bytes, big-endian                 the separator itself
 //! byte       word = bytes skip .. skip + 8, big-endian, zero padded   pointer -> | len:u32 | bytes |
 //! string            (skip: length of the node's common prefix)
 //! ```
@@ -28,10 +29,11 @@ use std::sync::atomic::Ordering;
 mod sealed {
     pub trait Sealed {}
     impl Sealed for u64 {}
+    impl Sealed for u128 {}
     impl Sealed for [u8] {}
 }
 
-/// A key type that the inner index can route by: `u64` or `[u8]`.
+/// A key type that the inner index can route by: `u64`, `u128` or `[u8]`.
 ///
 /// The methods are the index's business; callers only name the trait.
 pub trait Separator:
@@ -40,6 +42,9 @@ pub trait Separator:
     /// The word alone decides every comparison.
     #[doc(hidden)]
     const EXACT: bool;
+    /// Whole separators are on the heap, and an empty slot can be told.
+    #[doc(hidden)]
+    const HEAP: bool;
     /// A whole separator, as it is handed around inside the index.
     #[doc(hidden)]
     type Full: Copy + Debug;
@@ -98,6 +103,7 @@ pub struct NoSlot;
 
 impl Separator for u64 {
     const EXACT: bool = true;
+    const HEAP: bool = false;
     type Full = u64;
     type Slot = NoSlot;
     type Prefix = NoSlot;
@@ -140,6 +146,79 @@ impl Separator for u64 {
 
     #[inline(always)]
     fn store(_slot: &Self::Slot, _full: Option<Self::Full>) {}
+
+    #[inline(always)]
+    unsafe fn view(full: &Self::Full) -> &Self {
+        full
+    }
+
+    #[inline(always)]
+    unsafe fn free(_full: Self::Full) -> usize {
+        0
+    }
+}
+
+/// Where a node keeps a `u128`, high half first. May be read torn: the node's version tells.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct WideSlot([AtomicU64; 2]);
+
+impl Separator for u128 {
+    const EXACT: bool = false;
+    const HEAP: bool = false;
+    type Full = u128;
+    type Slot = WideSlot;
+    type Prefix = WideSlot;
+
+    #[inline(always)]
+    fn word(&self, skip: usize) -> u64 {
+        (self.checked_shl(8 * skip as u32).unwrap_or(0) >> 64) as u64
+    }
+
+    #[inline(always)]
+    fn cmp_prefix(&self, first: &Self, skip: usize) -> Order {
+        let mask = prefix_mask(skip);
+        (self & mask).cmp(&(first & mask))
+    }
+
+    #[inline(always)]
+    fn common_prefix(&self, other: &Self, most: usize) -> usize {
+        ((self ^ other).leading_zeros() as usize / 8).min(most)
+    }
+
+    #[inline(always)]
+    fn store_prefix(&self, prefix: &Self::Prefix, skip: usize) {
+        Self::store(prefix, Some(self & prefix_mask(skip)));
+    }
+
+    #[inline(always)]
+    fn copy_prefix(to: &Self::Prefix, from: &Self::Prefix) {
+        Self::store(to, Self::load(0, from));
+    }
+
+    #[inline(always)]
+    fn cmp_kept_prefix(&self, prefix: &Self::Prefix, skip: usize) -> Option<Order> {
+        Self::load(0, prefix).map(|kept| (self & prefix_mask(skip)).cmp(&kept))
+    }
+
+    #[inline(always)]
+    fn allocate(&self) -> (Self::Full, usize) {
+        (*self, 0)
+    }
+
+    #[inline(always)]
+    fn load(_word: u64, slot: &Self::Slot) -> Option<Self::Full> {
+        // ORDERING: Relaxed, here and in `store`; as for the node's other words: nothing is followed.
+        let [high, low] = [0, 1].map(|i| u128::from(slot.0[i].load(Ordering::Relaxed)));
+        Some(high << 64 | low)
+    }
+
+    #[inline(always)]
+    fn store(slot: &Self::Slot, full: Option<Self::Full>) {
+        let full = full.unwrap_or(0);
+        slot.0[0].store((full >> 64) as u64, Ordering::Relaxed);
+        slot.0[1].store(full as u64, Ordering::Relaxed);
+    }
 
     #[inline(always)]
     unsafe fn view(full: &Self::Full) -> &Self {
@@ -213,6 +292,7 @@ impl ByteSeparator {
 
 impl Separator for [u8] {
     const EXACT: bool = false;
+    const HEAP: bool = true;
     type Full = ByteSeparator;
     type Slot = FullSlot;
     type Prefix = KeptPrefix;

@@ -2,7 +2,7 @@
 
 use super::{LeafDesign, LeafTree};
 use crate::inner::Located;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::version_lock::Locked;
 use bristlecone_pmem::Media;
 use crossbeam_epoch::{self as epoch, Guard};
@@ -14,8 +14,8 @@ pub(crate) const TOGETHER: usize = u32::BITS as usize;
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
@@ -44,7 +44,7 @@ where
 
     /// The value word of `key`, from the leaf at `at` if that still is the one.
     #[inline(always)]
-    fn try_find_word(&self, key: &K, at: &Located, guard: &Guard) -> Option<u64> {
+    fn try_find_word(&self, key: &K, at: &Located, guard: &Guard) -> Option<V::Word> {
         if let Some(version) = self.locks.try_read(at.leaf)
             && self.inner.validate(at)
         {

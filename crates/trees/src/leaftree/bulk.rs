@@ -7,24 +7,24 @@ use super::recovery::{INNER_FILL, Positions};
 use super::{HEAD, LeafDesign, LeafTree, handle, offset};
 use crate::index::{Fill, InsertError};
 use crate::inner::InnerIndex;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey, WordOf};
 use bristlecone_pmem::{Media, POff};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
 
 /// Leaves that nothing leads to yet, for giving back if the load fails.
-struct Chain<K: ToOwned + ?Sized> {
+struct Chain<K: Stored + ?Sized, V: Stored + ?Sized> {
     leaves: Vec<u32>,
     lows: Vec<K::Owned>,
-    pairs: Vec<Pair>,
+    pairs: Vec<Pair<WordOf<K>, WordOf<V>>>,
     entries: u64,
 }
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     pub(super) fn load_sorted<Q: Borrow<K>, W: Borrow<V>>(
@@ -41,7 +41,7 @@ where
         if only.high.is_some() || D::count(self, self.leaf(old)) > 0 {
             return Err(InsertError::KeyExists);
         }
-        let mut chain: Chain<K> = Chain {
+        let mut chain: Chain<K, V> = Chain {
             leaves: Vec::new(),
             lows: Vec::new(),
             pairs: Vec::new(),
@@ -87,7 +87,7 @@ where
         &self,
         sorted: impl Iterator<Item = (Q, W)>,
         per_leaf: usize,
-        chain: &mut Chain<K>,
+        chain: &mut Chain<K, V>,
     ) -> Result<(), InsertError> {
         let mut last: Option<Q> = None;
         // Pairs of the leaf that is being filled are in `chain.pairs`.
@@ -117,7 +117,7 @@ where
     }
 
     /// Writes the pairs gathered so far as the next leaf of the chain.
-    fn seal(&self, chain: &mut Chain<K>) -> Result<(), InsertError> {
+    fn seal(&self, chain: &mut Chain<K, V>) -> Result<(), InsertError> {
         let pm = self.pm();
         let new = handle(self.new_leaf()?);
         let leaf = self.leaf(new);
@@ -136,7 +136,7 @@ where
         Ok(())
     }
 
-    fn discard(&self, chain: Chain<K>) {
+    fn discard(&self, chain: Chain<K, V>) {
         for pair in chain.pairs {
             self.free_pair(pair);
         }

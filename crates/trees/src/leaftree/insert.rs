@@ -6,7 +6,7 @@
 use super::read::Found;
 use super::{LeafDesign, LeafTree};
 use crate::index::{InsertError, UpdateError};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey, Word, WordOf};
 use crate::sync::wait;
 use crate::version_lock::Locked;
 use bristlecone_pmem::{Media, SpaceError};
@@ -28,11 +28,11 @@ pub enum IfPresent {
 
 /// A pair as a leaf holds it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pair {
+pub struct Pair<A = u64, B = u64> {
     /// The key's word.
-    pub key: u64,
+    pub key: A,
     /// The value's word.
-    pub value: u64,
+    pub value: B,
     /// Low byte of the key's hash.
     pub fingerprint: u8,
 }
@@ -50,11 +50,11 @@ pub struct At<'t, L> {
 
 /// What came of an attempt to insert.
 #[derive(Debug)]
-pub enum Attempt<'t> {
+pub enum Attempt<'t, A = u64, B = u64> {
     /// The pair is there, durably, and nothing is locked.
     Done,
     /// The key is there already, and the leaf still locked.
-    There(Found, Locked<'t>),
+    There(Found<A, B>, Locked<'t>),
     /// Another thread was in the way: nothing has changed, nothing is locked.
     Again,
 }
@@ -62,15 +62,20 @@ pub enum Attempt<'t> {
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// True if a pair leads to records, whose lines are to be fenced before it counts.
     pub(crate) const RECORDS: bool = K::RECORDS || V::RECORDS;
 
     /// Makes the words for a pair, records and all; nothing is allocated if it fails.
-    pub(crate) fn make_pair(&self, key: &K, value: &V, hash: u32) -> Result<Pair, SpaceError> {
+    pub(crate) fn make_pair(
+        &self,
+        key: &K,
+        value: &V,
+        hash: u32,
+    ) -> Result<Pair<WordOf<K>, WordOf<V>>, SpaceError> {
         let word = key.make(&self.heap)?;
         let value = value
             .make(&self.heap)
@@ -82,7 +87,7 @@ where
         })
     }
 
-    pub(crate) fn free_pair(&self, pair: Pair) {
+    pub(crate) fn free_pair(&self, pair: Pair<K::Word, V::Word>) {
         K::discard(&self.heap, pair.key);
         V::discard(&self.heap, pair.value);
     }
@@ -153,7 +158,12 @@ where
     }
 
     /// Stores a value word over that of `found`.
-    pub(crate) fn swap_value(&self, leaf: &D::Leaf, found: Found, value: u64) {
+    pub(crate) fn swap_value(
+        &self,
+        leaf: &D::Leaf,
+        found: Found<K::Word, V::Word>,
+        value: V::Word,
+    ) {
         let pm = self.pm();
         if V::RECORDS {
             // PERSIST: the new value's record, before the word that leads to it.
@@ -161,11 +171,11 @@ where
         }
         if pm.planted("lbtree-two-stores") {
             // The low byte, then the others.
-            let half = found.value & !0xFF | value & 0xFF;
+            let half = found.value.parts()[0] & !0xFF | value.parts()[0] & 0xFF;
             D::value(self, leaf, found.slot).store(pm, half, Ordering::Relaxed);
         }
-        // PERSIST: (in `publish`) the new value counts.
-        D::value(self, leaf, found.slot).publish(pm, value);
+        // PERSIST: (in `set_value`) the new value counts.
+        D::set_value(self, leaf, found.slot, value);
     }
 
     /// Replaces the value of a key that is there.
@@ -205,7 +215,7 @@ where
     }
 
     /// Frees a value that was replaced, once readers have left it.
-    fn retire_value(&self, word: u64, guard: &Guard) {
+    fn retire_value(&self, word: V::Word, guard: &Guard) {
         V::retire(&self.heap, word, guard);
         if V::RECORDS {
             self.retired.note();

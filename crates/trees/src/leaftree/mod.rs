@@ -52,7 +52,7 @@ use crate::index::{
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word, WordOf};
 use crate::sync::Retired;
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
@@ -85,11 +85,11 @@ pub(crate) const FEW_ENTRIES: usize = 64;
 
 /// An entry that a split moves to the new leaf.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Moved {
+pub struct Moved<A = u64, B = u64> {
     /// The key's word.
-    pub key: u64,
+    pub key: A,
     /// The value's word.
-    pub value: u64,
+    pub value: B,
     /// Its slot in the old leaf.
     pub slot: usize,
 }
@@ -102,8 +102,8 @@ pub struct Moved {
 /// has been validated. A slot is any number that the design finds an entry by.
 pub trait LeafDesign<K, V, M>: Send + Sync + Sized + 'static
 where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// The leaf.
@@ -182,17 +182,30 @@ where
         leaf: &Self::Leaf,
         key: &K,
         hash: u32,
-    ) -> Option<Found>;
+    ) -> Option<Found<K::Word, V::Word>>;
 
     /// Calls `f` with slot, key word and value word of every entry.
-    fn for_each(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, f: impl FnMut(usize, u64, u64));
+    fn for_each(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Self::Leaf,
+        f: impl FnMut(usize, K::Word, V::Word),
+    );
 
     /// Entries.
     fn count(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> usize;
 
-    /// The value word of a slot.
+    /// The value word of a slot; the first, if there are two.
     fn value<'t>(tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Self::Leaf, slot: usize)
     -> &'t PWord;
+
+    /// Replaces the value of a slot by one NAW. A design that takes wide values says how.
+    #[inline(always)]
+    #[track_caller]
+    fn set_value(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, slot: usize, value: V::Word) {
+        debug_assert!(V::Word::WORDS == 1, "one word is published");
+        // PERSIST: (in `publish`) the new value counts.
+        Self::value(tree, leaf, slot).publish(tree.pm(), value.parts()[0]);
+    }
 
     /// Offset of the right sibling; 0 for the last leaf.
     fn next(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> u64;
@@ -206,7 +219,7 @@ where
 
     /// Stores a leaf with these pairs (at most [`capacity`](Self::capacity), in order) and no right
     /// sibling. Nothing leads to it.
-    fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, pairs: &[Pair]);
+    fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, pairs: &[Pair<K::Word, V::Word>]);
 
     /// Flushes what [`fill`](Self::fill) stored.
     #[track_caller]
@@ -217,10 +230,19 @@ where
 
     /// Inserts a pair whose key is not there; false, with nothing changed, if the leaf is full.
     /// Unless `fenced`, records that the pair leads to are flushed but not fenced yet.
-    fn insert(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, pair: Pair, fenced: bool) -> bool;
+    fn insert(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Self::Leaf,
+        pair: Pair<K::Word, V::Word>,
+        fenced: bool,
+    ) -> bool;
 
     /// Removes an entry; returns how many are left.
-    fn remove(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, found: &Found) -> usize;
+    fn remove(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Self::Leaf,
+        found: &Found<K::Word, V::Word>,
+    ) -> usize;
 
     /// Moves `upper`, the entries with the larger keys, in order, to the new leaf with handle `new`,
     /// which becomes the right sibling, and inserts the pair there if it `goes_right`, else in the leaf. The
@@ -229,8 +251,8 @@ where
         tree: &LeafTree<Self, K, V, M>,
         leaf: &Self::Leaf,
         new: u32,
-        upper: &[Moved],
-        pair: Pair,
+        upper: &[Moved<K::Word, V::Word>],
+        pair: Pair<K::Word, V::Word>,
         goes_right: bool,
     );
 
@@ -244,9 +266,9 @@ where
         at: At<'t, Self::Leaf>,
         key: &K,
         hash: u32,
-        pair: Pair,
+        pair: Pair<K::Word, V::Word>,
         _present: IfPresent,
-    ) -> Result<Attempt<'t>, SpaceError> {
+    ) -> Result<Attempt<'t, WordOf<K>, WordOf<V>>, SpaceError> {
         if let Some(found) = Self::search(tree, at.leaf, key, hash) {
             return Ok(Attempt::There(found, at.locked));
         }
@@ -264,7 +286,12 @@ where
 
     /// Removes a key from a locked leaf, if it is there.
     #[inline(always)]
-    fn take(tree: &LeafTree<Self, K, V, M>, at: At<'_, Self::Leaf>, key: &K, hash: u32) -> Removal {
+    fn take(
+        tree: &LeafTree<Self, K, V, M>,
+        at: At<'_, Self::Leaf>,
+        key: &K,
+        hash: u32,
+    ) -> Removal<WordOf<K>, WordOf<V>> {
         let Some(found) = Self::search(tree, at.leaf, key, hash) else {
             at.locked.unlock_unchanged();
             return Removal::NotThere;
@@ -359,8 +386,8 @@ type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as Media>::Dram>;
 pub struct LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     // The inner index first: it is dropped before the pool can be.
@@ -386,8 +413,8 @@ where
 unsafe impl<D, K, V, M> Send for LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
 }
@@ -395,8 +422,8 @@ where
 unsafe impl<D, K, V, M> Sync for LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
 }
@@ -404,8 +431,8 @@ where
 impl<D, K, V, M> fmt::Debug for LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -420,8 +447,8 @@ where
 fn root_kind<D, K, V, M>(options: &D::Options) -> Result<RootKind, TreeError>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     Ok(RootKind {
@@ -435,8 +462,8 @@ where
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     const LAYOUT: () = {
@@ -590,8 +617,8 @@ where
 impl<D, K, V, M> Drop for LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     fn drop(&mut self) {
@@ -623,8 +650,8 @@ pub(crate) fn offset(handle: u32) -> u64 {
 impl<D, K, V, M> DurableIndex<K, V, M> for LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     type Options = D::Options;
@@ -671,8 +698,8 @@ where
 impl<D, K, V, M> OrderedIndex<K, V> for LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
@@ -747,8 +774,8 @@ where
 impl<D, K, V, M> ReverseScan<K, V> for LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     fn scan_reverse<R: RangeBounds<K>>(
@@ -763,8 +790,8 @@ where
 impl<D, K, V, M> BulkLoad<K, V> for LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
@@ -779,8 +806,8 @@ where
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Inserts; what it fenced is still to be committed.

@@ -6,10 +6,13 @@ pub(super) const FEW: usize = 14;
 /// Sorts up to [`FEW`] items by a number each. So few are sorted fastest by counting for each how
 /// many are smaller, which takes no branch that could be predicted wrongly.
 #[inline]
-pub(super) fn sort_by_number<T: Copy + Default>(items: &mut [T], number: impl Fn(&T) -> u64) {
+pub(super) fn sort_by_number<T: Copy + Default, N: Ord + Copy + Default>(
+    items: &mut [T],
+    number: impl Fn(&T) -> N,
+) {
     let n = items.len();
     debug_assert!(n <= FEW, "few");
-    let (mut unsorted, mut numbers) = ([T::default(); FEW], [0; FEW]);
+    let (mut unsorted, mut numbers) = ([T::default(); FEW], [N::default(); FEW]);
     for (i, item) in items.iter().enumerate() {
         (unsorted[i], numbers[i]) = (*item, number(item));
     }

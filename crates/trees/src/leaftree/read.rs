@@ -1,7 +1,7 @@
 //! Search (Algorithm 1): descend, compare fingerprints, compare keys, validate.
 
 use super::{At, LeafDesign, LeafTree, offset};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
@@ -12,7 +12,7 @@ use crossbeam_epoch::{self as epoch, Guard};
 /// A search of numbers needs no pin, whose full barrier would keep the cache misses of one search from
 /// overlapping with the next one's. What it reads is *type-stable*: memory of inner nodes always holds
 /// inner nodes, whose versions never go back; leaf memory stays mapped (see `Mapping::shrink`) and is
-/// only ever stored to in 8-byte words; and nothing read is used before the leaf's version, read while
+/// only ever stored to by atomic stores; and nothing read is used before the leaf's version, read while
 /// the leaf was in the index, has been validated. A record may be freed before that, so following a
 /// word to a record takes a pin.
 pub(super) struct Pin(Option<Guard>);
@@ -32,20 +32,20 @@ impl Pin {
 
 /// Where a key was found.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct Found<A = u64, B = u64> {
     /// The slot.
     pub slot: usize,
     /// The key's word.
-    pub key: u64,
+    pub key: A,
     /// The value's word.
-    pub value: u64,
+    pub value: B,
 }
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Pins the thread if the tree has records.
@@ -70,7 +70,7 @@ where
 
     /// The value word of `key`.
     #[inline]
-    pub(super) fn find_word(&self, key: &K, guard: &Guard) -> Option<u64> {
+    pub(super) fn find_word(&self, key: &K, guard: &Guard) -> Option<V::Word> {
         let hash = key.hash();
         loop {
             let at = self.inner.find(key, guard);

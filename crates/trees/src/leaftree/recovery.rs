@@ -14,7 +14,7 @@ use super::{
 };
 use crate::index::{Fill, RecoveryReport};
 use crate::inner::InnerIndex;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::threads::on_threads;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::sync::lock;
@@ -167,8 +167,8 @@ fn recorded<M: Media>(root: &Root<M>) -> [u64; POSITION_COUNT] {
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Notes that a split made `leaf`, which is in the chain durably; records it if it is time.
@@ -218,8 +218,8 @@ pub(super) fn open<D, K, V, M>(
 ) -> Result<LeafTree<D, K, V, M>, TreeError>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     let started = Instant::now();
@@ -260,11 +260,11 @@ struct Walked<K: ToOwned + ?Sized> {
 }
 
 /// The leaves from one start to the next.
-struct Segment<K: ToOwned + ?Sized> {
+struct Segment<K: Stored + ?Sized> {
     start: u32,
     leaves: Vec<Walked<K>>,
     /// Word of the largest key.
-    high: Option<u64>,
+    high: Option<K::Word>,
     /// Where the chain goes on; 0 at its end.
     next: u64,
     entries: u64,
@@ -274,8 +274,8 @@ struct Segment<K: ToOwned + ?Sized> {
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Walks the leaves and builds everything volatile.
@@ -393,7 +393,7 @@ where
         segment.repaired += D::repair(self, leaf).map_err(corrupt)?;
         let next = D::next(self, leaf);
         self.prefetch_checked(next);
-        let (mut low, mut high): (Option<u64>, Option<u64>) = (None, None);
+        let (mut low, mut high): (Option<K::Word>, Option<K::Word>) = (None, None);
         let mut result = Ok(());
         D::for_each(self, leaf, |slot, key, value| {
             if result.is_err() {
@@ -434,7 +434,7 @@ where
             .map(|segment| (segment.start, segment))
             .collect();
         let mut leaves = Vec::new();
-        let (mut start, mut high): (u32, Option<u64>) = (head, None);
+        let (mut start, mut high): (u32, Option<K::Word>) = (head, None);
         loop {
             let segment = by_start.remove(&start).ok_or_else(|| {
                 TreeError::Corrupt(format!(

@@ -11,7 +11,7 @@
 
 use super::{Found, LeafDesign, LeafTree, offset};
 use crate::index::RemoveError;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::sync::wait;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff};
@@ -21,11 +21,11 @@ use std::sync::atomic::Ordering;
 
 /// What came of an attempt to remove. Nothing is locked.
 #[derive(Clone, Copy, Debug)]
-pub enum Removal {
+pub enum Removal<A = u64, B = u64> {
     /// The entry is gone, durably.
     Done {
         /// What was removed.
-        found: Found,
+        found: Found<A, B>,
         /// The leaf that it was in, or that took that one's place.
         leaf: u32,
         /// Entries left in that leaf.
@@ -40,8 +40,8 @@ pub enum Removal {
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Removes `key`; true if it was there.

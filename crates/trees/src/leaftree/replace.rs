@@ -15,7 +15,7 @@
 //!    there, and finds its version over: the holder of L's lock gives it back one version up.
 
 use super::{HEAD, LeafDesign, LeafTree, offset};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::{Media, POff, PWord};
 use crossbeam_epoch::Guard;
@@ -42,8 +42,8 @@ impl Before<'_> {
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// All words of a leaf, which may be longer than its type.

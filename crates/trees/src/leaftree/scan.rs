@@ -8,7 +8,7 @@
 use super::order::{FEW, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};
 use crate::inner::{Located, Ranged};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey, Word};
 use bristlecone_pmem::Media;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
@@ -20,26 +20,26 @@ const AHEAD: isize = 6;
 const LEAVES_PER_PIN: u32 = 64;
 
 /// Key and value words of a leaf's entries.
-struct Words {
-    few: [(u64, u64); FEW_ENTRIES],
+struct Words<A, B> {
+    few: [(A, B); FEW_ENTRIES],
     /// In the place of `few`, for leaves that may have more.
-    many: Vec<(u64, u64)>,
+    many: Vec<(A, B)>,
     len: usize,
 }
 
-impl Words {
+impl<A: Word, B: Word> Words<A, B> {
     /// Room for the entries of a leaf that has at most `most`.
     fn new(most: usize) -> Self {
         let many = if most > FEW_ENTRIES { most } else { 0 };
         Self {
-            few: [(0, 0); FEW_ENTRIES],
-            many: vec![(0, 0); many],
+            few: [(A::default(), B::default()); FEW_ENTRIES],
+            many: vec![(A::default(), B::default()); many],
             len: 0,
         }
     }
 
     #[inline(always)]
-    fn all(&mut self) -> &mut [(u64, u64)] {
+    fn all(&mut self) -> &mut [(A, B)] {
         if self.many.is_empty() {
             &mut self.few
         } else {
@@ -49,7 +49,7 @@ impl Words {
 
     /// The entries that there are.
     #[inline(always)]
-    fn taken(&mut self) -> &mut [(u64, u64)] {
+    fn taken(&mut self) -> &mut [(A, B)] {
         let n = self.len;
         &mut self.all()[..n]
     }
@@ -65,13 +65,13 @@ enum Direction {
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Copies a leaf's words into `out`; false if the leaf changed or was not the one to read.
     #[inline]
-    fn snapshot_leaf(&self, at: &Located, out: &mut Words) -> bool {
+    fn snapshot_leaf(&self, at: &Located, out: &mut Words<K::Word, V::Word>) -> bool {
         let version = self.locks.read(at.leaf);
         if !self.inner.validate(at) {
             return false;
@@ -91,7 +91,7 @@ where
 
     /// Sorts a leaf's words by key.
     #[inline]
-    fn sort(&self, words: &mut Words) {
+    fn sort(&self, words: &mut Words<K::Word, V::Word>) {
         if D::SORTED {
             return;
         }
@@ -107,7 +107,7 @@ where
     #[inline]
     fn visit_leaf(
         &self,
-        words: &mut Words,
+        words: &mut Words<K::Word, V::Word>,
         direction: Direction,
         taken: impl Fn(&K) -> bool,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,

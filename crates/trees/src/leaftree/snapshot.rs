@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! payload | magic "LBSNAP01" | leaves (u64) | handles (u32 each)
-//!         | separators of all leaves but the first: u64: 8 bytes; byte strings: length (u32), bytes
+//!         | separators of all leaves but the first: u64: 8 bytes; u128: 16; byte strings: length (u32), bytes
 //!         | the allocator's marks
 //! ```
 //!
@@ -10,7 +10,7 @@
 
 use super::{Inner, LeafDesign, LeafTree, SNAPSHOT, TreeError, offset};
 use crate::inner::InnerIndex;
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::saved;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -24,8 +24,8 @@ const MAGIC: [u8; 8] = *b"LBSNAP01";
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Saves the volatile part. If there is no room for it, the next opening rebuilds.
@@ -49,7 +49,7 @@ where
 }
 
 /// Reads the snapshot, if there is a whole one, and takes its word back. Marks the heap.
-pub(super) fn load<K: KeyRepr + ?Sized, M: Media>(
+pub(super) fn load<K: StoredKey + ?Sized, M: Media>(
     root: &Root<M>,
     heap: &Heap<M>,
     leaf_bytes: u64,
@@ -61,7 +61,7 @@ pub(super) fn load<K: KeyRepr + ?Sized, M: Media>(
     Ok(loaded)
 }
 
-fn parse<K: KeyRepr + ?Sized, M: Media>(
+fn parse<K: StoredKey + ?Sized, M: Media>(
     payload: &[u8],
     heap: &Heap<M>,
     leaf_bytes: u64,

@@ -2,23 +2,31 @@
 
 use super::order::{FEW, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree, Moved, Pair, handle};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey, WordOf};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
 use std::cmp::Ordering as Order;
 
+/// An entry that moves, of keys and values of these types.
+type MovedOf<K, V> = Moved<WordOf<K>, WordOf<V>>;
+
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Splits a full, locked leaf and inserts the pair into the half that it belongs to.
     ///
     /// # Errors
     /// [`SpaceError`] when there is no room for the new leaf; nothing has changed then.
-    pub(super) fn split(&self, leaf: &D::Leaf, key: &K, pair: Pair) -> Result<(), SpaceError> {
+    pub(super) fn split(
+        &self,
+        leaf: &D::Leaf,
+        key: &K,
+        pair: Pair<K::Word, V::Word>,
+    ) -> Result<(), SpaceError> {
         const {
             assert!(
                 D::CAPACITY <= FEW_ENTRIES,
@@ -44,7 +52,11 @@ where
     }
 
     /// The larger half of a full leaf's entries, in the order of their keys.
-    fn upper_half<'a>(&self, leaf: &D::Leaf, all: &'a mut [Moved; FEW_ENTRIES]) -> &'a [Moved] {
+    fn upper_half<'a>(
+        &self,
+        leaf: &D::Leaf,
+        all: &'a mut [MovedOf<K, V>; FEW_ENTRIES],
+    ) -> &'a [MovedOf<K, V>] {
         let mut n = 0;
         D::for_each(self, leaf, |slot, key, value| {
             all[n] = Moved { key, value, slot };
@@ -60,14 +72,14 @@ where
     }
 
     /// Order of two key words.
-    pub(crate) fn compare_words(&self, a: u64, b: u64) -> Order {
+    pub(crate) fn compare_words(&self, a: K::Word, b: K::Word) -> Order {
         let pm = self.pm();
         // A word that leads nowhere (a corrupt pool) sorts first.
         K::read(pm, a, |a| self.compare_to_word(a, b)).unwrap_or(Order::Less)
     }
 
     /// Order of a key and a key word.
-    pub(crate) fn compare_to_word(&self, key: &K, word: u64) -> Order {
+    pub(crate) fn compare_to_word(&self, key: &K, word: K::Word) -> Order {
         K::read(self.pm(), word, |other| key.cmp(other)).unwrap_or(Order::Greater)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{HEAD, LeafDesign, LeafTree, offset};
 use crate::index::{IndexStats, VerifyReport, Violation};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
 use std::borrow::Borrow;
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
 {
     /// Checks the invariants of the module's head, the inner index, and that every block that is
@@ -48,7 +48,7 @@ where
             D::for_each(self, leaf, |slot, key, value| {
                 entries.push((slot, key, value))
             });
-            let mut keys: Vec<u64> = Vec::new();
+            let mut keys: Vec<K::Word> = Vec::new();
             for (slot, key, value) in entries {
                 let at_slot = |what: String| format!("{}: {what}", D::place(slot));
                 for checked in [K::check(&self.heap, key), V::check(&self.heap, value)] {

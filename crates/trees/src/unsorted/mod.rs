@@ -7,29 +7,35 @@
 //!
 //! ```text
 //! word 0     | 0 (level 0)             word 1 | offset of the next leaf, 0 for the last
-//! words 2 .. | bitmap, 1 to 8 words: bit s % 64 of word s / 64 says that slot s is in use | unused, if odd |
-//! then       | key 0 | value 0 | key 1 | value 1 | ...       16-byte entries, none of which crosses a line
+//! words 2 .. | bitmap, 1 to 8 words: bit s % 64 of word s / 64 says that slot s is in use | unused, until an entry may begin |
+//! then       | key 0 | value 0 | key 1 | value 1 | ...       entries of 16 or 32 bytes, none of which crosses a line
 //! ```
 //!
 //! # Invariants
 //! 1. A slot counts iff its bit is set.
 //! 2. A slot that counts in the *durable* bitmap is never overwritten but for the 8-byte value word of an
-//!    update.
+//!    update, or under the log.
+//!
+//! # Values of 16 bytes
+//! No store that vendors promise to be failure-atomic replaces one. So the updated entry is written into an empty
+//! slot, and one NAW of the bitmap word takes the old slot out and the new one in. Where there is no empty
+//! slot of the same bitmap word the value is replaced in place, under the log of structural modifications.
 //!
 //! # Crash states
 //! 1. *Insert*, before the bitmap's NAW: an entry in a slot that does not count.
-//! 2. *Update*, *remove*: the old or the new word.
+//! 2. *Update*, *remove*: the old or the new word. (A wide value: the old or the new bitmap, and an entry in a slot
+//!    that does not count; or as [`crate::btree`] says of logged changes.)
 //! 3. *Split*, *unlinking of an emptied leaf*: as [`crate::btree`] says.
 //!
 //! # Persist cost
 //! Insert: 2 lines and 2 fences (records share the first). Update and remove: 1 line and 1 fence (an update
-//! to a record: 2 fences).
+//! to a record: 2 fences; of a wide value: 2 lines and 2 fences, or, under the log, 3 lines and 3 fences).
 
 use crate::btree::BTree;
-use crate::btree::change::{Change, OverwrittenWords};
-use crate::btree::kind::{Found, Kind, Leaf};
+use crate::btree::change::{Change, Overwritten, OverwrittenWords};
+use crate::btree::kind::{Found, FoundOf, Kind, Leaf};
 use crate::btree::node::{Node, compare_to_word};
-use crate::repr::{KeyRepr, Repr};
+use crate::repr::{PairOf, Stored, StoredKey, Word};
 use bristlecone_pmem::Media;
 use std::sync::atomic::Ordering;
 
@@ -56,35 +62,53 @@ pub type UnsortedTree<K, V, M> = BTree<K, V, M, Unsorted>;
 #[derive(Debug)]
 pub struct Bitmap;
 
-/// Words of the bitmap of a leaf of `words` words.
-pub(crate) const fn bitmap_words(words: usize) -> usize {
-    // Two words an entry at least: this many are enough, whatever they take themselves.
-    (words / 2 - 2).div_ceil(BITS)
+/// Words of an entry.
+pub(crate) const fn stride<A: Word, B: Word>() -> usize {
+    A::WORDS + B::WORDS
 }
 
-/// Word number of the first entry: even, so that no entry crosses a line.
-const fn entries_at(words: usize) -> usize {
-    (BITMAP + bitmap_words(words)).next_multiple_of(2)
+/// Words of the bitmap of a leaf of `words` words, whose entries have `stride` words.
+pub(crate) const fn bitmap_words(words: usize, stride: usize) -> usize {
+    // An entry's worth is taken by the link and the bitmap at least.
+    (words / stride - 1).div_ceil(BITS)
 }
 
-pub(crate) const fn slots(words: usize) -> usize {
-    (words - entries_at(words)) / 2
+/// Word number of the first entry, such that entries of 2 or 4 words do not cross a line.
+const fn entries_at(words: usize, stride: usize) -> usize {
+    (BITMAP + bitmap_words(words, stride)).next_multiple_of(stride)
 }
 
-const _: () = assert!(slots(32) == 14 && slots(64) == 30 && slots(128) == 62);
-const _: () = assert!(slots(256) == 126 && slots(512) == 253);
-const _: () = assert!(slots(16) == 6 && slots(1024) == 507);
-const _: () = assert!(slots(1024) <= bitmap_words(1024) * BITS);
+pub(crate) const fn slots(words: usize, stride: usize) -> usize {
+    (words - entries_at(words, stride)) / stride
+}
+
+const _: () = assert!(slots(32, 2) == 14 && slots(64, 2) == 30 && slots(128, 2) == 62);
+const _: () = assert!(slots(256, 2) == 126 && slots(512, 2) == 253);
+const _: () = assert!(slots(16, 2) == 6 && slots(1024, 2) == 507);
+const _: () = assert!(slots(16, 4) == 3 && slots(64, 4) == 15 && slots(1024, 4) == 254);
+const _: () = {
+    let mut stride = 2;
+    while stride <= 4 {
+        let mut words = 16;
+        while words <= 1024 {
+            assert!(slots(words, stride) <= bitmap_words(words, stride) * BITS);
+            words *= 2;
+        }
+        stride += 1;
+    }
+};
 
 /// Word number of the key of `slot`; the value follows.
-pub(crate) fn key_at(leaf: Node<'_>, slot: usize) -> usize {
-    entries_at(leaf.words.len()) + 2 * slot
+pub(crate) fn key_at<A: Word, B: Word>(leaf: Node<'_>, slot: usize) -> usize {
+    let stride = stride::<A, B>();
+    entries_at(leaf.words.len(), stride) + stride * slot
 }
 
 /// Words of the bitmap, with the number of slots that each is for.
-fn parts(leaf: Node<'_>) -> impl Iterator<Item = (usize, usize)> {
-    let slots = slots(leaf.words.len());
-    (0..bitmap_words(leaf.words.len())).map(move |i| (i, (slots - i * BITS).min(BITS)))
+fn parts<A: Word, B: Word>(leaf: Node<'_>) -> impl Iterator<Item = (usize, usize)> {
+    let (words, stride) = (leaf.words.len(), stride::<A, B>());
+    let slots = slots(words, stride);
+    (0..bitmap_words(words, stride)).map(move |i| (i, (slots - i * BITS).min(BITS)))
 }
 
 /// Bits of the slots that part `i` is for and that are in use.
@@ -97,8 +121,8 @@ fn in_use<M: Media>(leaf: Node<'_>, pm: &M, (i, slots): (usize, usize)) -> u64 {
 
 /// The slots in use.
 #[inline]
-fn used<M: Media>(leaf: Node<'_>, pm: &M) -> impl Iterator<Item = usize> {
-    parts(leaf).flat_map(move |part| {
+fn used<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> impl Iterator<Item = usize> {
+    parts::<A, B>(leaf).flat_map(move |part| {
         let mut bits = in_use(leaf, pm, part);
         std::iter::from_fn(move || {
             if bits == 0 {
@@ -111,45 +135,82 @@ fn used<M: Media>(leaf: Node<'_>, pm: &M) -> impl Iterator<Item = usize> {
     })
 }
 
+#[inline(always)]
+#[track_caller]
+fn key<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, slot: usize) -> A {
+    leaf.load_wide(pm, key_at::<A, B>(leaf, slot))
+}
+
+#[inline(always)]
+#[track_caller]
+fn value<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, slot: usize) -> B {
+    leaf.load_wide(pm, key_at::<A, B>(leaf, slot) + A::WORDS)
+}
+
+/// Writes an entry into a slot that does not count, and makes it durable.
+#[inline(always)]
+fn write<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind>(
+    tree: &BTree<K, V, M, D>,
+    leaf: Node<'_>,
+    slot: usize,
+    (key, value): PairOf<K, V>,
+) {
+    let pm = tree.pm();
+    let at = key_at::<K::Word, V::Word>(leaf, slot);
+    leaf.init_wide(pm, at, key);
+    leaf.init_wide(pm, at + K::Word::WORDS, value);
+    // PERSIST: the entry, and the pair's records, before the bit that makes it count.
+    tree.flush(
+        leaf.words[at].addr(),
+        stride::<K::Word, V::Word>() * size_of::<u64>(),
+    );
+    tree.fence();
+}
+
 impl Leaf for Bitmap {
     const SORTED: bool = false;
 
-    fn capacity(words: usize) -> usize {
-        slots(words)
+    fn capacity<A: Word, B: Word>(words: usize) -> usize {
+        slots(words, stride::<A, B>())
     }
 
     #[inline]
-    fn len<M: Media>(leaf: Node<'_>, pm: &M) -> usize {
-        parts(leaf)
+    fn len<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> usize {
+        parts::<A, B>(leaf)
             .map(|part| in_use(leaf, pm, part).count_ones() as usize)
             .sum()
     }
 
-    fn entries<M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(u64, u64)>) {
+    fn entries<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(A, B)>) {
         out.clear();
-        out.extend(used(leaf, pm).map(|slot| {
-            let at = key_at(leaf, slot);
-            (leaf.load(pm, at), leaf.load(pm, at + 1))
+        out.extend(used::<A, B, M>(leaf, pm).map(|slot| {
+            (
+                key::<A, B, M>(leaf, pm, slot),
+                value::<A, B, M>(leaf, pm, slot),
+            )
         }));
     }
 
     #[inline]
-    fn find<K: KeyRepr + ?Sized, M: Media>(leaf: Node<'_>, pm: &M, key: &K) -> Option<Found> {
-        used(leaf, pm).find_map(|slot| {
-            let at = key_at(leaf, slot);
-            let word = leaf.load(pm, at);
+    fn find<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
+        leaf: Node<'_>,
+        pm: &M,
+        key: &K,
+    ) -> Option<FoundOf<K, V>> {
+        used::<K::Word, V::Word, M>(leaf, pm).find_map(|slot| {
+            let word = self::key::<K::Word, V::Word, M>(leaf, pm, slot);
             compare_to_word(pm, key, word).is_eq().then(|| Found {
                 slot,
                 key: word,
-                value: leaf.load(pm, at + 1),
+                value: value::<K::Word, V::Word, M>(leaf, pm, slot),
             })
         })
     }
 
-    fn fill<M: Media>(leaf: Node<'_>, pm: &M, entries: &[(u64, u64)], next: u64) {
+    fn fill<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, entries: &[(A, B)], next: u64) {
         leaf.init(pm, 0, 0);
         leaf.init(pm, 1, next);
-        for (i, slots) in parts(leaf) {
+        for (i, slots) in parts::<A, B>(leaf) {
             let filled = entries.len().saturating_sub(i * BITS).min(slots);
             let bits = if filled == 0 {
                 0
@@ -159,45 +220,45 @@ impl Leaf for Bitmap {
             leaf.init(pm, BITMAP + i, bits);
         }
         for (slot, (key, value)) in entries.iter().enumerate() {
-            let at = key_at(leaf, slot);
-            leaf.init(pm, at, *key);
-            leaf.init(pm, at + 1, *value);
+            let at = key_at::<A, B>(leaf, slot);
+            leaf.init_wide(pm, at, *key);
+            leaf.init_wide(pm, at + A::WORDS, *value);
         }
     }
 
-    fn split_words(words: usize) -> usize {
-        BITMAP + bitmap_words(words)
+    fn split_words<A: Word, B: Word>(words: usize) -> usize {
+        BITMAP + bitmap_words(words, stride::<A, B>())
     }
 
-    fn keep_lower<'t, K: KeyRepr + ?Sized, M: Media>(
+    fn keep_lower<'t, K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
         change: &mut Change<'t, M>,
         pm: &M,
         leaf: Node<'t>,
-        separator: u64,
+        separator: K::Word,
         next: u64,
     ) {
-        let mut kept = [0u64; bitmap_words(1024)];
-        for slot in used(leaf, pm) {
-            let word = leaf.load(pm, key_at(leaf, slot));
+        let mut kept = [0u64; bitmap_words(1024, 2)];
+        for slot in used::<K::Word, V::Word, M>(leaf, pm) {
+            let word = key::<K::Word, V::Word, M>(leaf, pm, slot);
             let lower = K::read(pm, separator, |key| compare_to_word(pm, key, word).is_gt());
             if lower.unwrap_or(true) {
                 kept[slot / BITS] |= 1 << (slot % BITS);
             }
         }
         change.store(leaf, 1, next);
-        for (i, _) in parts(leaf) {
+        for (i, _) in parts::<K::Word, V::Word>(leaf) {
             change.store(leaf, BITMAP + i, kept[i]);
         }
     }
 
-    fn insert<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn insert<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         _key: &K,
-        (key, value): (u64, u64),
+        pair: PairOf<K, V>,
     ) {
         let pm = tree.pm();
-        let room = parts(leaf)
+        let room = parts::<K::Word, V::Word>(leaf)
             .map(|part| (part, in_use(leaf, pm, part)))
             .find(|((_, slots), bits)| bits.count_ones() < *slots as u32);
         let Some(((i, _), bits)) = room else {
@@ -205,31 +266,53 @@ impl Leaf for Bitmap {
             return;
         };
         let bit = bits.trailing_ones() as usize;
-        let at = key_at(leaf, i * BITS + bit);
-        leaf.init(pm, at, key);
-        leaf.init(pm, at + 1, value);
-        // PERSIST: the entry, and the pair's records, before the bit that makes it count.
-        tree.flush(leaf.words[at].addr(), 16);
-        tree.fence();
+        write(tree, leaf, i * BITS + bit, pair);
         // PERSIST: (in `publish`) the entry counts.
         tree.publish(&leaf.words[BITMAP + i], bits | 1 << bit);
     }
 
-    fn update<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn update<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         slot: usize,
-        value: u64,
+        value: V::Word,
     ) {
-        if V::RECORDS {
-            // PERSIST: the new value's record, before the word that leads to it.
-            tree.fence();
+        let pm = tree.pm();
+        let at = key_at::<K::Word, V::Word>(leaf, slot) + K::Word::WORDS;
+        if V::Word::WORDS == 1 {
+            if V::RECORDS {
+                // PERSIST: the new value's record, before the word that leads to it.
+                tree.fence();
+            }
+            // PERSIST: (in `publish`) the new value counts.
+            tree.publish(&leaf.words[at], value.parts()[0]);
+            return;
         }
-        // PERSIST: (in `publish`) the new value counts.
-        tree.publish(&leaf.words[key_at(leaf, slot) + 1], value);
+        if !tree.is_durable() {
+            leaf.init_wide(pm, at, value);
+            return;
+        }
+        let (i, old) = (slot / BITS, slot % BITS);
+        let part = parts::<K::Word, V::Word>(leaf).nth(i);
+        let bits = part.map_or(!0, |part| in_use(leaf, pm, part));
+        let bit = bits.trailing_ones() as usize;
+        if part.is_some_and(|(_, slots)| bit < slots) {
+            let key = key::<K::Word, V::Word, M>(leaf, pm, slot);
+            write(tree, leaf, i * BITS + bit, (key, value));
+            // PERSIST: (in `publish`) the entry with the new value counts, the old one no longer.
+            tree.publish(&leaf.words[BITMAP + i], (bits | 1 << bit) & !(1 << old));
+            return;
+        }
+        let mut change = tree.change(&[Overwritten {
+            node: leaf,
+            from: at,
+            words: V::Word::WORDS,
+        }]);
+        change.store_wide(leaf, at, value);
+        change.commit();
     }
 
-    fn remove<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, D: Kind<Leaf = Self>>(
+    fn remove<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
         slot: usize,

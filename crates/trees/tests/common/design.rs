@@ -1,8 +1,11 @@
 //! The harness of every design: [`Of`] a design, kinds of keys and values, and a medium.
 
+use super::recorder::Recorder;
 use super::{Failure, Fresh, Harness, PoolHome, Pooled, TestKey, TestValue};
+use bristlecone_pmem::media::{Dram, Mapped};
 use bristlecone_pmem::{Media, Pool};
-use bristlecone_trees::{Design, DurableIndex, KeyRepr, RecoveryReport, Repr, TreeError};
+use bristlecone_trees::designs::Holds;
+use bristlecone_trees::{Design, DurableIndex, RecoveryReport, Stored, StoredKey, TreeError};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -28,44 +31,49 @@ impl<D: Design + Default> Chosen for D {
 pub struct Of<C, K: ?Sized, V: ?Sized, M>(PhantomData<fn(&C, &K, &V, M)>);
 
 /// A harness that says which design it is of, so that a scenario can put it on other media.
-pub trait Designed: Pooled<Key: KeyRepr, Value: Repr> {
+pub trait Designed: Pooled<Key: StoredKey, Value: Stored> {
     /// The design.
-    type Chosen: Chosen;
+    type Design: Holds<Self::Key, Self::Value, Mapped>
+        + Holds<Self::Key, Self::Value, Recorder>
+        + Holds<Self::Key, Self::Value, Dram>;
+
+    /// With its options.
+    fn design() -> Self::Design;
 }
 
 /// The index of a harness's design on the medium `M`.
-pub type On<H, M> = <<<H as Designed>::Chosen as Chosen>::Design as Design>::Index<
-    <H as Harness>::Key,
-    <H as Harness>::Value,
-    M,
->;
+pub type On<H, M> =
+    <<H as Designed>::Design as Holds<<H as Harness>::Key, <H as Harness>::Value, M>>::Held;
 
 /// An empty index at `root`.
-pub fn create_on<H: Designed, M: Media>(
-    pool: &Arc<Pool<M>>,
-    root: &str,
-) -> Result<On<H, M>, TreeError> {
-    H::Chosen::design().create(pool, root)
+pub fn create_on<H, M>(pool: &Arc<Pool<M>>, root: &str) -> Result<On<H, M>, TreeError>
+where
+    H: Designed<Design: Holds<<H as Harness>::Key, <H as Harness>::Value, M>>,
+    M: Media,
+{
+    H::design().create_at(pool, root)
 }
 
 /// The index at `root`.
-pub fn open_on<H: Designed, M: Media>(
-    pool: &Arc<Pool<M>>,
-    root: &str,
-) -> Result<On<H, M>, TreeError> {
-    H::Chosen::design().open(pool, root)
+pub fn open_on<H, M>(pool: &Arc<Pool<M>>, root: &str) -> Result<On<H, M>, TreeError>
+where
+    H: Designed<Design: Holds<<H as Harness>::Key, <H as Harness>::Value, M>>,
+    M: Media,
+{
+    H::design().open_at(pool, root)
 }
 
 impl<C, K, V, M> Harness for Of<C, K, V, M>
 where
     C: Chosen,
-    K: TestKey + KeyRepr + ?Sized,
-    V: TestValue + Repr + ?Sized,
+    C::Design: Holds<K, V, M>,
+    K: TestKey + StoredKey + ?Sized,
+    V: TestValue + Stored + ?Sized,
     M: Media,
 {
     type Key = K;
     type Value = V;
-    type Index = <C::Design as Design>::Index<K, V, M>;
+    type Index = <C::Design as Holds<K, V, M>>::Held;
     type Home = PoolHome<M>;
 
     fn fresh() -> Fresh<Self> {
@@ -78,8 +86,9 @@ where
 impl<C, K, V, M> Pooled for Of<C, K, V, M>
 where
     C: Chosen,
-    K: TestKey + KeyRepr + ?Sized,
-    V: TestValue + Repr + ?Sized,
+    C::Design: Holds<K, V, M>,
+    K: TestKey + StoredKey + ?Sized,
+    V: TestValue + Stored + ?Sized,
     M: Media,
 {
     type Medium = M;
@@ -87,11 +96,11 @@ where
     const SNAPSHOT: bool = <Self::Index as DurableIndex<K, V, M>>::SNAPSHOT;
 
     fn create(home: &PoolHome<M>, root: &str) -> Result<Self::Index, Failure> {
-        Ok(C::design().create(&home.pool, root)?)
+        Ok(C::design().create_at(&home.pool, root)?)
     }
 
     fn open(home: &PoolHome<M>, root: &str) -> Result<Self::Index, Failure> {
-        Ok(C::design().open(&home.pool, root)?)
+        Ok(C::design().open_at(&home.pool, root)?)
     }
 
     fn close(index: Self::Index) -> Result<(), Failure> {
@@ -106,9 +115,14 @@ where
 impl<C, K, V, M> Designed for Of<C, K, V, M>
 where
     C: Chosen,
-    K: TestKey + KeyRepr + ?Sized,
-    V: TestValue + Repr + ?Sized,
+    C::Design: Holds<K, V, M> + Holds<K, V, Mapped> + Holds<K, V, Recorder> + Holds<K, V, Dram>,
+    K: TestKey + StoredKey + ?Sized,
+    V: TestValue + Stored + ?Sized,
     M: Media,
 {
-    type Chosen = C;
+    type Design = C::Design;
+
+    fn design() -> C::Design {
+        C::design()
+    }
 }

@@ -102,6 +102,76 @@ impl TestKey for u64 {
     }
 }
 
+impl TestKey for u128 {
+    // Two numbers in a row share the high half; the low half depends on all of the number.
+    fn of(n: u64) -> u128 {
+        u128::from(n / 2) << 64 | u128::from(n % 2) << 63 | u128::from(!n >> 1)
+    }
+
+    fn number(&self) -> u64 {
+        let n = (self >> 63) as u64;
+        assert_eq!(*self, <u128 as TestKey>::of(n), "a key that no one made");
+        n
+    }
+
+    // A number has no checksum: a damaged one is as good as another.
+    fn made(&self) -> Option<u64> {
+        Some((self >> 63) as u64)
+    }
+
+    fn clustered() -> BoxedStrategy<u128> {
+        prop_oneof![
+            4 => 0..120u128,
+            2 => (0..6u128, 0..20u128).prop_map(|(high, low)| (high << 64) + low),
+            3 => (0..6u128, 0..6u128).prop_map(|(high, low)| (high << 125) + (low << 61)),
+            1 => (0..30u128).prop_map(|n| u128::MAX - n),
+            1 => any::<u128>(),
+        ]
+        .boxed()
+    }
+
+    fn boundaries() -> Vec<u128> {
+        let max = u128::from(u64::MAX);
+        vec![
+            0,
+            1,
+            2,
+            255,
+            256,
+            i64::MAX as u128,
+            1 << 63,
+            max - 1,
+            max,
+            max + 1,
+            max + 2,
+            2 * max + 1,
+            2 * max + 2,
+            i128::MAX as u128 - 1,
+            i128::MAX as u128,
+            1 << 127,
+            (1 << 127) + 1,
+            u128::MAX - max - 1,
+            u128::MAX - max,
+            u128::MAX - 1,
+            u128::MAX,
+        ]
+    }
+
+    fn look_alikes() -> Vec<u128> {
+        let mut keys: Vec<u128> = Vec::new();
+        for a in 0..128 {
+            keys.push(1 << a);
+            keys.push(!(1 << a));
+            keys.extend((a % 3..a).step_by(3).map(|b| 1 << a | 1 << b));
+        }
+        keys
+    }
+
+    fn too_long() -> Option<u128> {
+        None
+    }
+}
+
 /// Longer than any prefix that a node might keep.
 const PREFIX: &[u8] = b"a prefix that no node has room for: ";
 
@@ -235,6 +305,28 @@ impl TestValue for u64 {
     }
 
     fn sized(_bytes: usize, _seed: u64) -> Option<u64> {
+        None
+    }
+}
+
+impl TestValue for u128 {
+    const CHECKED: bool = false;
+
+    fn of(n: u64) -> u128 {
+        u128::from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64 | u128::from(n)
+    }
+
+    fn number(&self) -> u64 {
+        let n = *self as u64;
+        assert_eq!(
+            *self,
+            <u128 as TestValue>::of(n),
+            "a value that no one wrote"
+        );
+        n
+    }
+
+    fn sized(_bytes: usize, _seed: u64) -> Option<u128> {
         None
     }
 }
