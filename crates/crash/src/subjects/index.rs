@@ -19,11 +19,13 @@ use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
 #[cfg(feature = "unproven")]
 use bristlecone_trees::crabtree::{CrabOptions, Strategy};
-#[cfg(feature = "unproven")]
-use bristlecone_trees::designs::Crab;
 use bristlecone_trees::designs::{
     Choice, DESIGNS, Design, DesignInfo, Fair, Lb, Lcb, Task, Unsorted, Wal, with_design,
 };
+#[cfg(feature = "unproven")]
+use bristlecone_trees::designs::{Crab, Ls};
+#[cfg(feature = "unproven")]
+use bristlecone_trees::lstree::LsOptions;
 use bristlecone_trees::{
     BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, TreeError,
     UpdateError,
@@ -282,6 +284,17 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
                 ..CrabOptions::PLAIN
             };
             both(Crab(copying), name, "-copying")
+        }
+        #[cfg(feature = "unproven")]
+        "lstree" => {
+            // Every other change writes a whole leaf, in a record of several lines.
+            let short = LsOptions {
+                leaf_bytes: 256,
+                logs: 1,
+                cached_deltas: 1,
+                ..LsOptions::default()
+            };
+            both(Ls(short), name, "-short")
         }
         "lcbtree" => both(Lcb(high), name, "-high"),
         "btree-wal" => both(Wal(high), name, "-high"),
