@@ -101,10 +101,10 @@ pub const PLANTED: &[Planted] = &[
     plant("lstree-replay-unordered", 12, "lstree-256-u64", Kind::Update, &[Lost, Structure, Recovery],
         "recovery takes a leaf's records in the order of the logs, where collection moved some of them"),
     #[cfg(feature = "unproven")]
-    plant("lstree-forget-early", 12, "lstree-256-u64", Kind::Drain, &[Phantom, Structure, Recovery],
+    plant("lstree-forget-early", 12, "lstree-256-u64", Kind::Drain, &[Phantom, Structure, Recovery, Progress],
         "an emptied leaf's base is dropped while older records of the leaf are in a log"),
     #[cfg(feature = "unproven")]
-    plant("lstree-salt-of-the-tree", 17, "lstree-256-u64", Kind::Update, &[Lost, Phantom, Torn, Structure, Recovery],
+    plant("lstree-salt-of-the-tree", 17, "lstree-256-u64", Kind::Update, &[Lost, Phantom, Torn, Structure, Recovery, Progress],
         "what an earlier round left in a segment's memory passes for records of this one"),
     plant("lbtree-record-line", 3, "lbtree-256-bytes", Kind::Split, &[Structure, Recovery],
         "a line behind a record is flushed instead of the record's"),
