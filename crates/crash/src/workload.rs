@@ -147,6 +147,10 @@ impl Workload {
                 for i in 0..ops {
                     if i % 9 == 8 {
                         w.ops.push(Op::Insert(key(&mut rng), value(&mut rng)));
+                    } else if seed % 3 == 2 && i % 3 == 2 {
+                        // What a merge has moved is changed where it is now.
+                        let next = (at + rng.below(8)) % range * step;
+                        w.ops.push(Op::Update(next, value(&mut rng)));
                     } else {
                         w.ops.push(Op::Remove(at % range * step));
                         at += 1;
@@ -285,10 +289,14 @@ impl Workload {
                 // Of three keys the middle one's node, which the operation after a crash changes, is that of all.
                 let only_values = seed % 2 == 1;
                 let n = range.min(if only_values { 3 } else { 3 + rng.below(4) });
-                for i in 0..n + rng.below(8) {
+                // So many that space is being used again.
+                for i in 0..n + 120 + rng.below(8) {
                     w.setup.push(Op::Upsert(i % n * step, value(&mut rng)));
                 }
-                for _ in 0..ops {
+                for i in 0..ops {
+                    if i % 30 == 29 {
+                        w.ops.push(Op::Reopen);
+                    }
                     let (k, v) = (rng.below(n) * step, value(&mut rng));
                     w.ops.push(match rng.below(3) {
                         _ if only_values => Op::Upsert(k, v),

@@ -103,7 +103,7 @@ scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
 #[cfg(feature = "unproven")]
-scenario_suite!(lstree, Numbers<Ls>: [hostile]);
+scenario_suite!(lstree_strings, Of<Ls, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
@@ -111,8 +111,6 @@ scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 #[cfg(feature = "unproven")]
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
-#[cfg(feature = "unproven")]
-scenario_suite!(crabtree_strings, Of<Crab, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
