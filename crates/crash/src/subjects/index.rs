@@ -19,12 +19,11 @@ use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
 #[cfg(feature = "unproven")]
 use bristlecone_trees::crabtree::{CrabOptions, Strategy};
+#[cfg(feature = "unproven")]
+use bristlecone_trees::designs::Crab;
 use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, DesignInfo, Fair, Lb, Lcb, Task, Unsorted, Wal, with_design,
+    Choice, DESIGNS, Design, DesignInfo, Fair, Lb, Lcb, Ls, Task, Unsorted, Wal, with_design,
 };
-#[cfg(feature = "unproven")]
-use bristlecone_trees::designs::{Crab, Ls};
-#[cfg(feature = "unproven")]
 use bristlecone_trees::lstree::LsOptions;
 use bristlecone_trees::{
     BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, TreeError,
@@ -285,7 +284,6 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
             };
             both(Crab(copying), name, "-copying")
         }
-        #[cfg(feature = "unproven")]
         "lstree" => {
             // Every other change writes a whole leaf, in a record of several lines.
             let short = LsOptions {
