@@ -25,11 +25,13 @@ pub enum Kind {
     Churn,
     /// Batches, clean closing and reopening, giving space back.
     Upkeep,
+    /// Everything, on a handful of keys: what is done after a crash changes what the crash cut short.
+    Few,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Mixed,
         Self::Split,
         Self::Merge,
@@ -39,6 +41,7 @@ impl Kind {
         Self::Boundary,
         Self::Churn,
         Self::Upkeep,
+        Self::Few,
     ];
 
     /// The name that the command line uses.
@@ -54,6 +57,7 @@ impl Kind {
             Self::Boundary => "boundary",
             Self::Churn => "churn",
             Self::Upkeep => "upkeep",
+            Self::Few => "few",
         }
     }
 
@@ -143,6 +147,10 @@ impl Workload {
                 for i in 0..ops {
                     if i % 9 == 8 {
                         w.ops.push(Op::Insert(key(&mut rng), value(&mut rng)));
+                    } else if seed % 3 == 1 && i % 3 == 2 {
+                        // What a merge has moved is changed where it is now.
+                        let next = (at + rng.below(8)) % range * step;
+                        w.ops.push(Op::Update(next, value(&mut rng)));
                     } else {
                         w.ops.push(Op::Remove(at % range * step));
                         at += 1;
@@ -274,6 +282,27 @@ impl Workload {
                             at = next.map_or(k, |next| next + 1);
                             Op::Remove(at.saturating_sub(1))
                         }
+                    });
+                }
+            }
+            Kind::Few => {
+                // Of three keys the middle one's node, which the operation after a crash changes, is that of all.
+                let only_values = seed % 2 == 1;
+                let n = range.min(if only_values { 3 } else { 3 + rng.below(4) });
+                // So many that space is being used again.
+                for i in 0..n + 120 + rng.below(8) {
+                    w.setup.push(Op::Upsert(i % n * step, value(&mut rng)));
+                }
+                for i in 0..ops {
+                    if i % 30 == 29 {
+                        w.ops.push(Op::Reopen);
+                    }
+                    let (k, v) = (rng.below(n) * step, value(&mut rng));
+                    w.ops.push(match rng.below(3) {
+                        _ if only_values => Op::Upsert(k, v),
+                        0 => Op::Insert(k, v),
+                        1 => Op::Upsert(k, v),
+                        _ => Op::Remove(k),
                     });
                 }
             }

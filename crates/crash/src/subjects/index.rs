@@ -24,9 +24,10 @@ use bristlecone_trees::crabtree::{CrabOptions, Strategy};
 #[cfg(feature = "unproven")]
 use bristlecone_trees::designs::Crab;
 use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, DesignInfo, Fair, Holds, Lb, Lcb, Task, Unsorted, WIDE, Wal,
+    Choice, DESIGNS, Design, DesignInfo, Fair, Holds, Lb, Lcb, Ls, Task, Unsorted, WIDE, Wal,
     WideDesign, WideTask, with_design, with_wide_design,
 };
+use bristlecone_trees::lstree::LsOptions;
 use bristlecone_trees::{
     BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, Stored,
     StoredKey, TreeError, UpdateError,
@@ -350,6 +351,16 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
                 ..CrabOptions::PLAIN
             };
             both(Crab(copying), name, "-copying")
+        }
+        "lstree" => {
+            // Every other change writes a whole leaf, in a record of several lines.
+            let short = LsOptions {
+                leaf_bytes: 256,
+                logs: 1,
+                cached_deltas: 1,
+                ..LsOptions::default()
+            };
+            both(Ls(short), name, "-short")
         }
         "lcbtree" => both(Lcb(high), name, "-high"),
         "btree-wal" => both(Wal(high), name, "-high"),

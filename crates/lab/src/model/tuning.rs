@@ -107,7 +107,6 @@ pub(crate) fn with_tuned<T: Task>(
                 ..CrabOptions::PLAIN
             }))
         }
-        #[cfg(feature = "unproven")]
         (
             Tuning::Logs {
                 logs,

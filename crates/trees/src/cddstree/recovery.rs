@@ -54,11 +54,13 @@ where
     let mut root_slot = None;
     for (i, (node, start)) in ROOTS.into_iter().enumerate() {
         if word(start) > version {
-            // Undone. It must not count when its version number is committed after all, by a store to the same
-            // line, before which a removal has no fence of its own.
-            root.word(node).store(pm, 0, Ordering::Relaxed);
-            // PERSIST: the cleared word before a committed version in its line.
+            // Undone. Nor may its start count when that version is committed after all, by a store to the same
+            // line, before which a removal has no fence of its own: of the next root that is written here, a crash
+            // may keep the node and not the start.
+            root.word(start).store(pm, 0, Ordering::Relaxed);
+            // PERSIST: the start taken back, before a committed version in its line.
             pm.store_fence();
+            continue;
         }
         if word(node) != 0 && root_slot.is_none_or(|(_, latest)| word(start) > latest) {
             root_slot = Some((i, word(start)));

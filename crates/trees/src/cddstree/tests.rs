@@ -373,3 +373,43 @@ fn node_sizes_that_there_are_not_are_refused_by_name() {
     }
     assert!(pool.roots().is_empty());
 }
+
+/// A root that was undone left its start version; a later root in the same place, of which a crash keeps
+/// nothing but the node, must not take that for its own.
+#[test]
+fn the_start_of_a_root_that_was_undone_does_not_come_back() {
+    let simulation = Simulation::new(4 << 20);
+    let _attached = simulation.attach();
+    let pool = pool::<Sim>();
+    let mut tree = CddsTree::<u64, u64, Sim>::create(&pool, "t", &options(256)).unwrap();
+    for key in 0..60 {
+        tree.put(&key, &key, IfPresent::Refuse).unwrap();
+    }
+    let crash = |tree: CddsTree<u64, u64, Sim>| {
+        simulation.set_frozen(true);
+        drop(tree);
+        simulation.set_frozen(false);
+        CddsTree::<u64, u64, Sim>::open(&pool, "t", &options(256)).unwrap()
+    };
+    let writer = *tree.writer_mut();
+    let (node, start) = ROOTS[writer.root_slot ^ 1];
+    let write = |tree: &CddsTree<u64, u64, Sim>, word: usize, value: u64| {
+        tree.root()
+            .word(word)
+            .store(tree.pm(), value, Ordering::Relaxed);
+    };
+    write(&tree, node, tree.top().word());
+    write(&tree, start, writer.version + 1);
+    let tree = crash(tree);
+    for value in 100..103 {
+        tree.put(&0, &value, IfPresent::Replace).unwrap();
+    }
+    let unfinished = RootNode {
+        level: tree.top().level + 1,
+        ..tree.top()
+    };
+    write(&tree, node, unfinished.word());
+    let tree = crash(tree);
+    assert_eq!(tree.verify().unwrap().entries, 60);
+    assert_eq!(tree.get(&0), Some(102));
+}

@@ -19,7 +19,7 @@
 
 use super::leaf::{Head, Leaf, terminators_end};
 use super::{CrabTree, Event};
-use crate::leaftree::{At, Attempt, Before, Found, Pair, handle, offset};
+use crate::leaftree::{At, Attempt, Before, Blocked, Found, Pair, handle, offset};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -36,8 +36,22 @@ pub(super) enum Copied<'t> {
     Not(At<'t, super::CrabLeaf>, Option<Found>),
     /// Another thread was in the way: nothing has changed, nothing is locked.
     Again,
-    /// There is no room for a copy: nothing has changed, the leaf is still locked.
-    NoSpace(At<'t, super::CrabLeaf>, SpaceError),
+    /// There is no room for a copy, or nothing that could lead to it (a damaged pool): nothing has changed, the leaf is
+    /// still locked.
+    Cannot(At<'t, super::CrabLeaf>),
+}
+
+impl<'t> Copied<'t> {
+    /// What leads to the leaf is not to be had.
+    fn blocked(at: At<'t, super::CrabLeaf>, blocked: Blocked) -> Self {
+        match blocked {
+            Blocked::Busy => {
+                at.locked.unlock_unchanged();
+                Self::Again
+            }
+            Blocked::Broken => Self::Cannot(at),
+        }
+    }
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
@@ -106,15 +120,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         pair: Pair,
     ) -> Copied<'t> {
         let guard = &epoch::pin();
-        let Some(before) = self.lock_before(key, at.handle, &[at.handle], guard) else {
-            at.locked.unlock_unchanged();
-            return Copied::Again;
+        let before = match self.lock_before(key, at.handle, &[at.handle], guard) {
+            Ok(before) => before,
+            Err(blocked) => return Copied::blocked(at, blocked),
         };
         let new = match self.allocate_leaf() {
             Ok(new) => new,
-            Err(e) => {
+            Err(_) => {
                 before.unlock();
-                return Copied::NoSpace(at, e);
+                return Copied::Cannot(at);
             }
         };
         let (old, copy) = (self.view(at.leaf), self.view(self.leaf(new)));
@@ -166,15 +180,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         removed: &mut Option<(Found, u32, usize)>,
     ) -> Copied<'t> {
         let guard = &epoch::pin();
-        let Some(before) = self.lock_before(key, at.handle, &[at.handle], guard) else {
-            at.locked.unlock_unchanged();
-            return Copied::Again;
+        let before = match self.lock_before(key, at.handle, &[at.handle], guard) {
+            Ok(before) => before,
+            Err(blocked) => return Copied::blocked(at, blocked),
         };
         let new = match self.allocate_leaf() {
             Ok(new) => new,
-            Err(e) => {
+            Err(_) => {
                 before.unlock();
-                return Copied::NoSpace(at, e);
+                return Copied::Cannot(at);
             }
         };
         let (old, copy) = (self.view(at.leaf), self.view(self.leaf(new)));
@@ -253,9 +267,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         m: usize,
     ) -> Copied<'t> {
         let guard = &epoch::pin();
-        let Some(before) = self.lock_before(key, at.handle, &[at.handle], guard) else {
-            at.locked.unlock_unchanged();
-            return Copied::Again;
+        let before = match self.lock_before(key, at.handle, &[at.handle], guard) {
+            Ok(before) => before,
+            Err(blocked) => return Copied::blocked(at, blocked),
         };
         let two = self.allocate_leaf().and_then(|left| {
             let right = self.allocate_leaf();
@@ -265,9 +279,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         });
         let (left, right) = match two {
             Ok(two) => two,
-            Err(e) => {
+            Err(_) => {
                 before.unlock();
-                return Copied::NoSpace(at, e);
+                return Copied::Cannot(at);
             }
         };
         let old = self.view(at.leaf);
@@ -318,9 +332,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
                 at.locked.unlock_unchanged();
                 Ok(Attempt::Again)
             }
-            Copied::NoSpace(at, e) => {
+            // Callers have changed it in place instead.
+            Copied::Cannot(at) => {
                 at.locked.unlock_unchanged();
-                Err(e)
+                Ok(Attempt::Again)
             }
         }
     }

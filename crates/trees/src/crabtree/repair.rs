@@ -70,11 +70,12 @@ pub(super) fn repair<M: Media>(leaf: &Leaf<'_, M>) -> Result<bool, String> {
         }
         // Scenario 1, an insertion.
         None => {
-            let end = terminators_end(n + 1, capacity);
-            leaf.terminate(n + 1, end);
-            // PERSIST: the nulls behind the pair, which may have got here before them, under the counter's fence.
-            leaf.flush_slots(n + 1, end);
-            leaf.publish_head(Head { n: n + 1, ..head });
+            leaf.set_head(Head { n: n + 1, ..head });
+            // PERSIST: the counter; fenced with all repairs. Whether the nulls come before it does not matter: without
+            // them, the next recovery finds scenario 4.
+            leaf.pm.flush_of(leaf.head_word());
+            // The pair may have got here before the nulls behind it.
+            clear_behind(leaf, n + 1);
         }
     }
     Ok(true)

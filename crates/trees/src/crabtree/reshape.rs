@@ -103,7 +103,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
                 Probe::Below(place) => {
                     let slot = place.and_then(Result::err);
                     match self.insert_by_copy(at, key, slot, pair) {
-                        Copied::NoSpace(back, _) => at = back,
+                        Copied::Cannot(back) => at = back,
                         copied => return Self::attempted(copied),
                     }
                 }
@@ -124,7 +124,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         }) {
             match self.insert_by_copy(at, key, Some(slot), pair) {
                 // What cannot be copied is shifted.
-                Copied::NoSpace(back, _) => at = back,
+                Copied::Cannot(back) => at = back,
                 copied => return Self::attempted(copied),
             }
         }
@@ -178,7 +178,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
                     return Removal::NotThere;
                 }
                 // What cannot be copied is shifted.
-                Copied::NoSpace(back, _) => at = back,
+                Copied::Cannot(back) => at = back,
             }
         }
         let place = place.map_or_else(|| self.position_in(&leaf, 0, n, key), Ok);
@@ -217,7 +217,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         }
         match self.split_by_copy(at, key, slot, pair, m) {
             // One block may be there where two are not.
-            Copied::NoSpace(at, _) => self.split_in_place(at, key, slot, pair, m),
+            Copied::Cannot(at) => self.split_in_place(at, key, slot, pair, m),
             copied => Self::attempted(copied),
         }
     }
@@ -412,7 +412,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CrabTree<K, V, M> {
         let (n, all) = (left.n(), left.n() + right.n());
         let (low_a, low_b) = (left.key(0), right.key(0));
         let before = K::read(pm, low_a, |low| self.lock_before(low, a, held, guard));
-        let Some(before) = before.flatten() else {
+        let Some(Ok(before)) = before else {
             return false;
         };
         let two = self.allocate_leaf().and_then(|left| {

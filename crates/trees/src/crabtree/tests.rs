@@ -580,3 +580,38 @@ fn threads_that_copy_neighbours_do_not_starve() {
         assert_eq!(tree.verify().unwrap().entries, 0);
     }
 }
+
+/// In a pool that was damaged under a clean close the chain need not lead where the inner nodes do, and no one will
+/// mend that: waiting for it would never end.
+#[test]
+fn a_leaf_that_no_link_leads_to_is_changed_in_place() {
+    for which in [CrabOptions::PLAIN, CrabOptions::OPTIMIZED] {
+        let copying = CrabOptions {
+            strategy: Strategy::CopyOnWrite,
+            ..which
+        };
+        let tree = tree(256, copying);
+        for key in 0..200 {
+            tree.insert(&(4 * key), &key).unwrap();
+        }
+        let first = tree.inner.find_first(&crossbeam_epoch::pin()).located.leaf;
+        let leaf = tree.view(tree.leaf(first));
+        let second = tree.view(tree.leaf(leaf.head().next));
+        let own: Vec<u64> = (0..second.n()).map(|slot| second.key(slot)).collect();
+        leaf.set_head(Head {
+            next: second.head().next,
+            ..leaf.head()
+        });
+        for key in &own {
+            for more in 1..4 {
+                tree.insert(&(key + more), &1).unwrap();
+            }
+        }
+        assert!(tree.crab_stats().splits_in_place > 0);
+        for key in &own {
+            assert_eq!(tree.get(&(key + 1)), Some(1));
+            assert!(tree.remove(key).unwrap());
+            assert_eq!(tree.get(key), None);
+        }
+    }
+}

@@ -45,7 +45,7 @@ pub use insert::{At, Attempt, IfPresent, Pair};
 pub use read::Found;
 pub use remove::Removal;
 #[cfg(feature = "unproven")]
-pub(crate) use replace::Before;
+pub(crate) use replace::{Before, Blocked};
 
 use crate::index::{
     BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,

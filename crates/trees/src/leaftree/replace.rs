@@ -30,6 +30,16 @@ pub(crate) struct Before<'t> {
     locked: Option<Locked<'t>>,
 }
 
+/// Why what leads to a leaf was not locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    /// Another thread is in the way: to be tried again.
+    Busy,
+    /// The leaf that the inner index has before it leads elsewhere: the pool was damaged under a clean close, whose
+    /// opening does not walk the chain. No thread will change that.
+    Broken,
+}
+
 impl Before<'_> {
     /// Unlocks. Only the link has changed, which no reader looks at.
     pub(crate) fn unlock(self) {
@@ -67,17 +77,20 @@ where
     }
 
     /// What leads to `handle`, which `key` is routed to and whose lock the caller holds, as it does those
-    /// of all of `held`. `None` if another thread is in the way.
+    /// of all of `held`.
+    ///
+    /// # Errors
+    /// [`Blocked`]; nothing is locked.
     pub(crate) fn lock_before(
         &self,
         key: &K,
         handle: u32,
         held: &[u32],
         guard: &Guard,
-    ) -> Option<Before<'_>> {
+    ) -> Result<Before<'_>, Blocked> {
         let near = self.inner.find_with_left(key, guard);
         if near.located.leaf != handle {
-            return None;
+            return Err(Blocked::Busy);
         }
         self.pm().interleave();
         let before = match &near.left {
@@ -87,18 +100,24 @@ where
             },
             Some(left) => Before {
                 leaf: Some(left.leaf),
-                locked: self.try_lock_besides(left.leaf, held)?,
+                locked: self
+                    .try_lock_besides(left.leaf, held)
+                    .ok_or(Blocked::Busy)?,
             },
         };
         let current = self.inner.validate(&near.located)
-            && near.left.is_none_or(|left| {
-                self.inner.validate(&left) && D::next(self, self.leaf(left.leaf)) == offset(handle)
-            });
-        if current {
-            return Some(before);
+            && near.left.is_none_or(|left| self.inner.validate(&left));
+        if !current {
+            before.unlock();
+            return Err(Blocked::Busy);
+        }
+        // Whoever changes a link changes the inner index before it gives the locks back.
+        let leads = |left: u32| D::next(self, self.leaf(left)) == offset(handle);
+        if before.leaf.is_none_or(leads) {
+            return Ok(before);
         }
         before.unlock();
-        None
+        Err(Blocked::Broken)
     }
 
     /// Makes `before` lead to `next`: after the fence that made that leaf durable.

@@ -127,6 +127,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             tight: credit.is_some() && !self.logs.fill_spares(RESERVE),
             credit: credit.as_ref().map_or(0, |credit| **credit),
         };
+        if self.pm().planted("lstree-drop-first") {
+            self.logs.pass_head(log);
+        }
+        let forgets = self.pm().planted("lstree-forget-early");
         for record in &records {
             // What was moved when this fails is there twice, which does no harm.
             match self.rescue_both(log, record, &mut budget) {
@@ -135,7 +139,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                 Err(_) => return false,
             }
             for lnid in self.leaves_of(record) {
-                let elsewhere = |entry: Entry<'_, M::Dram>| entry.records() > named[&lnid];
+                let elsewhere =
+                    |entry: Entry<'_, M::Dram>| !forgets && entry.records() > named[&lnid];
                 if self
                     .rescue(log, lnid, record, elsewhere, &mut budget)
                     .is_err()

@@ -237,6 +237,9 @@ impl<M: Media> Logs<M> {
 
     /// The salt of a segment's records.
     pub(super) fn salt_of(&self, generation: u64) -> u32 {
+        if self.pm().planted("lstree-salt-of-the-tree") {
+            return self.salt as u32;
+        }
         generation as u32 ^ self.salt as u32
     }
 
@@ -362,7 +365,7 @@ impl<M: Media> Logs<M> {
         };
         let off = tail.off + at;
         let to = pm.base().wrapping_add(off as usize);
-        let record = draft.seal(self.salt_of(tail.generation));
+        let record = draft.seal(pm, self.salt_of(tail.generation));
         // SAFETY: 1. the segment is a block of the pool and the record fits into it, at a multiple of 32; 2. the
         // log's lock is held and nothing leads to the record yet.
         unsafe { bristlecone_pmem::cell::write_bytes(pm, to, record) };
@@ -514,6 +517,15 @@ impl<M: Media> Logs<M> {
         match guard {
             Some(guard) => self.heap.retire(POff::new(dropped), guard),
             None => self.heap.free(POff::new(dropped)),
+        }
+    }
+
+    /// Lets a log begin with its second segment, durably; for a fault that is planted.
+    pub(super) fn pass_head(&self, log: usize) {
+        let state = lock(&self.log(log).state);
+        if let Some(next) = state.segments.get(1) {
+            let head = self.reader().cell(self.head_at(log));
+            head.publish(self.pm(), next.off);
         }
     }
 

@@ -166,17 +166,26 @@ impl<M: Media> Logs<M> {
     }
 }
 
-/// The chains of the leaves whose number is `rest` modulo `of`, in the order of their numbers.
+/// The chains of the leaves whose number is `rest` modulo `of`, in the order of their numbers. `by_number`: a
+/// leaf's records are in the order of their sequence numbers; else (a fault that is planted) in that of the logs.
 ///
 /// # Errors
 /// What is wrong, in words.
-pub(super) fn chains(logs: &[Replayed], of: usize, rest: usize) -> Result<Vec<Chain>, String> {
+pub(super) fn chains(
+    logs: &[Replayed],
+    (of, rest): (usize, usize),
+    by_number: bool,
+) -> Result<Vec<Chain>, String> {
     let all = logs.iter().flat_map(|log| &log.parts);
     let mut parts: Vec<Part> = all
         .filter(|part| part.lnid as usize % of == rest)
         .copied()
         .collect();
-    parts.sort_unstable_by_key(|part| (part.lnid, part.sequence, part.off));
+    if by_number {
+        parts.sort_unstable_by_key(|part| (part.lnid, part.sequence, part.off));
+    } else {
+        parts.sort_by_key(|part| part.lnid);
+    }
     let mut chains = Vec::new();
     for of_leaf in parts.chunk_by(|a, b| a.lnid == b.lnid) {
         let lnid = of_leaf[0].lnid;
@@ -256,7 +265,10 @@ where
     );
     let threads = options.recovery_threads.max(1);
     let mut replayed = replay_all(&logs, &heap, threads)?;
-    let parted = shared(threads, threads, |part| chains(&replayed, threads, part))?;
+    let by_number = !pm.planted("lstree-replay-unordered");
+    let parted = shared(threads, threads, |part| {
+        chains(&replayed, (threads, part), by_number)
+    })?;
     let mut chains: Vec<Chain> = parted.into_iter().flatten().collect();
     chains.sort_unstable_by_key(|chain| chain.lnid);
     let longest = chains.iter().map(|chain| chain.deltas.len()).max();

@@ -70,7 +70,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         for spare in lock(&self.logs.spares).iter() {
             self.reach(&mut blocks, *spare, "a spare segment")?;
         }
-        let chains = chains(&replayed, 1, 0).map_err(Violation::new)?;
+        let chains = chains(&replayed, (1, 0), true).map_err(Violation::new)?;
         let mut by_leaf = HashSet::with_capacity(chains.len());
         for chain in &chains {
             let entry = self.table.entry(chain.lnid);

@@ -347,7 +347,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         let (right, right_lock) = self.table.take(&self.locks, Some(lnid))?;
         let new = self.table.entry(right);
         let (low, high) = items.split_at(items.len() / 2);
-        let sequence = entry.sequence().max(new.sequence()) + 1;
+        let mut sequence = entry.sequence().max(new.sequence()) + 1;
+        if pm.planted("lstree-split-in-two") {
+            let mut draft = Draft::base(lnid, sequence, low.len());
+            for (key, value) in low {
+                draft.push(pm, key, inline);
+                draft.push(pm, value, inline);
+            }
+            if (self.logs.append(self.home(lnid), &mut draft, Purpose::Put)).is_ok() {
+                entry.add_records(1);
+                sequence += 1;
+            }
+        }
         let mut draft = Draft::split(lnid, sequence, low.len(), right, high.len());
         for (key, value) in items {
             draft.push(pm, key, inline);
