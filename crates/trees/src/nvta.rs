@@ -8,7 +8,7 @@
 //! word 0     | nElement (16 bits) | 0 (level) | keys that are there (16 bits, from bit 24)
 //! word 1     | offset of the next leaf, 0 for the last
 //! words 2 .. | a flag per element, 1 = NEGATIVE (all in the first line)
-//! then       | key 0 | value 0 | key 1 | value 1 | ...       elements of 16 or 32 bytes, none of which crosses a line
+//! then       | key 0 | value 0 | key 1 | value 1 | ...       elements of 16 or 32 bytes, none of which crosses a line (24: some do)
 //! ```
 //!
 //! # Invariants

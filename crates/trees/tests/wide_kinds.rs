@@ -3,8 +3,8 @@
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_trees::{
-    BTreeOptions, BTreeWal, DurableIndex, FastFair, FastFairOptions, FastFairSp, Fill, LeafOptions,
-    NvtATree, Stored, StoredKey, UnsortedTree,
+    BTreeOptions, BTreeWal, BulkLoad, DurableIndex, FastFair, FastFairOptions, FastFairSp, Fill,
+    LeafOptions, NvtATree, OrderedIndex, Stored, StoredKey, UnsortedTree,
 };
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -118,3 +118,28 @@ kinds!(unsorted, NODE, UnsortedTree);
 kinds!(nvta, NODE, NvtATree);
 kinds!(fastfair, FAIR, FastFair);
 kinds!(fastfair_sp, LeafOptions::default(), FastFairSp, 1);
+
+/// What the separators of an inner node have in common is compared once; once they are all gone, the next one
+/// need not have it.
+#[test]
+fn keys_of_another_prefix_follow_those_that_are_gone() {
+    let pool =
+        Pool::<Dram>::create(Path::new("prefixes"), &PoolOptions::default()).expect("memory");
+    let mut index =
+        FastFairSp::<u128, u128, Dram, 2>::create(&pool, "index", &LeafOptions::default())
+            .expect("a new root");
+    let far = |n: u128| (1 << 64) + n;
+    index
+        .bulk_load((0..100).map(|n| (far(n), n)), Fill::FULL)
+        .expect("empty before");
+    for n in 0..100 {
+        assert!(index.remove(&far(n)).expect("no failure"), "{n}");
+    }
+    for n in 0..40 {
+        index.insert(&n, &(n + 7)).expect("a new key");
+        for there in 0..=n {
+            assert_eq!(index.get(&there), Some(there + 7), "{there} of {n}");
+        }
+    }
+    assert_eq!(index.verify().expect("whole").entries, 40);
+}

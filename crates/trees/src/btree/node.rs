@@ -116,6 +116,9 @@ impl<'t> Node<'t> {
     #[inline(always)]
     #[track_caller]
     pub fn load_wide<M: Media, W: Word>(self, pm: &M, word: usize) -> W {
+        if W::WORDS == 1 {
+            return W::from_parts([self.load(pm, word), 0]);
+        }
         let mut parts = [0; WIDEST];
         // Bounds are checked once.
         for (part, word) in parts.iter_mut().zip(&self.words[word..word + W::WORDS]) {

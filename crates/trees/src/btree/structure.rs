@@ -55,7 +55,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             let mut entries = Vec::with_capacity(self.leaf_capacity());
             self.sorted_entries(node, &mut entries);
             let kept = entries.len() / 2;
-            let separator = match self.copy_key(entries[kept].0) {
+            let middle = entries.get(kept).ok_or_else(|| Corrupt.into_error());
+            let separator = match middle.and_then(|(key, _)| self.copy_key(*key)) {
                 Ok(separator) => separator,
                 Err(e) => {
                     self.free_node(upper);

@@ -208,6 +208,9 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     #[inline(always)]
     #[track_caller]
     fn load_wide<M: Media, W: Word>(self, pm: &M, word: usize) -> W {
+        if W::WORDS == 1 {
+            return W::from_parts([self.load(pm, word), 0]);
+        }
         let mut parts = [0; WIDEST];
         for (part, word) in parts.iter_mut().zip(&self.words[word..word + W::WORDS]) {
             // ORDERING: Relaxed; as `load`.
@@ -223,7 +226,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         // SAFETY: 1. the two words are inside the node (the slice is checked), and 16-aligned, since nodes are
         // 128-aligned and `word` is even; 2. all access to them is atomic; those who read 8 of the 16 bytes
         // meanwhile use what they read only after the node's version was validated, and the 16-byte store
-        // is one instruction; 3. a PWord16 is valid for any bits, and lives as long as the words.
+        // is one instruction (accesses of two sizes that meet are the processor's to define, and it does); 3. a PWord16 is valid for any bits, and lives as long as the words.
         unsafe { &*pair.cast::<PWord16>() }
     }
 
@@ -331,14 +334,21 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     /// True if a node at rest has no entries.
     #[inline(always)]
     fn is_empty<M: Media>(self, pm: &M) -> bool {
-        self.hidden(pm) != 0
+        // ORDERING: Acquire; pairs with the Release in `hide`: who sees an entry again sees all of it, in recovery
+        // beside another thread too, where no version says that the node has changed.
+        self.words[META].load(pm, Ordering::Acquire) & HIDDEN != 0
     }
 
     /// Stores the number of the hidden entry.
     #[track_caller]
     fn hide<M: Media>(self, pm: &M, number: usize) {
         let meta = self.load(pm, META) & !HIDDEN;
-        self.store(pm, META, meta | (number as u64) << HIDDEN_SHIFT);
+        // ORDERING: Release; pairs with the Acquire in `is_empty`.
+        self.words[META].store(
+            pm,
+            meta | (number as u64) << HIDDEN_SHIFT,
+            Ordering::Release,
+        );
     }
 
     /// Flushes the line of `hidden` and fences.

@@ -64,8 +64,12 @@ where
     const NAME: &'static str = "fastfair-sp";
     const CAPACITY: usize = capacity::<K::Word, V::Word>(B * BLOCK_WORDS * 8);
 
+    fn node_bytes(_options: &LeafOptions) -> Result<u64, TreeError> {
+        check_width::<K, V>().map(|()| size_of::<Self::Leaf>() as u64)
+    }
+
     fn create(_options: &LeafOptions, _root: &Root<M>, _heap: &Heap<M>) -> Result<Self, TreeError> {
-        check_width::<K, V>().map(|()| Self)
+        Ok(Self)
     }
 
     fn open(
@@ -74,7 +78,7 @@ where
         _heap: &Heap<M>,
         _clean: bool,
     ) -> Result<Self, TreeError> {
-        check_width::<K, V>().map(|()| Self)
+        Ok(Self)
     }
 
     fn recovery_threads(options: &LeafOptions) -> usize {

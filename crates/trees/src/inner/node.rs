@@ -304,13 +304,16 @@ impl<S: Separator + ?Sized> Node<S> {
         }
         // SAFETY: the caller's obligation.
         let separator = unsafe { S::view(&full) };
-        // The common prefix may have become shorter; look at a neighbour, which has it.
+        // The common prefix may have become shorter; look at a neighbour, which has it. Where there is none, what
+        // the node had in common is still noted.
         let neighbour = if at > 0 { at - 1 } else { 1 };
+        let alone = meta.count == 0;
         let shorter = meta.skip > 0
-            && self.separator(neighbour).is_none_or(|other| {
-                // SAFETY: the caller's obligation.
-                separator.cmp_prefix(unsafe { S::view(&other) }, meta.skip) != Order::Equal
-            });
+            && (alone
+                || self.separator(neighbour).is_none_or(|other| {
+                    // SAFETY: the caller's obligation.
+                    separator.cmp_prefix(unsafe { S::view(&other) }, meta.skip) != Order::Equal
+                }));
         self.set_separator(at, separator.word(meta.skip), Some(full));
         self.set_child(at + 1, right);
         meta.count += 1;
