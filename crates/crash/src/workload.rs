@@ -147,7 +147,7 @@ impl Workload {
                 for i in 0..ops {
                     if i % 9 == 8 {
                         w.ops.push(Op::Insert(key(&mut rng), value(&mut rng)));
-                    } else if seed % 3 == 1 && i % 3 == 2 {
+                    } else if seed % 3 == 2 && i % 3 == 2 {
                         // What a merge has moved is changed where it is now.
                         let next = (at + rng.below(8)) % range * step;
                         w.ops.push(Op::Update(next, value(&mut rng)));

@@ -15,6 +15,7 @@ use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
+#[cfg(feature = "unproven")]
 use crate::lstree::{self, LsOptions, LsTree};
 use crate::nvta::{NVTA_BYTES, NvtATree};
 use crate::nvtree::{self, NvOptions, NvTree};
@@ -295,6 +296,7 @@ design!(
     Nv, NvOptions, NvTree
 );
 
+#[cfg(feature = "unproven")]
 design!(
     /// The log-structured B+-tree, in any leaf size.
     Ls, LsOptions, LsTree
@@ -432,6 +434,7 @@ pub const DESIGNS: &[DesignInfo] = &[
         usual_bytes: 1024,
         explored_bytes: &[256],
     },
+    #[cfg(feature = "unproven")]
     DesignInfo {
         name: "lstree",
         summary: "btree-LS: log-structured B+-tree, one sequential write per change",
@@ -690,6 +693,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
     };
     let leaf = LeafOptions { recovery_threads };
     let family = Family::new(bytes, recovery_threads);
+    #[cfg(feature = "unproven")]
     let ls = LsOptions {
         leaf_bytes: bytes,
         recovery_threads,
@@ -743,6 +747,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("btree-gf-load", _) => task.run(Lcb(family.volatile(GroupFlush::UNDER_LOAD))),
         ("unsorted-leaf", _) => task.run(Unsorted(family.volatile(GroupFlush::Off))),
         ("nvtree", _) => task.run(Nv(nv)),
+        #[cfg(feature = "unproven")]
         ("lstree", _) => task.run(Ls(ls)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),

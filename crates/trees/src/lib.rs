@@ -12,7 +12,7 @@
 //! | [`btree`], [`unsorted`] | B+-trees wholly in persistent memory: LCB+-Tree, btree-WAL, persistent unsorted |
 //! | [`fastfair`] | FAST/FAIR, wholly in persistent memory, and with its inner nodes in DRAM |
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
-//! | [`lstree`] | the log-structured B+-tree, btree-LS |
+//! | `lstree` | the log-structured B+-tree, btree-LS (feature `unproven`) |
 //! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //! | [`nvtree`] | NV-Tree, with and without workload adaptivity |
 //! | [`nvta`] | NVT-A: NV-Tree's leaves under persistent inner nodes |
@@ -33,6 +33,7 @@ pub mod index;
 pub mod inner;
 pub mod lbtree;
 pub mod leaftree;
+#[cfg(feature = "unproven")]
 pub mod lstree;
 pub mod nvta;
 pub mod nvtree;
@@ -58,6 +59,7 @@ pub use index::{
 };
 pub use lbtree::{LbOptions, LbTree};
 pub use leaftree::LeafOptions;
+#[cfg(feature = "unproven")]
 pub use lstree::{LsOptions, LsTree};
 pub use nvta::NvtATree;
 pub use nvtree::{NvOptions, NvTree};

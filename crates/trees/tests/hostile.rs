@@ -6,11 +6,15 @@ mod common;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_trees::cddstree::CddsOptions;
 use bristlecone_trees::designs::{
-    Cdds, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Ls, Nv, NvtA, Unsorted, Wal, Wb,
+    Cdds, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
 };
 use bristlecone_trees::{BTreeOptions, FastFairOptions};
 #[cfg(feature = "unproven")]
-use bristlecone_trees::{CrabOptions, crabtree::Strategy, designs::Crab};
+use bristlecone_trees::{
+    CrabOptions,
+    crabtree::Strategy,
+    designs::{Crab, Ls},
+};
 use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
@@ -98,6 +102,7 @@ scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
+#[cfg(feature = "unproven")]
 scenario_suite!(lstree_strings, Of<Ls, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);

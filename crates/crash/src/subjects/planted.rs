@@ -1,9 +1,9 @@
-//! Faults that can be planted in the LB+-Tree, the NV-Tree, FAST/FAIR, the Crab-tree, the log-structured B+-tree and
-//! the pool themselves ([`Simulation::plant`](bristlecone_pmem::media::sim::Simulation::plant)): mistakes that take
-//! code, where the mutants only leave out flushes and fences. On real media they are compiled out.
+//! Faults that can be planted in the LB+-Tree, the NV-Tree, FAST/FAIR, the Crab-tree and the pool themselves
+//! ([`Simulation::plant`](bristlecone_pmem::media::sim::Simulation::plant)): mistakes that take code, where
+//! the mutants only leave out flushes and fences. On real media they are compiled out.
 
 use crate::subject::FaultKind::{
-    self, Leak, Lost, Phantom, Progress, Recovery, Structure, Torn, VisibleBeforeDurable,
+    self, Leak, Lost, Progress, Recovery, Structure, Torn, VisibleBeforeDurable,
 };
 use crate::workload::Kind;
 use bristlecone_pmem::media::sim::Model;
@@ -88,17 +88,23 @@ pub const PLANTED: &[Planted] = &[
     #[cfg(feature = "unproven")]
     plant("crabtree-no-store-fence", 13, "crabtree-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
         "shifting does without the store fences that keep the order of the stores to a line").under(Model::ArmV8),
+    #[cfg(feature = "unproven")]
     plant("lstree-sum-of-a-line", 4, "lstree-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
         "a record's checksum covers its first line alone, so that torn records pass"),
+    #[cfg(feature = "unproven")]
     plant("lstree-split-in-two", 10, "lstree-256-u64", Kind::Split, &[Lost],
         "a split writes the lower half's base before the record of both leaves"),
+    #[cfg(feature = "unproven")]
     plant("lstree-drop-first", 11, "lstree-256-u64", Kind::Update, &[Lost, Recovery],
         "a collected segment leaves its log before what is live in it was copied"),
+    #[cfg(feature = "unproven")]
     plant("lstree-replay-unordered", 12, "lstree-256-u64", Kind::Update, &[Lost, Structure, Recovery],
         "recovery takes a leaf's records in the order of the logs, where collection moved some of them"),
-    plant("lstree-forget-early", 12, "lstree-256-u64", Kind::Drain, &[Phantom, Structure, Recovery, Progress],
+    #[cfg(feature = "unproven")]
+    plant("lstree-forget-early", 12, "lstree-256-u64", Kind::Drain, &[FaultKind::Phantom, Structure, Recovery, Progress],
         "an emptied leaf's base is dropped while older records of the leaf are in a log"),
-    plant("lstree-salt-of-the-tree", 17, "lstree-256-u64", Kind::Update, &[Lost, Phantom, Torn, Structure, Recovery, Progress],
+    #[cfg(feature = "unproven")]
+    plant("lstree-salt-of-the-tree", 17, "lstree-256-u64", Kind::Update, &[Lost, FaultKind::Phantom, Torn, Structure, Recovery, Progress],
         "what an earlier round left in a segment's memory passes for records of this one"),
     plant("lbtree-record-line", 3, "lbtree-256-bytes", Kind::Split, &[Structure, Recovery],
         "a line behind a record is flushed instead of the record's"),

@@ -107,6 +107,7 @@ pub(crate) fn with_tuned<T: Task>(
                 ..CrabOptions::PLAIN
             }))
         }
+        #[cfg(feature = "unproven")]
         (
             Tuning::Logs {
                 logs,
