@@ -2,9 +2,11 @@
 
 #![cfg(feature = "unproven")]
 
+mod common;
+
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
-use bristlecone_crash::subject::{Fault, Live, Op, Opened, Subject};
+use bristlecone_crash::subject::{Op, Subject};
 use bristlecone_crash::subjects::{batch_keys, named};
 use bristlecone_crash::workload::{Kind, Workload};
 use bristlecone_pmem::media::Sim;
@@ -12,6 +14,7 @@ use bristlecone_pmem::media::sim::{Model, Simulation};
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_trees::crabtree::{CrabStats, CrabTree, Strategy};
 use bristlecone_trees::{CrabOptions, DurableIndex, OrderedIndex};
+use common::Narrow;
 use std::path::Path;
 
 fn counts(s: CrabStats) -> [u64; 8] {
@@ -123,24 +126,6 @@ fn workloads_reach_all_that_a_crabtree_does() {
         for (what, n) in names.iter().zip(all) {
             assert!(n >= 3 || spared.contains(what), "{name}: {what}: {n}");
         }
-    }
-}
-
-/// Crab_opt, as if the medium wrote 8 bytes at a time.
-struct Narrow(Box<dyn Subject>);
-
-impl Subject for Narrow {
-    fn name(&self) -> String {
-        self.0.name()
-    }
-    fn unit(&self) -> u8 {
-        8
-    }
-    fn create(&self) -> Result<Box<dyn Live>, Fault> {
-        self.0.create()
-    }
-    fn open(&self) -> Result<Opened, Fault> {
-        self.0.open()
     }
 }
 

@@ -1,12 +1,15 @@
 //! What is particular to FAST/FAIR: equal values in neighbouring entries are no duplicates, and the store fences
 //! are what processors without total store order need; wide keys need 16 bytes to be failure-atomic.
 
+mod common;
+
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
-use bristlecone_crash::subject::{Fault, Live, Op, Opened, Subject};
+use bristlecone_crash::subject::Op;
 use bristlecone_crash::subjects::named;
 use bristlecone_crash::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::Model;
+use common::Narrow;
 
 const SUBJECTS: [&str; 5] = [
     "fastfair-256-u64",
@@ -71,24 +74,6 @@ fn with_its_store_fences_no_order_inside_a_line_is_missed() {
             let workload = Workload::generate(Kind::Split, 30, seed, known.as_ref());
             clean(subject, &workload, Model::ArmV8);
         }
-    }
-}
-
-/// A subject as if the medium wrote 8 bytes at a time.
-struct Narrow(Box<dyn Subject>);
-
-impl Subject for Narrow {
-    fn name(&self) -> String {
-        self.0.name()
-    }
-    fn unit(&self) -> u8 {
-        8
-    }
-    fn create(&self) -> Result<Box<dyn Live>, Fault> {
-        self.0.create()
-    }
-    fn open(&self) -> Result<Opened, Fault> {
-        self.0.open()
     }
 }
 

@@ -41,6 +41,14 @@ pub(super) const WAL: Design = BTREE_WAL.tuned(Tuning::Linear);
 pub(super) const PERSISTENT: Design = UNSORTED.tuned(Tuning::Linear);
 pub(super) const FAIR: Design = FASTFAIR;
 
+/// Conventional and unsorted leaves, in DRAM and in PM.
+pub(super) const IN_BOTH: [Contender; 4] = [
+    dram("DRAM btree", PLAIN),
+    dram("DRAM unsorted leaf", LEAF),
+    pm("PM btree", PLAIN),
+    pm("PM unsorted leaf", LEAF),
+];
+
 /// Bytes of a node where that is not what varies.
 pub(super) const BYTES: u32 = 512;
 /// Threads.

@@ -1,9 +1,7 @@
 //! Performance by node size: insertion and reading, with one thread and with many, in DRAM and in persistent memory
 //! (UCSC-CRSS-20-01, section 5.2, figure 11).
 
-use super::gap::{
-    Contender, LEAF, MOPS, PLAIN, Point, dram, insertions, keys, note, ops, pm, sweep,
-};
+use super::gap::{IN_BOTH, MOPS, Point, insertions, keys, note, ops, sweep};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
 use crate::model::{Phase, Workload};
 
@@ -16,13 +14,6 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-const CONTENDERS: [Contender; 4] = [
-    dram("DRAM btree", PLAIN),
-    dram("DRAM unsorted leaf", LEAF),
-    pm("PM btree", PLAIN),
-    pm("PM unsorted leaf", LEAF),
-];
-const ALL: [usize; 4] = [0, 1, 2, 3];
 const IN_DRAM: usize = 0;
 const IN_PM: usize = 2;
 const PM_UNSORTED: usize = 3;
@@ -47,8 +38,8 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             phases: phases.clone(),
         })
     };
-    let alone = sweep(setting, "with 1 thread", keys, &CONTENDERS, &points(1))?;
-    let many = sweep(setting, "with 32 threads", keys, &CONTENDERS, &points(32))?;
+    let alone = sweep(setting, "with 1 thread", keys, &IN_BOTH, &points(1))?;
+    let many = sweep(setting, "with 32 threads", keys, &IN_BOTH, &points(32))?;
     let mut findings = Findings::default();
     let x = "bytes of a node";
     for (title, y, sweep, phase) in [
@@ -57,7 +48,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ("(c) fill, 1 thread", "million insertions/s", &alone, FILL),
         ("(d) fill, 32 threads", "million insertions/s", &many, FILL),
     ] {
-        let panel = sweep.panel((title, x, y), &ALL, phase, MOPS);
+        let panel = sweep.panel((title, x, y), &[0, 1, 2, 3], phase, MOPS);
         findings.panels.push(panel);
         // The best of all sizes over that of 512 bytes.
         for tree in [IN_DRAM, IN_PM] {
@@ -68,7 +59,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             let claim = Claim::new(
                 format!(
                     "{title}, {}: best throughput over that at 512 bytes",
-                    CONTENDERS[tree].name
+                    IN_BOTH[tree].name
                 ),
                 "peaks at around 512 bytes",
                 best / mops(HALF),

@@ -2,8 +2,7 @@
 //! (UCSC-CRSS-20-01, section 4.1, figures 4 and 5).
 
 use super::gap::{
-    Contender, LEAF, MOPS, MOST, NS, ONE, PLAIN, THREADS, by_threads, dram, insertions, keys, note,
-    ops, pm, sweep,
+    IN_BOTH, MOPS, MOST, NS, ONE, THREADS, by_threads, insertions, keys, note, ops, sweep,
 };
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
 use crate::model::{Phase, Workload};
@@ -17,14 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-const CONTENDERS: [Contender; 4] = [
-    dram("DRAM btree", PLAIN),
-    dram("DRAM unsorted leaf", LEAF),
-    pm("PM btree", PLAIN),
-    pm("PM unsorted leaf", LEAF),
-];
-const ALL: [usize; 4] = [0, 1, 2, 3];
-/// Of [`CONTENDERS`]: a tree in DRAM, and in PM.
+/// Of [`IN_BOTH`]: a tree in DRAM, and in PM.
 const BTREE: (usize, usize) = (0, 2);
 const UNSORTED: (usize, usize) = (1, 3);
 /// Phases.
@@ -45,7 +37,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         second,
     ];
     let points = by_threads(&THREADS, &phases);
-    let sweep = sweep(setting, "operations", keys, &CONTENDERS, &points)?;
+    let sweep = sweep(setting, "operations", keys, &IN_BOTH, &points)?;
     let mut findings = Findings::default();
     for (what, unit, phase) in [
         ("read", "lookups", READ),
@@ -59,7 +51,9 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         );
         let latency = (&*format!("{what}, latency"), "threads", "ns an operation");
         for (titles, of) in [(throughput, MOPS), (latency, NS)] {
-            findings.panels.push(sweep.panel(titles, &ALL, phase, of));
+            findings
+                .panels
+                .push(sweep.panel(titles, &[0, 1, 2, 3], phase, of));
         }
     }
     // How much longer an operation takes in PM.

@@ -23,8 +23,8 @@ use std::sync::atomic::Ordering;
 pub const UNIT: u64 = 128;
 /// Words before the keys.
 pub const HEADER: usize = 2;
-/// Most levels above the leaves. A node is only made by a split of full ones, so even the smallest nodes
-/// would take more than 2^64 insertions to get higher.
+/// Most levels above the leaves; a higher tree is taken to be corrupt. A node is only made by a split of full ones,
+/// so random insertions into the smallest nodes would take more than 2^64 to get higher.
 pub const MAX_LEVEL: usize = 31;
 /// Words in a line, the keys of which a search usually looks through one by one.
 pub const RUN: u32 = 8;

@@ -5,7 +5,7 @@
 //! word 0    | level:8 hidden:2 | 0 |
 //! word 1    | offset of the right sibling, 0 for the last node of the level
 //! words 2, 3 | low: word of the smallest key that the node is for, 0 for the first node of a level
-//! words 4.. | key 0 | value 0 | key 1 | value 1 | ...          entries of 16 or 32 bytes, none of which crosses a line
+//! words 4.. | key 0 | value 0 | key 1 | value 1 | ...          entries of 16 or 32 bytes, none of which crosses a line (24: some do)
 //! ```
 //!
 //! A value is a leaf's value word or an inner node's child. Inner nodes are laid out like leaves: entry 0's

@@ -8,7 +8,7 @@
 //! ```text
 //! word 0     | 0 (level 0)             word 1 | offset of the next leaf, 0 for the last
 //! words 2 .. | bitmap, 1 to 8 words: bit s % 64 of word s / 64 says that slot s is in use | unused, until an entry may begin |
-//! then       | key 0 | value 0 | key 1 | value 1 | ...       entries of 16 or 32 bytes, none of which crosses a line
+//! then       | key 0 | value 0 | key 1 | value 1 | ...       entries of 16 or 32 bytes, none of which crosses a line (24: some do)
 //! ```
 //!
 //! # Invariants

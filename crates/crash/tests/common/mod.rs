@@ -1,0 +1,21 @@
+//! What tests of designs share.
+
+use bristlecone_crash::subject::{Fault, Live, Opened, Subject};
+
+/// A subject as if the medium wrote 8 bytes at a time.
+pub struct Narrow(pub Box<dyn Subject>);
+
+impl Subject for Narrow {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn unit(&self) -> u8 {
+        8
+    }
+    fn create(&self) -> Result<Box<dyn Live>, Fault> {
+        self.0.create()
+    }
+    fn open(&self) -> Result<Opened, Fault> {
+        self.0.open()
+    }
+}
