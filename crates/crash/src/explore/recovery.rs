@@ -126,13 +126,17 @@ impl Worker<'_> {
     /// Recovers what is in memory after a crash and operates on it, and says what that did.
     pub(super) fn rerun(&mut self, crash: &Crash<'_>) -> Rerun {
         let (subject, sim) = (self.subject, self.sim.clone());
-        // Another thread, so that recovery may not lean on an operation's fence; where store buffers
-        // count that would forget what the operation has seen.
-        let thread = u8::from(self.options.model != Model::Eadr);
+        // Another thread, so that recovery may not lean on an operation's fence, and a third one that walks for
+        // it; where store buffers count, that would forget what one has seen of another.
+        let [thread, worker] = match self.options.model {
+            Model::Eadr => [0, 0],
+            _ => [1, 2],
+        };
         let mut rerun = Rerun::default();
         self.watch.beat();
         sim.set_frozen(false);
         sim.set_thread(0);
+        sim.set_worker(Some(worker));
         sim.set_limit(RECOVERY_STEPS);
         sim.start_trace();
         let then = quietly(|| {
@@ -180,6 +184,7 @@ impl Worker<'_> {
         });
         sim.set_sink(None);
         sim.set_frozen(true);
+        sim.set_worker(None);
         sim.set_limit(u64::MAX);
         match then.and_then(|inner| inner) {
             Ok(then) => rerun.then = then,

@@ -40,6 +40,9 @@ use std::ops::ControlFlow;
 /// The only root.
 const ROOT: &str = "index";
 
+/// Threads that recover, simulated ones.
+const THREADS: usize = 2;
+
 /// A key or value type that numbers can be turned into and back.
 pub trait Numbered: ToOwned + std::fmt::Debug {
     /// Its name in a subject's name.
@@ -278,6 +281,7 @@ fn wide(
     sizes.iter().map(|bytes| {
         let choice = Choice {
             node_bytes: Some(*bytes),
+            recovery_threads: THREADS,
             ..Choice::of(design.name)
         };
         let make = Make::<u128> {
@@ -299,6 +303,7 @@ where
     sizes.iter().map(|bytes| {
         let choice = Choice {
             node_bytes: Some(*bytes),
+            recovery_threads: THREADS,
             ..Choice::of(design.name)
         };
         let make = Make::<K> {
@@ -319,6 +324,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
     }
     // High trees of few keys.
     let high = BTreeOptions {
+        recovery_threads: THREADS,
         node_bytes: Some(256),
         most_entries: Some(3),
         ..BTreeOptions::default()
@@ -327,7 +333,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
         "lbtree" => {
             let traditional = Lb::<1>(LbOptions {
                 entry_moving: false,
-                recovery_threads: 1,
+                recovery_threads: THREADS,
             });
             vec![Box::new(IndexSubject::<_, u64, u64>::new(
                 traditional,
@@ -340,13 +346,14 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
             let high = Fair(FastFairOptions {
                 node_bytes: 256,
                 most_entries: Some(4),
-                recovery_threads: 1,
+                recovery_threads: THREADS,
             });
             both(high, name, "-high")
         }
         #[cfg(feature = "unproven")]
         "crabtree" => {
             let copying = CrabOptions {
+                recovery_threads: THREADS,
                 leaf_bytes: 256,
                 strategy: Strategy::CopyOnWrite,
                 ..CrabOptions::PLAIN
@@ -357,6 +364,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
         "lstree" => {
             // Every other change writes a whole leaf, in a record of several lines.
             let short = LsOptions {
+                recovery_threads: THREADS,
                 leaf_bytes: 256,
                 logs: 1,
                 cached_deltas: 1,
@@ -370,6 +378,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
             let mut all = both(Unsorted(high), name, "-high");
             // Full leaves are frequent, where the log replaces a wide value.
             let full = BTreeOptions {
+                recovery_threads: THREADS,
                 node_bytes: Some(128),
                 ..BTreeOptions::default()
             };

@@ -355,6 +355,14 @@ pub trait Media: Send + Sync + Sized + 'static {
     #[inline(always)]
     fn interleave(&self) {}
 
+    /// Runs `work` to its end as a thread of its own where threads are simulated: what it flushes, another
+    /// thread's fence does not make durable. False, and `work` is not run, on media that are used by the
+    /// system's threads.
+    fn as_worker(&self, work: &mut dyn FnMut()) -> bool {
+        let _ = work;
+        false
+    }
+
     /// True where what decides how rare a path is (entries of a volatile node, sizes to grow to) is to be as
     /// small as can be, so that little work takes all paths. Never on media that are not simulated, where
     /// it compiles to nothing.

@@ -124,7 +124,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                 done.push((number, walk.counts, walk.first, walk.next));
             }
         };
-        let mut parts: Vec<_> = on_threads(threads, worker, |what| what)?
+        let mut parts: Vec<_> = on_threads(self.pm(), threads, worker, |what| what)?
             .into_iter()
             .flatten()
             .collect();

@@ -168,7 +168,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             // PERSIST: what was repaired in the root.
             self.pm().fence();
         }
-        for part in on_threads(threads, worker, TreeError::Corrupt)? {
+        for part in on_threads(self.pm(), threads, worker, TreeError::Corrupt)? {
             tally.add(part);
         }
         self.heap.finish_recovery();

@@ -192,7 +192,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         };
         // More would have nothing to take.
         let threads = threads.min(nodes.len().div_ceil(TAKE));
-        let mut parts: Vec<_> = on_threads(threads, worker, |what| what)?
+        let mut parts: Vec<_> = on_threads(self.pm(), threads, worker, |what| what)?
             .into_iter()
             .flatten()
             .collect();

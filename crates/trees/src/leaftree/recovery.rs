@@ -367,7 +367,7 @@ where
                 }
             }
         };
-        let segments = on_threads(threads, worker, TreeError::Corrupt)?;
+        let segments = on_threads(self.pm(), threads, worker, TreeError::Corrupt)?;
         Ok(segments.into_iter().flatten().collect())
     }
 

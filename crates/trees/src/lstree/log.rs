@@ -256,7 +256,7 @@ impl<M: Media> Logs<M> {
         self.logs.iter().map(|log| &**log)
     }
 
-    fn pm(&self) -> &M {
+    pub(super) fn pm(&self) -> &M {
         self.heap.pool().pm()
     }
 

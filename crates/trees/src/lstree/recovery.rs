@@ -266,7 +266,7 @@ where
     let threads = options.recovery_threads.max(1);
     let mut replayed = replay_all(&logs, &heap, threads)?;
     let by_number = !pm.planted("lstree-replay-unordered");
-    let parted = shared(threads, threads, |part| {
+    let parted = shared(pm, threads, threads, |part| {
         chains(&replayed, (threads, part), by_number)
     })?;
     let mut chains: Vec<Chain> = parted.into_iter().flatten().collect();
@@ -298,7 +298,8 @@ where
 }
 
 /// Calls `work` with the numbers below `n`, on threads that share them out.
-fn shared<R: Send>(
+fn shared<M: Media, R: Send>(
+    pm: &M,
     threads: usize,
     n: usize,
     work: impl Fn(usize) -> Result<R, String> + Sync,
@@ -315,7 +316,7 @@ fn shared<R: Send>(
             done.push(work(i)?);
         }
     };
-    let all = on_threads(threads.min(n), worker, |what| what).map_err(TreeError::Corrupt)?;
+    let all = on_threads(pm, threads.min(n), worker, |what| what).map_err(TreeError::Corrupt)?;
     Ok(all.into_iter().flatten().collect())
 }
 
@@ -324,7 +325,7 @@ fn replay_all<M: Media>(
     heap: &bristlecone_pmem::Heap<M>,
     threads: usize,
 ) -> Result<Vec<Replayed>, TreeError> {
-    let mut all = shared(threads, LOGS, |log| {
+    let mut all = shared(logs.pm(), threads, LOGS, |log| {
         let guard = epoch::pin();
         let found = logs.replay(log, |off| heap.mark(off, logs.segment, &guard))?;
         Ok((log, found))
@@ -337,7 +338,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     /// Fills the mapping table and builds the inner index.
     fn rebuild(&mut self, chains: &[Chain], threads: usize) -> Result<RecoveryReport, TreeError> {
         let lots = chains.len().div_ceil(AT_A_TIME);
-        let found = shared(threads, lots, |lot| {
+        let found = shared(self.pm(), threads, lots, |lot| {
             let end = chains.len().min((lot + 1) * AT_A_TIME);
             let mut leaves = Vec::new();
             let mut entries = 0;

@@ -324,7 +324,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
                 done.push((number, walked?));
             }
         };
-        let mut parts: Vec<_> = on_threads(threads, worker, TreeError::Corrupt)?
+        let mut parts: Vec<_> = on_threads(self.pm, threads, worker, TreeError::Corrupt)?
             .into_iter()
             .flatten()
             .collect();

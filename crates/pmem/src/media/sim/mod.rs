@@ -61,6 +61,7 @@ struct Shared {
     owner: usize,
     state: RefCell<State>,
     thread: Cell<u8>,
+    worker: Cell<Option<u8>>,
     switch: Cell<Option<fn()>>,
     steps: Cell<u64>,
     limit: Cell<u64>,
@@ -109,7 +110,7 @@ impl Shared {
         assert_eq!(
             self.owner,
             token(),
-            "a simulation is used by the thread that made it (recovery with one thread)"
+            "a simulation is used by the thread that made it"
         );
         self
     }
@@ -265,6 +266,7 @@ impl Simulation {
                 planted: None,
             }),
             thread: Cell::new(0),
+            worker: Cell::new(None),
             switch: Cell::new(None),
             steps: Cell::new(0),
             limit: Cell::new(u64::MAX),
@@ -308,6 +310,12 @@ impl Simulation {
     /// The simulated thread that the next events belong to.
     pub fn set_thread(&self, thread: u8) {
         self.shared.thread.set(thread);
+    }
+
+    /// The simulated thread that workers are ([`Media::as_worker`]) from here on; `None`: the one that
+    /// starts them.
+    pub fn set_worker(&self, thread: Option<u8>) {
+        self.shared.worker.set(thread);
     }
 
     /// Called before every access, flush and fence: a scheduler's switching point.
@@ -717,6 +725,15 @@ impl Media for Sim {
 
     fn interleave(&self) {
         self.shared.step();
+    }
+
+    fn as_worker(&self, work: &mut dyn FnMut()) -> bool {
+        let shared = self.shared.owned();
+        let me = shared.thread.get();
+        shared.thread.set(shared.worker.get().unwrap_or(me));
+        work();
+        shared.thread.set(me);
+        true
     }
 
     fn tiny(&self) -> bool {
