@@ -43,6 +43,8 @@ pub struct Options {
     pub model: Model,
     /// Crashes in recovery too.
     pub nested: bool,
+    /// Those only of recoveries that come to something switched off, of one in `thorough_every` of them.
+    pub where_off: bool,
     /// Of crashes in recovery, only see which sites recovery has: those of one in `thorough_every` images,
     /// which is not checked further.
     pub survey: bool,
@@ -78,6 +80,7 @@ impl Options {
         Self {
             model,
             nested: false,
+            where_off: false,
             survey: false,
             bound: 1000,
             samples: 64,
@@ -346,6 +349,8 @@ struct Worker<'a> {
     totals: Totals,
     observed: Vec<(u64, u64)>,
     reported: u64,
+    /// Recoveries that came to something switched off.
+    came_to_off: u64,
 }
 
 /// The crash that is being tried.
@@ -412,6 +417,7 @@ impl<'a> Worker<'a> {
             totals: Totals::default(),
             observed: Vec::new(),
             reported: 0,
+            came_to_off: 0,
         }
     }
 
@@ -612,8 +618,17 @@ impl<'a> Worker<'a> {
         let sim = self.sim.clone();
         // Images of crashes in recovery do not count, or their number would decide which come next.
         let outer = self.totals.images - self.totals.nested_images;
-        let thorough = outer.is_multiple_of(self.options.thorough_every.max(1));
+        let every = self.options.thorough_every.max(1);
+        let thorough = outer.is_multiple_of(every);
+        let skipped = sim.skipped();
         let result = self.check(&crash.expected, thorough && !self.options.survey);
+        let go_into = if self.options.where_off {
+            let off = sim.skipped() > skipped;
+            self.came_to_off += u64::from(off);
+            off && self.came_to_off.is_multiple_of(every)
+        } else {
+            thorough
+        };
         self.totals.images += 1;
         match result {
             Err(fault) => {
@@ -621,7 +636,7 @@ impl<'a> Worker<'a> {
                 let violation = self.violation(crash, fault, point, None);
                 self.totals.count(violation);
             }
-            Ok(()) if thorough && (self.options.nested || self.options.survey) => {
+            Ok(()) if go_into && (self.options.nested || self.options.survey) => {
                 let decisions = sim.decisions(start);
                 sim.roll_back(opened);
                 let same = sim.impose(&decisions);

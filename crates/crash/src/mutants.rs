@@ -37,6 +37,8 @@ const MORE_SEEDS: usize = 40;
 const NEAR: usize = 6;
 /// Images of each workload whose recoveries are searched for sites of their own.
 const SURVEYED: u64 = 5_000;
+/// Images, at the least, in which what noticed a mutant is looked for without it, once and again.
+const CONTROL: u64 = 4_000;
 /// Schedules of threads that a mutant is tried with which nothing else notices.
 const SCHEDULES: u64 = 2_000;
 
@@ -580,6 +582,8 @@ struct Depth {
     bound: usize,
     thorough_every: u64,
     nested: bool,
+    /// Only in recoveries that the mutant does something in.
+    where_off: bool,
     /// Only in steps where the mutant does something.
     near: bool,
 }
@@ -589,6 +593,7 @@ const QUICK: Depth = Depth {
     bound: 200,
     thorough_every: 60,
     nested: false,
+    where_off: false,
     near: false,
 };
 /// The same where the mutant is.
@@ -601,7 +606,13 @@ const THOROUGH: Depth = Depth {
     bound: 400,
     thorough_every: 3,
     nested: true,
+    where_off: false,
     near: false,
+};
+/// The same where only recovery comes to the mutant.
+const IN_RECOVERY: Depth = Depth {
+    where_off: true,
+    ..THOROUGH
 };
 
 /// One mutant's trials.
@@ -648,6 +659,7 @@ impl Trial<'_> {
         };
         let explored = Options {
             nested: depth.nested,
+            where_off: depth.where_off,
             bound: depth.bound,
             samples: 16,
             thorough_every: depth.thorough_every,
@@ -662,9 +674,21 @@ impl Trial<'_> {
         self.images += totals.images;
         self.skipped += totals.skipped;
         let violation = totals.found.into_iter().next()?;
-        // There are fewer images without the mutant; of these, all are looked at as closely.
+        // There are fewer images without the mutant; of these, all are looked at as closely. More are where
+        // the mutant's were chosen: of those, the ones of the same point.
+        let point = violation.point.events;
+        let only = match (recording.steps.iter()).position(|step| point <= step.end) {
+            Some(number) if depth.where_off => {
+                let mut only = vec![None; recording.steps.len()];
+                only[number] = Some(point.saturating_sub(2 + recording.steps[number].begin));
+                Some(only)
+            }
+            _ => explored.only.clone(),
+        };
         let control = Options {
-            most: 2 * totals.images,
+            where_off: false,
+            only,
+            most: 2 * totals.images.max(CONTROL),
             thorough_every: if depth.nested {
                 1
             } else {
@@ -701,17 +725,17 @@ impl Trial<'_> {
         if let (Mutant::Off(site), true) = (mutant, here.is_empty()) {
             // Only recovery reaches it: where it was seen to do so, then anywhere.
             let (seen, rest): (Vec<_>, Vec<_>) = all().partition(|r| r.recovers.contains(&site));
-            let outcome = self.share(&seen, THOROUGH, patience * 3 / 4);
+            let outcome = self.share(&seen, IN_RECOVERY, patience * 3 / 4);
             if outcome.is_some() {
                 return outcome;
             }
             if seen.is_empty() {
-                let outcome = self.share(&rest, THOROUGH, patience / 8);
+                let outcome = self.share(&rest, IN_RECOVERY, patience / 8);
                 if outcome.is_some() || self.skipped == 0 {
                     return outcome;
                 }
             }
-            return self.share(&rest, THOROUGH, patience);
+            return self.share(&rest, IN_RECOVERY, patience);
         }
         // First where the mutant is at work, quickly, then in workloads that no one else needs. An ordering
         // is not looked for anywhere else.

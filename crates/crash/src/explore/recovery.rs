@@ -110,6 +110,18 @@ fn operations(subject: &dyn Subject, content: &[(u64, u64)], crash: &Crash<'_>) 
     let mut ops: Vec<Op> = (0..1 + rng.below(OPERATIONS))
         .map(|_| one(&mut rng))
         .collect();
+    if rng.below(3) == 0 {
+        // Somewhere else a node may split, into a block that recovery freed.
+        let entry = content.get(rng.below(content.len().max(1) as u64) as usize);
+        let first = entry.map_or(around, |entry| entry.0);
+        let batch = Op::Batch {
+            first,
+            step: 1,
+            count: (2 + rng.below(12)).min((subject.max_key() - first).max(1)),
+            value: 1 + rng.below(1 << 20),
+        };
+        ops.insert(0, batch);
+    }
     if rng.below(6) == 0 {
         ops.pop();
         ops.push(Op::Reopen);
