@@ -45,6 +45,9 @@ pub struct Options {
     pub nested: bool,
     /// Those only of recoveries that come to something switched off, of one in `thorough_every` of them.
     pub where_off: bool,
+    /// Which operations follow a recovery: another number, others. With 0 the crashes in the recovery itself are
+    /// tried too.
+    pub then: u64,
     /// Of crashes in recovery, only see which sites recovery has: those of one in `thorough_every` images,
     /// which is not checked further.
     pub survey: bool,
@@ -81,6 +84,7 @@ impl Options {
             model,
             nested: false,
             where_off: false,
+            then: 0,
             survey: false,
             bound: 1000,
             samples: 64,
@@ -169,6 +173,8 @@ pub struct Totals {
     pub recovery_sites: BTreeSet<Site>,
     /// How often recovery would have done what was switched off.
     pub skipped: u64,
+    /// Steps with crashes whose recovery came to something switched off (with [`Options::where_off`]).
+    pub off_in: BTreeSet<usize>,
     /// Points by number, and what was visited there.
     points: Vec<(u64, Visited)>,
 }
@@ -218,6 +224,7 @@ impl Totals {
         self.nested_exhaustive_points += other.nested_exhaustive_points;
         self.recovery_sites.extend(other.recovery_sites);
         self.skipped += other.skipped;
+        self.off_in.extend(other.off_in);
         self.points.extend(other.points);
     }
 
@@ -624,7 +631,10 @@ impl<'a> Worker<'a> {
         let result = self.check(&crash.expected, thorough && !self.options.survey);
         let go_into = if self.options.where_off {
             let off = sim.skipped() > skipped;
-            self.came_to_off += u64::from(off);
+            if off {
+                self.totals.off_in.insert(crash.step);
+                self.came_to_off += 1;
+            }
             off && self.came_to_off.is_multiple_of(every)
         } else {
             thorough

@@ -26,7 +26,7 @@ use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, Model, Site, SiteKind};
 use bristlecone_pmem::sync::lock;
 use orderings::{orderings_of, reordered, waste_of};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,6 +39,8 @@ const NEAR: usize = 6;
 const SURVEYED: u64 = 5_000;
 /// Images, at the least, in which what noticed a mutant is looked for without it, once and again.
 const CONTROL: u64 = 4_000;
+/// How many times other operations follow the recoveries that come to a mutant.
+const ROUNDS: u64 = 100;
 /// Schedules of threads that a mutant is tried with which nothing else notices.
 const SCHEDULES: u64 = 2_000;
 
@@ -61,7 +63,7 @@ pub struct MutantOptions {
     /// Images after which a site that nothing has noticed the loss of counts as not needed; an ordering,
     /// and any site under `eadr`, after a quarter. What comes of a mutant does not depend on the machine's speed.
     pub patience: u64,
-    /// Only what is in source files whose path has this in it.
+    /// Only mutants whose places, written as `FILE:LINE`, have this in them.
     pub only: Option<String>,
     /// Time after which a mutant that still has images to try is given up as undecided.
     pub limit: Duration,
@@ -80,13 +82,10 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// True if what it changes is in source files whose path has `part` in it.
+    /// True if the places of what it changes, written as they are shown (`FILE:LINE`), have `part` in them.
     #[must_use]
     pub fn is_in(&self, part: &str) -> bool {
-        match self {
-            Self::Off(site) => site.file.contains(part),
-            Self::EarlyPublish(a, b) | Self::Swap(a, b) => a.0.contains(part) || b.0.contains(part),
-        }
+        self.to_string().contains(part)
     }
 }
 
@@ -584,6 +583,8 @@ struct Depth {
     nested: bool,
     /// Only in recoveries that the mutant does something in.
     where_off: bool,
+    /// Which operations follow a recovery.
+    then: u64,
     /// Only in steps where the mutant does something.
     near: bool,
 }
@@ -594,6 +595,7 @@ const QUICK: Depth = Depth {
     thorough_every: 60,
     nested: false,
     where_off: false,
+    then: 0,
     near: false,
 };
 /// The same where the mutant is.
@@ -607,6 +609,7 @@ const THOROUGH: Depth = Depth {
     thorough_every: 3,
     nested: true,
     where_off: false,
+    then: 0,
     near: false,
 };
 /// The same where only recovery comes to the mutant.
@@ -623,6 +626,8 @@ struct Trial<'a> {
     images: u64,
     /// How often recovery would have done what was switched off.
     skipped: u64,
+    /// The steps with crashes whose recovery came to it, of the workloads in which it was sought there.
+    off_in: HashMap<(&'static str, u64), BTreeSet<usize>>,
 }
 
 impl Trial<'_> {
@@ -635,10 +640,15 @@ impl Trial<'_> {
             return Some(Outcome::Undecided);
         }
         let subject = self.tried.subject;
+        let key = (r.id.kind.name(), r.id.seed);
         let (recording, mutation, only) = match self.mutant {
             Mutant::Off(site) => {
                 let only = if depth.near {
                     Some(r.some_steps_with(site)?)
+                } else if depth.then > 0 {
+                    let steps = self.off_in.get(&key).filter(|steps| !steps.is_empty())?;
+                    let all = 0..r.recording.steps.len();
+                    Some(all.map(|step| steps.contains(&step).then_some(0)).collect())
                 } else {
                     None
                 };
@@ -660,6 +670,7 @@ impl Trial<'_> {
         let explored = Options {
             nested: depth.nested,
             where_off: depth.where_off,
+            then: depth.then,
             bound: depth.bound,
             samples: 16,
             thorough_every: depth.thorough_every,
@@ -671,6 +682,9 @@ impl Trial<'_> {
             ..Options::new(self.tried.options.model)
         };
         let totals = explore(subject, &recording, &explored, &|_| {});
+        if depth.where_off && depth.then == 0 {
+            self.off_in.insert(key, totals.off_in);
+        }
         self.images += totals.images;
         self.skipped += totals.skipped;
         let violation = totals.found.into_iter().next()?;
@@ -718,6 +732,29 @@ impl Trial<'_> {
         None
     }
 
+    /// Explores all of `these`, which only recovery comes to the mutant in: first all, then, while there are images
+    /// left until `most`, where recovery came to it, with other operations after it each time.
+    fn in_recovery(&mut self, these: &[&Recorded], most: u64) -> Option<Outcome> {
+        let outcome = self.share(these, IN_RECOVERY, self.images + (most - self.images) / 2);
+        if outcome.is_some() {
+            return outcome;
+        }
+        for then in 1..ROUNDS {
+            let depth = Depth {
+                then,
+                thorough_every: 1,
+                ..IN_RECOVERY
+            };
+            for r in these {
+                let outcome = self.explore(r, depth, most);
+                if outcome.is_some() {
+                    return outcome;
+                }
+            }
+        }
+        None
+    }
+
     fn run(&mut self, patience: u64) -> Option<Outcome> {
         let (tried, mutant) = (self.tried, self.mutant);
         let all = || tried.recorded.iter();
@@ -725,7 +762,7 @@ impl Trial<'_> {
         if let (Mutant::Off(site), true) = (mutant, here.is_empty()) {
             // Only recovery reaches it: where it was seen to do so, then anywhere.
             let (seen, rest): (Vec<_>, Vec<_>) = all().partition(|r| r.recovers.contains(&site));
-            let outcome = self.share(&seen, IN_RECOVERY, patience * 3 / 4);
+            let outcome = self.in_recovery(&seen, patience * 3 / 4);
             if outcome.is_some() {
                 return outcome;
             }
@@ -795,6 +832,7 @@ fn try_mutant(tried: &Tried<'_>, mutant: Mutant, patience: u64) -> Fate {
         until,
         images: 0,
         skipped: 0,
+        off_in: HashMap::new(),
     };
     let outcome = trial.run(patience).unwrap_or_else(|| {
         if Instant::now() > until {

@@ -81,11 +81,16 @@ fn key_of(action: Action) -> Option<u64> {
     }
 }
 
-/// Operations that depend on nothing but the content and the crash.
-fn operations(subject: &dyn Subject, content: &[(u64, u64)], crash: &Crash<'_>) -> Vec<Op> {
+/// Operations that depend on nothing but the content, the crash and `number`.
+fn operations(
+    subject: &dyn Subject,
+    content: &[(u64, u64)],
+    crash: &Crash<'_>,
+    number: u64,
+) -> Vec<Op> {
     let sum = (content.iter()).fold(0_u64, |sum, (key, value)| sum.wrapping_add(key ^ value));
     // A mutant's trace has other events, and as many stores.
-    let mut rng = Rng::of(sum, u64::from(crash.pending.newest()), 0);
+    let mut rng = Rng::of(sum, u64::from(crash.pending.newest()), number);
     let middle = content.get(content.len() / 2).map(|entry| entry.0);
     let around = match key_of(crash.last) {
         Some(key) if rng.below(4) > 0 => key,
@@ -137,7 +142,7 @@ fn operations(subject: &dyn Subject, content: &[(u64, u64)], crash: &Crash<'_>) 
 impl Worker<'_> {
     /// Recovers what is in memory after a crash and operates on it, and says what that did.
     pub(super) fn rerun(&mut self, crash: &Crash<'_>) -> Rerun {
-        let (subject, sim) = (self.subject, self.sim.clone());
+        let (subject, sim, number) = (self.subject, self.sim.clone(), self.options.then);
         // Another thread, so that recovery may not lean on an operation's fence, and a third one that walks for
         // it; where store buffers count, that would forget what one has seen of another.
         let [thread, worker] = match self.options.model {
@@ -161,7 +166,7 @@ impl Worker<'_> {
             };
             let mut seen = Vec::new();
             observe(&*live, &mut seen)?;
-            let ops = operations(subject, &seen, crash);
+            let ops = operations(subject, &seen, crash, number);
             let Some((last, first)) = ops.split_last() else {
                 power_off(&sim, live);
                 return Ok(None);
@@ -249,12 +254,13 @@ impl Worker<'_> {
         };
         let mut before = self.totals.nested_images;
         for (i, event) in rerun.events.iter().enumerate() {
-            if i == recovered || i == rerun.prepared {
+            let known = self.options.then > 0 && i < rerun.prepared;
+            if !known && (i == recovered || i == rerun.prepared) {
                 self.visit_nested(&mut nested, i, true, Some(None));
                 before = self.totals.nested_images;
             }
             Self::advance(&sim, &mut nested.pending, event);
-            if (recovered..rerun.prepared).contains(&i) {
+            if known || (recovered..rerun.prepared).contains(&i) {
                 continue;
             }
             let adds = adds(event, &nested.pending);

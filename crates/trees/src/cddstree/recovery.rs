@@ -51,15 +51,14 @@ where
             "committed version {version:#x}"
         )));
     }
-    let mut root_slot = None;
+    let (mut root_slot, mut undone) = (None, 0);
     for (i, (node, start)) in ROOTS.into_iter().enumerate() {
         if word(start) > version {
-            // Undone. Nor may its start count when that version is committed after all, by a store to the same
-            // line, before which a removal has no fence of its own: of the next root that is written here, a crash
-            // may keep the node and not the start.
+            // Undone. Nor may its start count when that version is committed after all: of the next root that is
+            // written here, a crash may keep the node and not the start. A removal commits by a store to the same
+            // line without a fence of its own, so `rebuild` fences.
             root.word(start).store(pm, 0, Ordering::Relaxed);
-            // PERSIST: the start taken back, before a committed version in its line.
-            pm.store_fence();
+            undone += 1;
             continue;
         }
         if word(node) != 0 && root_slot.is_none_or(|(_, latest)| word(start) > latest) {
@@ -91,7 +90,7 @@ where
     }
     let mut tree: CddsTree<K, V, M> =
         CddsTree::assemble(top, writer, heap, root, options, RecoveryReport::default());
-    match tree.rebuild(top, options.recovery_threads.max(1)) {
+    match tree.rebuild(top, undone, options.recovery_threads.max(1)) {
         Ok(report) => {
             tree.report = report;
             tree.report.elapsed = started.elapsed();
@@ -135,9 +134,18 @@ pub(super) struct Below {
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     /// Walks the tree, undoes what is not committed, and marks the heap.
-    fn rebuild(&mut self, top: RootNode, threads: usize) -> Result<RecoveryReport, TreeError> {
+    /// `undone` roots were taken back.
+    fn rebuild(
+        &mut self,
+        top: RootNode,
+        undone: u64,
+        threads: usize,
+    ) -> Result<RecoveryReport, TreeError> {
         let version = self.writer_mut().version;
-        let mut tally = Tally::default();
+        let mut tally = Tally {
+            repaired: undone,
+            ..Tally::default()
+        };
         let below = Below {
             node: offset(top.handle),
             level: top.level,
@@ -165,7 +173,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             Ok(tally)
         };
         if tally.repaired > 0 {
-            // PERSIST: what was repaired in the root.
+            // PERSIST: what was repaired in the root; the start of one taken back, before a committed version in
+            // its line.
             self.pm().fence();
         }
         for part in on_threads(self.pm(), threads, worker, TreeError::Corrupt)? {
