@@ -428,6 +428,8 @@ impl<M: Media> Logs<M> {
             self.log(log).sealed.fetch_add(1, Ordering::Relaxed);
         }
         state.generation = generation;
+        // A whole segment more is sealed: who writes next looks for garbage.
+        state.unlooked = self.segment;
         state.segments.push_back(Segment {
             off,
             generation,
