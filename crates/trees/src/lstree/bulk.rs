@@ -2,9 +2,10 @@
 //!
 //! Persist cost: every line of the bases once, 3 lines and 1 fence for each segment, 2 fences.
 
-use super::log::{DIRECTORY, Logs, Purpose, RESERVE};
+use super::log::{DIRECTORY, Logs};
 use super::record::{Draft, Field};
 use super::recovery::INNER_FILL;
+use super::reserve::{Purpose, RESERVE, Refusal};
 use super::table::{Place, Table};
 use super::{DIRECTORY_WORD, LsTree};
 use crate::index::{Fill, InsertError};
@@ -51,7 +52,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         beside.logs.write_directory();
         let built = self.build(sorted, fill.of(self.shape.entries), &mut beside);
         let built = built.and_then(|()| {
-            if !beside.logs.fill_spares(RESERVE) {
+            if !beside.logs.fill_reserve() {
                 return Err(InsertError::Space(SpaceError::Capacity {
                     wanted: RESERVE as u64 * self.shape.segment,
                     capacity: self.pm().capacity(),
@@ -150,7 +151,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
         let written = beside
             .logs
-            .append(self.home_of_load(lnid), &mut draft, Purpose::Load)?;
+            .append(self.home_of_load(lnid), &mut draft, Purpose::Load)
+            .map_err(Refusal::into_error)?;
         let entry = beside.table.entry(lnid);
         entry.set_base(Place::new(written.off, written.log, 0), pairs.len());
         entry.set_sequence(1);

@@ -7,20 +7,26 @@
 //! # Room
 //! In a pool that is full, a chain is consolidated only when it is its base's turn, and where the new base is not longer
 //! than the old. So nothing is written behind the place that it had in its segment: the rest of the log's last segment
-//! and one more, which the reserve has, are enough, and in return a segment comes back. Longer bases are written on
-//! credit, a segment's worth for a round of all segments: each saves twice as much in the segments that its deltas
-//! are in. So collection never fails for want of room, and goes on as long as there is garbage.
+//! and one more, which the reserve has, are enough, and in return a segment comes back, into the reserve. That holds
+//! only if no one else writes there meanwhile: who makes room is alone, and others wait until there is some (`reserve`).
+//! Longer bases are written on credit, half a segment's worth for each segment while enough of the reserve is there:
+//! each saves twice as much in the segments that its deltas are in. Insertions leave to removals what these need,
+//! and removals to collection a segment or two. So collection never fails for want of room, and goes on as long
+//! as there is garbage.
 //!
-//! Insertions and updates are refused when the pool is full and collecting all of it makes no room. Removals
-//! take from the reserve then, and what they leave behind is what the next collection frees.
+//! Insertions and updates are refused when the pool is full and some rounds make no room, and as long as too much
+//! of the reserve is missing, lest they fill segments that removals took out of it. Removals take from the reserve then,
+//! what they leave behind is what the next collection frees, and they are refused only when a round has found
+//! nothing more to consolidate.
 
-use super::log::{LOGS, Purpose, RESERVE, SEGMENT_HEADER, Segment};
+use super::log::{LOGS, SEGMENT_HEADER, Segment};
 use super::record::{Draft, Field, HALF_LINE, Kind, MOST, Record};
+use super::reserve::{Purpose, RESERVE, Refusal};
 use super::table::{Entry, Place};
 use super::{LsTree, count};
 use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
-use bristlecone_pmem::{Media, POff, SpaceError};
 use crossbeam_epoch as epoch;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +36,7 @@ use std::sync::{Arc, TryLockError};
 const STEPS: usize = 2;
 /// A pool is dense if less than one byte in so many is garbage.
 const DENSE: u64 = 8;
-/// Times that all segments are collected to make room, as long as that consolidates more chains.
+/// Times that all segments are collected at most to make room for an insertion.
 const ROUNDS: usize = 3;
 /// Tries to let readers leave; half of them take a millisecond.
 const PATIENCE: u32 = 400;
@@ -40,9 +46,7 @@ const SLACK: u64 = 128;
 
 /// How much room who collects has.
 struct Budget {
-    /// The reserve may be used: its user is the only one.
-    reserve: bool,
-    /// There is no other room.
+    /// It is the reserve's, whose user is the only one.
     tight: bool,
     /// Bytes by which what is copied may be more than what was there.
     credit: u64,
@@ -85,6 +89,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     pub fn collect_garbage(&self, most: usize) -> usize {
         let mut collected = 0;
         while collected < most && !self.read_only && self.is_due() {
+            // What the reserve misses comes first.
+            if self.logs.is_scarce() && !self.make_room(Purpose::Put) {
+                break;
+            }
             match self.logs.fullest() {
                 Some(log) if self.collect(log, None) => collected += 1,
                 _ => break,
@@ -123,8 +131,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             records.push(record);
         });
         let mut budget = Budget {
-            reserve: credit.is_some(),
-            tight: credit.is_some() && !self.logs.fill_spares(RESERVE),
+            tight: credit.is_some(),
             credit: credit.as_ref().map_or(0, |credit| **credit),
         };
         if self.pm().planted("lstree-drop-first") {
@@ -193,7 +200,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         log: usize,
         record: &Record,
         budget: &mut Budget,
-    ) -> Result<bool, SpaceError> {
+    ) -> Result<bool, Refusal> {
         let right = self.reader().right_leaf(record).filter(|_| budget.tight);
         let Some(right) = right else { return Ok(false) };
         let left = record.lnid;
@@ -286,7 +293,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         record: &Record,
         elsewhere: impl Fn(Entry<'_, M::Dram>) -> bool,
         budget: &mut Budget,
-    ) -> Result<(), SpaceError> {
+    ) -> Result<(), Refusal> {
         self.pm().interleave();
         let locked = self.locks.lock(lnid);
         let entry = self.table.entry(lnid);
@@ -307,19 +314,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             count(&self.counters.forgotten);
             return Ok(());
         }
-        let copy = |budget: &mut Budget| {
-            if counts.deltas > 0 && self.consolidate(log, entry, &live, budget)? {
-                return Ok(());
-            }
-            self.relocate(log, entry, &live, budget.tight)
+        let consolidated = if counts.deltas > 0 {
+            self.consolidate(log, entry, &live, budget)
+        } else {
+            Ok(false)
         };
-        let result = copy(budget).or_else(|e| {
-            if budget.tight || !budget.reserve {
-                return Err(e);
-            }
-            budget.tight = true;
-            copy(budget)
-        });
+        let result = match consolidated {
+            Ok(false) => self.relocate(log, entry, &live, budget.tight),
+            done => done.map(|_| ()),
+        };
         match result {
             Ok(()) => drop(locked),
             Err(_) => locked.unlock_unchanged(),
@@ -332,7 +335,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         if tight {
             (log, Purpose::Collect)
         } else {
-            (self.home(lnid), Purpose::Put)
+            (self.home(lnid), Purpose::Copy)
         }
     }
 
@@ -343,7 +346,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         entry: Entry<'_, M::Dram>,
         live: &Live,
         budget: &mut Budget,
-    ) -> Result<bool, SpaceError> {
+    ) -> Result<bool, Refusal> {
         let (pm, inline, reader, lnid) = (self.pm(), self.shape.inline, self.reader(), live.lnid);
         // With little room only when it is the base's turn; see `affords`.
         if budget.tight && live.place != entry.base() {
@@ -384,7 +387,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         entry: Entry<'_, M::Dram>,
         live: &Live,
         tight: bool,
-    ) -> Result<(), SpaceError> {
+    ) -> Result<(), Refusal> {
         let reader = self.reader();
         let Live {
             lnid,
@@ -426,9 +429,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         {
             return false;
         }
+        let _alone = self.logs.alone();
         self.reclaim();
-        for _ in 0..ROUNDS {
-            let mut credit = self.shape.segment;
+        let mut goes_on = true;
+        for round in 1.. {
+            let (mut spent, mut starved) = (false, false);
             for log in 0..LOGS {
                 // ORDERING: Relaxed; an estimate.
                 let segments = self.logs.log(log).sealed.load(Ordering::Relaxed);
@@ -437,38 +442,55 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                         *hopeless = dense.then(appended);
                         return true;
                     }
+                    let given = self.credit(purpose);
+                    let mut credit = given;
                     if !self.collect(log, Some(&mut credit)) {
                         break;
                     }
-                    self.reclaim();
+                    spent |= credit < given;
+                    starved |= given == 0;
+                    if !self.reclaim() && purpose != Purpose::Remove {
+                        // Not for insertions do others wait as long as readers stay.
+                        return self.logs.has_room(purpose);
+                    }
                 }
             }
-            if credit == self.shape.segment {
+            // No one writes meanwhile, so that chains to consolidate become fewer.
+            goes_on = spent || starved && round == 1;
+            if !goes_on || round == ROUNDS && purpose != Purpose::Remove {
                 break;
             }
         }
         let made = self.logs.has_room(purpose);
-        *hopeless = Some(appended());
+        // Where there was more to consolidate, who is refused next goes on.
+        *hopeless = (!goes_on).then(appended);
         made
     }
 
-    /// Frees what spares there are besides the reserve.
-    pub(super) fn free_extra_spares(&self) {
-        let extra = {
-            let mut spares = lock(&self.logs.spares);
-            let keep = spares.len().min(RESERVE);
-            spares.split_off(keep)
+    /// Bytes that may be written on credit where a segment is collected.
+    fn credit(&self, purpose: Purpose) -> u64 {
+        let least = match purpose {
+            Purpose::Remove => 2,
+            // So that removals find theirs; one may be missing, since what was saved need not be a whole one.
+            _ => RESERVE - 1,
         };
-        for off in extra {
-            self.heap.free(POff::new(off));
+        if self.logs.ready() >= least {
+            self.shape.segment / 2
+        } else {
+            0
         }
-        self.heap.trim();
     }
 
-    /// Sees that what was retired so far is free, if readers leave soon.
-    fn reclaim(&self) {
+    /// Waits until who makes room is done.
+    #[cold]
+    pub(super) fn await_room(&self) {
+        drop(lock(&self.hopeless));
+    }
+
+    /// Sees that what was retired so far is free; false if readers do not leave soon.
+    fn reclaim(&self) -> bool {
         if !Self::RECORDS {
-            return;
+            return true;
         }
         let freed = Arc::new(AtomicBool::new(false));
         let mark = Arc::clone(&freed);
@@ -477,7 +499,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         for turn in 0..PATIENCE {
             epoch::pin().flush();
             if freed.load(Ordering::Relaxed) {
-                return;
+                return true;
             }
             if turn < PATIENCE / 2 || self.pm().tiny() {
                 std::thread::yield_now();
@@ -485,5 +507,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
         }
+        false
     }
 }

@@ -17,8 +17,8 @@
 //!    word is at least as large as any that was used.
 //! 3. All records before the end of a log are durable: appends hold the log's lock until they are. (One that
 //!    is not, behind which another is, could not be told from the end.)
-//! 4. There are [`RESERVE`] spare segments, or the pool is full. Who inserts takes none of them, who removes half;
-//!    the others are for who collects: see `collect`.
+//!
+//! Which segment an append may take, and when it has to wait, `reserve` says.
 //!
 //! # Crash states
 //! 1. *Append*: a record that is whole, or not there. The next append overwrites it; see `clear_ends`.
@@ -27,13 +27,14 @@
 //!    equal sequence numbers. After it: a block that nothing leads to.
 
 use super::record::{Draft, HALF_LINE, Reader};
+use super::reserve::{Purpose, Refusal, Spares};
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Heap, Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Logs that a root has room for.
 pub(super) const LOGS: usize = 32;
@@ -42,38 +43,12 @@ pub(super) const DIRECTORY: u64 = LOGS as u64 * 16;
 /// Bytes before the first record of a segment.
 pub(super) const SEGMENT_HEADER: u64 = 64;
 /// Segments are at multiples of this, in which links count.
-const UNIT: u64 = 256;
-/// Segments that are kept for when the pool is full.
-pub(super) const RESERVE: usize = 6;
+pub(super) const UNIT: u64 = 256;
 
 /// Times that garbage is looked for while a segment fills.
 const LOOKS: u64 = 16;
 
 const MAGIC: u64 = u32::from_le_bytes(*b"LSEG") as u64;
-
-/// What a record is appended for, which says how much of the reserve it may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// Insertion or update.
-    Put,
-    /// Removal: it makes room in the end.
-    Remove,
-    /// Collection: it makes room.
-    Collect,
-    /// Bulk load: nothing leads to the log yet, so that one fence at the end does.
-    Load,
-}
-
-impl Purpose {
-    /// Spare segments that it leaves alone.
-    fn leaves(self) -> usize {
-        match self {
-            Self::Put | Self::Load => RESERVE,
-            Self::Remove => RESERVE / 2,
-            Self::Collect => 0,
-        }
-    }
-}
 
 /// A segment of a log.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +136,7 @@ pub(super) struct Written {
 #[derive(Debug)]
 pub(super) struct Logs<M: Media> {
     logs: Box<[CachePadded<Log>]>,
-    heap: Heap<M>,
+    pub(super) heap: Heap<M>,
     /// Offset of the directory.
     pub(super) directory: u64,
     /// Bytes of a segment.
@@ -171,7 +146,11 @@ pub(super) struct Logs<M: Media> {
     /// The directory of the logs that these are to replace: it too says which generations are used, since a crash may
     /// come before they do.
     elder: Option<u64>,
-    pub(super) spares: Mutex<Vec<u64>>,
+    pub(super) spares: Mutex<Spares>,
+    /// Others than who makes room stand back.
+    pub(super) making_room: AtomicBool,
+    /// Too much of the reserve is missing for anyone to insert.
+    pub(super) scarce: AtomicBool,
     /// Bytes of records appended since the tree was opened.
     pub(super) appended: AtomicU64,
 }
@@ -210,6 +189,8 @@ impl<M: Media> Logs<M> {
             salt,
             elder: None,
             spares: Mutex::default(),
+            making_room: AtomicBool::new(false),
+            scarce: AtomicBool::new(false),
             appended: AtomicU64::new(0),
         }
     }
@@ -318,17 +299,17 @@ impl<M: Media> Logs<M> {
     /// when this returns (but for [`Purpose::Load`]).
     ///
     /// # Errors
-    /// [`SpaceError`] when there is no room; nothing has changed then.
+    /// [`Refusal`] when there is no room, or someone is making some; nothing has changed then.
     #[inline]
     pub(super) fn append(
         &self,
         log: usize,
         draft: &mut Draft,
         purpose: Purpose,
-    ) -> Result<Written, SpaceError> {
+    ) -> Result<Written, Refusal> {
         let full = match self.append_to(log, draft, purpose) {
-            Ok(written) => return Ok(written),
-            Err(full) => full,
+            Err(Refusal::Full(full)) => full,
+            done => return done,
         };
         // The others' last segments have room, perhaps.
         for other in (0..LOGS).filter(|other| *other != log) {
@@ -340,7 +321,7 @@ impl<M: Media> Logs<M> {
                 }
             }
         }
-        Err(full)
+        Err(full.into())
     }
 
     fn append_to(
@@ -348,20 +329,27 @@ impl<M: Media> Logs<M> {
         log: usize,
         draft: &mut Draft,
         purpose: Purpose,
-    ) -> Result<Written, SpaceError> {
+    ) -> Result<Written, Refusal> {
         let pm = self.pm();
         let of = self.log(log);
         let mut state = lock(&of.state);
+        // ORDERING: Relaxed; the log's lock orders it, see `alone`.
+        if purpose.stands_back() && self.making_room.load(Ordering::Relaxed) {
+            return Err(Refusal::Busy);
+        }
+        if purpose.is_put_off() && self.is_scarce() {
+            let (wanted, capacity) = (pm.len() + self.segment, pm.capacity());
+            return Err(SpaceError::Capacity { wanted, capacity }.into());
+        }
         let bytes = draft.bytes();
         if state.place(bytes, self.segment).is_none() {
             self.roll(log, &mut state, purpose)?;
         }
         let at = state.place(bytes, self.segment);
         let (Some(at), Some(tail)) = (at, state.segments.back_mut()) else {
-            return Err(SpaceError::TooLarge {
-                wanted: bytes,
-                most: self.segment - SEGMENT_HEADER,
-            });
+            let most = self.segment - SEGMENT_HEADER;
+            let wanted = bytes;
+            return Err(SpaceError::TooLarge { wanted, most }.into());
         };
         let off = tail.off + at;
         let to = pm.base().wrapping_add(off as usize);
@@ -382,7 +370,7 @@ impl<M: Media> Logs<M> {
         of.live.fetch_add(footprint as i64, Ordering::Relaxed);
         self.appended.fetch_add(footprint, Ordering::Relaxed);
         state.unlooked += footprint;
-        let look = purpose != Purpose::Collect && state.unlooked >= self.segment / LOOKS;
+        let look = purpose.is_operation() && state.unlooked >= self.segment / LOOKS;
         if look {
             state.unlooked = 0;
         }
@@ -440,6 +428,8 @@ impl<M: Media> Logs<M> {
             self.log(log).sealed.fetch_add(1, Ordering::Relaxed);
         }
         state.generation = generation;
+        // A whole segment more is sealed: who writes next looks for garbage.
+        state.unlooked = self.segment;
         state.segments.push_back(Segment {
             off,
             generation,
@@ -449,53 +439,7 @@ impl<M: Media> Logs<M> {
         Ok(())
     }
 
-    fn new_segment(&self) -> Result<u64, SpaceError> {
-        let off = self.heap.alloc(self.segment)?;
-        if u32::try_from(off.get() / UNIT).is_err() {
-            self.heap.free(off);
-            return Err(SpaceError::Capacity {
-                wanted: off.get() + self.segment,
-                capacity: (1 << 32) * UNIT,
-            });
-        }
-        Ok(off.get())
-    }
-
-    fn take_segment(&self, purpose: Purpose) -> Result<u64, SpaceError> {
-        let mut spares = lock(&self.spares);
-        if spares.len() > RESERVE
-            && let Some(off) = spares.pop()
-        {
-            return Ok(off);
-        }
-        self.new_segment().or_else(|full| {
-            if spares.len() > purpose.leaves() {
-                spares.pop().ok_or(full)
-            } else {
-                Err(full)
-            }
-        })
-    }
-
-    /// Fills the spares up to `most`; false if the pool is full.
-    pub(super) fn fill_spares(&self, most: usize) -> bool {
-        let mut spares = lock(&self.spares);
-        while spares.len() < most {
-            match self.new_segment() {
-                Ok(off) => spares.push(off),
-                Err(_) => return false,
-            }
-        }
-        true
-    }
-
-    /// True if who appends for `purpose` will find a segment.
-    pub(super) fn has_room(&self, purpose: Purpose) -> bool {
-        let most = purpose.leaves() + 1;
-        self.fill_spares(most) || lock(&self.spares).len() >= most
-    }
-
-    /// Takes the collected first segment out of a log and frees it, with a guard when readers have left. `left` is
+    /// Takes the collected first segment out of a log and puts it by, with a guard when readers have left. `left` is
     /// called once that is durable. The caller holds `collecting`.
     pub(super) fn drop_head(&self, log: usize, guard: Option<&Guard>, left: impl FnOnce()) {
         let (pm, reader) = (self.pm(), self.reader());
@@ -514,10 +458,7 @@ impl<M: Media> Logs<M> {
         // ORDERING: Relaxed; an estimate.
         self.log(log).sealed.fetch_sub(1, Ordering::Relaxed);
         left();
-        match guard {
-            Some(guard) => self.heap.retire(POff::new(dropped), guard),
-            None => self.heap.free(POff::new(dropped)),
-        }
+        self.put_by(dropped, guard);
     }
 
     /// Lets a log begin with its second segment, durably; for a fault that is planted.
@@ -574,7 +515,7 @@ impl<M: Media> Logs<M> {
 
     /// Frees all segments, spares and the directory, which nothing leads to; with a guard, once readers have left.
     pub(super) fn discard(&self, guard: Option<&Guard>) {
-        let mut blocks = std::mem::take(&mut *lock(&self.spares));
+        let mut blocks: Vec<u64> = std::mem::take(&mut *lock(&self.spares)).all().collect();
         for log in self.all() {
             blocks.extend(lock(&log.state).segments.drain(..).map(|s| s.off));
         }

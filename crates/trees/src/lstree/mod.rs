@@ -19,7 +19,7 @@
 //! | `table` | the mapping table | indirection for leaves only, prefetching |
 //! | `read`, `scan` | searching a chain; scans | |
 //! | `write` | insertion, update, removal, splits, emptied leaves | |
-//! | `collect` | garbage collection, room in a full pool | GC tasks |
+//! | `collect`, `reserve` | garbage collection, room in a full pool | GC tasks |
 //! | `recovery`, `verify` | replay of the logs, and holding it against the table | replay threads |
 //! | `bulk` | bulk load | |
 //!
@@ -34,8 +34,8 @@
 //! # Concurrency
 //! As in [`crate::leaftree`]: version locks by LNID; readers validate, writers lock, append, change the
 //! mapping table, unlock. Appends are durable before the table leads to them, so that no one acts on what
-//! a crash can undo. Lock order: leaf, log, allocator; who collects holds the log's `collecting` first and one
-//! leaf at a time. Two leaves are locked by who splits only, and it never waits for the second. Segments are freed
+//! a crash can undo. Lock order: leaf, log, spares, allocator; who collects holds the log's `collecting` first
+//! and one leaf at a time, and who makes room in a full pool `hopeless` before that. Two leaves are locked by who splits only, and it never waits for the second. Segments are freed
 //! through the epoch; trees of numbers read without pinning, as ADR 5 says.
 //!
 //! # Crash states
@@ -52,6 +52,7 @@ mod log;
 mod read;
 mod record;
 mod recovery;
+mod reserve;
 mod scan;
 mod table;
 mod verify;
@@ -69,8 +70,9 @@ use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError};
-use log::{DIRECTORY, LOGS, Logs, RESERVE, SEGMENT_HEADER};
+use log::{DIRECTORY, LOGS, Logs, SEGMENT_HEADER};
 use record::Reader;
+use reserve::RESERVE;
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -251,7 +253,7 @@ pub struct LsTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     options: LsOptions,
     shape: Shape,
     counters: Counters,
-    /// Bytes that had been appended when collecting everything did not make room.
+    /// Held by who makes room: bytes that had been appended when collecting everything did not.
     hopeless: Mutex<Option<u64>>,
     read_only: bool,
     report: RecoveryReport,
@@ -388,7 +390,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     /// Builds an empty tree in an unpublished root, and publishes it.
     fn publish_empty(&mut self) -> Result<(), TreeError> {
         let pm = self.pool.pm();
-        if !self.logs.fill_spares(RESERVE) {
+        if !self.logs.fill_reserve() {
             return Err(TreeError::Space(SpaceError::Capacity {
                 wanted: RESERVE as u64 * self.shape.segment,
                 capacity: pm.capacity(),

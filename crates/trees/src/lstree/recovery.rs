@@ -11,7 +11,7 @@
 //!
 //! Nothing has to be repaired. What is behind the ends of the logs is made no record for good (`Logs::clear_ends`).
 
-use super::log::{LOGS, Logs, RESERVE, SEGMENT_HEADER, Segment};
+use super::log::{LOGS, Logs, SEGMENT_HEADER, Segment};
 use super::record::{HALF_LINE, Kind};
 use super::table::{Counts, Entry, LNIDS, Place, Table};
 use super::{DIRECTORY_WORD, LsOptions, LsTree, MOST_ENTRIES, SALT_WORD, SHAPE_WORD, Shape};
@@ -290,7 +290,7 @@ where
     if !tree.read_only {
         tree.logs.clear_ends();
         // As many as there are; who finds too few makes room.
-        tree.logs.fill_spares(RESERVE);
+        tree.logs.fill_reserve();
     }
     tree.report.elapsed = started.elapsed();
     tree.commit()?;

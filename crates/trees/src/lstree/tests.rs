@@ -2,7 +2,10 @@
 
 use super::*;
 use bristlecone_pmem::media::{Counting, Dram};
-use bristlecone_pmem::{MediaOptions, PoolOptions};
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{MediaOptions, POff, PoolOptions};
+use crossbeam_epoch as epoch;
+use reserve::{Purpose, Refusal};
 use std::path::Path;
 
 type Medium = Counting<Dram>;
@@ -245,4 +248,163 @@ fn strings_of_all_lengths() {
         "{}",
         tree.heap.live_blocks()
     );
+}
+
+/// Inserts until the pool is full; how many keys went in.
+fn fill(tree: &Numbers) -> u64 {
+    let mut n = 0;
+    loop {
+        match tree.insert(&mix(n), &n) {
+            Ok(()) => n += 1,
+            Err(InsertError::Space(_)) => return n,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+/// What becomes free in a full pool is the reserve's, as long as that is not full.
+#[test]
+fn the_reserve_is_filled_first() {
+    let tree = tree(4 << 20, LsOptions::default());
+    let keys = fill(&tree);
+    let logs = &tree.logs;
+    assert!(logs.ready() > RESERVE / 2, "{}", logs.ready());
+    let mut taken = Vec::new();
+    while let Ok(off) = logs.take_segment(Purpose::Collect) {
+        taken.push(off);
+    }
+    assert!(logs.take_segment(Purpose::Remove).is_err());
+    for (free, off) in (1..).zip(taken) {
+        // To the pool, or as a collected segment.
+        if free % 2 == 0 {
+            tree.heap.free(POff::new(off));
+        } else {
+            logs.put_by(off, None);
+        }
+        assert!(logs.take_segment(Purpose::Put).is_err());
+        assert_eq!(logs.ready(), free);
+        assert_eq!(logs.has_room(Purpose::Remove), free > RESERVE / 2);
+    }
+    tree.verify().unwrap();
+    for n in 0..keys {
+        assert!(tree.remove(&mix(n)).unwrap());
+    }
+    assert!(logs.has_room(Purpose::Put));
+    assert!(fill(&tree) > keys * 9 / 10);
+    tree.verify().unwrap();
+}
+
+/// A collected segment is spare when readers have left it.
+#[test]
+fn readers_leave_a_segment_before_it_is_spare() {
+    let tree = tree(64 << 20, LsOptions::default());
+    let logs = &tree.logs;
+    let taken = [(); 2].map(|()| logs.take_segment(Purpose::Collect).unwrap());
+    // The pool has free chunks, so that the reserve is whole again: make room in it.
+    lock(&logs.spares).forget_ready(&tree.heap, 2);
+    let reader = epoch::pin();
+    logs.put_by(taken[0], Some(&epoch::pin()));
+    logs.put_by(taken[1], None);
+    assert_eq!(logs.ready(), RESERVE - 1);
+    tree.verify().unwrap();
+    drop(reader);
+    for _ in 0..10_000 {
+        epoch::pin().flush();
+        if logs.ready() == RESERVE {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    assert_eq!(logs.ready(), RESERVE);
+    tree.verify().unwrap();
+}
+
+/// Who makes room is alone: others wait, and go on when it is done.
+#[test]
+fn others_wait_for_who_makes_room() {
+    let tree = tree(64 << 20, LsOptions::default());
+    tree.insert(&1, &1).unwrap();
+    std::thread::scope(|scope| {
+        let making = lock(&tree.hopeless);
+        let alone = tree.logs.alone();
+        for purpose in [Purpose::Put, Purpose::Remove, Purpose::Copy] {
+            let mut draft = record::Draft::put(0, 9);
+            let refused = tree.logs.append(0, &mut draft, purpose);
+            assert!(matches!(refused, Err(Refusal::Busy)), "{refused:?}");
+        }
+        let writers = [
+            scope.spawn(|| tree.insert(&2, &2).is_ok()),
+            scope.spawn(|| tree.remove(&1).unwrap()),
+        ];
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(writers.iter().all(|writer| !writer.is_finished()));
+        assert_eq!((tree.get(&1), tree.get(&2)), (Some(1), None));
+        drop(alone);
+        drop(making);
+        for writer in writers {
+            assert!(writer.join().unwrap());
+        }
+    });
+    assert_eq!((tree.get(&1), tree.get(&2)), (None, Some(2)));
+}
+
+/// Threads insert what may be refused, and remove what must not be, all the time.
+fn removes_beside_insertions<K, V>(
+    options: &LsOptions,
+    key: impl Fn(u64) -> K::Owned + Sync,
+    value: impl Fn(u64) -> V::Owned + Sync,
+) where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+{
+    let pool = Pool::<Medium>::create(Path::new("dram"), &self::options(4 << 20)).unwrap();
+    let tree = LsTree::<K, V, Medium>::create(&pool, "t", options).unwrap();
+    std::thread::scope(|scope| {
+        for t in 0..3u64 {
+            let (tree, key, value) = (&tree, &key, &value);
+            scope.spawn(move || {
+                let (mut mine, mut refused, mut next) = (Vec::new(), 0, 0);
+                while refused < 150 {
+                    let n = mix(next << 2 | t);
+                    next += 1;
+                    match tree.insert(key(n).borrow(), value(n).borrow()) {
+                        Ok(()) => mine.push(n),
+                        Err(InsertError::Space(_)) => {
+                            refused += 1;
+                            for _ in 0..(1 << (refused % 8)).min(mine.len()) {
+                                let n = mine.swap_remove(next as usize % mine.len());
+                                assert!(tree.remove(key(n).borrow()).unwrap(), "key {n}");
+                            }
+                        }
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+                for n in mine {
+                    assert!(tree.remove(key(n).borrow()).unwrap(), "key {n}");
+                }
+            });
+        }
+    });
+    assert_eq!(tree.verify().unwrap().entries, 0);
+}
+
+#[test]
+fn a_full_pool_lets_numbers_go() {
+    let by_thread = LsOptions {
+        leaf_bytes: 256,
+        logs: 3,
+        log_choice: LogChoice::Thread,
+        ..LsOptions::default()
+    };
+    for options in [LsOptions::default(), by_thread] {
+        removes_beside_insertions::<u64, u64>(&options, |n| n, |n| n);
+    }
+}
+
+#[test]
+fn a_full_pool_lets_strings_go() {
+    let key = |n: u64| n.to_be_bytes().to_vec();
+    // Some values have blocks of their own.
+    let value = |n: u64| vec![n as u8; [8, 100, 300, 2_000][n as usize % 4]];
+    removes_beside_insertions::<[u8], [u8]>(&LsOptions::default(), key, value);
 }

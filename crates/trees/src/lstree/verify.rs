@@ -67,8 +67,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             }
             replayed.push(found);
         }
-        for spare in lock(&self.logs.spares).iter() {
-            self.reach(&mut blocks, *spare, "a spare segment")?;
+        for spare in lock(&self.logs.spares).all() {
+            self.reach(&mut blocks, spare, "a spare segment")?;
         }
         let chains = chains(&replayed, (1, 0), true).map_err(Violation::new)?;
         let mut by_leaf = HashSet::with_capacity(chains.len());

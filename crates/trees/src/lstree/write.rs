@@ -4,9 +4,9 @@
 //! or of two in one record, instead of the delta's, and 1 fence too. A string that is too long to be inline adds
 //! its lines and 1 fence. A new segment (in 2,000 deltas of numbers) adds 3 lines and 1 fence.
 
-use super::log::Purpose;
 use super::read::Found;
 use super::record::{Draft, Field, Kind};
+use super::reserve::{Purpose, Refusal};
 use super::table::{Entry, Place};
 use super::{LsTree, count};
 use crate::index::{InsertError, RemoveError};
@@ -58,11 +58,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         if T::RECORDS && !self.is_long(value) {
             return Ok(0);
         }
+        // What the reserve misses is not for strings.
+        self.logs.fill_reserve();
         value.make(&self.heap).or_else(|full| {
             if !self.make_room(Purpose::Put) {
                 return Err(full);
             }
-            self.free_extra_spares();
+            self.logs.free_extra_spares();
             value.make(&self.heap)
         })
     }
@@ -139,12 +141,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                     self.after(look);
                     return Ok(found.is_some());
                 }
-                Err(full) => {
+                Err(refusal) => {
                     locked.unlock_unchanged();
                     drop(pin);
-                    if !self.make_room(Purpose::Put) {
-                        discard();
-                        return Err(full);
+                    match refusal {
+                        Refusal::Busy => self.await_room(),
+                        Refusal::Full(full) => {
+                            if !self.make_room(Purpose::Put) {
+                                discard();
+                                return Err(full);
+                            }
+                        }
                     }
                 }
             }
@@ -176,6 +183,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     /// Removes `key`; true if it was there.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
         let hash = key.hash();
+        let mut hopeless = false;
         loop {
             let pin = Self::pin();
             let (lnid, locked) = self.lock_leaf(key, pin.guard());
@@ -191,7 +199,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                 found: Some(found),
             };
             let changed = self.change(lnid, &change);
-            let full = match changed {
+            let refusal = match changed {
                 Ok(look) => {
                     let (long_key, long_value) = (
                         self.leads_to_block::<K>(found.key),
@@ -209,11 +217,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                     self.commit()?;
                     return Ok(true);
                 }
-                Err(full) => full,
+                Err(refusal) => refusal,
             };
             locked.unlock_unchanged();
             drop(pin);
-            if !self.make_room(Purpose::Remove) {
+            let full = match refusal {
+                Refusal::Busy => {
+                    self.await_room();
+                    continue;
+                }
+                Refusal::Full(full) => full,
+            };
+            // Collecting may not have made a whole segment free, and yet have left room at the end of some log.
+            if !self.make_room(Purpose::Remove) && std::mem::replace(&mut hopeless, true) {
                 let source = std::io::Error::other(full.to_string());
                 let doing = "removing a key from a full pool";
                 return Err(CommitError::NoSpace { doing, source }.into());
@@ -224,8 +240,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     /// Appends a record that changes a locked leaf, and changes its entry; true if it is time to look for garbage.
     ///
     /// # Errors
-    /// [`SpaceError`]; nothing has changed then.
-    fn change(&self, lnid: u32, change: &Change<'_, K, V>) -> Result<bool, SpaceError> {
+    /// [`Refusal`]; nothing has changed then.
+    fn change(&self, lnid: u32, change: &Change<'_, K, V>) -> Result<bool, Refusal> {
         let entry = self.table.entry(lnid);
         let counts = entry.counts();
         let live = match (&change.value, change.found) {
@@ -272,7 +288,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         lnid: u32,
         entry: Entry<'_, M::Dram>,
         change: &Change<'_, K, V>,
-    ) -> Result<bool, SpaceError> {
+    ) -> Result<bool, Refusal> {
         let mut words = Vec::with_capacity(self.shape.entries + 1);
         self.contents(entry, lnid, &mut words);
         let mut items: Vec<Item<'_, K, V>> = words
@@ -342,7 +358,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         entry: Entry<'_, M::Dram>,
         items: &[Item<'_, K, V>],
         change: &Change<'_, K, V>,
-    ) -> Result<bool, SpaceError> {
+    ) -> Result<bool, Refusal> {
         let (pm, inline) = (self.pm(), self.shape.inline);
         let (right, right_lock) = self.table.take(&self.locks, Some(lnid))?;
         let new = self.table.entry(right);
