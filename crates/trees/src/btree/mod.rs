@@ -148,7 +148,8 @@ pub struct BTreeOptions {
     /// Bytes of a node, one of [`NODE_BYTES`]; `None` for the design's usual. A tree is opened with the size
     /// that it was made with.
     pub node_bytes: Option<u32>,
-    /// Most entries that a node is given, 2 at least; `None` for as many as fit. Few make small trees high,
+    /// Most entries that a node is given, 3 at least (splitting nodes of two would make a tree as high as it has
+    /// leaves); `None` for as many as fit. Few make small trees high,
     /// which is what tests want.
     pub most_entries: Option<usize>,
     /// Threads that walk the tree at recovery; 0 counts as 1.
@@ -283,7 +284,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             locks: VersionLocks::new(),
             base: pool.pm().base(),
             words,
-            most_entries: options.most_entries.unwrap_or(usize::MAX).max(2),
+            most_entries: options.most_entries.unwrap_or(usize::MAX).max(3),
             top: 0,
             durable: !options.volatile,
             load: Load::new(options.group_flush),
