@@ -39,6 +39,8 @@ const NEAR: usize = 6;
 const SURVEYED: u64 = 5_000;
 /// Images, at the least, in which what noticed a mutant is looked for without it, once and again.
 const CONTROL: u64 = 4_000;
+/// How many times longer a mutant is tried that only recovery comes to.
+const LONGER: u64 = 5;
 /// How many times other operations follow the recoveries that come to a mutant.
 const ROUNDS: u64 = 100;
 /// Schedules of threads that a mutant is tried with which nothing else notices.
@@ -61,7 +63,8 @@ pub struct MutantOptions {
     /// Threads.
     pub workers: usize,
     /// Images after which a site that nothing has noticed the loss of counts as not needed; an ordering,
-    /// and any site under `eadr`, after a quarter. What comes of a mutant does not depend on the machine's speed.
+    /// and any site under `eadr`, after a quarter; a site that only recovery comes to, after five times as many.
+    /// What comes of a mutant does not depend on the machine's speed.
     pub patience: u64,
     /// Only mutants whose places, written as `FILE:LINE`, have this in them.
     pub only: Option<String>,
@@ -732,25 +735,22 @@ impl Trial<'_> {
         None
     }
 
-    /// Explores all of `these`, which only recovery comes to the mutant in: first all, then, while there are images
-    /// left until `most`, where recovery came to it, with other operations after it each time.
-    fn in_recovery(&mut self, these: &[&Recorded], most: u64) -> Option<Outcome> {
-        let outcome = self.share(these, IN_RECOVERY, self.images + (most - self.images) / 2);
-        if outcome.is_some() {
-            return outcome;
-        }
-        for then in 1..ROUNDS {
-            let depth = Depth {
-                then,
+    /// Explores all of `these`, which only recovery comes to the mutant in: first all, then where recovery came to it,
+    /// with other operations after it each time.
+    fn in_recovery(&mut self, these: &[&Recorded], patience: u64) -> Option<Outcome> {
+        let most = LONGER * patience;
+        let mut depth = IN_RECOVERY;
+        while depth.then < ROUNDS && self.images < most {
+            let share = most.min(self.images + patience);
+            let outcome = self.share(these, depth, share);
+            if outcome.is_some() {
+                return outcome;
+            }
+            depth = Depth {
+                then: depth.then + 1,
                 thorough_every: 1,
                 ..IN_RECOVERY
             };
-            for r in these {
-                let outcome = self.explore(r, depth, most);
-                if outcome.is_some() {
-                    return outcome;
-                }
-            }
         }
         None
     }
@@ -762,7 +762,7 @@ impl Trial<'_> {
         if let (Mutant::Off(site), true) = (mutant, here.is_empty()) {
             // Only recovery reaches it: where it was seen to do so, then anywhere.
             let (seen, rest): (Vec<_>, Vec<_>) = all().partition(|r| r.recovers.contains(&site));
-            let outcome = self.in_recovery(&seen, patience * 3 / 4);
+            let outcome = self.in_recovery(&seen, patience);
             if outcome.is_some() {
                 return outcome;
             }
@@ -772,7 +772,7 @@ impl Trial<'_> {
                     return outcome;
                 }
             }
-            return self.share(&rest, IN_RECOVERY, patience);
+            return self.share(&rest, IN_RECOVERY, self.images + patience / 4);
         }
         // First where the mutant is at work, quickly, then in workloads that no one else needs. An ordering
         // is not looked for anywhere else.

@@ -1,7 +1,5 @@
 //! Crab-tree: what the explored workloads reach, and that 16 bytes as the failure-atomic unit are an assumption.
 
-#![cfg(feature = "unproven")]
-
 mod common;
 
 use bristlecone_crash::explore::{Options, explore};

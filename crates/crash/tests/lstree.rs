@@ -1,7 +1,5 @@
 //! The log-structured B+-tree: what a crash leaves behind the end of a log is cleared for good.
 
-#![cfg(feature = "unproven")]
-
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
 use bristlecone_crash::subject::FaultKind;

@@ -150,17 +150,6 @@ fn assert_above(above: &[f64], below: &[f64]) {
     );
 }
 
-/// Figures of designs that are not proven yet.
-#[cfg(not(feature = "unproven"))]
-fn is_to_come(name: &str) -> bool {
-    name.starts_with("crab-") || ["gap-fig16", "gap-fig17", "gap-fig18"].contains(&name)
-}
-
-#[cfg(feature = "unproven")]
-fn is_to_come(_: &str) -> bool {
-    false
-}
-
 /// Whether claims hold is for the scale that they are made at, and on the host for the machine to say; that
 /// every figure can be had wherever it says is not.
 #[test]
@@ -169,7 +158,7 @@ fn every_figure_can_be_had_wherever_it_says() {
         .iter()
         .flat_map(|entry| entry.on.iter().map(move |on| (entry, *on)))
     {
-        if ["lb-theorem-3.5", "gap-table1"].contains(&entry.name) || is_to_come(entry.name) {
+        if ["lb-theorem-3.5", "gap-table1"].contains(&entry.name) {
             continue;
         }
         let figure = made_at(entry.name, on, Scale::Glance);

@@ -8,14 +8,12 @@
 
 use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
 use crate::cddstree::{CddsOptions, CddsTree};
-#[cfg(feature = "unproven")]
 use crate::crabtree::{self, CrabOptions, CrabTree};
 use crate::fastfair::{self, FastFair, FastFairOptions, FastFairSp};
 use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
-#[cfg(feature = "unproven")]
 use crate::lstree::{self, LsOptions, LsTree};
 use crate::nvta::{NVTA_BYTES, NvtATree};
 use crate::nvtree::{self, NvOptions, NvTree};
@@ -238,7 +236,6 @@ design!(
     FairSp<const B: usize>, LeafOptions, FastFairSp<B>
 );
 
-#[cfg(feature = "unproven")]
 design!(
     /// Crab-tree and Crab_opt, in any leaf size.
     Crab, CrabOptions, CrabTree, failure_unit
@@ -296,7 +293,6 @@ design!(
     Nv, NvOptions, NvTree
 );
 
-#[cfg(feature = "unproven")]
 design!(
     /// The log-structured B+-tree, in any leaf size.
     Ls, LsOptions, LsTree
@@ -348,7 +344,6 @@ pub const DESIGNS: &[DesignInfo] = &[
         usual_bytes: 1024,
         explored_bytes: &[256, 512],
     },
-    #[cfg(feature = "unproven")]
     DesignInfo {
         name: "crabtree",
         summary: "Crab-tree: sorted leaves, changed by shifting in place or by copying",
@@ -356,7 +351,6 @@ pub const DESIGNS: &[DesignInfo] = &[
         usual_bytes: 1024,
         explored_bytes: &[256],
     },
-    #[cfg(feature = "unproven")]
     DesignInfo {
         name: "crabtree-opt",
         summary: "Crab_opt: Crab-tree with self-managed space, approximate probe, 16-byte stores",
@@ -434,7 +428,6 @@ pub const DESIGNS: &[DesignInfo] = &[
         usual_bytes: 1024,
         explored_bytes: &[256],
     },
-    #[cfg(feature = "unproven")]
     DesignInfo {
         name: "lstree",
         summary: "btree-LS: log-structured B+-tree, one sequential write per change",
@@ -693,7 +686,6 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
     };
     let leaf = LeafOptions { recovery_threads };
     let family = Family::new(bytes, recovery_threads);
-    #[cfg(feature = "unproven")]
     let ls = LsOptions {
         leaf_bytes: bytes,
         recovery_threads,
@@ -704,7 +696,6 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         recovery_threads,
         ..NvOptions::default()
     };
-    #[cfg(feature = "unproven")]
     let crab = |options| CrabOptions {
         leaf_bytes: bytes,
         recovery_threads,
@@ -726,9 +717,7 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("fastfair-sp", 256) => task.run(FairSp::<1>(leaf)),
         ("fastfair-sp", 512) => task.run(FairSp::<2>(leaf)),
         ("fastfair-sp", 1024) => task.run(FairSp::<4>(leaf)),
-        #[cfg(feature = "unproven")]
         ("crabtree", _) => task.run(Crab(crab(CrabOptions::PLAIN))),
-        #[cfg(feature = "unproven")]
         ("crabtree-opt", _) => task.run(Crab(crab(CrabOptions::OPTIMIZED))),
         ("skiplist-nvm", 32) => task.run(NvmSkip(SkipOptions::default())),
         ("skiplist-divided", 32) => task.run(DividedSkip(SkipOptions::default())),
@@ -747,7 +736,6 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("btree-gf-load", _) => task.run(Lcb(family.volatile(GroupFlush::UNDER_LOAD))),
         ("unsorted-leaf", _) => task.run(Unsorted(family.volatile(GroupFlush::Off))),
         ("nvtree", _) => task.run(Nv(nv)),
-        #[cfg(feature = "unproven")]
         ("lstree", _) => task.run(Ls(ls)),
         // An entry of DESIGNS without its arm; the tests run them all.
         _ => return Err(UnknownDesign::Name(info.name.to_owned())),

@@ -5,14 +5,14 @@
 //! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`designs`] | the designs by name, for programs that let their user choose |
 //! | [`cddstree`] | CDDS-Tree |
-//! | `crabtree` | Crab-tree and Crab_opt (feature `unproven`) |
+//! | `crabtree` | Crab-tree and Crab_opt |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`], [`fptree`], [`wbtree`] | LB+-Tree, FPTree, wB+-Tree |
 //! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
 //! | [`btree`], [`unsorted`] | B+-trees wholly in persistent memory: LCB+-Tree, btree-WAL, persistent unsorted |
 //! | [`fastfair`] | FAST/FAIR, wholly in persistent memory, and with its inner nodes in DRAM |
 //! | [`leaftree`] | what designs with persistent leaves under the inner index have in common |
-//! | `lstree` | the log-structured B+-tree, btree-LS (feature `unproven`) |
+//! | `lstree` | the log-structured B+-tree, btree-LS |
 //! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //! | [`nvtree`] | NV-Tree, with and without workload adaptivity |
 //! | [`nvta`] | NVT-A: NV-Tree's leaves under persistent inner nodes |
@@ -23,7 +23,6 @@
 pub mod btree;
 pub mod cddstree;
 pub mod central;
-#[cfg(feature = "unproven")]
 pub mod crabtree;
 pub mod designs;
 pub mod fastfair;
@@ -33,7 +32,6 @@ pub mod index;
 pub mod inner;
 pub mod lbtree;
 pub mod leaftree;
-#[cfg(feature = "unproven")]
 pub mod lstree;
 pub mod nvta;
 pub mod nvtree;
@@ -48,7 +46,6 @@ pub mod wbtree;
 
 pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};
 pub use cddstree::{CddsOptions, CddsTree};
-#[cfg(feature = "unproven")]
 pub use crabtree::{CrabOptions, CrabTree};
 pub use designs::Design;
 pub use fastfair::{FastFair, FastFairOptions, FastFairSp};
@@ -59,7 +56,6 @@ pub use index::{
 };
 pub use lbtree::{LbOptions, LbTree};
 pub use leaftree::LeafOptions;
-#[cfg(feature = "unproven")]
 pub use lstree::{LsOptions, LsTree};
 pub use nvta::NvtATree;
 pub use nvtree::{NvOptions, NvTree};

@@ -1,7 +1,5 @@
 //! The scenarios, run on the Crab-tree: strategies, all optimizations, both kinds of keys and values.
 
-#![cfg(feature = "unproven")]
-
 mod common;
 
 use bristlecone_pmem::media::Mapped;

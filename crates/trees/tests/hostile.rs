@@ -9,7 +9,6 @@ use bristlecone_trees::designs::{
     Cdds, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
 };
 use bristlecone_trees::{BTreeOptions, FastFairOptions};
-#[cfg(feature = "unproven")]
 use bristlecone_trees::{
     CrabOptions,
     crabtree::Strategy,
@@ -81,7 +80,6 @@ impl Chosen for Small<NvtA> {
     }
 }
 
-#[cfg(feature = "unproven")]
 impl Chosen for Small<Crab> {
     type Design = Crab;
 
@@ -102,7 +100,6 @@ scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
-#[cfg(feature = "unproven")]
 scenario_suite!(lstree_strings, Of<Ls, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
@@ -110,7 +107,6 @@ scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
 scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fastfair_wide, Of<Small<Fair>, u128, u128, Mapped>: [hostile]);
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
-#[cfg(feature = "unproven")]
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);

@@ -1,8 +1,6 @@
 //! The scenarios, run on the log-structured B+-tree: leaf sizes, logs by leaf and by thread, both kinds of keys and
 //! values.
 
-#![cfg(feature = "unproven")]
-
 mod common;
 
 use bristlecone_pmem::media::Mapped;

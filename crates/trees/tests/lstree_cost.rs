@@ -4,8 +4,6 @@
 //! Counted on `Counting<Dram>`, so the figures are what the code issues, whatever the machine. A delta of numbers
 //! has 32 bytes, two to a line, eight to a media line of 256 bytes; a base has 24 and 16 for each pair.
 
-#![cfg(feature = "unproven")]
-
 use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_trees::lstree::{LsOptions, LsTree};

@@ -19,15 +19,12 @@
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
-#[cfg(feature = "unproven")]
 use bristlecone_trees::crabtree::{CrabOptions, Strategy};
 use bristlecone_trees::designs::{
     Choice, DESIGNS, Design, DesignInfo, Fair, Holds, Lb, Lcb, Task, Unsorted, WIDE, Wal,
     WideDesign, WideTask, with_design, with_wide_design,
 };
-#[cfg(feature = "unproven")]
 use bristlecone_trees::designs::{Crab, Ls};
-#[cfg(feature = "unproven")]
 use bristlecone_trees::lstree::LsOptions;
 use bristlecone_trees::{
     BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, Stored,
@@ -350,7 +347,6 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
             });
             both(high, name, "-high")
         }
-        #[cfg(feature = "unproven")]
         "crabtree" => {
             let copying = CrabOptions {
                 recovery_threads: THREADS,
@@ -360,7 +356,6 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
             };
             both(Crab(copying), name, "-copying")
         }
-        #[cfg(feature = "unproven")]
         "lstree" => {
             // Every other change writes a whole leaf, in a record of several lines.
             let short = LsOptions {

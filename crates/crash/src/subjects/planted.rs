@@ -76,34 +76,24 @@ pub const PLANTED: &[Planted] = &[
         "a split, replacement or merge links the new leaves in before they are durable"),
     plant("nvtree-update-twice", 9, "nvtree-256-u64", Kind::Update, &[Torn],
         "an update's two elements are made to count by two stores of the counter"),
-    #[cfg(feature = "unproven")]
     plant("crabtree-link-first", 2, "crabtree-256-u64-copying", Kind::Split, &[Lost, Structure, Recovery],
         "a copied leaf is linked in before it is durable"),
-    #[cfg(feature = "unproven")]
     plant("crabtree-split-first", 2, "crabtree-256-u64", Kind::Split, &[Lost, Structure, Recovery],
         "a split counts its upper half out before the new leaf is durable"),
-    #[cfg(feature = "unproven")]
     plant("crabtree-merge-key-first", 1, "crabtree-256-u64", Kind::Merge, &[Lost, Torn, Structure, Recovery],
         "a merge stores the first pair's key with the other pairs, which makes it an insertion"),
-    #[cfg(feature = "unproven")]
     plant("crabtree-no-store-fence", 13, "crabtree-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
         "shifting does without the store fences that keep the order of the stores to a line").under(Model::ArmV8),
-    #[cfg(feature = "unproven")]
     plant("lstree-sum-of-a-line", 4, "lstree-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
         "a record's checksum covers its first line alone, so that torn records pass"),
-    #[cfg(feature = "unproven")]
     plant("lstree-split-in-two", 10, "lstree-256-u64", Kind::Split, &[Lost],
         "a split writes the lower half's base before the record of both leaves"),
-    #[cfg(feature = "unproven")]
     plant("lstree-drop-first", 11, "lstree-256-u64", Kind::Update, &[Lost, Recovery],
         "a collected segment leaves its log before what is live in it was copied"),
-    #[cfg(feature = "unproven")]
     plant("lstree-replay-unordered", 12, "lstree-256-u64", Kind::Update, &[Lost, Structure, Recovery],
         "recovery takes a leaf's records in the order of the logs, where collection moved some of them"),
-    #[cfg(feature = "unproven")]
     plant("lstree-forget-early", 12, "lstree-256-u64", Kind::Drain, &[FaultKind::Phantom, Structure, Recovery, Progress],
         "an emptied leaf's base is dropped while older records of the leaf are in a log"),
-    #[cfg(feature = "unproven")]
     plant("lstree-salt-of-the-tree", 17, "lstree-256-u64", Kind::Update, &[Lost, FaultKind::Phantom, Torn, Structure, Recovery, Progress],
         "what an earlier round left in a segment's memory passes for records of this one"),
     plant("lbtree-record-line", 3, "lbtree-256-bytes", Kind::Split, &[Structure, Recovery],

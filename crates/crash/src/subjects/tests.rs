@@ -8,7 +8,6 @@ use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::Simulation;
 use bristlecone_trees::DurableIndex;
 use bristlecone_trees::designs::DESIGNS;
-#[cfg(feature = "unproven")]
 use bristlecone_trees::lstree::{LsOptions, LsStats, LsTree};
 use bristlecone_trees::nvtree::{NvOptions, NvStats, NvTree};
 use std::collections::BTreeMap;
@@ -266,7 +265,6 @@ fn workloads_reach_all_that_an_nvtree_does() {
 }
 
 /// Every way in which a log-structured B+-tree changes leaves and logs, likewise.
-#[cfg(feature = "unproven")]
 #[test]
 fn workloads_reach_all_that_an_lstree_does() {
     let options = LsOptions {

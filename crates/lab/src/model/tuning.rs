@@ -9,7 +9,6 @@ use bristlecone_trees::nvtree::{Adaptivity, NvOptions};
 
 /// How a design is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[cfg_attr(not(feature = "unproven"), allow(dead_code))]
 pub(crate) enum Tuning {
     /// As the registry says.
     #[default]
@@ -82,7 +81,6 @@ pub(crate) fn with_tuned<T: Task>(
             adaptivity,
             recovery_threads,
         })),
-        #[cfg(feature = "unproven")]
         (
             Tuning::Crab {
                 shifts,
@@ -107,7 +105,6 @@ pub(crate) fn with_tuned<T: Task>(
                 ..CrabOptions::PLAIN
             }))
         }
-        #[cfg(feature = "unproven")]
         (
             Tuning::Logs {
                 logs,

@@ -32,7 +32,6 @@ mod order;
 mod read;
 mod recovery;
 mod remove;
-#[cfg(feature = "unproven")]
 mod replace;
 mod scan;
 mod snapshot;
@@ -44,7 +43,6 @@ pub(crate) use insert::UNLOCK_FIRST;
 pub use insert::{At, Attempt, IfPresent, Pair};
 pub use read::Found;
 pub use remove::Removal;
-#[cfg(feature = "unproven")]
 pub(crate) use replace::{Before, Blocked};
 
 use crate::index::{

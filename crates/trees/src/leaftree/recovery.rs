@@ -187,7 +187,6 @@ where
 
     /// Records `leaf`, which is in the chain durably, in the place of one that was
     /// [forgotten](Self::forget_position). The caller holds its lock, or that of the leaf before it.
-    #[cfg(feature = "unproven")]
     pub(crate) fn record_again(&self, leaf: u32) {
         let mut positions = lock(&self.positions);
         if let Some(slot) = positions.again(leaf) {
