@@ -13,6 +13,7 @@ use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use std::borrow::Borrow;
+use std::sync::PoisonError;
 
 /// What is built beside the tree.
 struct Beside<K: ToOwned + ?Sized, M: Media> {
@@ -94,6 +95,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         self.inner = inner;
         self.table = beside.table;
         let old = std::mem::replace(&mut self.logs, beside.logs);
+        *self
+            .hopeless
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner) = None;
         old.discard(Some(&crossbeam_epoch::pin()));
         self.commit()?;
         Ok(beside.entries)

@@ -25,11 +25,13 @@ use super::reserve::{Purpose, RESERVE, Refusal};
 use super::table::{Entry, Place};
 use super::{LsTree, count};
 use crate::repr::{KeyRepr, Repr};
+use crate::sync::wait;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
+use crossbeam_utils::Backoff;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, TryLockError};
 
 /// Segments that who finds garbage collects at most.
@@ -62,6 +64,16 @@ struct Live {
     lnid: u32,
     record: Record,
     place: Place,
+}
+
+/// A removal that waits for who makes room.
+pub(super) struct HeldUp<'t>(&'t AtomicUsize);
+
+impl Drop for HeldUp<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed; only the number matters.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
@@ -414,6 +426,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
 
     /// Makes room in a full pool for who appends for `purpose`, holding no lock; false if there is none to be made.
     pub(super) fn make_room(&self, purpose: Purpose) -> bool {
+        if purpose != Purpose::Remove {
+            // Or those who insert again and again keep it from who has waited for them.
+            let backoff = Backoff::new();
+            // ORDERING: Relaxed; only the number matters.
+            while self.held_up.load(Ordering::Relaxed) > 0 {
+                wait(&backoff);
+            }
+        }
         let mut hopeless = lock(&self.hopeless);
         if self.logs.has_room(purpose) {
             return true;
@@ -425,12 +445,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         let dense = garbage < live / DENSE;
         if purpose == Purpose::Put
             && dense
-            && hopeless.is_some_and(|then| appended() - then < live / DENSE)
+            && hopeless.is_some_and(|then| appended().saturating_sub(then) < live / DENSE)
         {
             return false;
         }
         let _alone = self.logs.alone();
-        self.reclaim();
+        if !self.reclaim() && purpose != Purpose::Remove {
+            // Not for insertions do others wait as long as readers stay.
+            return self.logs.has_room(purpose);
+        }
         let mut goes_on = true;
         for round in 1.. {
             let (mut spent, mut starved) = (false, false);
@@ -450,7 +473,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                     spent |= credit < given;
                     starved |= given == 0;
                     if !self.reclaim() && purpose != Purpose::Remove {
-                        // Not for insertions do others wait as long as readers stay.
+                        // As above.
                         return self.logs.has_room(purpose);
                     }
                 }
@@ -470,7 +493,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     /// Bytes that may be written on credit where a segment is collected.
     fn credit(&self, purpose: Purpose) -> u64 {
         let least = match purpose {
-            Purpose::Remove => 2,
+            // As many as a segment and a half may need, if no two neighbours in it fit into one.
+            Purpose::Remove => 3,
             // So that removals find theirs; one may be missing, since what was saved need not be a whole one.
             _ => RESERVE - 1,
         };
@@ -479,6 +503,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         } else {
             0
         }
+    }
+
+    /// As long as it is there, only removals make room.
+    #[cold]
+    pub(super) fn hold_up(&self) -> HeldUp<'_> {
+        // ORDERING: Relaxed; only the number matters.
+        self.held_up.fetch_add(1, Ordering::Relaxed);
+        HeldUp(&self.held_up)
     }
 
     /// Waits until who makes room is done.
@@ -500,6 +532,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             epoch::pin().flush();
             if freed.load(Ordering::Relaxed) {
                 return true;
+            }
+            if bristlecone_pmem::sync::give_way() {
+                continue;
             }
             if turn < PATIENCE / 2 || self.pm().tiny() {
                 std::thread::yield_now();

@@ -255,6 +255,8 @@ pub struct LsTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     counters: Counters,
     /// Held by who makes room: bytes that had been appended when collecting everything did not.
     hopeless: Mutex<Option<u64>>,
+    /// Removals that met someone who made room, and are not done yet.
+    held_up: AtomicUsize,
     read_only: bool,
     report: RecoveryReport,
     heap: Heap<M>,
@@ -503,6 +505,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             shape,
             counters: Counters::default(),
             hopeless: Mutex::new(None),
+            held_up: AtomicUsize::new(0),
             read_only: pool.pm().read_only(),
             report: RecoveryReport::default(),
             heap,

@@ -182,7 +182,8 @@ pub(super) fn chains(
         .copied()
         .collect();
     if by_number {
-        parts.sort_unstable_by_key(|part| (part.lnid, part.sequence, part.off));
+        // Equals stay as they are in their log.
+        parts.sort_by_key(|part| (part.lnid, part.sequence));
     } else {
         parts.sort_by_key(|part| part.lnid);
     }
@@ -202,8 +203,13 @@ pub(super) fn chains(
         };
         for part in &of_leaf[base + 1..] {
             let newest = chain.sequence();
-            // What was being moved is there twice.
-            if part.sequence == newest && (part.kind == chain.newest_kind()) {
+            // What was being moved is there twice. The copy counts, as it does of bases, so that who empties the
+            // segment again need not copy it again: in a full pool there may be no room to.
+            if part.sequence == newest
+                && part.kind == chain.newest_kind()
+                && let Some(last) = chain.deltas.last_mut()
+            {
+                *last = *part;
                 continue;
             }
             if part.sequence != newest + 1 || chain.deltas.len() == MOST_ENTRIES {

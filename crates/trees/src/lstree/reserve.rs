@@ -248,7 +248,10 @@ impl<M: Media> Logs<M> {
         let left = Arc::new(AtomicBool::new(false));
         let kept = {
             let mut spares = lock(&self.spares);
-            let missing = spares.all().count() < RESERVE;
+            // ORDERING: Relaxed; who makes room calls this itself. What it needs besides the reserve stays here,
+            // where no other tree takes it.
+            let more = usize::from(self.making_room.load(Ordering::Relaxed));
+            let missing = spares.all().count() < RESERVE + more;
             if missing {
                 match guard {
                     Some(_) => spares.leaving.push((off, Arc::clone(&left))),
@@ -264,6 +267,10 @@ impl<M: Media> Logs<M> {
             Some(guard) => self.heap.retire(POff::new(off), guard),
             None if kept => {}
             None => self.heap.free(POff::new(off)),
+        }
+        if let Some(guard) = guard {
+            // Or it waits among what this thread has retired for more of that.
+            guard.flush();
         }
     }
 

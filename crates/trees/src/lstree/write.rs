@@ -17,6 +17,9 @@ use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
 
+/// Times that an insertion for which room was made may find it taken by others.
+const REFUSALS: usize = 100;
+
 /// What is to be done with a key that is there, or is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -98,6 +101,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             }
         };
         let hash = key.hash();
+        let mut refused = 0;
         loop {
             let pin = Self::pin();
             let (lnid, locked) = self.lock_leaf(key, pin.guard());
@@ -147,7 +151,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                     match refusal {
                         Refusal::Busy => self.await_room(),
                         Refusal::Full(full) => {
-                            if !self.make_room(Purpose::Put) {
+                            // What a segment does not cure is refused in the end.
+                            refused += 1;
+                            if refused > REFUSALS || !self.make_room(Purpose::Put) {
                                 discard();
                                 return Err(full);
                             }
@@ -184,6 +190,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
         let hash = key.hash();
         let mut hopeless = false;
+        let mut held_up = None;
         loop {
             let pin = Self::pin();
             let (lnid, locked) = self.lock_leaf(key, pin.guard());
@@ -213,6 +220,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                         V::retire(&self.heap, found.value, pin.guard());
                     }
                     drop(pin);
+                    drop(held_up);
                     self.after(look);
                     self.commit()?;
                     return Ok(true);
@@ -223,6 +231,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             drop(pin);
             let full = match refusal {
                 Refusal::Busy => {
+                    held_up.get_or_insert_with(|| self.hold_up());
                     self.await_room();
                     continue;
                 }
