@@ -669,8 +669,8 @@ pub struct Crash {
     /// Switch off one flush or fence after another, and swap stores: each must be noticed
     #[arg(long, conflicts_with_all = ["threads", "schedules", "plant"])]
     pub mutants: bool,
-    /// With --mutants: only what is in source files whose path has this in it (crates/trees)
-    #[arg(long, value_name = "PATH", requires = "mutants")]
+    /// With --mutants: only what is at a FILE:LINE that has this in it (crates/trees)
+    #[arg(long, value_name = "TEXT", requires = "mutants")]
     pub only: Option<String>,
     /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants: most
     /// seconds for a mutant, which is undecided then)
