@@ -20,7 +20,7 @@ fn reports(
 ) -> BTreeMap<FaultKind, String> {
     let (mut found, mut images) = (BTreeMap::new(), 0);
     for kind in Kind::ALL {
-        for seed in 0..3 {
+        for seed in 0..2 {
             let workload = Workload::generate(kind, 12, seed, subject);
             let recording = record(subject, &workload, &Mutation::default())
                 .unwrap_or_else(|fault| panic!("{}: {fault}", subject.name()));

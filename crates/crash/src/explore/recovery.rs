@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 
 /// Most images of one crash point in a recovery.
 const AT_A_POINT: u64 = 32;
+/// Most further images of a point that has more.
+const ALONE: u32 = 32;
 /// Most images of all crash points in one recovery, and again in the last operation after it.
 const MOST: u64 = 400;
 
@@ -296,13 +298,10 @@ impl Worker<'_> {
             let start = sim.mark();
             let from = sim.expose(&nested.pending, newest);
             let opened = sim.mark();
-            let mut images = 0;
-            let all = loop {
-                sim.begin_image(nested.base);
-                let result = self.check(&expected, false);
-                images += 1;
-                self.totals.images += 1;
-                self.totals.nested_images += 1;
+            let image = |worker: &mut Self| {
+                let result = worker.check(&expected, false);
+                worker.totals.images += 1;
+                worker.totals.nested_images += 1;
                 if let Err(fault) = result {
                     let inner = Point {
                         events,
@@ -310,10 +309,16 @@ impl Worker<'_> {
                         decisions: sim.decisions(start),
                     };
                     let inner = Some((inner, &nested.pending));
-                    let violation = self.violation(crash, fault, nested.outer.clone(), inner);
-                    self.totals.count(violation);
+                    let violation = worker.violation(crash, fault, nested.outer.clone(), inner);
+                    worker.totals.count(violation);
                 }
                 sim.roll_back(opened);
+            };
+            let mut images = 0;
+            let all = loop {
+                sim.begin_image(nested.base);
+                image(self);
+                images += 1;
                 if !sim.next_image(nested.base) {
                     break !sim.diverged();
                 }
@@ -322,6 +327,19 @@ impl Worker<'_> {
                 }
             };
             sim.forget_below(nested.base);
+            if !all {
+                // What is likely to show something: each line that is pending, alone.
+                let first = crash.pending.domains().count();
+                let domains = (first + nested.pending.domains().count()) as u32;
+                for domain in 0..domains.min(ALONE) {
+                    if self.enough() {
+                        break;
+                    }
+                    sim.set_strategy(Strategy::Alone(domain));
+                    image(self);
+                }
+                sim.set_strategy(Strategy::DepthFirst);
+            }
             sim.roll_back(start);
             sim.close(from);
             self.watch.nested(None);
