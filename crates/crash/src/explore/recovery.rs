@@ -20,9 +20,9 @@ use std::collections::BTreeMap;
 /// Most images of one crash point in a recovery.
 const AT_A_POINT: u64 = 32;
 /// Most further images of a point that has more.
-const ALONE: u32 = 32;
+const ALONE: usize = 16;
 /// Most images of all crash points in one recovery, and again in the last operation after it.
-const MOST: u64 = 400;
+const MOST: u64 = 1000;
 
 /// Most operations after a recovery.
 const OPERATIONS: u64 = 4;
@@ -330,12 +330,11 @@ impl Worker<'_> {
             if !all {
                 // What is likely to show something: each line that is pending, alone.
                 let first = crash.pending.domains().count();
-                let domains = (first + nested.pending.domains().count()) as u32;
-                for domain in 0..domains.min(ALONE) {
+                for domain in (first..).take(nested.pending.domains().count().min(ALONE)) {
                     if self.enough() {
                         break;
                     }
-                    sim.set_strategy(Strategy::Alone(domain));
+                    sim.set_strategy(Strategy::Alone(domain as u32));
                     image(self);
                 }
                 sim.set_strategy(Strategy::DepthFirst);
