@@ -149,8 +149,7 @@ pub struct BTreeOptions {
     /// that it was made with.
     pub node_bytes: Option<u32>,
     /// Most entries that a node is given, 3 at least (splitting nodes of two would make a tree as high as it has
-    /// leaves); `None` for as many as fit. Few make small trees high,
-    /// which is what tests want.
+    /// leaves); `None` for as many as fit. Few make small trees high, which is what tests want.
     pub most_entries: Option<usize>,
     /// Threads that walk the tree at recovery; 0 counts as 1.
     pub recovery_threads: usize,
