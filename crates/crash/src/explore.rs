@@ -29,7 +29,7 @@ use crate::watchdog::{Doing, PATIENCE, Watch};
 use bristlecone_pmem::media::sim::{
     Decision, Event, EventKind, Mark, Model, Pending, PendingStore, Simulation, Site, Strategy,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ pub struct Options {
     /// Those only of recoveries that come to something switched off, of one in `thorough_every` of them.
     pub where_off: bool,
     /// Which operations follow a recovery: another number, others. With 0 the crashes in the recovery itself are
-    /// tried too.
+    /// tried too; without, three numbers of four stand for single operations, after more recoveries with fewer images each.
     pub then: u64,
     /// Of crashes in recovery, only see which sites recovery has: those of one in `thorough_every` images,
     /// which is not checked further.
@@ -169,12 +169,10 @@ pub struct Totals {
     pub nested_points: u64,
     /// Of these, points all of whose images were visited.
     pub nested_exhaustive_points: u64,
-    /// Flushes and fences of the recoveries whose own crashes were explored.
-    pub recovery_sites: BTreeSet<Site>,
+    /// Flushes and fences of the recoveries whose own crashes were explored, and the steps with the first crash.
+    pub recovery_sites: BTreeMap<Site, BTreeSet<usize>>,
     /// How often recovery would have done what was switched off.
     pub skipped: u64,
-    /// Steps with crashes whose recovery came to something switched off (with [`Options::where_off`]).
-    pub off_in: BTreeSet<usize>,
     /// Points by number, and what was visited there.
     points: Vec<(u64, Visited)>,
 }
@@ -222,9 +220,10 @@ impl Totals {
         self.cut_short |= other.cut_short;
         self.nested_points += other.nested_points;
         self.nested_exhaustive_points += other.nested_exhaustive_points;
-        self.recovery_sites.extend(other.recovery_sites);
+        for (site, steps) in other.recovery_sites {
+            self.recovery_sites.entry(site).or_default().extend(steps);
+        }
         self.skipped += other.skipped;
-        self.off_in.extend(other.off_in);
         self.points.extend(other.points);
     }
 
@@ -358,6 +357,8 @@ struct Worker<'a> {
     reported: u64,
     /// Recoveries that came to something switched off.
     came_to_off: u64,
+    /// Recoveries of this crash point's images whose own crashes were tried.
+    gone_into: u64,
 }
 
 /// The crash that is being tried.
@@ -425,6 +426,7 @@ impl<'a> Worker<'a> {
             observed: Vec::new(),
             reported: 0,
             came_to_off: 0,
+            gone_into: 0,
         }
     }
 
@@ -583,6 +585,7 @@ impl<'a> Worker<'a> {
         } else {
             self.options.bound
         };
+        self.gone_into = 0;
         let mut images = 0;
         let all = loop {
             sim.begin_image(0);
@@ -617,7 +620,8 @@ impl<'a> Worker<'a> {
 
     /// True if what is left of a point need not be visited.
     fn enough(&self) -> bool {
-        self.options.stop_at_first && self.totals.violations > 0
+        let found = self.options.stop_at_first && self.totals.violations > 0;
+        found || self.totals.images >= self.options.most
     }
 
     /// Recovers the image that the strategy makes, checks it, and puts everything back.
@@ -632,10 +636,9 @@ impl<'a> Worker<'a> {
         let go_into = if self.options.where_off {
             let off = sim.skipped() > skipped;
             if off {
-                self.totals.off_in.insert(crash.step);
                 self.came_to_off += 1;
             }
-            off && self.came_to_off.is_multiple_of(every)
+            off && self.came_to_off.is_multiple_of(every) && self.gone_into < self.recoveries()
         } else {
             thorough
         };
@@ -651,6 +654,7 @@ impl<'a> Worker<'a> {
                 sim.roll_back(opened);
                 let same = sim.impose(&decisions);
                 debug_assert!(same, "they were decided here");
+                self.gone_into += 1;
                 self.crash_in_recovery(crash, start, opened, depth_first);
             }
             Ok(()) => {}

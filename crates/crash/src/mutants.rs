@@ -20,13 +20,14 @@ use crate::concurrent::{self, ConcurrentOptions};
 use crate::explore::{Options, Totals, Violation, explore};
 use crate::over;
 use crate::record::{Mutation, Recording, Step, record};
+use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Subject};
 use crate::token::{Token, WorkloadId};
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, Model, Site, SiteKind};
 use bristlecone_pmem::sync::lock;
 use orderings::{orderings_of, reordered, waste_of};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,9 +41,13 @@ const SURVEYED: u64 = 5_000;
 /// Images, at the least, in which what noticed a mutant is looked for without it, once and again.
 const CONTROL: u64 = 4_000;
 /// How many times longer a mutant is tried that only recovery comes to.
-const LONGER: u64 = 5;
-/// How many times other operations follow the recoveries that come to a mutant.
-const ROUNDS: u64 = 100;
+const LONGER: u64 = 8;
+/// How many times, at the most, other operations follow recoveries that come to a mutant.
+const ROUNDS: u64 = 1000;
+/// How many of those patience is enough for, at the least.
+const ROUNDS_IN_PATIENCE: u64 = 20;
+/// Of so many steps of a workload, one is searched for sites that only recovery has.
+const SURVEYED_STEPS: usize = 3;
 /// Schedules of threads that a mutant is tried with which nothing else notices.
 const SCHEDULES: u64 = 2_000;
 
@@ -63,7 +68,7 @@ pub struct MutantOptions {
     /// Threads.
     pub workers: usize,
     /// Images after which a site that nothing has noticed the loss of counts as not needed; an ordering,
-    /// and any site under `eadr`, after a quarter; a site that only recovery comes to, after five times as many.
+    /// and any site under `eadr`, after a quarter; a site that only recovery comes to, after eight times as many.
     /// What comes of a mutant does not depend on the machine's speed.
     pub patience: u64,
     /// Only mutants whose places, written as `FILE:LINE`, have this in them.
@@ -179,8 +184,8 @@ struct Recorded {
     workload: Workload,
     recording: Recording,
     at_work: AtWork,
-    /// Sites that a survey saw in recoveries from it.
-    recovers: BTreeSet<Site>,
+    /// Sites that a survey saw in recoveries from it, and the steps that the crashes were in.
+    recovers: BTreeMap<Site, BTreeSet<usize>>,
 }
 
 /// What can be mutated in a trace.
@@ -222,8 +227,14 @@ impl Recorded {
             workload,
             recording,
             at_work,
-            recovers: BTreeSet::new(),
+            recovers: BTreeMap::new(),
         })
+    }
+
+    /// The steps that are `wanted`, from their beginnings, for [`Options::only`].
+    fn only(&self, wanted: impl Fn(usize) -> bool) -> Vec<Option<usize>> {
+        let all = 0..self.recording.steps.len();
+        all.map(|step| wanted(step).then_some(0)).collect()
     }
 
     /// Some of the explored steps that an instruction is in, and after how many of their events it first is;
@@ -287,14 +298,17 @@ impl<'a> Tried<'a> {
     /// Recovery has sites of its own, some of which only certain images reach: looks for them.
     fn survey(&mut self) -> Result<Totals, Fault> {
         let found: Vec<Mutex<Totals>> = self.recorded.iter().map(|_| Mutex::default()).collect();
-        let todo: Vec<(&Recorded, &Mutex<Totals>)> = self.recorded.iter().zip(&found).collect();
-        parallel(&todo, self.options.workers, |(r, found)| {
+        let todo: Vec<(usize, (&Recorded, &Mutex<Totals>))> =
+            self.recorded.iter().zip(&found).enumerate().collect();
+        parallel(&todo, self.options.workers, |(number, (r, found))| {
+            let surveyed = |step: usize| (step + number).is_multiple_of(SURVEYED_STEPS);
             let quick = Options {
                 survey: true,
-                bound: 24,
-                samples: 0,
+                bound: 8,
+                samples: 4,
                 thorough_every: 2,
                 most: SURVEYED,
+                only: Some(r.only(surveyed)),
                 stop_at_first: true,
                 ..Options::new(self.options.model)
             };
@@ -347,7 +361,7 @@ pub fn mutants(
     };
     let reached = tried.recorded.iter().flat_map(|r| &r.at_work.sites);
     let mut sites: BTreeSet<Site> = reached.copied().collect();
-    sites.extend(recoveries.recovery_sites);
+    sites.extend(recoveries.recovery_sites.into_keys());
     let wanted = |mutant: &Mutant| options.only.as_ref().is_none_or(|part| mutant.is_in(part));
     sites.retain(|site| wanted(&Mutant::Off(*site)));
     let all = sites.len();
@@ -588,8 +602,21 @@ struct Depth {
     where_off: bool,
     /// Which operations follow a recovery.
     then: u64,
-    /// Only in steps where the mutant does something.
-    near: bool,
+    /// In which steps the crash is.
+    steps: Steps,
+}
+
+/// Steps of a workload.
+#[derive(Clone, Copy)]
+enum Steps {
+    /// Any.
+    Any,
+    /// Those where the mutant does something.
+    AtWork,
+    /// Those where a survey saw that recovery came to it; any if it saw none.
+    Surveyed,
+    /// The one with this number.
+    One(usize),
 }
 
 /// What most mutants are noticed by.
@@ -599,11 +626,11 @@ const QUICK: Depth = Depth {
     nested: false,
     where_off: false,
     then: 0,
-    near: false,
+    steps: Steps::Any,
 };
 /// The same where the mutant is.
 const NEARBY: Depth = Depth {
-    near: true,
+    steps: Steps::AtWork,
     ..QUICK
 };
 /// Crashes in recovery included.
@@ -613,11 +640,12 @@ const THOROUGH: Depth = Depth {
     nested: true,
     where_off: false,
     then: 0,
-    near: false,
+    steps: Steps::Any,
 };
 /// The same where only recovery comes to the mutant.
 const IN_RECOVERY: Depth = Depth {
     where_off: true,
+    steps: Steps::Surveyed,
     ..THOROUGH
 };
 
@@ -629,8 +657,6 @@ struct Trial<'a> {
     images: u64,
     /// How often recovery would have done what was switched off.
     skipped: u64,
-    /// The steps with crashes whose recovery came to it, of the workloads in which it was sought there.
-    off_in: HashMap<(&'static str, u64), BTreeSet<usize>>,
 }
 
 impl Trial<'_> {
@@ -643,17 +669,16 @@ impl Trial<'_> {
             return Some(Outcome::Undecided);
         }
         let subject = self.tried.subject;
-        let key = (r.id.kind.name(), r.id.seed);
         let (recording, mutation, only) = match self.mutant {
             Mutant::Off(site) => {
-                let only = if depth.near {
-                    Some(r.some_steps_with(site)?)
-                } else if depth.then > 0 {
-                    let steps = self.off_in.get(&key).filter(|steps| !steps.is_empty())?;
-                    let all = 0..r.recording.steps.len();
-                    Some(all.map(|step| steps.contains(&step).then_some(0)).collect())
-                } else {
-                    None
+                let only = match depth.steps {
+                    Steps::Any => None,
+                    Steps::AtWork => Some(r.some_steps_with(site)?),
+                    Steps::Surveyed => {
+                        let steps = r.recovers.get(&site);
+                        steps.map(|steps| r.only(|step| steps.contains(&step)))
+                    }
+                    Steps::One(number) => Some(r.only(|step| step == number)),
                 };
                 let mutation = Mutation {
                     off: vec![site],
@@ -685,9 +710,6 @@ impl Trial<'_> {
             ..Options::new(self.tried.options.model)
         };
         let totals = explore(subject, &recording, &explored, &|_| {});
-        if depth.where_off && depth.then == 0 {
-            self.off_in.insert(key, totals.off_in);
-        }
         self.images += totals.images;
         self.skipped += totals.skipped;
         let violation = totals.found.into_iter().next()?;
@@ -735,22 +757,34 @@ impl Trial<'_> {
         None
     }
 
-    /// Explores all of `these`, which only recovery comes to the mutant in: first all, then where recovery came to it,
-    /// with other operations after it each time.
-    fn in_recovery(&mut self, these: &[&Recorded], patience: u64) -> Option<Outcome> {
-        let most = LONGER * patience;
-        let mut depth = IN_RECOVERY;
-        while depth.then < ROUNDS && self.images < most {
-            let share = most.min(self.images + patience);
-            let outcome = self.share(these, depth, share);
+    /// Explores all of `these`, where a survey saw that recovery comes to the mutant: first all; then one step after the
+    /// other, with other operations after the recovery each time.
+    fn in_recovery(&mut self, these: &[&Recorded], site: Site, patience: u64) -> Option<Outcome> {
+        let most = self.images + LONGER * patience;
+        let outcome = self.share(these, IN_RECOVERY, self.images + patience);
+        if outcome.is_some() {
+            return outcome;
+        }
+        let places: Vec<(&Recorded, usize)> = (these.iter())
+            .flat_map(|r| r.recovers[&site].iter().map(|step| (*r, *step)))
+            .collect();
+        for then in 1..ROUNDS {
+            if places.is_empty() || self.images >= most {
+                break;
+            }
+            let mut rng = Rng::of(then, site.line.into(), patience);
+            let (r, step) = places[rng.below(places.len() as u64) as usize];
+            let depth = Depth {
+                then,
+                thorough_every: 1 + rng.below(4),
+                steps: Steps::One(step),
+                ..IN_RECOVERY
+            };
+            let share = most.min(self.images + patience / ROUNDS_IN_PATIENCE);
+            let outcome = self.explore(r, depth, share);
             if outcome.is_some() {
                 return outcome;
             }
-            depth = Depth {
-                then: depth.then + 1,
-                thorough_every: 1,
-                ..IN_RECOVERY
-            };
         }
         None
     }
@@ -761,8 +795,9 @@ impl Trial<'_> {
         let here: Vec<&Recorded> = all().filter(|r| r.at_work.has(mutant)).collect();
         if let (Mutant::Off(site), true) = (mutant, here.is_empty()) {
             // Only recovery reaches it: where it was seen to do so, then anywhere.
-            let (seen, rest): (Vec<_>, Vec<_>) = all().partition(|r| r.recovers.contains(&site));
-            let outcome = self.in_recovery(&seen, patience);
+            let (seen, rest): (Vec<_>, Vec<_>) =
+                all().partition(|r| r.recovers.contains_key(&site));
+            let outcome = self.in_recovery(&seen, site, patience);
             if outcome.is_some() {
                 return outcome;
             }
@@ -797,7 +832,14 @@ impl Trial<'_> {
             }
         }
         // Then thoroughly.
-        self.share(&here, THOROUGH, patience)
+        let outcome = self.share(&here, THOROUGH, patience);
+        match mutant {
+            Mutant::Off(site) if outcome.is_none() => {
+                let seen: Vec<_> = all().filter(|r| r.recovers.contains_key(&site)).collect();
+                self.in_recovery(&seen, site, patience)
+            }
+            _ => outcome,
+        }
     }
 }
 
@@ -832,7 +874,6 @@ fn try_mutant(tried: &Tried<'_>, mutant: Mutant, patience: u64) -> Fate {
         until,
         images: 0,
         skipped: 0,
-        off_in: HashMap::new(),
     };
     let outcome = trial.run(patience).unwrap_or_else(|| {
         if Instant::now() > until {

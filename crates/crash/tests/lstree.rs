@@ -31,7 +31,7 @@ fn in_recovery(workload: &Workload, subject: &str, kind: SiteKind) -> BTreeSet<S
         let own = site.kind == kind && site.file.ends_with("lstree/log.rs");
         own && !operated.contains(&(site.file, site.line))
     };
-    found.into_iter().filter(wanted).collect()
+    found.into_keys().filter(wanted).collect()
 }
 
 /// Record R is torn: its first line is there, its last is not, and so recovery says that it is not there. The next

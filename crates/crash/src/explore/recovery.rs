@@ -14,15 +14,37 @@ use crate::record::{Action, apply};
 use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Op, Opened, Subject};
 use crate::workload::STEP;
-use bristlecone_pmem::media::sim::{Event, Mark, Model, Pending, Strategy};
+use bristlecone_pmem::media::sim::{Event, EventKind, Mark, Model, Pending, Strategy};
 use std::collections::BTreeMap;
 
-/// Most images of one crash point in a recovery.
-const AT_A_POINT: u64 = 32;
+/// How much of a recovery's crashes is tried.
+struct Limits {
+    /// Recoveries of images of one crash point, if they are followed by other operations than usual.
+    recoveries: u64,
+    /// Crash points of a recovery, and again of the last operation after it.
+    points: usize,
+    /// Images of one of these.
+    at_a_point: u64,
+    /// Images of all of these.
+    images: u64,
+}
+
+/// Most of a few recoveries.
+const CLOSELY: Limits = Limits {
+    recoveries: 8,
+    points: usize::MAX,
+    at_a_point: 32,
+    images: 1000,
+};
+/// Something of many.
+const WIDELY: Limits = Limits {
+    recoveries: 4,
+    points: 10,
+    at_a_point: 8,
+    images: 200,
+};
 /// Most further images of a point that has more.
 const ALONE: usize = 16;
-/// Most images of all crash points in one recovery, and again in the last operation after it.
-const MOST: u64 = 1000;
 
 /// Most operations after a recovery.
 const OPERATIONS: u64 = 4;
@@ -71,6 +93,10 @@ impl Rerun {
     }
 }
 
+fn adds_images(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Store { .. } | EventKind::Store16 { .. })
+}
+
 /// The key that an action is about.
 fn key_of(action: Action) -> Option<u64> {
     match action {
@@ -81,6 +107,12 @@ fn key_of(action: Action) -> Option<u64> {
         Action::Op(Op::Batch { first, .. }) => Some(first),
         Action::Op(Op::Reopen | Op::Compact) | Action::Create => None,
     }
+}
+
+/// True if many recoveries are to be tried, with one operation each: what a crash left in part is then
+/// just what that operation changes.
+fn widely(number: u64) -> bool {
+    !number.is_multiple_of(4)
 }
 
 /// Operations that depend on nothing but the content, the crash and `number`.
@@ -114,10 +146,9 @@ fn operations(
             _ => Op::Upsert(key, value),
         }
     };
-    let mut ops: Vec<Op> = (0..1 + rng.below(OPERATIONS))
-        .map(|_| one(&mut rng))
-        .collect();
-    if rng.below(3) == 0 {
+    let most = if widely(number) { 1 } else { OPERATIONS };
+    let mut ops: Vec<Op> = (0..1 + rng.below(most)).map(|_| one(&mut rng)).collect();
+    if !widely(number) && rng.below(3) == 0 {
         // Somewhere else a node may split, into a block that recovery freed.
         let entry = content.get(rng.below(content.len().max(1) as u64) as usize);
         let first = entry.map_or(around, |entry| entry.0);
@@ -129,7 +160,7 @@ fn operations(
         };
         ops.insert(0, batch);
     }
-    if rng.below(6) == 0 {
+    if !widely(number) && rng.below(6) == 0 {
         ops.pop();
         ops.push(Op::Reopen);
     }
@@ -142,6 +173,22 @@ fn operations(
 }
 
 impl Worker<'_> {
+    fn limits(&self) -> &'static Limits {
+        if widely(self.options.then) {
+            &WIDELY
+        } else {
+            &CLOSELY
+        }
+    }
+
+    /// How many recoveries of one crash point's images are gone into.
+    pub(super) fn recoveries(&self) -> u64 {
+        match self.options.then {
+            0 => u64::MAX,
+            _ => self.limits().recoveries,
+        }
+    }
+
     /// Recovers what is in memory after a crash and operates on it, and says what that did.
     pub(super) fn rerun(&mut self, crash: &Crash<'_>) -> Rerun {
         let (subject, sim, number) = (self.subject, self.sim.clone(), self.options.then);
@@ -234,9 +281,10 @@ impl Worker<'_> {
         sim.impose(&decisions);
         sim.forget_below(base);
         let (recovered, n) = (rerun.recovered, rerun.events.len());
-        self.totals
-            .recovery_sites
-            .extend(sites_of(&rerun.events[..recovered]));
+        for site in sites_of(&rerun.events[..recovered]) {
+            let steps = self.totals.recovery_sites.entry(site).or_default();
+            steps.insert(crash.step);
+        }
         if let Some(fault) = rerun.fault.clone() {
             let violation = self.violation(crash, fault, self.point(crash, start), None);
             self.totals.count(violation);
@@ -254,6 +302,19 @@ impl Worker<'_> {
             // The image itself is the one before the first event.
             covered: true,
         };
+        let limits = self.limits();
+        let stores = |from: usize| {
+            let events = rerun.events[from..].iter();
+            events.filter(|event| adds_images(&event.kind)).count()
+        };
+        // Of so many points one, so that they are all over what is done.
+        let one_in = match self.options.then {
+            0 => stores(0),
+            _ => stores(rerun.prepared),
+        }
+        .div_ceil(limits.points)
+        .max(1) as u64;
+        let mut rng = Rng::of(self.options.then, crash.pending.newest().into(), 0);
         let mut before = self.totals.nested_images;
         for (i, event) in rerun.events.iter().enumerate() {
             let known = self.options.then > 0 && i < rerun.prepared;
@@ -266,7 +327,8 @@ impl Worker<'_> {
                 continue;
             }
             let adds = adds(event, &nested.pending);
-            if self.totals.nested_images - before >= MOST && adds.is_some() {
+            let enough = self.totals.nested_images - before >= limits.images;
+            if adds.is_some() && (enough || rng.below(one_in) > 0) {
                 nested.covered = false;
                 self.totals.nested_points += 1;
             } else {
@@ -322,7 +384,7 @@ impl Worker<'_> {
                 if !sim.next_image(nested.base) {
                     break !sim.diverged();
                 }
-                if images >= AT_A_POINT || self.enough() {
+                if images >= self.limits().at_a_point || self.enough() {
                     break false;
                 }
             };
