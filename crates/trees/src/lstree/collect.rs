@@ -47,11 +47,11 @@ const PATIENCE: u32 = 400;
 const SLACK: u64 = 128;
 
 /// How much room who collects has.
-struct Budget {
+pub(super) struct Budget {
     /// It is the reserve's, whose user is the only one.
-    tight: bool,
+    pub(super) tight: bool,
     /// Bytes by which what is copied may be more than what was there.
-    credit: u64,
+    pub(super) credit: u64,
 }
 
 /// Bytes that a record may take in a segment, however it has to be aligned.
@@ -133,41 +133,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                 _ => return false,
             }
         };
-        // Records that name a leaf, by leaf.
-        let mut named: HashMap<u32, u64> = HashMap::new();
-        let mut records = Vec::new();
-        self.each_record(&segment, |record| {
-            for lnid in self.leaves_of(&record) {
-                *named.entry(lnid).or_default() += 1;
-            }
-            records.push(record);
-        });
         let mut budget = Budget {
             tight: credit.is_some(),
             credit: credit.as_ref().map_or(0, |credit| **credit),
         };
-        if self.pm().planted("lstree-drop-first") {
-            self.logs.pass_head(log);
-        }
-        let forgets = self.pm().planted("lstree-forget-early");
-        for record in &records {
-            // What was moved when this fails is there twice, which does no harm.
-            match self.rescue_both(log, record, &mut budget) {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(_) => return false,
-            }
-            for lnid in self.leaves_of(record) {
-                let elsewhere =
-                    |entry: Entry<'_, M::Dram>| !forgets && entry.records() > named[&lnid];
-                if self
-                    .rescue(log, lnid, record, elsewhere, &mut budget)
-                    .is_err()
-                {
-                    return false;
-                }
-            }
-        }
+        let Ok(named) = self.copy_out(log, &segment, &mut budget) else {
+            return false;
+        };
         if let Some(credit) = credit {
             *credit = budget.credit;
         }
@@ -180,6 +152,40 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         });
         count(&self.counters.collected);
         true
+    }
+
+    /// Copies what is live of a log's first segment; how many of its records name a leaf, by leaf. The caller holds
+    /// `collecting`.
+    pub(super) fn copy_out(
+        &self,
+        log: usize,
+        segment: &Segment,
+        budget: &mut Budget,
+    ) -> Result<HashMap<u32, u64>, Refusal> {
+        let mut named: HashMap<u32, u64> = HashMap::new();
+        let mut records = Vec::new();
+        self.each_record(segment, |record| {
+            for lnid in self.leaves_of(&record) {
+                *named.entry(lnid).or_default() += 1;
+            }
+            records.push(record);
+        });
+        if self.pm().planted("lstree-drop-first") {
+            self.logs.pass_head(log);
+        }
+        let forgets = self.pm().planted("lstree-forget-early");
+        for record in &records {
+            // What was moved when this fails is there twice, which does no harm.
+            if self.rescue_both(log, record, budget)? {
+                continue;
+            }
+            for lnid in self.leaves_of(record) {
+                let elsewhere =
+                    |entry: Entry<'_, M::Dram>| !forgets && entry.records() > named[&lnid];
+                self.rescue(log, lnid, record, elsewhere, budget)?;
+            }
+        }
+        Ok(named)
     }
 
     /// Calls `f` with the records of a sealed segment, or of one that no one appends to meanwhile.
