@@ -34,9 +34,10 @@
 //! # Concurrency
 //! As in [`crate::leaftree`]: version locks by LNID; readers validate, writers lock, append, change the
 //! mapping table, unlock. Appends are durable before the table leads to them, so that no one acts on what
-//! a crash can undo. Lock order: leaf, log, spares, allocator; who collects holds the log's `collecting` first
-//! and one leaf at a time, and who makes room in a full pool `hopeless` before that. Two leaves are locked by who splits only, and it never waits for the second. Segments are freed
-//! through the epoch; trees of numbers read without pinning, as ADR 5 says.
+//! a crash can undo. Lock order: leaf, log, spares, allocator; who collects holds the log's `collecting` first, and who
+//! makes room in a full pool `hopeless` before that. Two leaves are locked by who splits, which is the first to know of the
+//! second, and by who moves a split's record, in the order of their locks. Segments are freed through the epoch; trees of numbers read
+//! without pinning, as ADR 5 says.
 //!
 //! # Crash states
 //! 1. *Operation*: its record is whole or not there. A split is one record, so both leaves are there or neither.
