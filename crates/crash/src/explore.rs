@@ -45,8 +45,8 @@ pub struct Options {
     pub nested: bool,
     /// Those only of recoveries that come to something switched off, of one in `thorough_every` of them.
     pub where_off: bool,
-    /// Which operations follow a recovery: another number, others. With 0 the crashes in the recovery itself are
-    /// tried too; without, three numbers of four stand for single operations, after more recoveries with fewer images each.
+    /// Which operations follow a recovery: another number, others. Three numbers of four, not 0, stand for single
+    /// operations, after more recoveries with fewer images each, and without crashes in the recovery itself.
     pub then: u64,
     /// Of crashes in recovery, only see which sites recovery has: those of one in `thorough_every` images,
     /// which is not checked further.

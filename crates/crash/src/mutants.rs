@@ -45,7 +45,7 @@ const LONGER: u64 = 8;
 /// How many times, at the most, other operations follow recoveries that come to a mutant.
 const ROUNDS: u64 = 1000;
 /// How many of those patience is enough for, at the least.
-const ROUNDS_IN_PATIENCE: u64 = 20;
+const ROUNDS_IN_PATIENCE: u64 = 12;
 /// Of so many steps of a workload, one is searched for sites that only recovery has.
 const SURVEYED_STEPS: usize = 3;
 /// Schedules of threads that a mutant is tried with which nothing else notices.

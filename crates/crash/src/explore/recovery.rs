@@ -308,16 +308,11 @@ impl Worker<'_> {
             events.filter(|event| adds_images(&event.kind)).count()
         };
         // Of so many points one, so that they are all over what is done.
-        let one_in = match self.options.then {
-            0 => stores(0),
-            _ => stores(rerun.prepared),
-        }
-        .div_ceil(limits.points)
-        .max(1) as u64;
+        let one_in = stores(rerun.prepared).div_ceil(limits.points).max(1) as u64;
         let mut rng = Rng::of(self.options.then, crash.pending.newest().into(), 0);
         let mut before = self.totals.nested_images;
         for (i, event) in rerun.events.iter().enumerate() {
-            let known = self.options.then > 0 && i < rerun.prepared;
+            let known = widely(self.options.then) && i < rerun.prepared;
             if !known && (i == recovered || i == rerun.prepared) {
                 self.visit_nested(&mut nested, i, true, Some(None));
                 before = self.totals.nested_images;

@@ -757,13 +757,12 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         let mut repairs = 0;
         if let Some(at) = raw.cut {
             if at == 0 && self.key(pm, 1) != A::default() {
-                // What is behind entry 0 does not count once that does not.
+                // What is behind entry 0 does not count once that does not. If a crash keeps one of the two only,
+                // what the other would have cut still belongs to the sibling, and is cut then.
                 self.set_key(pm, 1, A::default());
-                if Self::NEAR {
-                    order(pm);
-                } else {
-                    // PERSIST: the end behind entry 0, before that does not count.
-                    self.persist_line(pm, 1);
+                if !Self::NEAR {
+                    // PERSIST: the end behind entry 0; fenced by `cut`, before the sibling has a parent.
+                    pm.flush_of(&self.words[Self::key_at(1)]);
                 }
             }
             self.cut(pm, at);
