@@ -20,6 +20,8 @@
 
 mod recovery;
 
+pub(crate) use recovery::widely;
+
 use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, power_off, progress};
 use crate::quiet::{self, Caught};
 use crate::record::{Action, Mutation, Recording, Step, make_dirty};
@@ -600,7 +602,7 @@ impl<'a> Worker<'a> {
         };
         if !all && !self.enough() {
             let domains = crash.pending.domains().count() as u32;
-            let mut strategies = vec![Strategy::Oldest, Strategy::Newest];
+            let mut strategies = vec![Strategy::Newest, Strategy::Oldest];
             strategies.extend((0..domains).map(Strategy::Alone));
             let seed = 0x9E37_79B9_7F4A_7C15_u64 ^ crash.events as u64;
             strategies.extend(

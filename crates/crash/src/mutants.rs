@@ -17,7 +17,7 @@ mod orderings;
 
 use crate::campaign::Finding;
 use crate::concurrent::{self, ConcurrentOptions};
-use crate::explore::{Options, Totals, Violation, explore};
+use crate::explore::{Options, Totals, Violation, explore, widely};
 use crate::over;
 use crate::record::{Mutation, Recording, Step, record};
 use crate::rng::Rng;
@@ -46,6 +46,8 @@ const LONGER: u64 = 8;
 const ROUNDS: u64 = 1000;
 /// How many of those patience is enough for, at the least.
 const ROUNDS_IN_PATIENCE: u64 = 12;
+/// Images of a crash point, besides sampled ones, where many recoveries are to be tried.
+const FEW: usize = 12;
 /// Of so many steps of a workload, one is searched for sites that only recovery has.
 const SURVEYED_STEPS: usize = 3;
 /// Schedules of threads that a mutant is tried with which nothing else notices.
@@ -776,6 +778,7 @@ impl Trial<'_> {
             let (r, step) = places[rng.below(places.len() as u64) as usize];
             let depth = Depth {
                 then,
+                bound: if widely(then) { FEW } else { THOROUGH.bound },
                 thorough_every: 1 + rng.below(4),
                 steps: Steps::One(step),
                 ..IN_RECOVERY

@@ -111,7 +111,7 @@ fn key_of(action: Action) -> Option<u64> {
 
 /// True if many recoveries are to be tried, with one operation each: what a crash left in part is then
 /// just what that operation changes.
-fn widely(number: u64) -> bool {
+pub(crate) fn widely(number: u64) -> bool {
     !number.is_multiple_of(4)
 }
 
