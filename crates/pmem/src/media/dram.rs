@@ -12,6 +12,7 @@ pub struct Dram {
 }
 
 impl Media for Dram {
+    const PERSISTENT: bool = false;
     type Dram = Untraced;
 
     /// `path` is only a name for messages; nothing is opened there.

@@ -196,6 +196,10 @@ pub trait Media: Send + Sync + Sized + 'static {
     /// plain atomics where it is false.
     const TRACED: bool = false;
 
+    /// False on volatile media, where what only tells durable from volatile content (dirty bits, say) is left
+    /// out.
+    const PERSISTENT: bool = true;
+
     /// How structures in DRAM that serve this medium report what they touch: [`Untraced`] for all
     /// but a simulated one.
     type Dram: DramTrace;

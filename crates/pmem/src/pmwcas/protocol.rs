@@ -1,0 +1,275 @@
+//! How words are read, and how an operation is brought to its end, by its own thread or by others.
+//!
+//! See the module's head for protocol, invariants and concurrency. Every function here may be run for the same
+//! operation by any number of threads at once.
+
+use super::descriptor::{State, Status, condition, conditional, pointed, pointer};
+use super::lists::Counted;
+use super::{CONDITIONAL, DIRTY, DescriptorPool, FLAGS, MULTI};
+use crate::cell::PWord;
+use crate::media::{LINE, Media};
+use crossbeam_epoch::{self as epoch, Guard};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
+
+/// What became of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decided {
+    Succeeded,
+    Failed,
+}
+
+/// What an attempt to put a pointer into a word met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Installed {
+    /// The pointer is there, or was until the operation was decided.
+    There,
+    /// Another value than the expected one.
+    Mismatch,
+}
+
+// ORDERING of the whole file: every change of a word or status is a read-modify-write with AcqRel, and every load
+// is an Acquire, which pairs with them; where it is more, it says so. So whoever sees a value in a word also sees the decision that put it there:
+// what RDCSS stands on (it sees an old value that came after an operation was decided, and then the decision).
+
+impl<M: Media> DescriptorPool<M> {
+    /// The value of a word that operations change. Helps operations that it meets; what it returns, no crash takes
+    /// back.
+    #[inline]
+    pub fn read(&self, word: &PWord) -> u64 {
+        let found = word.load(self.pm(), Acquire);
+        if found & FLAGS == 0 {
+            found
+        } else {
+            self.read_slow(word)
+        }
+    }
+
+    #[cold]
+    fn read_slow(&self, word: &PWord) -> u64 {
+        let guard = epoch::pin();
+        loop {
+            // Again, pinned: what the word leads to now is not used again while this thread looks at it.
+            let found = word.load(self.pm(), Acquire);
+            if found & FLAGS == 0 {
+                return found;
+            }
+            self.clear(word, found, &guard);
+        }
+    }
+
+    /// Does what it takes to have `word` no longer hold `found`, which has a flag.
+    fn clear(&self, word: &PWord, found: u64, guard: &Guard) {
+        if found & CONDITIONAL != 0 {
+            self.complete_attempt(word, found);
+        } else if found & MULTI != 0 {
+            let number = pointed(found);
+            if number >= self.descriptors {
+                unled(found);
+            }
+            let status = Status(self.status(number).load(self.pm(), Acquire));
+            if pointer(number, status.generation()) == found {
+                self.counters.add(Counted::Helps, 1);
+                if status.single() {
+                    self.complete_single(number, status);
+                } else {
+                    self.complete(number, status, guard);
+                }
+            } else {
+                // Invariants 1 and 2: a pointer is gone from its word before its descriptor is used again.
+                debug_assert!(
+                    word.load(self.pm(), Acquire) != found,
+                    "{found:#x} leads to a descriptor that is {status:?}"
+                );
+            }
+        } else {
+            // No operation leaves that in a word: it was there before. It counts, and is made durable as what it stands
+            // for is unknown.
+            let _ = word.compare_exchange(self.pm(), found, found & !DIRTY, AcqRel, Acquire);
+            // PERSIST: the value, before this thread acts on it.
+            self.pm().persist(word);
+        }
+    }
+
+    /// Puts the pointer of a published operation of one word, which is decided by that, into the word.
+    pub(super) fn install_single(&self, number: usize, status: Status, guard: &Guard) -> Decided {
+        let entry = self.entry(number, 0);
+        let (word, own) = (self.word(entry.place), pointer(number, status.generation()));
+        loop {
+            // No RDCSS: no other thread installs it.
+            match word.compare_exchange(self.pm(), entry.old, own, AcqRel, Acquire) {
+                Ok(_) => return self.complete_single(number, status),
+                Err(found) if found & FLAGS != 0 => self.clear(word, found, guard),
+                Err(_) => return Decided::Failed,
+            }
+        }
+    }
+
+    /// Brings an operation of one word, whose pointer is there or was, to its end.
+    fn complete_single(&self, number: usize, status: Status) -> Decided {
+        let pm = self.pm();
+        if !pm.planted("pmwcas-dirty-read") {
+            // PERSIST: the pointer, which decides, before the new value can be seen (as the status in invariant 3).
+            pm.persist(self.word(self.entry(number, 0).place));
+        }
+        self.resolve(number, status);
+        Decided::Succeeded
+    }
+
+    /// Brings the operation of a descriptor, which had that status, to its end. The caller is pinned.
+    pub(super) fn complete(&self, number: usize, status: Status, guard: &Guard) -> Decided {
+        let pm = self.pm();
+        let status = status.with(State::Undecided);
+        let seen = Status(self.status(number).load(pm, Acquire));
+        if seen == status {
+            let decision = match self.install_all(number, status, guard) {
+                Installed::There if M::PERSISTENT => status.with(State::Succeeded).0 | DIRTY,
+                Installed::There => status.with(State::Succeeded).0,
+                // Not dirty: recovery rolls back what is undecided as it does what failed.
+                Installed::Mismatch => status.with(State::Failed).0,
+            };
+            let word = self.status(number);
+            // If another thread was faster, its decision holds.
+            // ORDERING: SeqCst; pairs with `complete_attempt`.
+            let _ = word.compare_exchange(pm, status.0, decision, SeqCst, SeqCst);
+        }
+        let decided = self.decided(number);
+        self.resolve(number, decided);
+        if pm.planted("pmwcas-status-late") {
+            pm.persist(self.status(number));
+        }
+        if decided.is(State::Succeeded) {
+            Decided::Succeeded
+        } else {
+            Decided::Failed
+        }
+    }
+
+    /// The status of an operation that was decided, durable if it succeeded.
+    fn decided(&self, number: usize) -> Status {
+        let pm = self.pm();
+        let word = self.status(number);
+        let status = Status(word.load(pm, Acquire));
+        if !status.dirty() {
+            return status;
+        }
+        if !pm.planted("pmwcas-status-late") && !pm.planted("pmwcas-dirty-read") {
+            // PERSIST: the decision, before any new value is stored (invariant 3): what is seen of the operation, a crash
+            // does not take back.
+            pm.persist(word);
+        }
+        let clean = Status(status.0 & !DIRTY);
+        let _ = word.compare_exchange(pm, status.0, clean.0, AcqRel, Acquire);
+        clean
+    }
+
+    /// Phase 1: puts a pointer into each word, in order of places, and makes them durable.
+    fn install_all(&self, number: usize, status: Status, guard: &Guard) -> Installed {
+        let pm = self.pm();
+        for i in 0..status.count() {
+            if self.install(number, i, status, guard) == Installed::Mismatch {
+                return Installed::Mismatch;
+            }
+        }
+        let mut flushed = None;
+        for i in 0..status.count() {
+            let place = self.entry(number, i).place;
+            if flushed.replace(place / LINE as u64) != Some(place / LINE as u64) {
+                // PERSIST: the pointers, before the status is decided: if it is durable, recovery finds each word that is to
+                // get a new value. By every thread that decides, since pointers have no dirty bit.
+                pm.flush_of(self.word(place));
+            }
+        }
+        // PERSIST: all of them, by one fence.
+        pm.fence();
+        Installed::There
+    }
+
+    /// Puts a pointer into word `i`, by RDCSS: only while the operation is undecided.
+    fn install(&self, number: usize, i: usize, status: Status, guard: &Guard) -> Installed {
+        let pm = self.pm();
+        let entry = self.entry(number, i);
+        let (word, own) = (self.word(entry.place), pointer(number, status.generation()));
+        loop {
+            // ORDERING: Relaxed; only that the numbers differ matters.
+            let attempt = self.attempts[number].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let attempt = conditional(number, status.generation(), i, attempt);
+            match word.compare_exchange(pm, entry.old, attempt, AcqRel, Acquire) {
+                Ok(_) => self.complete_attempt(word, attempt),
+                Err(found) if found == own => return Installed::There,
+                Err(found) if found & FLAGS != 0 => self.clear(word, found, guard),
+                Err(_) => return Installed::Mismatch,
+            }
+            if self.status(number).load(pm, Acquire) != status.0 {
+                // Decided meanwhile; the caller's own decision comes too late, whatever it is.
+                return Installed::Mismatch;
+            }
+        }
+    }
+
+    /// Second half of RDCSS: the conditional pointer `attempt` in `word` becomes a pointer if the operation is
+    /// undecided, else the old value again.
+    fn complete_attempt(&self, word: &PWord, attempt: u64) {
+        let pm = self.pm();
+        let (number, i) = condition(attempt);
+        if number >= self.descriptors || i >= self.words {
+            unled(attempt);
+        }
+        let status = Status(self.status(number).load(pm, Acquire));
+        if status.is(State::Undecided) {
+            let pointer = pointer(number, status.generation());
+            // Fails if another thread has completed the attempt: no other one has its bits.
+            // ORDERING: SeqCst, with the load after it; pairs with the decision in `complete` and the swaps of `resolve`
+            // after that: either this thread sees the decision, or who decided sees the pointer.
+            if word.compare_exchange(pm, attempt, pointer, SeqCst, Acquire).is_ok()
+                && !Status(self.status(number).load(pm, SeqCst)).is(State::Undecided)
+            {
+                // The operation failed in between, and whoever decided may not have seen the pointer.
+                self.resolve(number, self.decided(number));
+            }
+            return;
+        }
+        let old = self.entry(number, i).old;
+        if word.compare_exchange(pm, attempt, old, AcqRel, Acquire).is_ok() {
+            // PERSIST: the word no longer leads to the descriptor, before it can be used again (invariant 1).
+            pm.persist(word);
+        }
+    }
+
+    /// Phase 2: puts new values (or, if it failed, old ones) for the pointers.
+    fn resolve(&self, number: usize, status: Status) {
+        let pm = self.pm();
+        let own = pointer(number, status.generation());
+        let mut lines = [None; super::MOST_WORDS];
+        for (i, line) in lines.iter_mut().enumerate().take(status.count()) {
+            let entry = self.entry(number, i);
+            let value = if status.is(State::Succeeded) {
+                entry.new
+            } else {
+                entry.old
+            };
+            let word = self.word(entry.place);
+            // ORDERING: SeqCst; pairs with `complete_attempt`.
+            if word.compare_exchange(pm, own, value, SeqCst, SeqCst).is_ok() {
+                *line = Some(entry.place);
+            }
+        }
+        let mut flushed = None;
+        for place in lines.into_iter().flatten() {
+            if flushed.replace(place / LINE as u64) != Some(place / LINE as u64) {
+                // PERSIST: the values, before the descriptor that stands for them is used again (invariant 1). By the thread
+                // that stored them: it is pinned until then.
+                pm.flush_of(self.word(place));
+            }
+        }
+        if flushed.is_some() {
+            // PERSIST: all of them, by one fence.
+            pm.fence();
+        }
+    }
+}
+
+/// The pool's content was changed by something else while it is open.
+#[cold]
+fn unled(found: u64) -> ! {
+    panic!("a word holds {found:#x}, which leads to no descriptor");
+}

@@ -1,0 +1,140 @@
+//! Recovery: every operation that a crash interrupted is rolled forward or back.
+//!
+//! All descriptors are looked at, whatever the first ones hold. What one says is checked before it is followed: the
+//! pool's content may be anything. Words first, under one fence; then the blocks of policies, and the descriptors
+//! that named them become free, under another one. Both may be repeated: words without pointers stay as they
+//! are, and a block is released as often as its descriptor is found not free (see [`Recycle`](super::Recycle)).
+
+use super::descriptor::{Entry, GENERATION, State, Status, is_attempt, pointer};
+use super::{DescriptorPool, FLAGS};
+use crate::media::Media;
+use std::sync::atomic::Ordering;
+
+/// What recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Words that got the new value of an operation that had succeeded.
+    pub forward: u64,
+    /// Words that got back what they held before an operation that had not.
+    pub back: u64,
+    /// Blocks released.
+    pub released: u64,
+}
+
+// ORDERING of the whole file: Relaxed; the structure is being opened, by one thread.
+
+impl<M: Media> DescriptorPool<M> {
+    pub(super) fn recover(&self) -> Result<Recovered, String> {
+        let pm = self.pm();
+        let mut recovered = Recovered::default();
+        let mut with_blocks = Vec::new();
+        if pm.planted("pmwcas-recovery-skipped")
+            && Status(self.status(0).load(pm, Ordering::Relaxed)).is(State::Free)
+        {
+            return Ok(recovered);
+        }
+        for number in 0..self.descriptors {
+            let wrong = |what: String| format!("descriptor {number}: {what}");
+            let status = self.status_of(number).map_err(wrong)?;
+            self.count_on(number, status);
+            if status.is(State::Free) || !self.whole(number, status) {
+                continue;
+            }
+            for i in 0..status.count() {
+                let entry = self.entry(number, i);
+                self.check_entry(&entry).map_err(wrong)?;
+                if let Some(blocks) = self.restore(number, i, status, &entry) {
+                    recovered.forward += u64::from(blocks);
+                    recovered.back += u64::from(!blocks);
+                }
+            }
+            if status.policies() != 0 {
+                for block in self.blocks(number, status) {
+                    if !self.swappable(block, pm.len()) {
+                        return Err(wrong(format!("it is to recycle {block:#x}, which is no block")));
+                    }
+                }
+                with_blocks.push((number, status));
+            }
+        }
+        if recovered.forward + recovered.back > 0 {
+            // PERSIST: the words, before any descriptor is free or used again.
+            pm.fence();
+        }
+        for &(number, status) in &with_blocks {
+            for block in self.blocks(number, status) {
+                self.recycle.release(block);
+                recovered.released += 1;
+            }
+            let free = status.with(State::Free);
+            self.status(number).store(pm, free.0, Ordering::Relaxed);
+            // PERSIST: the descriptor names its blocks no longer, before they are used again (invariant 5).
+            pm.flush_of(self.status(number));
+        }
+        if !with_blocks.is_empty() {
+            // PERSIST: all of them, by one fence.
+            pm.fence();
+        }
+        Ok(recovered)
+    }
+
+    fn status_of(&self, number: usize) -> Result<Status, String> {
+        let status = Status(self.status(number).load(self.pm(), Ordering::Relaxed));
+        if status.plausible() && status.count() <= self.words && status.policies() >> (2 * status.count()) == 0 {
+            Ok(status)
+        } else {
+            Err(format!("status {status:?} of no operation of {} words", self.words))
+        }
+    }
+
+    /// The next use gets a generation that no line of the descriptor has.
+    fn count_on(&self, number: usize, status: Status) {
+        let mut last = status.generation();
+        for line in 1..self.words.div_ceil(2) {
+            let other = self.generation(number, line).load(self.pm(), Ordering::Relaxed) & GENERATION;
+            // The later of the two, where generations begin again at 0 after the last one.
+            if other.wrapping_sub(last) & GENERATION < GENERATION / 2 {
+                last = other;
+            }
+        }
+        self.next[number].store(last.wrapping_add(1) & GENERATION, Ordering::Relaxed);
+    }
+
+    /// True if all lines of the operation are of one use (invariant 4).
+    fn whole(&self, number: usize, status: Status) -> bool {
+        (1..status.count().div_ceil(2))
+            .all(|line| self.generation(number, line).load(self.pm(), Ordering::Relaxed) == status.generation())
+    }
+
+    fn check_entry(&self, entry: &Entry) -> Result<(), String> {
+        // Where the pool ends now a descriptor that was not used since need not care.
+        if !self.swappable(entry.place, self.pm().capacity()) || (entry.old | entry.new) & FLAGS != 0 {
+            return Err(format!("no operation has {entry:x?}"));
+        }
+        Ok(())
+    }
+
+    /// Takes the descriptor's pointers out of the word of an entry. `Some(true)`: it got the new value; `Some(false)`:
+    /// the old one.
+    fn restore(&self, number: usize, i: usize, status: Status, entry: &Entry) -> Option<bool> {
+        let pm = self.pm();
+        if entry.place + 8 > pm.len() {
+            return None;
+        }
+        let word = self.word(entry.place);
+        let found = word.load(pm, Ordering::Relaxed);
+        let forward = if found == pointer(number, status.generation()) {
+            status.is(State::Succeeded)
+        } else if is_attempt(found, number, status.generation(), i) {
+            // An attempt that came after the decision, or was never completed: the word holds its old value.
+            false
+        } else {
+            return None;
+        };
+        let value = if forward { entry.new } else { entry.old };
+        word.store(pm, value, Ordering::Relaxed);
+        // PERSIST: the word no longer leads to the descriptor; fenced with the others.
+        pm.flush_of(word);
+        Some(forward)
+    }
+}
