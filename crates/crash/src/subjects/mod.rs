@@ -26,6 +26,7 @@
 pub mod index;
 pub mod log;
 pub mod planted;
+pub mod pmwcas;
 pub mod pool;
 pub mod reference;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::PoolReport;
 use bristlecone_pmem::{OpenError, Pool, PoolOptions};
 use log::LogSubject;
+use pmwcas::PmwcasSubject;
 use pool::PoolSubject;
 use reference::{FLAWS, Reference};
 use std::path::Path;
@@ -49,6 +51,8 @@ const PATH: &str = "simulated pool";
 pub fn all() -> Vec<Box<dyn Subject>> {
     let mut all = index::all();
     all.push(Box::new(LogSubject));
+    all.push(Box::new(PmwcasSubject::ONE));
+    all.push(Box::new(PmwcasSubject::SEVERAL));
     all.push(Box::new(PoolSubject::new()));
     all.push(Box::new(PoolSubject::regions()));
     all.push(Box::new(Reference::array()));
