@@ -317,9 +317,12 @@ impl Live for LivePmwcas {
         let (mut there, mut blocks) = (0, 0);
         for key in 0..KEYS {
             // ORDERING (all): Relaxed; no operation is under way.
-            let words = [self.first(key), self.second(key)].map(|word| word.load(pm, Ordering::Relaxed));
+            let words =
+                [self.first(key), self.second(key)].map(|word| word.load(pm, Ordering::Relaxed));
             if words.iter().any(|word| word & FLAGS != 0) {
-                return broken(format!("key {key}: {words:#x?} where no operation is under way"));
+                return broken(format!(
+                    "key {key}: {words:#x?} where no operation is under way"
+                ));
             }
             let whole = match words[0] {
                 0 => words[1] == 0,
@@ -339,7 +342,9 @@ impl Live for LivePmwcas {
         let live = self.heap.live_blocks();
         let held = self.swaps.held_blocks().len() as u64;
         if live != 2 + blocks + held {
-            let what = format!("{live} blocks are in use: descriptors, a node, {blocks} values, {held} to be recycled");
+            let what = format!(
+                "{live} blocks are in use: descriptors, a node, {blocks} values, {held} to be recycled"
+            );
             return Err(Fault::new(FaultKind::Leak, what));
         }
         verify_pool(&self.pool, false).map(|_| ())

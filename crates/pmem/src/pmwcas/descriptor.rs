@@ -6,7 +6,8 @@
 
 use super::protocol::Decided;
 use super::{
-    CONDITIONAL, DIRTY, DescriptorPool, ExecuteError, Exhausted, FLAGS, MOST_WORDS, MULTI, Policy, WordError,
+    CONDITIONAL, DIRTY, DescriptorPool, ExecuteError, Exhausted, FLAGS, MOST_WORDS, MULTI, Policy,
+    WordError,
 };
 use crate::cell::PWord;
 use crate::media::Media;
@@ -99,7 +100,13 @@ impl Status {
 
 impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x} ({:?}, {} words)", self.0, self.state(), self.count())
+        write!(
+            f,
+            "{:#x} ({:?}, {} words)",
+            self.0,
+            self.state(),
+            self.count()
+        )
     }
 }
 
@@ -151,7 +158,10 @@ impl<M: Media> DescriptorPool<M> {
     #[inline]
     pub(super) fn entry(&self, number: usize, entry: usize) -> Entry {
         // ORDERING (all): Relaxed; the pointer or status that led here was read with Acquire.
-        let field = |field| self.field(number, entry, field).load(self.pm(), Ordering::Relaxed);
+        let field = |field| {
+            self.field(number, entry, field)
+                .load(self.pm(), Ordering::Relaxed)
+        };
         Entry {
             place: field(0),
             old: field(1),
@@ -162,7 +172,8 @@ impl<M: Media> DescriptorPool<M> {
     fn write_entry(&self, number: usize, i: usize, entry: &Entry) {
         for (field, value) in [entry.place, entry.old, entry.new].into_iter().enumerate() {
             // ORDERING: Relaxed; the status, stored after it, has Release.
-            self.field(number, i, field).store(self.pm(), value, Ordering::Relaxed);
+            self.field(number, i, field)
+                .store(self.pm(), value, Ordering::Relaxed);
         }
     }
 
@@ -188,10 +199,15 @@ impl<M: Media> DescriptorPool<M> {
         pm.store_fence();
         for line in 1..words.len().div_ceil(2) {
             // ORDERING: Relaxed; for recovery alone.
-            self.generation(number, line).store(pm, generation, Ordering::Relaxed);
+            self.generation(number, line)
+                .store(pm, generation, Ordering::Relaxed);
         }
         let single = matches!(words, [word] if word.policy == Policy::None);
-        let state = if single { State::Succeeded } else { State::Undecided };
+        let state = if single {
+            State::Succeeded
+        } else {
+            State::Undecided
+        };
         let status = Status::new(state, generation, words.len(), policies(words));
         // ORDERING: Release; pairs with the Acquire loads of helpers, who read the entries after it.
         self.status(number).store(pm, status.0, Ordering::Release);
@@ -235,7 +251,8 @@ impl<M: Media> DescriptorPool<M> {
         blocks.iter().for_each(|block| self.recycle.release(*block));
         // PERSIST: (in `publish`) the descriptor names its blocks no longer, before they are used again and before its
         // entries change (invariant 5).
-        self.status(number).publish(self.pm(), status.with(State::Free).0);
+        self.status(number)
+            .publish(self.pm(), status.with(State::Free).0);
         blocks.iter().for_each(|block| self.recycle.reuse(*block));
     }
 
@@ -283,7 +300,10 @@ impl<M: Media> DescriptorPool<M> {
             }
         }
         // What the epochs still hold moves bits of the lists before.
-        self.lists = std::sync::Arc::new(super::lists::Lists::all_free(self.descriptors, self.per_thread));
+        self.lists = std::sync::Arc::new(super::lists::Lists::all_free(
+            self.descriptors,
+            self.per_thread,
+        ));
     }
 
     /// Blocks that policies of ended operations are going to recycle, for checks of an allocator: call it while no
@@ -339,7 +359,14 @@ fn plain(value: u64) -> Result<u64, WordError> {
 }
 
 impl<M: Media> Descriptor<'_, M> {
-    fn add(&mut self, word: &PWord, old: u64, new: u64, policy: Policy, open: bool) -> Result<(), WordError> {
+    fn add(
+        &mut self,
+        word: &PWord,
+        old: u64,
+        new: u64,
+        policy: Policy,
+        open: bool,
+    ) -> Result<(), WordError> {
         let place = self.pool.place_of(word)?;
         let entry = Entry {
             place,
@@ -353,7 +380,11 @@ impl<M: Media> Descriptor<'_, M> {
         if self.count == self.pool.words {
             return Err(WordError::TooMany(self.pool.words));
         }
-        self.words[self.count] = Word { entry, policy, open };
+        self.words[self.count] = Word {
+            entry,
+            policy,
+            open,
+        };
         self.count += 1;
         Ok(())
     }
@@ -384,7 +415,12 @@ impl<M: Media> Descriptor<'_, M> {
     ///
     /// # Errors
     /// As [`add_word`](Self::add_word).
-    pub fn reserve_entry(&mut self, word: &PWord, expected: u64, policy: Policy) -> Result<(), WordError> {
+    pub fn reserve_entry(
+        &mut self,
+        word: &PWord,
+        expected: u64,
+        policy: Policy,
+    ) -> Result<(), WordError> {
         self.add(word, expected, 0, policy, true)
     }
 
@@ -472,7 +508,14 @@ impl<M: Media> Descriptor<'_, M> {
         let counters = &pool.counters;
         counters.add(Counted::Attempts, 1);
         counters.add(Counted::Words, self.count as u64);
-        counters.add(if done { Counted::Successes } else { Counted::Failures }, 1);
+        counters.add(
+            if done {
+                Counted::Successes
+            } else {
+                Counted::Failures
+            },
+            1,
+        );
         Ok(done)
     }
 

@@ -125,7 +125,13 @@ impl Lists {
         }
     }
 
-    fn defer(self: &Arc<Self>, shard: usize, bits: u64, to: fn(&Shard) -> &AtomicU64, guard: &Guard) {
+    fn defer(
+        self: &Arc<Self>,
+        shard: usize,
+        bits: u64,
+        to: fn(&Shard) -> &AtomicU64,
+        guard: &Guard,
+    ) {
         let lists = Arc::clone(self);
         guard.defer(move || {
             // ORDERING: Release; pairs with the Acquire of whoever takes them from there.
@@ -194,7 +200,8 @@ impl Counters {
         let sum = |what: Counted| {
             let all = self.shards.iter();
             // ORDERING: Relaxed; a statistic.
-            all.map(|of| of[what as usize].load(Ordering::Relaxed)).sum()
+            all.map(|of| of[what as usize].load(Ordering::Relaxed))
+                .sum()
         };
         Counts {
             attempts: sum(Counted::Attempts),

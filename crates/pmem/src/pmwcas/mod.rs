@@ -77,8 +77,6 @@ mod lists;
 mod protocol;
 mod recovery;
 #[cfg(test)]
-mod schedules;
-#[cfg(test)]
 mod tests;
 
 pub use descriptor::Descriptor;
@@ -176,11 +174,18 @@ pub enum WordError {
 impl fmt::Display for WordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Duplicate(at) => write!(f, "the word at {at:#x} is part of the operation already"),
+            Self::Duplicate(at) => {
+                write!(f, "the word at {at:#x} is part of the operation already")
+            }
             Self::TooMany(most) => write!(f, "a descriptor of this pool has room for {most} words"),
             Self::Flagged(value) => write!(f, "the value {value:#x} uses bits 61 to 63"),
-            Self::Foreign(addr) => write!(f, "{addr:#x} is the address of no word that can be swapped"),
-            Self::Absent(addr) => write!(f, "the word at address {addr:#x} is not part of the operation"),
+            Self::Foreign(addr) => {
+                write!(f, "{addr:#x} is the address of no word that can be swapped")
+            }
+            Self::Absent(addr) => write!(
+                f,
+                "the word at address {addr:#x} is not part of the operation"
+            ),
             Self::NotReserved(at) => write!(f, "the new value of the word at {at:#x} is not open"),
         }
     }
@@ -362,7 +367,11 @@ impl<M: Media> DescriptorPool<M> {
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub fn open(heap: &Heap<M>, at: u64, recycle: Box<dyn Recycle>) -> Result<(Self, Recovered), String> {
+    pub fn open(
+        heap: &Heap<M>,
+        at: u64,
+        recycle: Box<dyn Recycle>,
+    ) -> Result<(Self, Recovered), String> {
         let wrong = |what: String| format!("descriptor area {at:#x}: {what}");
         heap.check(at, LINE as u64).map_err(wrong)?;
         if !at.is_multiple_of(LINE as u64) {
@@ -384,7 +393,8 @@ impl<M: Media> DescriptorPool<M> {
                 "magic {magic:#x}, {descriptors} descriptors of {words} words, {per_thread} a thread"
             )));
         }
-        heap.check(at, bytes(descriptors, 1, words)).map_err(wrong)?;
+        heap.check(at, bytes(descriptors, 1, words))
+            .map_err(wrong)?;
         let this = Self::over(heap.pool(), at, descriptors, per_thread, words, recycle);
         let recovered = this.recover().map_err(wrong)?;
         Ok((this, recovered))

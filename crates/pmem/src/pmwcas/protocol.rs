@@ -220,7 +220,9 @@ impl<M: Media> DescriptorPool<M> {
             // Fails if another thread has completed the attempt: no other one has its bits.
             // ORDERING: SeqCst, with the load after it; pairs with the decision in `complete` and the swaps of `resolve`
             // after that: either this thread sees the decision, or who decided sees the pointer.
-            if word.compare_exchange(pm, attempt, pointer, SeqCst, Acquire).is_ok()
+            if word
+                .compare_exchange(pm, attempt, pointer, SeqCst, Acquire)
+                .is_ok()
                 && !Status(self.status(number).load(pm, SeqCst)).is(State::Undecided)
             {
                 // The operation failed in between, and whoever decided may not have seen the pointer.
@@ -229,7 +231,10 @@ impl<M: Media> DescriptorPool<M> {
             return;
         }
         let old = self.entry(number, i).old;
-        if word.compare_exchange(pm, attempt, old, AcqRel, Acquire).is_ok() {
+        if word
+            .compare_exchange(pm, attempt, old, AcqRel, Acquire)
+            .is_ok()
+        {
             // PERSIST: the word no longer leads to the descriptor, before it can be used again (invariant 1).
             pm.persist(word);
         }
@@ -249,7 +254,10 @@ impl<M: Media> DescriptorPool<M> {
             };
             let word = self.word(entry.place);
             // ORDERING: SeqCst; pairs with `complete_attempt`.
-            if word.compare_exchange(pm, own, value, SeqCst, SeqCst).is_ok() {
+            if word
+                .compare_exchange(pm, own, value, SeqCst, SeqCst)
+                .is_ok()
+            {
                 *line = Some(entry.place);
             }
         }

@@ -51,7 +51,9 @@ impl<M: Media> DescriptorPool<M> {
             if status.policies() != 0 {
                 for block in self.blocks(number, status) {
                     if !self.swappable(block, pm.len()) {
-                        return Err(wrong(format!("it is to recycle {block:#x}, which is no block")));
+                        return Err(wrong(format!(
+                            "it is to recycle {block:#x}, which is no block"
+                        )));
                     }
                 }
                 with_blocks.push((number, status));
@@ -80,10 +82,16 @@ impl<M: Media> DescriptorPool<M> {
 
     fn status_of(&self, number: usize) -> Result<Status, String> {
         let status = Status(self.status(number).load(self.pm(), Ordering::Relaxed));
-        if status.plausible() && status.count() <= self.words && status.policies() >> (2 * status.count()) == 0 {
+        if status.plausible()
+            && status.count() <= self.words
+            && status.policies() >> (2 * status.count()) == 0
+        {
             Ok(status)
         } else {
-            Err(format!("status {status:?} of no operation of {} words", self.words))
+            Err(format!(
+                "status {status:?} of no operation of {} words",
+                self.words
+            ))
         }
     }
 
@@ -91,7 +99,10 @@ impl<M: Media> DescriptorPool<M> {
     fn count_on(&self, number: usize, status: Status) {
         let mut last = status.generation();
         for line in 1..self.words.div_ceil(2) {
-            let other = self.generation(number, line).load(self.pm(), Ordering::Relaxed) & GENERATION;
+            let other = self
+                .generation(number, line)
+                .load(self.pm(), Ordering::Relaxed)
+                & GENERATION;
             // The later of the two, where generations begin again at 0 after the last one.
             if other.wrapping_sub(last) & GENERATION < GENERATION / 2 {
                 last = other;
@@ -102,13 +113,18 @@ impl<M: Media> DescriptorPool<M> {
 
     /// True if all lines of the operation are of one use (invariant 4).
     fn whole(&self, number: usize, status: Status) -> bool {
-        (1..status.count().div_ceil(2))
-            .all(|line| self.generation(number, line).load(self.pm(), Ordering::Relaxed) == status.generation())
+        (1..status.count().div_ceil(2)).all(|line| {
+            self.generation(number, line)
+                .load(self.pm(), Ordering::Relaxed)
+                == status.generation()
+        })
     }
 
     fn check_entry(&self, entry: &Entry) -> Result<(), String> {
         // Where the pool ends now a descriptor that was not used since need not care.
-        if !self.swappable(entry.place, self.pm().capacity()) || (entry.old | entry.new) & FLAGS != 0 {
+        if !self.swappable(entry.place, self.pm().capacity())
+            || (entry.old | entry.new) & FLAGS != 0
+        {
             return Err(format!("no operation has {entry:x?}"));
         }
         Ok(())

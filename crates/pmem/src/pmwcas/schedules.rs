@@ -1,1 +1,0 @@
-//! Explored schedules.
