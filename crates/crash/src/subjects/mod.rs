@@ -26,6 +26,7 @@
 pub mod index;
 pub mod log;
 pub mod planted;
+#[cfg(feature = "unproven")]
 pub mod pmwcas;
 pub mod pool;
 pub mod reference;
@@ -37,6 +38,7 @@ use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::PoolReport;
 use bristlecone_pmem::{OpenError, Pool, PoolOptions};
 use log::LogSubject;
+#[cfg(feature = "unproven")]
 use pmwcas::PmwcasSubject;
 use pool::PoolSubject;
 use reference::{FLAWS, Reference};
@@ -51,8 +53,10 @@ const PATH: &str = "simulated pool";
 pub fn all() -> Vec<Box<dyn Subject>> {
     let mut all = index::all();
     all.push(Box::new(LogSubject));
-    all.push(Box::new(PmwcasSubject::ONE));
-    all.push(Box::new(PmwcasSubject::SEVERAL));
+    #[cfg(feature = "unproven")]
+    for subject in [PmwcasSubject::ONE, PmwcasSubject::SEVERAL] {
+        all.push(Box::new(subject));
+    }
     all.push(Box::new(PoolSubject::new()));
     all.push(Box::new(PoolSubject::regions()));
     all.push(Box::new(Reference::array()));

@@ -1,5 +1,4 @@
-//! Faults that can be planted in the LB+-Tree, the NV-Tree, FAST/FAIR, the Crab-tree, the multi-word swap and the pool
-//! themselves
+//! Faults that can be planted in the LB+-Tree, the NV-Tree, FAST/FAIR, the Crab-tree and the pool themselves
 //! ([`Simulation::plant`](bristlecone_pmem::media::sim::Simulation::plant)): mistakes that take code, where
 //! the mutants only leave out flushes and fences. On real media they are compiled out.
 
@@ -153,12 +152,4 @@ pub const PLANTED: &[Planted] = &[
         "chunks are given back without their words being cleared"),
     plant("pool-unowned-kept", 18, "pool", Kind::Drain, &[Leak],
         "opening does not free the chunks of roots that were never published"),
-    plant("pmwcas-sorted-late", 9, "pmwcas-6", Kind::Mixed, &[Torn, Structure],
-        "a descriptor's entries are sorted after it was flushed"),
-    plant("pmwcas-recovery-skipped", 8, "pmwcas-6", Kind::Mixed, &[Torn, Structure, Recovery, Progress, Lost],
-        "recovery is skipped where the first descriptor looks unused"),
-    plant("pmwcas-status-late", 14, "pmwcas-6", Kind::Mixed, &[Torn, Structure],
-        "an operation's status is durable only after its new values are stored"),
-    plant("pmwcas-dirty-read", 14, "pmwcas-6", Kind::Mixed, &[VisibleBeforeDurable],
-        "what another thread has decided and not flushed is acted on"),
 ];

@@ -18,7 +18,7 @@
 use super::{make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
-use bristlecone_pmem::pmwcas::{DescriptorPool, FLAGS, Policy};
+use bristlecone_pmem::pmwcas::{Descriptor, DescriptorPool, FLAGS, Policy};
 use bristlecone_pmem::pool::{DataKind, Root, RootError, RootKind};
 use bristlecone_pmem::sync::give_way;
 use bristlecone_pmem::{Heap, Media, PWord, Pool};
@@ -204,19 +204,17 @@ impl LivePmwcas {
     }
 
     /// Tries to change a key from what its first word holds to `value` (to nothing, if `None`).
-    fn change(&self, key: u64, first: u64, value: Option<u64>) -> Result<bool, Fault> {
+    fn change(
+        &self,
+        mut swap: Descriptor<'_, Sim>,
+        key: u64,
+        first: u64,
+        value: Option<u64>,
+    ) -> Result<bool, Fault> {
         let pm = self.pool.pm();
         let new = value.map_or(0, |value| value + 1);
         let old_second = self.read(self.second(key));
         let count = self.read(self.count());
-        let mut swap = loop {
-            match self.swaps.allocate_descriptor() {
-                Ok(swap) => break swap,
-                Err(_) if give_way() => {}
-                // Another test of the process holds back the epoch.
-                Err(_) => std::thread::yield_now(),
-            }
-        };
         let policy = if boxed(key) {
             Policy::FreeOne
         } else {
@@ -251,13 +249,23 @@ impl LivePmwcas {
 
     /// Changes a key that is there (or is not, if `absent`) to `value`; false if it is otherwise.
     fn put(&self, key: u64, value: Option<u64>, there: Option<bool>) -> Result<bool, Fault> {
-        let _guard = epoch::pin();
         loop {
+            // Before this thread is pinned, which would keep descriptors from coming back.
+            let swap = match self.swaps.allocate_descriptor() {
+                Ok(swap) => swap,
+                Err(_) if give_way() => continue,
+                // Another test of the process holds back the epoch.
+                Err(_) => {
+                    std::thread::yield_now();
+                    continue;
+                }
+            };
+            let _guard = epoch::pin();
             let first = self.read(self.first(key));
             if there.is_some_and(|there| there != (first != 0)) {
                 return Ok(false);
             }
-            if self.change(key, first, value)? {
+            if self.change(swap, key, first, value)? {
                 return Ok(true);
             }
         }

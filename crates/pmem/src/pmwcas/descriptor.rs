@@ -180,10 +180,7 @@ impl<M: Media> DescriptorPool<M> {
     /// Writes an operation and makes it durable: undecided, or decided by its pointer if it has one word.
     fn publish(&self, number: usize, words: &mut [Word]) -> Status {
         let pm = self.pm();
-        let late = pm.planted("pmwcas-sorted-late");
-        if !late {
-            words.sort_unstable_by_key(|word| word.entry.place);
-        }
+        words.sort_unstable_by_key(|word| word.entry.place);
         let policies = |words: &[Word]| {
             let all = words.iter().enumerate();
             all.fold(0, |bits, (i, word)| bits | (word.policy as u64) << (2 * i))
@@ -215,12 +212,6 @@ impl<M: Media> DescriptorPool<M> {
         // PERSIST: the whole descriptor, before any word leads to it: recovery finds what a pointer stands for.
         pm.flush(self.status(number).addr(), lines * crate::media::LINE);
         pm.fence();
-        if late {
-            words.sort_unstable_by_key(|word| word.entry.place);
-            for (i, word) in words.iter().enumerate() {
-                self.write_entry(number, i, &word.entry);
-            }
-        }
         status
     }
 

@@ -84,9 +84,9 @@ impl<M: Media> DescriptorPool<M> {
         } else {
             // No operation leaves that in a word: it was there before. It counts, and is made durable as what it stands
             // for is unknown.
-            let _ = word.compare_exchange(self.pm(), found, found & !DIRTY, AcqRel, Acquire);
-            // PERSIST: the value, before this thread acts on it.
+            // PERSIST: the value, before anyone acts on it, who does as soon as it has no bit.
             self.pm().persist(word);
+            let _ = word.compare_exchange(self.pm(), found, found & !DIRTY, AcqRel, Acquire);
         }
     }
 
@@ -107,10 +107,8 @@ impl<M: Media> DescriptorPool<M> {
     /// Brings an operation of one word, whose pointer is there or was, to its end.
     fn complete_single(&self, number: usize, status: Status) -> Decided {
         let pm = self.pm();
-        if !pm.planted("pmwcas-dirty-read") {
-            // PERSIST: the pointer, which decides, before the new value can be seen (as the status in invariant 3).
-            pm.persist(self.word(self.entry(number, 0).place));
-        }
+        // PERSIST: the pointer, which decides, before the new value can be seen (as the status in invariant 3).
+        pm.persist(self.word(self.entry(number, 0).place));
         self.resolve(number, status);
         Decided::Succeeded
     }
@@ -134,9 +132,6 @@ impl<M: Media> DescriptorPool<M> {
         }
         let decided = self.decided(number);
         self.resolve(number, decided);
-        if pm.planted("pmwcas-status-late") {
-            pm.persist(self.status(number));
-        }
         if decided.is(State::Succeeded) {
             Decided::Succeeded
         } else {
@@ -152,11 +147,9 @@ impl<M: Media> DescriptorPool<M> {
         if !status.dirty() {
             return status;
         }
-        if !pm.planted("pmwcas-status-late") && !pm.planted("pmwcas-dirty-read") {
-            // PERSIST: the decision, before any new value is stored (invariant 3): what is seen of the operation, a crash
-            // does not take back.
-            pm.persist(word);
-        }
+        // PERSIST: the decision, before any new value is stored (invariant 3): what is seen of the operation, a crash
+        // does not take back.
+        pm.persist(word);
         let clean = Status(status.0 & !DIRTY);
         let _ = word.compare_exchange(pm, status.0, clean.0, AcqRel, Acquire);
         clean

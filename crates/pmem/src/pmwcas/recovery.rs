@@ -28,11 +28,6 @@ impl<M: Media> DescriptorPool<M> {
         let pm = self.pm();
         let mut recovered = Recovered::default();
         let mut with_blocks = Vec::new();
-        if pm.planted("pmwcas-recovery-skipped")
-            && Status(self.status(0).load(pm, Ordering::Relaxed)).is(State::Free)
-        {
-            return Ok(recovered);
-        }
         for number in 0..self.descriptors {
             let wrong = |what: String| format!("descriptor {number}: {what}");
             let status = self.status_of(number).map_err(wrong)?;
