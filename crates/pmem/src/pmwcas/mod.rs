@@ -129,6 +129,21 @@ pub enum Policy {
 /// descriptor is made durably free. An allocator whose state is all volatile, as [`Heap`]'s is, has nothing to
 /// do in the first.
 pub trait Recycle: Send + Sync {
+    /// Checks that `block`, which came from the pool's content, is one that can be recycled.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn check(&self, block: u64) -> Result<(), String> {
+        let _ = block;
+        Ok(())
+    }
+
+    /// The operation that names `block` as a new value is durable, and may succeed: make it durably taken, but for
+    /// the fence, which follows. By every thread that may decide the operation.
+    fn activate(&self, block: u64) {
+        let _ = block;
+    }
+
     /// No thread can reach `block` any more: make it durably free, but do not hand it out yet. May come again for
     /// the same block after a crash.
     fn release(&self, block: u64) {

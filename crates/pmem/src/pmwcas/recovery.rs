@@ -50,6 +50,7 @@ impl<M: Media> DescriptorPool<M> {
                             "it is to recycle {block:#x}, which is no block"
                         )));
                     }
+                    self.recycle.check(block).map_err(wrong)?;
                 }
                 with_blocks.push((number, status));
             }
