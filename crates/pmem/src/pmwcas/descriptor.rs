@@ -154,6 +154,14 @@ impl<M: Media> DescriptorPool<M> {
         self.word(self.descriptor_at(number) + word as u64 * 8)
     }
 
+    /// The place of an entry of a descriptor that is not being written.
+    #[inline]
+    pub(super) fn place(&self, number: usize, entry: usize) -> u64 {
+        // ORDERING: Relaxed; as in `entry`.
+        self.field(number, entry, 0)
+            .load(self.pm(), Ordering::Relaxed)
+    }
+
     /// An entry of a descriptor that is not being written.
     #[inline]
     pub(super) fn entry(&self, number: usize, entry: usize) -> Entry {
@@ -209,9 +217,11 @@ impl<M: Media> DescriptorPool<M> {
         // ORDERING: Release; pairs with the Acquire loads of helpers, who read the entries after it.
         self.status(number).store(pm, status.0, Ordering::Release);
         let lines = words.len().div_ceil(2);
-        // PERSIST: the whole descriptor, before any word leads to it: recovery finds what a pointer stands for.
-        pm.flush(self.status(number).addr(), lines * crate::media::LINE);
-        pm.fence();
+        if M::PERSISTENT {
+            // PERSIST: the whole descriptor, before any word leads to it: recovery finds what a pointer stands for.
+            pm.flush(self.status(number).addr(), lines * crate::media::LINE);
+        }
+        self.fence();
         status
     }
 
@@ -240,10 +250,12 @@ impl<M: Media> DescriptorPool<M> {
         }
         let blocks: Vec<u64> = self.blocks(number, status).collect();
         blocks.iter().for_each(|block| self.recycle.release(*block));
-        // PERSIST: (in `publish`) the descriptor names its blocks no longer, before they are used again and before its
-        // entries change (invariant 5).
-        self.status(number)
-            .publish(self.pm(), status.with(State::Free).0);
+        let word = self.status(number);
+        // ORDERING: Release; pairs with the Acquire of `held_blocks`.
+        word.store(self.pm(), status.with(State::Free).0, Ordering::Release);
+        // PERSIST: the descriptor names its blocks no longer, before they are used again and before its entries change
+        // (invariant 5).
+        self.persist(word);
         blocks.iter().for_each(|block| self.recycle.reuse(*block));
     }
 
@@ -268,7 +280,7 @@ impl<M: Media> DescriptorPool<M> {
                     number: taken.number,
                     words: [Word::default(); MOST_WORDS],
                     count: 0,
-                    published: false,
+                    stage: Stage::Building,
                 });
             }
             self.lists.age_all(&guard);
@@ -282,9 +294,15 @@ impl<M: Media> DescriptorPool<M> {
         })
     }
 
-    /// Recycles what ended operations have to, at once: for a clean close. No one uses a descriptor or reads one
-    /// of their words meanwhile, nor holds a reference to a block that a policy recycles.
+    /// Recycles what ended operations have to, at once: for a clean close, before an allocator saves what is in use.
+    /// No one uses a descriptor or reads one of their words meanwhile, nor holds a reference to a block that a
+    /// policy recycles. Operations that a panic cut short are brought to their ends first.
     pub fn quiesce(&mut self) {
+        for number in 0..self.descriptors {
+            if self.lists.abandoned(number) {
+                self.end_abandoned(number);
+            }
+        }
         for number in 0..self.descriptors {
             if self.lists.held(number) {
                 self.recycle_blocks(number);
@@ -329,7 +347,16 @@ pub struct Descriptor<'p, M: Media> {
     number: usize,
     words: [Word; MOST_WORDS],
     count: usize,
-    published: bool,
+    stage: Stage,
+}
+
+/// How far an operation is, for who drops it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Building,
+    /// It may be in the pool, and others may be at work on it.
+    Published,
+    Ended,
 }
 
 impl<M: Media> fmt::Debug for Descriptor<'_, M> {
@@ -479,9 +506,9 @@ impl<M: Media> Descriptor<'_, M> {
             0 => return Err(ExecuteError::Empty),
             count => {
                 let guard = epoch::pin();
-                let status = pool.publish(self.number, &mut self.words[..count]);
                 // From here on the descriptor is the protocol's, even if this thread panics.
-                self.published = true;
+                self.stage = Stage::Published;
+                let status = pool.publish(self.number, &mut self.words[..count]);
                 let decided = if status.single() {
                     pool.install_single(self.number, status, &guard)
                 } else {
@@ -493,6 +520,7 @@ impl<M: Media> Descriptor<'_, M> {
                 } else {
                     pool.lists.retire(self.number);
                 }
+                self.stage = Stage::Ended;
                 decided == Decided::Succeeded
             }
         };
@@ -516,8 +544,10 @@ impl<M: Media> Descriptor<'_, M> {
 
 impl<M: Media> Drop for Descriptor<'_, M> {
     fn drop(&mut self) {
-        if self.published {
-            return;
+        match self.stage {
+            Stage::Building => {}
+            Stage::Published => return self.pool.lists.abandon(self.number),
+            Stage::Ended => return,
         }
         for word in &self.words[..self.count] {
             let frees = matches!(word.policy, Policy::FreeOne | Policy::FreeNewOnFailure);

@@ -127,10 +127,14 @@ pub enum Policy {
 ///
 /// Two steps, so that a crash between them neither loses a block nor frees it twice: between them, the
 /// descriptor is made durably free. An allocator whose state is all volatile, as [`Heap`]'s is, has nothing to
-/// do in the first.
+/// do in the first. One that loads saved marks instead of walking does not if [`Recovered::released`] is not 0: those
+/// blocks are marked.
+///
+/// In recovery a block comes from the pool's content: an aligned offset in the pool, outside its header and the
+/// descriptors, and nothing more is known of it.
 pub trait Recycle: Send + Sync {
-    /// No thread can reach `block` any more: make it durably free, but do not hand it out yet. May come again for
-    /// the same block after a crash.
+    /// No thread can reach `block` any more: make it durably free, but do not hand it out yet. Durable (fenced) when it
+    /// returns. May come again for the same block after a crash.
     fn release(&self, block: u64) {
         let _ = block;
     }
@@ -459,6 +463,32 @@ impl<M: Media> DescriptorPool<M> {
                 .cast_const()
                 .cast()
         }
+    }
+
+    /// Flushes a word where anything is durable; the caller says why.
+    #[inline]
+    #[track_caller]
+    fn flush(&self, word: &PWord) {
+        if M::PERSISTENT {
+            self.pm().flush_of(word);
+        }
+    }
+
+    /// Fences where anything is durable; the caller says why.
+    #[inline]
+    #[track_caller]
+    fn fence(&self) {
+        if M::PERSISTENT {
+            self.pm().fence();
+        }
+    }
+
+    /// Flushes a word and fences; likewise.
+    #[inline]
+    #[track_caller]
+    fn persist(&self, word: &PWord) {
+        self.flush(word);
+        self.fence();
     }
 
     fn descriptor_at(&self, number: usize) -> u64 {

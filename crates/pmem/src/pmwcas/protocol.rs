@@ -3,9 +3,11 @@
 //! See the module's head for protocol, invariants and concurrency. Every function here may be run for the same
 //! operation by any number of threads at once.
 
-use super::descriptor::{State, Status, condition, conditional, pointed, pointer};
+use super::descriptor::{
+    GENERATION, State, Status, condition, conditional, is_attempt, pointed, pointer,
+};
 use super::lists::Counted;
-use super::{CONDITIONAL, DIRTY, DescriptorPool, FLAGS, MULTI};
+use super::{CONDITIONAL, DIRTY, DescriptorPool, FLAGS};
 use crate::cell::PWord;
 use crate::media::{LINE, Media};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -32,8 +34,11 @@ enum Installed {
 // what RDCSS stands on (it sees an old value that came after an operation was decided, and then the decision).
 
 impl<M: Media> DescriptorPool<M> {
-    /// The value of a word that operations change. Helps operations that it meets; what it returns, no crash takes
-    /// back.
+    /// The value of a word that operations change: one load and a test where no operation is under way. Helps
+    /// operations that it meets; what it returns, no crash takes back.
+    ///
+    /// A value with bits of [`FLAGS`] that leads to no operation on this word was put there by something else. It counts
+    /// without those bits, which are taken off; [`check`](Self::check) tells a damaged file.
     #[inline]
     pub fn read(&self, word: &PWord) -> u64 {
         let found = word.load(self.pm(), Acquire);
@@ -57,37 +62,69 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
+    /// The value of a word while no operation is under way: for owners that check what a file holds, after
+    /// [`open`](Self::open) and before anyone reads it otherwise.
+    ///
+    /// # Errors
+    /// The word holds what no operation leaves, in words.
+    pub fn check(&self, word: &PWord) -> Result<u64, String> {
+        let found = word.load(self.pm(), Acquire);
+        if found & FLAGS == 0 {
+            Ok(found)
+        } else {
+            Err(format!(
+                "a word holds {found:#x}, which leads to no operation"
+            ))
+        }
+    }
+
     /// Does what it takes to have `word` no longer hold `found`, which has a flag.
     fn clear(&self, word: &PWord, found: u64, guard: &Guard) {
-        if found & CONDITIONAL != 0 {
-            self.complete_attempt(word, found);
-        } else if found & MULTI != 0 {
-            let number = pointed(found);
-            if number >= self.descriptors {
-                unled(found);
-            }
-            let status = Status(self.status(number).load(self.pm(), Acquire));
-            if pointer(number, status.generation()) == found {
+        match self.operation(word, found) {
+            Some(_) if found & CONDITIONAL != 0 => self.complete_attempt(word, found),
+            Some((number, status)) => {
                 self.counters.add(Counted::Helps, 1);
                 if status.single() {
                     self.complete_single(number, status);
                 } else {
                     self.complete(number, status, guard);
                 }
-            } else {
-                // Invariants 1 and 2: a pointer is gone from its word before its descriptor is used again.
-                debug_assert!(
-                    word.load(self.pm(), Acquire) != found,
-                    "{found:#x} leads to a descriptor that is {status:?}"
-                );
             }
-        } else {
-            // No operation leaves that in a word: it was there before. It counts, and is made durable as what it stands
-            // for is unknown.
-            // PERSIST: the value, before anyone acts on it, who does as soon as it has no bit.
-            self.pm().persist(word);
-            let _ = word.compare_exchange(self.pm(), found, found & !DIRTY, AcqRel, Acquire);
+            None => {
+                // No operation leaves that in a word: it was there before. It counts, and is made durable as what it
+                // stands for is unknown.
+                // PERSIST: the value, before anyone acts on it, who does as soon as it has no bit.
+                self.persist(word);
+                let _ = word.compare_exchange(self.pm(), found, found & !FLAGS, AcqRel, Acquire);
+            }
         }
+    }
+
+    /// The operation whose pointer or conditional pointer `found`, in `word`, is; `None` if it is none that any
+    /// operation of this pool has put there. By invariants 1 and 2 a pointer's descriptor is of the same use
+    /// while this thread, which is pinned, looks; recovery leaves no descriptor that is not free.
+    fn operation(&self, word: &PWord, found: u64) -> Option<(usize, Status)> {
+        let number = if found & CONDITIONAL == 0 {
+            pointed(found)
+        } else {
+            condition(found).0
+        };
+        if number >= self.descriptors {
+            return None;
+        }
+        let status = Status(self.status(number).load(self.pm(), Acquire));
+        if status.is(State::Free) {
+            return None;
+        }
+        let place = self.place_of(word).ok()?;
+        let generation = status.generation();
+        let mut entries = 0..status.count();
+        let led = entries.any(|i| {
+            self.place(number, i) == place
+                && (found == pointer(number, generation)
+                    || is_attempt(found, number, generation, i))
+        });
+        led.then_some((number, status))
     }
 
     /// Puts the pointer of a published operation of one word, which is decided by that, into the word.
@@ -106,9 +143,8 @@ impl<M: Media> DescriptorPool<M> {
 
     /// Brings an operation of one word, whose pointer is there or was, to its end.
     fn complete_single(&self, number: usize, status: Status) -> Decided {
-        let pm = self.pm();
         // PERSIST: the pointer, which decides, before the new value can be seen (as the status in invariant 3).
-        pm.persist(self.word(self.entry(number, 0).place));
+        self.persist(self.word(self.place(number, 0)));
         self.resolve(number, status);
         Decided::Succeeded
     }
@@ -149,7 +185,7 @@ impl<M: Media> DescriptorPool<M> {
         }
         // PERSIST: the decision, before any new value is stored (invariant 3): what is seen of the operation, a crash
         // does not take back.
-        pm.persist(word);
+        self.persist(word);
         let clean = Status(status.0 & !DIRTY);
         let _ = word.compare_exchange(pm, status.0, clean.0, AcqRel, Acquire);
         clean
@@ -157,7 +193,6 @@ impl<M: Media> DescriptorPool<M> {
 
     /// Phase 1: puts a pointer into each word, in order of places, and makes them durable.
     fn install_all(&self, number: usize, status: Status, guard: &Guard) -> Installed {
-        let pm = self.pm();
         for i in 0..status.count() {
             if self.install(number, i, status, guard) == Installed::Mismatch {
                 return Installed::Mismatch;
@@ -165,15 +200,15 @@ impl<M: Media> DescriptorPool<M> {
         }
         let mut flushed = None;
         for i in 0..status.count() {
-            let place = self.entry(number, i).place;
+            let place = self.place(number, i);
             if flushed.replace(place / LINE as u64) != Some(place / LINE as u64) {
                 // PERSIST: the pointers, before the status is decided: if it is durable, recovery finds each word that is to
                 // get a new value. By every thread that decides, since pointers have no dirty bit.
-                pm.flush_of(self.word(place));
+                self.flush(self.word(place));
             }
         }
         // PERSIST: all of them, by one fence.
-        pm.fence();
+        self.fence();
         Installed::There
     }
 
@@ -204,9 +239,6 @@ impl<M: Media> DescriptorPool<M> {
     fn complete_attempt(&self, word: &PWord, attempt: u64) {
         let pm = self.pm();
         let (number, i) = condition(attempt);
-        if number >= self.descriptors || i >= self.words {
-            unled(attempt);
-        }
         let status = Status(self.status(number).load(pm, Acquire));
         if status.is(State::Undecided) {
             let pointer = pointer(number, status.generation());
@@ -229,7 +261,7 @@ impl<M: Media> DescriptorPool<M> {
             .is_ok()
         {
             // PERSIST: the word no longer leads to the descriptor, before it can be used again (invariant 1).
-            pm.persist(word);
+            self.persist(word);
         }
     }
 
@@ -259,18 +291,28 @@ impl<M: Media> DescriptorPool<M> {
             if flushed.replace(place / LINE as u64) != Some(place / LINE as u64) {
                 // PERSIST: the values, before the descriptor that stands for them is used again (invariant 1). By the thread
                 // that stored them: it is pinned until then.
-                pm.flush_of(self.word(place));
+                self.flush(self.word(place));
             }
         }
         if flushed.is_some() {
             // PERSIST: all of them, by one fence.
-            pm.fence();
+            self.fence();
         }
     }
-}
 
-/// The pool's content was changed by something else while it is open.
-#[cold]
-fn unled(found: u64) -> ! {
-    panic!("a word holds {found:#x}, which leads to no descriptor");
+    /// Brings an operation to its end that a panic cut short, perhaps before it began. No one else is at work.
+    pub(super) fn end_abandoned(&self, number: usize) {
+        let status = Status(self.status(number).load(self.pm(), Acquire));
+        // ORDERING: Relaxed; no one else is at work.
+        let next = self.next[number].load(std::sync::atomic::Ordering::Relaxed);
+        if status.is(State::Free) || status.generation().wrapping_add(1) & GENERATION != next {
+            // It was never published: what is there is of the use before, which has ended.
+            return;
+        }
+        if status.single() {
+            self.complete_single(number, status);
+        } else {
+            self.complete(number, status, &epoch::pin());
+        }
+    }
 }
