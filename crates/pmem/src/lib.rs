@@ -8,7 +8,7 @@
 //! | [`pool`] | one file: superblock, chunks, named roots, growth |
 //! | [`heap`] | scan-recovered allocation: no persist per block |
 //! | [`log`] | undo and redo micro-logs for the designs that log |
-//! | `pmwcas` | persistent multi-word compare-and-swap; with the feature `unproven` |
+//! | `pmwcas` | persistent multi-word compare-and-swap |
 //! | [`error`] | one error enum per kind of operation |
 //! | [`sync`] | locks that simulated threads can wait for |
 //!
@@ -23,7 +23,6 @@ pub mod heap;
 pub mod log;
 pub mod media;
 pub mod off;
-#[cfg(feature = "unproven")]
 pub mod pmwcas;
 pub mod pool;
 pub mod sync;

@@ -188,7 +188,10 @@ impl<M: Media> DescriptorPool<M> {
     /// Writes an operation and makes it durable: undecided, or decided by its pointer if it has one word.
     fn publish(&self, number: usize, words: &mut [Word]) -> Status {
         let pm = self.pm();
-        words.sort_unstable_by_key(|word| word.entry.place);
+        let late = pm.planted("pmwcas-sorted-late");
+        if !late {
+            words.sort_unstable_by_key(|word| word.entry.place);
+        }
         let policies = |words: &[Word]| {
             let all = words.iter().enumerate();
             all.fold(0, |bits, (i, word)| bits | (word.policy as u64) << (2 * i))
@@ -222,6 +225,15 @@ impl<M: Media> DescriptorPool<M> {
             pm.flush(self.status(number).addr(), lines * crate::media::LINE);
         }
         self.fence();
+        if late {
+            words.sort_unstable_by_key(|word| word.entry.place);
+            for (i, word) in words.iter().enumerate() {
+                self.write_entry(number, i, &word.entry);
+            }
+            let status = Status::new(state, generation, words.len(), policies(words));
+            self.status(number).store(pm, status.0, Ordering::Release);
+            return status;
+        }
         status
     }
 
@@ -231,6 +243,7 @@ impl<M: Media> DescriptorPool<M> {
         let blocks = (0..status.count()).map(move |i| {
             let entry = self.entry(number, i);
             match status.policy(i) {
+                Policy::FreeOne if succeeded && self.pm().planted("pmwcas-not-recycled") => 0,
                 Policy::FreeOne if succeeded => entry.old,
                 Policy::FreeOne => entry.new,
                 Policy::FreeOldOnSuccess if succeeded => entry.old,
@@ -249,14 +262,24 @@ impl<M: Media> DescriptorPool<M> {
             return;
         }
         let blocks: Vec<u64> = self.blocks(number, status).collect();
-        blocks.iter().for_each(|block| self.recycle.release(*block));
+        let pm = self.pm();
+        let free_first = pm.planted("pmwcas-free-first");
+        if !free_first {
+            blocks.iter().for_each(|block| self.recycle.release(*block));
+        }
         let word = self.status(number);
         // ORDERING: Release; pairs with the Acquire of `held_blocks`.
-        word.store(self.pm(), status.with(State::Free).0, Ordering::Release);
+        word.store(pm, status.with(State::Free).0, Ordering::Release);
         // PERSIST: the descriptor names its blocks no longer, before they are used again and before its entries change
         // (invariant 5).
         self.persist(word);
+        if free_first {
+            blocks.iter().for_each(|block| self.recycle.release(*block));
+        }
         blocks.iter().for_each(|block| self.recycle.reuse(*block));
+        if pm.planted("pmwcas-recycled-twice") {
+            blocks.iter().for_each(|block| self.recycle.reuse(*block));
+        }
     }
 
     /// A descriptor for one operation, and what its words' policies recycle goes where [`create`](Self::create) was

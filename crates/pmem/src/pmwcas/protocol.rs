@@ -154,9 +154,11 @@ impl<M: Media> DescriptorPool<M> {
         let pm = self.pm();
         let status = status.with(State::Undecided);
         let seen = Status(self.status(number).load(pm, Acquire));
+        let mut mine = false;
         if seen == status {
+            let dirty = M::PERSISTENT && !pm.planted("pmwcas-status-late");
             let decision = match self.install_all(number, status, guard) {
-                Installed::There if M::PERSISTENT => status.with(State::Succeeded).0 | DIRTY,
+                Installed::There if dirty => status.with(State::Succeeded).0 | DIRTY,
                 Installed::There => status.with(State::Succeeded).0,
                 // Not dirty: recovery rolls back what is undecided as it does what failed.
                 Installed::Mismatch => status.with(State::Failed).0,
@@ -164,9 +166,14 @@ impl<M: Media> DescriptorPool<M> {
             let word = self.status(number);
             // If another thread was faster, its decision holds.
             // ORDERING: SeqCst; pairs with `complete_attempt`.
-            let _ = word.compare_exchange(pm, status.0, decision, SeqCst, SeqCst);
+            let swapped = word.compare_exchange(pm, status.0, decision, SeqCst, SeqCst);
+            mine = swapped.is_ok();
         }
-        let decided = self.decided(number);
+        let decided = if !mine && pm.planted("pmwcas-dirty-status") {
+            Status(self.status(number).load(pm, Acquire) & !DIRTY)
+        } else {
+            self.decided(number)
+        };
         self.resolve(number, decided);
         if decided.is(State::Succeeded) {
             Decided::Succeeded
@@ -221,7 +228,13 @@ impl<M: Media> DescriptorPool<M> {
             // ORDERING: Relaxed; only that the numbers differ matters.
             let attempt = self.attempts[number].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let attempt = conditional(number, status.generation(), i, attempt);
-            match word.compare_exchange(pm, entry.old, attempt, AcqRel, Acquire) {
+            let put = if pm.planted("pmwcas-unconditional") {
+                own
+            } else {
+                attempt
+            };
+            match word.compare_exchange(pm, entry.old, put, AcqRel, Acquire) {
+                Ok(_) if put == own => return Installed::There,
                 Ok(_) => self.complete_attempt(word, attempt),
                 Err(found) if found == own => return Installed::There,
                 Err(found) if found & FLAGS != 0 => self.clear(word, found, guard),

@@ -29,6 +29,9 @@ impl<M: Media> DescriptorPool<M> {
         let pm = self.pm();
         let mut recovered = Recovered::default();
         let mut open = Vec::new();
+        if pm.planted("pmwcas-first-unused") && self.status_of(0)?.is(State::Free) {
+            return Ok(recovered);
+        }
         for number in 0..self.descriptors {
             let wrong = |what: String| format!("descriptor {number}: {what}");
             let status = self.status_of(number).map_err(wrong)?;
@@ -149,7 +152,9 @@ impl<M: Media> DescriptorPool<M> {
         let found = word.load(pm, Ordering::Relaxed);
         let forward = if found == pointer(number, status.generation()) {
             status.is(State::Succeeded)
-        } else if is_attempt(found, number, status.generation(), i) {
+        } else if is_attempt(found, number, status.generation(), i)
+            && !pm.planted("pmwcas-attempt-kept")
+        {
             // An attempt that came after the decision, or was never completed: the word holds its old value.
             false
         } else {
