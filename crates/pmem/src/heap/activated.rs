@@ -673,3 +673,6 @@ pub(crate) fn free_bytes<M: Media>(pool: &Pool<M>, chunk: u32, class: u8) -> u64
     });
     CHUNK.saturating_sub(active.sum::<u64>() * block_bytes(class))
 }
+
+#[cfg(test)]
+mod tests;
