@@ -420,21 +420,30 @@ pub fn mutants(
 /// Another subject that mutants are tried on.
 struct Companion<'a> {
     subject: &'a dyn Subject,
-    /// Its workloads, recorded when they are first asked for.
+    /// Its workloads, recorded (and surveyed, if they are of the same family) when they are first asked for.
     tried: OnceLock<Result<Tried<'a>, Fault>>,
+    near: bool,
 }
 
 impl<'a> Companion<'a> {
-    fn new(subject: &'a dyn Subject) -> Self {
+    fn new(subject: &'a dyn Subject, near: bool) -> Self {
         Self {
             subject,
             tried: OnceLock::new(),
+            near,
         }
     }
 
     fn tried(&self, options: &'a MutantOptions) -> Result<&Tried<'a>, Fault> {
         let new = || {
-            Tried::new(self.subject, options).map_err(|fault| {
+            let surveyed = || {
+                let mut tried = Tried::new(self.subject, options)?;
+                if self.near {
+                    tried.survey()?;
+                }
+                Ok(tried)
+            };
+            surveyed().map_err(|fault: Fault| {
                 let what = format!("{}: {}", self.subject.name(), fault.what);
                 Fault::new(fault.kind, what)
             })
@@ -538,10 +547,10 @@ fn try_elsewhere<'a>(
         lock(&unsound).take().map_or(Ok(()), Err)
     };
     let others = companions.iter().filter(|c| c.name() != own);
-    let (near, far): (Vec<_>, Vec<_>) = others.map(|c| Companion::new(&**c)).partition(|c| {
-        let name = c.subject.name();
-        [family(&own), "pool", "log"].contains(&family(&name))
-    });
+    let is_near = |name: &str| [family(&own), "pool", "log"].contains(&family(name));
+    let (near, far): (Vec<_>, Vec<_>) = others
+        .map(|c| Companion::new(&**c, is_near(&c.name())))
+        .partition(|c| c.near);
     let together = |all: &[Companion<'a>]| -> Result<(), Fault> {
         for other in all.iter().filter(|other| other.subject.concurrent()) {
             if left().is_empty() {

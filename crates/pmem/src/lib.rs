@@ -6,9 +6,9 @@
 //! | [`cell`] | persistent words, reported to a traced medium |
 //! | [`off`] | persistent pointers |
 //! | [`pool`] | one file: superblock, chunks, named roots, growth |
-//! | [`heap`] | scan-recovered allocation: no persist per block |
+//! | [`heap`] | allocation: scan-recovered (no persist per block), and activated (no walk) |
 //! | [`log`] | undo and redo micro-logs for the designs that log |
-//! | `pmwcas` | persistent multi-word compare-and-swap |
+//! | [`pmwcas`] | persistent multi-word compare-and-swap |
 //! | [`error`] | one error enum per kind of operation |
 //! | [`sync`] | locks that simulated threads can wait for |
 //!

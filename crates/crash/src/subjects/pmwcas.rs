@@ -137,6 +137,13 @@ struct Blocks {
 }
 
 impl Recycle for Blocks {
+    fn check(&self, block: u64) -> Result<(), String> {
+        match self.node.in_stock(block) {
+            Some(_) => Ok(()),
+            None => self.heap.check(block, BLOCK),
+        }
+    }
+
     fn release(&self, block: u64) {
         if let Some(i) = self.node.in_stock(block) {
             let (pm, state) = (self.node.pool.pm(), self.node.state(i));

@@ -20,6 +20,7 @@
 //! Whatever was allocated and not linked, or unlinked and not yet free, is simply not reached by
 //! the walk. A chunk whose blocks are all unreached is given back to the pool.
 
+pub mod activated;
 mod chunk;
 
 /// For tests that write to damaged pools. There a structure may own a block twice and so free it twice, or split two
@@ -268,6 +269,9 @@ impl Core {
         let owned: HashSet<u32> = lock(&self.owned).iter().copied().collect();
         let (mut idle, mut seen) = (0, 0);
         for (chunk, used) in durable {
+            if matches!(used, ChunkUse::Activated { .. }) {
+                continue;
+            }
             let broken = |what: &str| format!("chunk {chunk} of root slot {}: {what}", self.owner);
             let state = self.chunks.get(chunk, &guard);
             let Some(state) = state.filter(|_| owned.contains(&chunk)) else {
@@ -276,7 +280,7 @@ impl Core {
             let (class, chunks) = match used {
                 ChunkUse::Blocks { class, .. } => (class, 1),
                 ChunkUse::Run { chunks, .. } => (RUN, chunks),
-                ChunkUse::Free | ChunkUse::Header => continue,
+                ChunkUse::Free | ChunkUse::Header | ChunkUse::Activated { .. } => continue,
             };
             if (state.class, state.chunks) != (class, chunks) {
                 return Err(broken("its allocator cuts it otherwise"));
@@ -578,7 +582,7 @@ impl<M: Media> Heap<M> {
             let state = match used {
                 ChunkUse::Blocks { class, .. } => ChunkState::blocks_of(class),
                 ChunkUse::Run { chunks, .. } => ChunkState::run(chunks),
-                ChunkUse::Free | ChunkUse::Header => continue,
+                ChunkUse::Free | ChunkUse::Header | ChunkUse::Activated { .. } => continue,
             };
             self.core.adopt(chunk, state, &guard);
         }

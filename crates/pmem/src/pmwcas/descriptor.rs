@@ -254,6 +254,18 @@ impl<M: Media> DescriptorPool<M> {
         blocks.filter(|block| *block != 0)
     }
 
+    /// The blocks that an operation with that status makes somebody's if it succeeds.
+    pub(super) fn new_blocks(&self, number: usize, status: Status) -> impl Iterator<Item = u64> {
+        let frees = move |i: &usize| {
+            let policy = status.policy(*i);
+            matches!(policy, Policy::FreeOne | Policy::FreeNewOnFailure)
+        };
+        let blocks = (0..status.count()).filter(frees);
+        blocks
+            .map(move |i| self.entry(number, i).new)
+            .filter(|block| *block != 0)
+    }
+
     /// Does what the policies of an ended operation say. No one looks at its descriptor any more.
     fn recycle_blocks(&self, number: usize) {
         // ORDERING: Acquire; pairs with the Release with which the status was decided.

@@ -129,12 +129,25 @@ pub enum Policy {
 /// descriptor is made durably free. An allocator whose state is all volatile, as [`Heap`]'s is, has nothing to
 /// do in the first. One that loads saved marks instead of walking does not if [`Recovered::released`] is not 0: those
 /// blocks are marked.
-///
-/// In recovery a block comes from the pool's content: an aligned offset in the pool, outside its header and the
-/// descriptors, and nothing more is known of it.
 pub trait Recycle: Send + Sync {
-    /// No thread can reach `block` any more: make it durably free, but do not hand it out yet. Durable (fenced) when it
-    /// returns. May come again for the same block after a crash.
+    /// Checks that `block`, which came from the pool's content, is one that can be recycled. It is an aligned offset in
+    /// the pool, outside its header and the descriptors; nothing more is known of it.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn check(&self, block: u64) -> Result<(), String> {
+        let _ = block;
+        Ok(())
+    }
+
+    /// The operation that names `block` as a new value is durable, and may succeed: make it durably taken, but for
+    /// the fence, which follows. By every thread that may decide the operation.
+    fn activate(&self, block: u64) {
+        let _ = block;
+    }
+
+    /// No thread can reach `block` any more: make it durably free, but do not hand it out yet. Durable when it returns.
+    /// May come again for the same block after a crash.
     fn release(&self, block: u64) {
         let _ = block;
     }

@@ -205,6 +205,10 @@ impl<M: Media> DescriptorPool<M> {
                 return Installed::Mismatch;
             }
         }
+        if status.policies() != 0 {
+            self.new_blocks(number, status)
+                .for_each(|block| self.recycle.activate(block));
+        }
         let mut flushed = None;
         for i in 0..status.count() {
             let place = self.place(number, i);

@@ -87,6 +87,7 @@ impl<M: Media> DescriptorPool<M> {
             if !self.swappable(block, self.pm().len()) {
                 return Err(format!("it is to recycle {block:#x}, which is no block"));
             }
+            self.recycle.check(block)?;
         }
         Ok(())
     }

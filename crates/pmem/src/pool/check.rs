@@ -96,7 +96,9 @@ impl<M: Media> Pool<M> {
                         report.free_chunks += 1;
                         None
                     }
-                    ChunkUse::Blocks { owner, .. } | ChunkUse::Run { owner, .. } => {
+                    ChunkUse::Blocks { owner, .. }
+                    | ChunkUse::Activated { owner, .. }
+                    | ChunkUse::Run { owner, .. } => {
                         report.owned_chunks += 1;
                         Some(owner)
                     }

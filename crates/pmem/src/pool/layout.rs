@@ -59,6 +59,13 @@ pub enum ChunkUse {
         /// Index into the size classes.
         class: u8,
     },
+    /// Cut into blocks of one size class after a head that says which are active (module `heap::activated`).
+    Activated {
+        /// Root slot that it belongs to.
+        owner: u8,
+        /// Index into the size classes.
+        class: u8,
+    },
     /// First of a run of chunks that hold one large block.
     Run {
         /// Root slot that it belongs to.
@@ -84,6 +91,7 @@ impl ChunkUse {
             Self::Free => return 0,
             Self::Header => 1,
             Self::Blocks { owner, class } => 2 | u64::from(owner) << 8 | u64::from(class) << 16,
+            Self::Activated { owner, class } => 4 | u64::from(owner) << 8 | u64::from(class) << 16,
             Self::Run { owner, chunks } => 3 | u64::from(owner) << 8 | u64::from(chunks) << 32,
         };
         word | Self::fold(word) << 24
@@ -107,6 +115,7 @@ impl ChunkUse {
         match word & 0xFF {
             1 if owner == 0 && class == 0 && chunks == 0 => Some(Self::Header),
             2 if chunks == 0 => Some(Self::Blocks { owner, class }),
+            4 if chunks == 0 => Some(Self::Activated { owner, class }),
             3 if class == 0 && chunks > 0 => Some(Self::Run { owner, chunks }),
             _ => None,
         }
@@ -126,6 +135,7 @@ mod tests {
                 owner: 47,
                 class: 20,
             },
+            ChunkUse::Activated { owner: 2, class: 3 },
             ChunkUse::Run {
                 owner: 3,
                 chunks: 70_000,

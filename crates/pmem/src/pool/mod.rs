@@ -259,6 +259,7 @@ impl<M: Media> Pool<M> {
         let end = (self.size() / CHUNK) as u32;
         let mut space = lock(&self.space);
         let mut unowned = Vec::new();
+        let absent: [bool; ROOTS] = std::array::from_fn(|i| matches!(self.root_at(i), Ok(None)));
         let mut chunk = 0;
         while chunk < end {
             let header = u64::from(chunk) % REGION_CHUNKS == 0;
@@ -266,8 +267,7 @@ impl<M: Media> Pool<M> {
                 .chunk_use(chunk)
                 .ok_or_else(|| corrupt(chunk, "its chunk-table word fails its check"))?;
             let mut owned_by = |owner: u8, chunks: u32| {
-                // ORDERING: Acquire; pairs with the Release of `Root::publish`.
-                if matches!(self.root_at(usize::from(owner)), Ok(None)) {
+                if absent[usize::from(owner)] {
                     unowned.push((chunk, chunks));
                 }
             };
@@ -281,6 +281,13 @@ impl<M: Media> Pool<M> {
                 }
                 ChunkUse::Blocks { owner, class } => {
                     if usize::from(class) >= heap::CLASSES.len() {
+                        return Err(corrupt(chunk, "an unknown size class"));
+                    }
+                    owned_by(owner, 1);
+                    1
+                }
+                ChunkUse::Activated { owner, class } => {
+                    if !heap::activated::is_class(class) {
                         return Err(corrupt(chunk, "an unknown size class"));
                     }
                     owned_by(owner, 1);
@@ -352,10 +359,25 @@ impl<M: Media> Pool<M> {
         (0..end)
             .filter_map(|chunk| Some((chunk, self.chunk_use(chunk)?)))
             .filter(|(_, used)| match used {
-                ChunkUse::Blocks { owner: o, .. } | ChunkUse::Run { owner: o, .. } => *o == owner,
+                ChunkUse::Blocks { owner: o, .. }
+                | ChunkUse::Activated { owner: o, .. }
+                | ChunkUse::Run { owner: o, .. } => *o == owner,
                 ChunkUse::Free | ChunkUse::Header => false,
             })
             .collect()
+    }
+
+    /// Bytes of chunks of activated blocks that are in no active one.
+    fn free_activated_bytes(&self) -> u64 {
+        // Locked, so that the tables are not cut off meanwhile.
+        let _space = lock(&self.space);
+        let chunks = (0..(self.size() / CHUNK) as u32).map(|chunk| match self.chunk_use(chunk) {
+            Some(ChunkUse::Activated { class, .. }) => {
+                heap::activated::free_bytes(self, chunk, class)
+            }
+            _ => 0,
+        });
+        chunks.sum()
     }
 
     /// The 8-byte word at `at`, which is inside the pool and 8-aligned.
@@ -422,6 +444,7 @@ impl<M: Media> Pool<M> {
         };
         let assigned = size - unassigned;
         let free_blocks: u64 = self.open_heaps().iter().map(|heap| heap.free_bytes()).sum();
+        let free_blocks = free_blocks + self.free_activated_bytes();
         // Chunks assigned meanwhile may bring more free blocks than there was room for.
         let free_blocks = free_blocks.min(assigned);
         PoolInfo {

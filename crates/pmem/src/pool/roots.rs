@@ -201,6 +201,11 @@ impl<M: Media> Root<M> {
         &self.pool.slot(self.index).words[i]
     }
 
+    /// The number of the root's slot.
+    pub(crate) fn number(&self) -> u8 {
+        self.index as u8
+    }
+
     /// The allocator of this root's blocks.
     pub fn heap(&self) -> Heap<M> {
         Heap::of(&self.pool, self.index as u8)

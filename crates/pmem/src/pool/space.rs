@@ -93,6 +93,10 @@ impl<M: Media> Pool<M> {
             space.free.remove(&chunk);
             space.holes.remove(&chunk);
         }
+        if let ChunkUse::Activated { class, .. } = used {
+            // Its head, durably, before the word that makes it count.
+            crate::heap::activated::prepare(self, first, class);
+        }
         if self.pm.planted("pool-assignment-lost") {
             let word = self.chunk_word(first);
             word.store(&self.pm, used.encode(), Ordering::Release);
