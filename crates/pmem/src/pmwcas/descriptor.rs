@@ -514,6 +514,11 @@ impl<M: Media> Descriptor<'_, M> {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
     /// How many words the operation has.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -190,6 +190,7 @@ impl<M: Media> DescriptorPool<M> {
         if !status.dirty() {
             return status;
         }
+        debug_assert!(M::PERSISTENT, "nothing is dirty where nothing is durable");
         // PERSIST: the decision, before any new value is stored (invariant 3): what is seen of the operation, a crash
         // does not take back.
         self.persist(word);
@@ -317,19 +318,24 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// Brings an operation to its end that a panic cut short, perhaps before it began. No one else is at work.
+    /// Brings an operation to its end that a panic cut short, perhaps before it began: as recovery does, so what is
+    /// undecided has failed. No one else is at work.
     pub(super) fn end_abandoned(&self, number: usize) {
-        let status = Status(self.status(number).load(self.pm(), Acquire));
+        let pm = self.pm();
+        let status = Status(self.status(number).load(pm, Acquire));
         // ORDERING: Relaxed; no one else is at work.
         let next = self.next[number].load(std::sync::atomic::Ordering::Relaxed);
         if status.is(State::Free) || status.generation().wrapping_add(1) & GENERATION != next {
             // It was never published: what is there is of the use before, which has ended.
             return;
         }
-        if status.single() {
-            self.complete_single(number, status);
-        } else {
-            self.complete(number, status, &epoch::pin());
+        let failed = status.with(State::Failed);
+        let undecided = status.with(State::Undecided);
+        let word = self.status(number);
+        let _ = word.compare_exchange(pm, undecided.0, failed.0, AcqRel, Acquire);
+        for i in 0..status.count() {
+            // That takes a pointer out, of either kind.
+            self.read(self.word(self.place(number, i)));
         }
     }
 }
