@@ -7,6 +7,7 @@
 //! something worth comparing.
 
 use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
+use crate::bwtree::{self, BwOptions, BwTree};
 #[cfg(feature = "unproven")]
 use crate::bztree::{self, BzOptions, BzTree};
 use crate::cddstree::{CddsOptions, CddsTree};
@@ -232,6 +233,11 @@ design!(
 design!(
     /// BzTree.
     Bz, BzOptions, BzTree
+);
+
+design!(
+    /// The volatile Bw-Tree.
+    Bw, BwOptions, BwTree
 );
 
 design!(
@@ -489,6 +495,13 @@ pub const VOLATILE: &[DesignInfo] = &[
         summary: "B+-tree with bitmap leaves without durability, for comparison",
         node_bytes: NODE_BYTES,
         usual_bytes: 512,
+        explored_bytes: &[],
+    },
+    DesignInfo {
+        name: "bwtree",
+        summary: "Bw-Tree without durability, for comparison",
+        node_bytes: bwtree::NODE_BYTES,
+        usual_bytes: 1024,
         explored_bytes: &[],
     },
 ];
@@ -756,6 +769,10 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("btree-gf", _) => task.run(Lcb(family.volatile(GroupFlush::On))),
         ("btree-gf-load", _) => task.run(Lcb(family.volatile(GroupFlush::UNDER_LOAD))),
         ("unsorted-leaf", _) => task.run(Unsorted(family.volatile(GroupFlush::Off))),
+        ("bwtree", node_bytes) => task.run(Bw(BwOptions {
+            node_bytes,
+            ..BwOptions::default()
+        })),
         ("nvtree", _) => task.run(Nv(nv)),
         ("lstree", _) => task.run(Ls(ls)),
         // An entry of DESIGNS without its arm; the tests run them all.

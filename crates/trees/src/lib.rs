@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`designs`] | the designs by name, for programs that let their user choose |
+//! | [`bwtree`] | the Bw-Tree, volatile |
 //! | `bztree` | BzTree, latch-free on the multi-word swap; with the feature `unproven` |
 //! | [`cddstree`] | CDDS-Tree |
 //! | `crabtree` | Crab-tree and Crab_opt |
@@ -22,6 +23,7 @@
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
 
 pub mod btree;
+pub mod bwtree;
 #[cfg(feature = "unproven")]
 pub mod bztree;
 pub mod cddstree;
@@ -48,6 +50,7 @@ pub mod version_lock;
 pub mod wbtree;
 
 pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};
+pub use bwtree::{BwOptions, BwTree};
 #[cfg(feature = "unproven")]
 pub use bztree::{BzOptions, BzTree};
 pub use cddstree::{CddsOptions, CddsTree};

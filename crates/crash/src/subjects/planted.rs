@@ -1,4 +1,4 @@
-//! Faults that can be planted in the LB+-Tree, the NV-Tree, FAST/FAIR, the Crab-tree and the pool themselves
+//! Faults that can be planted in the designs, the multi-word swap and the pool themselves
 //! ([`Simulation::plant`](bristlecone_pmem::media::sim::Simulation::plant)): mistakes that take code, where
 //! the mutants only leave out flushes and fences. On real media they are compiled out.
 
@@ -25,6 +25,8 @@ pub struct Planted {
     pub what: &'static str,
     /// A persistency model under which it shows.
     pub model: Model,
+    /// How many threads it takes.
+    pub threads: u8,
 }
 
 impl Planted {
@@ -33,14 +35,9 @@ impl Planted {
         self
     }
 
-    /// How many threads it takes.
-    #[must_use]
-    pub fn threads(&self) -> u8 {
-        if self.kinds == [VisibleBeforeDurable] {
-            2
-        } else {
-            1
-        }
+    const fn together(mut self) -> Self {
+        self.threads = 3;
+        self
     }
 }
 
@@ -60,6 +57,7 @@ const fn plant(
         kinds,
         what,
         model: Model::X86Tso,
+        threads: 1,
     }
 }
 
@@ -119,7 +117,25 @@ pub const PLANTED: &[Planted] = &[
     plant("lbtree-word0-first", 13, "lbtree-256-u64", Kind::Split, &[Structure],
         "the header word with the bitmap is stored before the other one"),
     plant("unlock before fence", 14, "lbtree-256-u64", Kind::Mixed, &[VisibleBeforeDurable],
-        "a leaf is unlocked before its header is flushed"),
+        "a leaf is unlocked before its header is flushed").together(),
+    plant("pmwcas-sorted-late", 13, "pmwcas-6", Kind::Drain, &[Torn, Lost, Structure, Recovery, Leak],
+        "a descriptor's entries are put in order after it was made durable"),
+    plant("pmwcas-first-unused", 19, "pmwcas-6", Kind::Mixed, &[Torn, Lost, Structure, Recovery, Leak],
+        "recovery takes descriptors for unused because the first one is"),
+    plant("pmwcas-attempt-kept", 16, "pmwcas-6", Kind::Mixed, &[Torn, Lost, Structure, Recovery, Leak],
+        "recovery leaves conditional pointers in their words"),
+    plant("pmwcas-status-late", 14, "pmwcas-6", Kind::Mixed, &[Torn, Lost, Structure, Leak],
+        "new values are stored before the status that says so is durable"),
+    plant("pmwcas-dirty-status", 14, "pmwcas-6", Kind::Mixed, &[VisibleBeforeDurable, Torn, Lost, Structure, Leak],
+        "who helps acts on a status that is not durable").together(),
+    plant("pmwcas-unconditional", 20, "pmwcas-6", Kind::Mixed, &[FaultKind::Wrong, Torn, Lost, Structure, Recovery, Leak],
+        "pointers are installed without a look whether the operation is undecided").together(),
+    plant("pmwcas-free-first", 18, "pmwcas-6", Kind::Update, &[Leak],
+        "a descriptor is free before the blocks that it names are"),
+    plant("pmwcas-not-recycled", 18, "pmwcas-6", Kind::Update, &[Leak],
+        "no one recycles the old block of an operation that succeeded"),
+    plant("pmwcas-recycled-twice", 18, "pmwcas-6", Kind::Update, &[Leak, Structure, Recovery, Torn],
+        "a block is handed back twice"),
     plant("fastfair-key-first", 1, "fastfair-256-u64", Kind::Split, &[Torn, Lost, Structure, Recovery],
         "an insertion gives an entry its new key before its new value"),
     plant("fastfair-link-first", 2, "fastfair-256-u64", Kind::Split, &[Lost, Structure, Recovery, Torn],

@@ -1,16 +1,28 @@
 //! The persistent multi-word compare-and-swap: a map whose entries are several words each.
 //!
 //! ```text
-//! root word 0 --> descriptor area      root word 1 --> node | count | first word of key 0 | ... | second word of key 0 | ...
+//! root word 0 --> descriptor area      root word 1 --> node
+//! node        | count | first word of key 0 | ... | second word of key 0 | ... | stock block 0 | ... | state of stock block 0 | ...
 //! ```
 //!
 //! Every word is in a line of its own. A word of a key that is not there is 0.
 //!
-//! | key | first word | second word | an insertion or removal changes | an update changes |
+//! | key % 8 | first word | second word | an insertion or removal changes | an update changes |
 //! | --- | --- | --- | --- | --- |
-//! | 4n, 4n + 2 | value + 1 | the same | both and the count | both |
-//! | 4n + 1 | offset of a block with value + 1, recycled by policy | value + 1 | both and the count | both |
-//! | 4n + 3 | value + 1 | 0 | the first | the first |
+//! | 0, 2, 4, 6 | value + 1 | the same | both and the count | both |
+//! | 3 | value + 1 | 0 | the first | the first |
+//! | 1 | offset of a heap block with value + 1 | value + 1 | both and the count | both |
+//! | 5 | offset of a stock block with value + 1 | value + 1 | both, the count, and the state of the new block | both, and that state |
+//! | 7 | offset of a heap block with value + 1 | 0 | the first | the first |
+//!
+//! *Heap blocks* come from the root's allocator, whose state is volatile and which recovery makes by walking. *Stock
+//! blocks* are of a small allocator whose state is durable and which is recovered without a walk: a block is taken
+//! (1) from the operation on that leads to it, which changes its state too, to its [release](Recycle::release), which
+//! stores 0. So it is taken if and only if a key leads to it, or an ended operation is still to recycle it.
+//!
+//! What becomes of old and new blocks is up to [`Policy`], and differs with the key: `FreeOne` for 7 and every other 5;
+//! the other 5s take the new block of an operation that failed back themselves, the 1s retire the old one of
+//! one that succeeded.
 //!
 //! # Crash states
 //! Those of the operation in flight; recovery rolls it forward or back before the words are looked at.
@@ -18,13 +30,13 @@
 use super::{make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::media::Sim;
-use bristlecone_pmem::pmwcas::{Descriptor, DescriptorPool, FLAGS, Policy};
+use bristlecone_pmem::pmwcas::{Descriptor, DescriptorPool, FLAGS, Policy, Recycle};
 use bristlecone_pmem::pool::{DataKind, Root, RootError, RootKind};
-use bristlecone_pmem::sync::give_way;
-use bristlecone_pmem::{Heap, Media, PWord, Pool};
-use crossbeam_epoch as epoch;
-use std::sync::Arc;
+use bristlecone_pmem::sync::{give_way, lock};
+use bristlecone_pmem::{Heap, Media, POff, PWord, Pool};
+use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 const ROOT: &str = "pmwcas";
 /// Root word: the descriptor area.
@@ -33,9 +45,9 @@ const DESCRIPTORS: usize = 0;
 const NODE: usize = 1;
 const KEYS: u64 = 40;
 const LINE: u64 = 64;
-/// Bytes of the node.
-const NODE_BYTES: u64 = (1 + 2 * KEYS) * LINE;
 const BLOCK: u64 = 16;
+/// Most words of an operation.
+const WORDS: usize = 4;
 
 /// The multi-word swap as a subject, with that many descriptors.
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +62,104 @@ impl PmwcasSubject {
     pub const SEVERAL: Self = Self { descriptors: 6 };
 }
 
+/// Stock blocks: one for each key that has one, and one for each operation that has taken or not yet recycled one.
+fn stock_for(descriptors: usize) -> u64 {
+    KEYS / 8 + descriptors as u64
+}
+
+/// Bytes of a node.
+fn node_bytes(stock: u64) -> u64 {
+    (1 + 2 * KEYS + 2 * stock) * LINE
+}
+
 fn kind() -> RootKind {
     RootKind {
         design: "pmwcas-subject".into(),
         keys: DataKind::U64,
         values: DataKind::U64,
-        node_bytes: NODE_BYTES as u32,
+        node_bytes: LINE as u32,
+    }
+}
+
+/// A node's words.
+#[derive(Clone)]
+struct Node {
+    pool: Arc<Pool<Sim>>,
+    at: u64,
+    /// How many stock blocks it has.
+    stock: u64,
+}
+
+impl Node {
+    /// The word at `at`, of the node or a heap block.
+    fn word(&self, at: u64) -> &PWord {
+        let pm = self.pool.pm();
+        debug_assert!(at.is_multiple_of(8) && at + 8 <= pm.len(), "{at:#x}");
+        // SAFETY: 1. node and blocks came from the allocator or were checked by recovery; 2. places are 8-aligned; 3. any
+        // bits are a valid PWord; 4. the mapping lives as long as the pool.
+        unsafe { &*pm.base().wrapping_add(at as usize).cast_const().cast() }
+    }
+
+    fn count(&self) -> &PWord {
+        self.word(self.at)
+    }
+
+    fn first(&self, key: u64) -> &PWord {
+        self.word(self.at + (1 + key) * LINE)
+    }
+
+    fn second(&self, key: u64) -> &PWord {
+        self.word(self.at + (1 + KEYS + key) * LINE)
+    }
+
+    fn stock_block(&self, i: u64) -> u64 {
+        self.at + (1 + 2 * KEYS + i) * LINE
+    }
+
+    /// The number of the stock block at `at`, if it is one.
+    fn in_stock(&self, at: u64) -> Option<u64> {
+        (0..self.stock).find(|i| self.stock_block(*i) == at)
+    }
+
+    /// 1 if the stock block is taken, else 0.
+    fn state(&self, i: u64) -> &PWord {
+        self.word(self.stock_block(self.stock + i))
+    }
+}
+
+/// Where blocks come from and go to.
+#[derive(Clone)]
+struct Blocks {
+    node: Node,
+    heap: Heap<Sim>,
+    /// Stock blocks that may be handed out.
+    free: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Recycle for Blocks {
+    fn check(&self, block: u64) -> Result<(), String> {
+        match self.node.in_stock(block) {
+            Some(_) => Ok(()),
+            None => self.heap.check(block, BLOCK),
+        }
+    }
+
+    fn release(&self, block: u64) {
+        if let Some(i) = self.node.in_stock(block) {
+            let (pm, state) = (self.node.pool.pm(), self.node.state(i));
+            // ORDERING: Relaxed; no one else has the block.
+            state.store(pm, 0, Ordering::Relaxed);
+            // PERSIST: the block is free, before the descriptor that says so is.
+            pm.persist(state);
+        }
+    }
+
+    fn reuse(&self, block: u64) {
+        if self.node.in_stock(block).is_some() {
+            lock(&self.free).push(block);
+        } else {
+            self.heap.free(POff::new(block));
+        }
     }
 }
 
@@ -71,25 +175,36 @@ impl Subject for PmwcasSubject {
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
-        let swaps = DescriptorPool::create(&heap, 1, self.descriptors, 3, Box::new(heap.clone()))
+        let stock = stock_for(self.descriptors);
+        let at = heap.alloc(node_bytes(stock)).map_err(|e| made(&e))?.get();
+        let blocks = Blocks {
+            node: Node {
+                pool: Arc::clone(&pool),
+                at,
+                stock,
+            },
+            heap: heap.clone(),
+            free: Arc::default(),
+        };
+        let recycle = Box::new(blocks.clone());
+        let swaps = DescriptorPool::create(&heap, 1, self.descriptors, WORDS, recycle)
             .map_err(|e| made(&e))?;
-        let node = heap.alloc(NODE_BYTES).map_err(|e| made(&e))?.get();
         let live = LivePmwcas {
             swaps,
-            node,
-            heap,
+            node: blocks.node.clone(),
+            blocks,
             root,
-            pool,
         };
-        let pm = live.pool.pm();
-        for line in 0..=2 * KEYS {
-            let word = live.word(node + line * LINE);
+        let pm = pool.pm();
+        for line in 0..node_bytes(stock) / LINE {
+            let word = live.node.word(at + line * LINE);
             // ORDERING (all): Relaxed; one thread, and nothing leads to the node yet.
             word.store(pm, 0, Ordering::Relaxed);
             // PERSIST: the empty node; fenced by `publish`.
             pm.flush_of(word);
         }
-        live.root.word(NODE).store(pm, node, Ordering::Relaxed);
+        live.take_stock();
+        live.root.word(NODE).store(pm, at, Ordering::Relaxed);
         let word = live.root.word(DESCRIPTORS);
         word.store(pm, live.swaps.offset(), Ordering::Relaxed);
         // PERSIST: what leads to descriptors and node, in one line; likewise.
@@ -107,7 +222,7 @@ impl Subject for PmwcasSubject {
             Err(RootError::NotFound(_)) => return Ok(Opened::Absent),
             Err(e) => return Err(Fault::new(FaultKind::Recovery, e.to_string())),
         };
-        recover(pool, root)
+        recover(pool, root, stock_for(self.descriptors))
             .map(|live| Opened::Live(Box::new(live)))
             .map_err(|what| Fault::new(FaultKind::Recovery, what))
     }
@@ -117,50 +232,89 @@ impl Subject for PmwcasSubject {
     }
 }
 
-fn recover(pool: Arc<Pool<Sim>>, root: Root<Sim>) -> Result<LivePmwcas, String> {
+fn recover(pool: Arc<Pool<Sim>>, root: Root<Sim>, stock: u64) -> Result<LivePmwcas, String> {
     let guard = epoch::pin();
     let heap = root.heap();
     heap.begin_recovery();
     // ORDERING (both): Relaxed; the root is being opened.
-    let at = root.word(DESCRIPTORS).load(pool.pm(), Ordering::Relaxed);
-    let node = root.word(NODE).load(pool.pm(), Ordering::Relaxed);
-    heap.check(node, NODE_BYTES)?;
-    let (swaps, _) = DescriptorPool::open(&heap, at, Box::new(heap.clone()))?;
+    let swaps_at = root.word(DESCRIPTORS).load(pool.pm(), Ordering::Relaxed);
+    let at = root.word(NODE).load(pool.pm(), Ordering::Relaxed);
+    heap.check(at, node_bytes(stock))?;
+    let blocks = Blocks {
+        node: Node { pool, at, stock },
+        heap: heap.clone(),
+        free: Arc::default(),
+    };
+    let (swaps, _) = DescriptorPool::open(&heap, swaps_at, Box::new(blocks.clone()))?;
     swaps.mark(&heap, &guard)?;
-    heap.mark(node, NODE_BYTES, &guard)?;
+    heap.mark(at, node_bytes(stock), &guard)?;
     let live = LivePmwcas {
         swaps,
-        node,
-        heap,
+        node: blocks.node.clone(),
+        blocks,
         root,
-        pool,
     };
-    for key in (0..KEYS).filter(|key| boxed(*key)) {
-        let block = live.read(live.first(key));
-        if block != 0 {
-            live.heap.mark(block, BLOCK, &guard)?;
+    for key in 0..KEYS {
+        let first = live.swaps.check(live.node.first(key))?;
+        match Kind::of(key) {
+            Kind::Heap | Kind::HeapAlone if first != 0 => heap.mark(first, BLOCK, &guard)?,
+            Kind::Stock if first != 0 && live.node.in_stock(first).is_none() => {
+                return Err(format!("key {key} is in {first:#x}, which is no block"));
+            }
+            _ => {}
         }
     }
-    live.heap.finish_recovery();
+    live.take_stock();
+    heap.finish_recovery();
     Ok(live)
 }
 
-/// True if the key's value is in a block.
-fn boxed(key: u64) -> bool {
-    key % 4 == 1
+/// What a key's words are. See the module's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Pair,
+    Alone,
+    Heap,
+    Stock,
+    HeapAlone,
 }
 
-/// True if the key has one word.
-fn single(key: u64) -> bool {
-    key % 4 == 3
+impl Kind {
+    fn of(key: u64) -> Self {
+        match key % 8 {
+            1 => Self::Heap,
+            3 => Self::Alone,
+            5 => Self::Stock,
+            7 => Self::HeapAlone,
+            _ => Self::Pair,
+        }
+    }
+
+    /// True if the key's value is in a block.
+    fn boxed(self) -> bool {
+        matches!(self, Self::Heap | Self::Stock | Self::HeapAlone)
+    }
+
+    /// True if the key has one word.
+    fn alone(self) -> bool {
+        matches!(self, Self::Alone | Self::HeapAlone)
+    }
+
+    fn policy(self, key: u64) -> Policy {
+        match self {
+            Self::Pair | Self::Alone => Policy::None,
+            Self::Heap => Policy::FreeNewOnFailure,
+            Self::Stock if key % 16 == 5 => Policy::FreeOldOnSuccess,
+            Self::Stock | Self::HeapAlone => Policy::FreeOne,
+        }
+    }
 }
 
 struct LivePmwcas {
     swaps: DescriptorPool<Sim>,
-    node: u64,
-    heap: Heap<Sim>,
+    node: Node,
+    blocks: Blocks,
     root: Root<Sim>,
-    pool: Arc<Pool<Sim>>,
 }
 
 fn progress(what: impl std::fmt::Display) -> Fault {
@@ -168,25 +322,17 @@ fn progress(what: impl std::fmt::Display) -> Fault {
 }
 
 impl LivePmwcas {
-    /// The word at `at`, of the node or a block.
-    fn word(&self, at: u64) -> &PWord {
-        let pm = self.pool.pm();
-        debug_assert!(at.is_multiple_of(8) && at + 8 <= pm.len(), "{at:#x}");
-        // SAFETY: 1. node and blocks came from the allocator or were checked by recovery; 2. places are 8-aligned; 3. any
-        // bits are a valid PWord; 4. the mapping lives as long as the pool.
-        unsafe { &*pm.base().wrapping_add(at as usize).cast_const().cast() }
+    fn pool(&self) -> &Pool<Sim> {
+        &self.node.pool
     }
 
-    fn count(&self) -> &PWord {
-        self.word(self.node)
-    }
-
-    fn first(&self, key: u64) -> &PWord {
-        self.word(self.node + (1 + key) * LINE)
-    }
-
-    fn second(&self, key: u64) -> &PWord {
-        self.word(self.node + (1 + KEYS + key) * LINE)
+    /// The stock blocks that may be handed out are those that are not taken.
+    fn take_stock(&self) {
+        let pm = self.pool().pm();
+        // ORDERING: Relaxed; no operation is under way.
+        let free = |i: &u64| self.node.state(*i).load(pm, Ordering::Relaxed) == 0;
+        let free = (0..self.node.stock).filter(free);
+        *lock(&self.blocks.free) = free.map(|i| self.node.stock_block(i)).collect();
     }
 
     fn read(&self, word: &PWord) -> u64 {
@@ -195,12 +341,32 @@ impl LivePmwcas {
 
     /// The value behind what a key's first word holds.
     fn value(&self, key: u64, first: u64) -> u64 {
-        if boxed(key) {
+        if Kind::of(key).boxed() {
             // ORDERING: Acquire; pairs with the Release of the word that leads to the block.
-            self.word(first).load(self.pool.pm(), Ordering::Acquire) - 1
+            let boxed = self
+                .node
+                .word(first)
+                .load(self.pool().pm(), Ordering::Acquire);
+            boxed.wrapping_sub(1)
         } else {
             first - 1
         }
+    }
+
+    /// A block with `content`.
+    fn new_block(&self, kind: Kind, content: u64) -> Result<u64, Fault> {
+        let pm = self.pool().pm();
+        let block = if kind == Kind::Stock {
+            let free = lock(&self.blocks.free).pop();
+            free.ok_or_else(|| progress("no stock block is free"))?
+        } else {
+            self.blocks.heap.alloc(BLOCK).map_err(progress)?.get()
+        };
+        // ORDERING: Relaxed; the swap publishes it.
+        self.node.word(block).store(pm, content, Ordering::Relaxed);
+        // PERSIST: the block; fenced with the descriptor, before a word leads to it.
+        pm.flush_of(self.node.word(block));
+        Ok(block)
     }
 
     /// Tries to change a key from what its first word holds to `value` (to nothing, if `None`).
@@ -210,41 +376,45 @@ impl LivePmwcas {
         key: u64,
         first: u64,
         value: Option<u64>,
+        guard: &Guard,
     ) -> Result<bool, Fault> {
-        let pm = self.pool.pm();
+        let (kind, node) = (Kind::of(key), &self.node);
         let new = value.map_or(0, |value| value + 1);
-        let old_second = self.read(self.second(key));
-        let count = self.read(self.count());
-        let policy = if boxed(key) {
-            Policy::FreeOne
-        } else {
-            Policy::None
-        };
-        swap.reserve_entry(self.first(key), first, policy)
+        swap.reserve_entry(node.first(key), first, kind.policy(key))
             .map_err(progress)?;
-        if !single(key) {
-            swap.add_word(self.second(key), old_second, new)
+        if !kind.alone() {
+            let old_second = self.read(node.second(key));
+            swap.add_word(node.second(key), old_second, new)
                 .map_err(progress)?;
             if (first == 0) != (new == 0) {
+                let count = self.read(node.count());
                 let changed = if first == 0 {
                     count + 1
                 } else {
                     count.wrapping_sub(1) & !FLAGS
                 };
-                swap.add_word(self.count(), count, changed)
+                swap.add_word(node.count(), count, changed)
                     .map_err(progress)?;
             }
         }
         let mut desired = new;
-        if boxed(key) && new != 0 {
-            desired = self.heap.alloc(BLOCK).map_err(progress)?.get();
-            // ORDERING: Relaxed; the swap publishes it.
-            self.word(desired).store(pm, new, Ordering::Relaxed);
-            // PERSIST: the block; fenced with the descriptor, before a word leads to it.
-            pm.flush_of(self.word(desired));
+        if kind.boxed() && new != 0 {
+            desired = self.new_block(kind, new)?;
+            if let Some(i) = node.in_stock(desired) {
+                swap.add_word(node.state(i), 0, 1).map_err(progress)?;
+            }
         }
-        swap.fill(self.first(key), desired).map_err(progress)?;
-        swap.execute().map_err(progress)
+        swap.fill(node.first(key), desired).map_err(progress)?;
+        let done = swap.execute().map_err(progress)?;
+        match kind.policy(key) {
+            // Nothing led to it, durably.
+            Policy::FreeOldOnSuccess if !done && desired != 0 => self.blocks.reuse(desired),
+            Policy::FreeNewOnFailure if done && first != 0 => {
+                self.blocks.heap.retire(POff::new(first), guard);
+            }
+            _ => {}
+        }
+        Ok(done)
     }
 
     /// Changes a key that is there (or is not, if `absent`) to `value`; false if it is otherwise.
@@ -260,12 +430,12 @@ impl LivePmwcas {
                     continue;
                 }
             };
-            let _guard = epoch::pin();
-            let first = self.read(self.first(key));
+            let guard = epoch::pin();
+            let first = self.read(self.node.first(key));
             if there.is_some_and(|there| there != (first != 0)) {
                 return Ok(false);
             }
-            if self.change(swap, key, first, value)? {
+            if self.change(swap, key, first, value, &guard)? {
                 return Ok(true);
             }
         }
@@ -281,7 +451,7 @@ impl Live for LivePmwcas {
             Op::Remove(key) => self.put(key, None, Some(true))?,
             Op::Get(key) => {
                 let _guard = epoch::pin();
-                let first = self.read(self.first(key));
+                let first = self.read(self.node.first(key));
                 let value = (first != 0).then(|| self.value(key, first));
                 return Ok(Reply::Found(value));
             }
@@ -297,7 +467,7 @@ impl Live for LivePmwcas {
                 true
             }
             Op::Compact => {
-                self.pool
+                self.pool()
                     .compact()
                     .map_err(|e| progress(format!("{op:?}: {e}")))?;
                 true
@@ -311,7 +481,7 @@ impl Live for LivePmwcas {
 
     fn observe(&self, each: &mut dyn FnMut(u64, u64)) -> Result<(), Fault> {
         for key in 0..KEYS {
-            let first = self.read(self.first(key));
+            let first = self.read(self.node.first(key));
             if first != 0 {
                 each(key, self.value(key, first));
             }
@@ -320,42 +490,73 @@ impl Live for LivePmwcas {
     }
 
     fn verify(&self) -> Result<(), Fault> {
-        let pm = self.pool.pm();
+        let pm = self.pool().pm();
         let broken = |what: String| Err(Fault::new(FaultKind::Structure, what));
-        let (mut there, mut blocks) = (0, 0);
+        let leak = |what: String| Err(Fault::new(FaultKind::Leak, what));
+        let (mut there, mut in_heap, mut led) = (0, 0, Vec::new());
         for key in 0..KEYS {
-            // ORDERING (all): Relaxed; no operation is under way.
             let words =
-                [self.first(key), self.second(key)].map(|word| word.load(pm, Ordering::Relaxed));
-            if words.iter().any(|word| word & FLAGS != 0) {
+                [self.node.first(key), self.node.second(key)].map(|word| self.swaps.check(word));
+            let [Ok(first), Ok(second)] = words else {
                 return broken(format!(
-                    "key {key}: {words:#x?} where no operation is under way"
+                    "key {key}: {words:?} where no operation is under way"
                 ));
+            };
+            let kind = Kind::of(key);
+            if kind == Kind::Stock && first != 0 {
+                if self.node.in_stock(first).is_none() {
+                    return broken(format!("key {key} is in {first:#x}, which is no block"));
+                }
+                led.push(first);
             }
-            let whole = match words[0] {
-                0 => words[1] == 0,
-                _ if single(key) => words[1] == 0,
-                first => self.value(key, first) + 1 == words[1],
+            let whole = match first {
+                0 => second == 0,
+                _ if kind.alone() => second == 0,
+                first => self.value(key, first).wrapping_add(1) == second,
             };
             if !whole {
-                return broken(format!("key {key}: {words:#x?} do not belong together"));
+                return broken(format!(
+                    "key {key}: {first:#x} and {second:#x} do not belong together"
+                ));
             }
-            there += u64::from(words[0] != 0 && !single(key));
-            blocks += u64::from(words[0] != 0 && boxed(key));
+            there += u64::from(first != 0 && !kind.alone());
+            in_heap += u64::from(first != 0 && kind.boxed() && kind != Kind::Stock);
         }
-        let counted = self.count().load(pm, Ordering::Relaxed);
+        // ORDERING (all): Relaxed; no operation is under way.
+        let counted = self.node.count().load(pm, Ordering::Relaxed);
         if counted != there {
             return broken(format!("{there} entries, {counted} counted"));
         }
-        let live = self.heap.live_blocks();
-        let held = self.swaps.held_blocks().len() as u64;
-        if live != 2 + blocks + held {
-            let what = format!(
-                "{live} blocks are in use: descriptors, a node, {blocks} values, {held} to be recycled"
-            );
-            return Err(Fault::new(FaultKind::Leak, what));
+        let (held_stock, held): (Vec<u64>, Vec<u64>) = (self.swaps.held_blocks().into_iter())
+            .partition(|block| self.node.in_stock(*block).is_some());
+        let free = lock(&self.blocks.free).clone();
+        for i in 0..self.node.stock {
+            let block = self.node.stock_block(i);
+            let state = self.node.state(i).load(pm, Ordering::Relaxed);
+            let times = |of: &[u64]| of.iter().filter(|one| **one == block).count();
+            let whole = match (times(&led), times(&held_stock), times(&free)) {
+                (1, 0, 0) => state == 1,
+                (0, 1, 0) => state <= 1,
+                (0, 0, 1) => state == 0,
+                _ => false,
+            };
+            if !whole {
+                return leak(format!(
+                    "stock block {i}: state {state:#x}; keys lead to it {} times, it is to be recycled {} times, \
+                     and free {} times",
+                    times(&led),
+                    times(&held_stock),
+                    times(&free)
+                ));
+            }
         }
-        verify_pool(&self.pool, false).map(|_| ())
+        let (live, held) = (self.blocks.heap.live_blocks(), held.len() as u64);
+        if live != 2 + in_heap + held {
+            return leak(format!(
+                "{live} blocks are in use: descriptors, a node, {in_heap} values, {held} to be recycled"
+            ));
+        }
+        verify_pool(self.pool(), false).map(|_| ())
     }
 
     fn close(mut self: Box<Self>) -> Result<(), Fault> {

@@ -139,6 +139,11 @@ impl State {
         debug_assert!(before & bit != 0, "block {block} given back twice");
     }
 
+    fn is_taken(&self, block: u32) -> bool {
+        // ORDERING: Relaxed; asked in recovery, where no one else works.
+        self.taken[block as usize / 64].load(Ordering::Relaxed) & 1 << (block % 64) != 0
+    }
+
     fn taken(&self) -> u32 {
         let words = self.taken.iter();
         // ORDERING: Relaxed; exact only where no one else works.
@@ -638,6 +643,16 @@ impl<M: Media> Recycle for Activated<M> {
             self.core.push(chunk, state);
         }
     }
+
+    /// The release has copied the block's bit as it was: set, so that no one would have it until the next opening.
+    fn recovered(&self, block: u64) {
+        if let Some((chunk, number, _)) = self.locate(block)
+            && let Some(state) = self.core.known(chunk)
+            && state.is_taken(number)
+        {
+            self.reuse(block);
+        }
+    }
 }
 
 /// The word of a chunk's head with the bit of `block`.
@@ -673,3 +688,6 @@ pub(crate) fn free_bytes<M: Media>(pool: &Pool<M>, chunk: u32, class: u8) -> u64
     });
     CHUNK.saturating_sub(active.sum::<u64>() * block_bytes(class))
 }
+
+#[cfg(test)]
+mod tests;

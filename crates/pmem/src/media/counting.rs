@@ -30,16 +30,17 @@ impl std::ops::Sub for PersistCounts {
     }
 }
 
-/// A medium that counts what is issued to `M`.
+/// A medium that counts what is issued to `M`; with `PERSISTENT` false, to show that code asks for nothing on a
+/// medium where nothing is durable.
 #[derive(Debug)]
-pub struct Counting<M> {
+pub struct Counting<M, const PERSISTENT: bool = true> {
     inner: M,
     lines: AtomicU64,
     fences: AtomicU64,
     commits: AtomicU64,
 }
 
-impl<M: Media> Counting<M> {
+impl<M: Media, const PERSISTENT: bool> Counting<M, PERSISTENT> {
     /// What has been issued so far, by all threads.
     pub fn counts(&self) -> PersistCounts {
         // ORDERING: Relaxed; plain statistics.
@@ -51,8 +52,9 @@ impl<M: Media> Counting<M> {
     }
 }
 
-impl<M: Media> Media for Counting<M> {
+impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> {
     const TRACED: bool = M::TRACED;
+    const PERSISTENT: bool = PERSISTENT;
     type Dram = M::Dram;
 
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {

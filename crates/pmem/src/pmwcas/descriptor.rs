@@ -154,6 +154,14 @@ impl<M: Media> DescriptorPool<M> {
         self.word(self.descriptor_at(number) + word as u64 * 8)
     }
 
+    /// The place of an entry of a descriptor that is not being written.
+    #[inline]
+    pub(super) fn place(&self, number: usize, entry: usize) -> u64 {
+        // ORDERING: Relaxed; as in `entry`.
+        self.field(number, entry, 0)
+            .load(self.pm(), Ordering::Relaxed)
+    }
+
     /// An entry of a descriptor that is not being written.
     #[inline]
     pub(super) fn entry(&self, number: usize, entry: usize) -> Entry {
@@ -180,7 +188,10 @@ impl<M: Media> DescriptorPool<M> {
     /// Writes an operation and makes it durable: undecided, or decided by its pointer if it has one word.
     fn publish(&self, number: usize, words: &mut [Word]) -> Status {
         let pm = self.pm();
-        words.sort_unstable_by_key(|word| word.entry.place);
+        let late = pm.planted("pmwcas-sorted-late");
+        if !late {
+            words.sort_unstable_by_key(|word| word.entry.place);
+        }
         let policies = |words: &[Word]| {
             let all = words.iter().enumerate();
             all.fold(0, |bits, (i, word)| bits | (word.policy as u64) << (2 * i))
@@ -209,9 +220,20 @@ impl<M: Media> DescriptorPool<M> {
         // ORDERING: Release; pairs with the Acquire loads of helpers, who read the entries after it.
         self.status(number).store(pm, status.0, Ordering::Release);
         let lines = words.len().div_ceil(2);
-        // PERSIST: the whole descriptor, before any word leads to it: recovery finds what a pointer stands for.
-        pm.flush(self.status(number).addr(), lines * crate::media::LINE);
-        pm.fence();
+        if M::PERSISTENT {
+            // PERSIST: the whole descriptor, before any word leads to it: recovery finds what a pointer stands for.
+            pm.flush(self.status(number).addr(), lines * crate::media::LINE);
+        }
+        self.fence();
+        if late {
+            words.sort_unstable_by_key(|word| word.entry.place);
+            for (i, word) in words.iter().enumerate() {
+                self.write_entry(number, i, &word.entry);
+            }
+            let status = Status::new(state, generation, words.len(), policies(words));
+            self.status(number).store(pm, status.0, Ordering::Release);
+            return status;
+        }
         status
     }
 
@@ -221,6 +243,7 @@ impl<M: Media> DescriptorPool<M> {
         let blocks = (0..status.count()).map(move |i| {
             let entry = self.entry(number, i);
             match status.policy(i) {
+                Policy::FreeOne if succeeded && self.pm().planted("pmwcas-not-recycled") => 0,
                 Policy::FreeOne if succeeded => entry.old,
                 Policy::FreeOne => entry.new,
                 Policy::FreeOldOnSuccess if succeeded => entry.old,
@@ -251,12 +274,24 @@ impl<M: Media> DescriptorPool<M> {
             return;
         }
         let blocks: Vec<u64> = self.blocks(number, status).collect();
-        blocks.iter().for_each(|block| self.recycle.release(*block));
-        // PERSIST: (in `publish`) the descriptor names its blocks no longer, before they are used again and before its
-        // entries change (invariant 5).
-        self.status(number)
-            .publish(self.pm(), status.with(State::Free).0);
+        let pm = self.pm();
+        let free_first = pm.planted("pmwcas-free-first");
+        if !free_first {
+            blocks.iter().for_each(|block| self.recycle.release(*block));
+        }
+        let word = self.status(number);
+        // ORDERING: Release; pairs with the Acquire of `held_blocks`.
+        word.store(pm, status.with(State::Free).0, Ordering::Release);
+        // PERSIST: the descriptor names its blocks no longer, before they are used again and before its entries change
+        // (invariant 5).
+        self.persist(word);
+        if free_first {
+            blocks.iter().for_each(|block| self.recycle.release(*block));
+        }
         blocks.iter().for_each(|block| self.recycle.reuse(*block));
+        if pm.planted("pmwcas-recycled-twice") {
+            blocks.iter().for_each(|block| self.recycle.reuse(*block));
+        }
     }
 
     /// A descriptor for one operation, and what its words' policies recycle goes where [`create`](Self::create) was
@@ -280,7 +315,7 @@ impl<M: Media> DescriptorPool<M> {
                     number: taken.number,
                     words: [Word::default(); MOST_WORDS],
                     count: 0,
-                    published: false,
+                    stage: Stage::Building,
                 });
             }
             self.lists.age_all(&guard);
@@ -294,9 +329,15 @@ impl<M: Media> DescriptorPool<M> {
         })
     }
 
-    /// Recycles what ended operations have to, at once: for a clean close. No one uses a descriptor or reads one
-    /// of their words meanwhile, nor holds a reference to a block that a policy recycles.
+    /// Recycles what ended operations have to, at once: for a clean close, before an allocator saves what is in use.
+    /// No one uses a descriptor or reads one of their words meanwhile, nor holds a reference to a block that a
+    /// policy recycles. Operations that a panic cut short are brought to their ends first.
     pub fn quiesce(&mut self) {
+        for number in 0..self.descriptors {
+            if self.lists.abandoned(number) {
+                self.end_abandoned(number);
+            }
+        }
         for number in 0..self.descriptors {
             if self.lists.held(number) {
                 self.recycle_blocks(number);
@@ -341,7 +382,16 @@ pub struct Descriptor<'p, M: Media> {
     number: usize,
     words: [Word; MOST_WORDS],
     count: usize,
-    published: bool,
+    stage: Stage,
+}
+
+/// How far an operation is, for who drops it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Building,
+    /// It may be in the pool, and others may be at work on it.
+    Published,
+    Ended,
 }
 
 impl<M: Media> fmt::Debug for Descriptor<'_, M> {
@@ -464,6 +514,11 @@ impl<M: Media> Descriptor<'_, M> {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
     /// How many words the operation has.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -491,9 +546,9 @@ impl<M: Media> Descriptor<'_, M> {
             0 => return Err(ExecuteError::Empty),
             count => {
                 let guard = epoch::pin();
-                let status = pool.publish(self.number, &mut self.words[..count]);
                 // From here on the descriptor is the protocol's, even if this thread panics.
-                self.published = true;
+                self.stage = Stage::Published;
+                let status = pool.publish(self.number, &mut self.words[..count]);
                 let decided = if status.single() {
                     pool.install_single(self.number, status, &guard)
                 } else {
@@ -505,6 +560,7 @@ impl<M: Media> Descriptor<'_, M> {
                 } else {
                     pool.lists.retire(self.number);
                 }
+                self.stage = Stage::Ended;
                 decided == Decided::Succeeded
             }
         };
@@ -528,8 +584,10 @@ impl<M: Media> Descriptor<'_, M> {
 
 impl<M: Media> Drop for Descriptor<'_, M> {
     fn drop(&mut self) {
-        if self.published {
-            return;
+        match self.stage {
+            Stage::Building => {}
+            Stage::Published => return self.pool.lists.abandon(self.number),
+            Stage::Ended => return,
         }
         for word in &self.words[..self.count] {
             let frees = matches!(word.policy, Policy::FreeOne | Policy::FreeNewOnFailure);

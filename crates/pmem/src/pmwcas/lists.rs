@@ -25,6 +25,8 @@ struct Shard {
     retired: AtomicU64,
     /// One grace period is over.
     once: AtomicU64,
+    /// A panic cut their operations short; they stay so until all is quiet.
+    abandoned: AtomicU64,
 }
 
 /// All descriptors, by thread.
@@ -153,6 +155,18 @@ impl Lists {
     /// Gives back one whose operation has ended.
     pub(super) fn retire(&self, number: usize) {
         self.set(number, |shard| &shard.retired);
+    }
+
+    /// Notes one whose operation a panic cut short.
+    pub(super) fn abandon(&self, number: usize) {
+        self.set(number, |shard| &shard.abandoned);
+    }
+
+    /// True if a panic cut the descriptor's operation short.
+    pub(super) fn abandoned(&self, number: usize) -> bool {
+        let shard = &self.shards[number / self.per_shard];
+        // ORDERING: Acquire; pairs with the Release of `set`.
+        shard.abandoned.load(Ordering::Acquire) & 1 << (number % self.per_shard) != 0
     }
 
     /// True if the descriptor is not free: in use, or not recycled yet.

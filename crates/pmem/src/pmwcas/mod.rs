@@ -127,9 +127,11 @@ pub enum Policy {
 ///
 /// Two steps, so that a crash between them neither loses a block nor frees it twice: between them, the
 /// descriptor is made durably free. An allocator whose state is all volatile, as [`Heap`]'s is, has nothing to
-/// do in the first.
+/// do in the first. One that loads saved marks instead of walking does not if [`Recovered::released`] is not 0: those
+/// blocks are marked.
 pub trait Recycle: Send + Sync {
-    /// Checks that `block`, which came from the pool's content, is one that can be recycled.
+    /// Checks that `block`, which came from the pool's content, is one that can be recycled. It is an aligned offset in
+    /// the pool, outside its header and the descriptors; nothing more is known of it.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -144,14 +146,20 @@ pub trait Recycle: Send + Sync {
         let _ = block;
     }
 
-    /// No thread can reach `block` any more: make it durably free, but do not hand it out yet. May come again for
-    /// the same block after a crash.
+    /// No thread can reach `block` any more: make it durably free, but do not hand it out yet. Durable when it returns.
+    /// May come again for the same block after a crash.
     fn release(&self, block: u64) {
         let _ = block;
     }
 
     /// `block` may be handed out. Not called in recovery: allocators make their free lists after it.
     fn reuse(&self, block: u64);
+
+    /// In recovery, for what was released there: no descriptor names `block` any more. For allocators that have looked
+    /// at it before it was released.
+    fn recovered(&self, block: u64) {
+        let _ = block;
+    }
 }
 
 impl<M: Media> Recycle for Heap<M> {
@@ -474,6 +482,32 @@ impl<M: Media> DescriptorPool<M> {
                 .cast_const()
                 .cast()
         }
+    }
+
+    /// Flushes a word where anything is durable; the caller says why.
+    #[inline]
+    #[track_caller]
+    fn flush(&self, word: &PWord) {
+        if M::PERSISTENT {
+            self.pm().flush_of(word);
+        }
+    }
+
+    /// Fences where anything is durable; the caller says why.
+    #[inline]
+    #[track_caller]
+    fn fence(&self) {
+        if M::PERSISTENT {
+            self.pm().fence();
+        }
+    }
+
+    /// Flushes a word and fences; likewise.
+    #[inline]
+    #[track_caller]
+    fn persist(&self, word: &PWord) {
+        self.flush(word);
+        self.fence();
     }
 
     fn descriptor_at(&self, number: usize) -> u64 {

@@ -3,9 +3,11 @@
 //! See the module's head for protocol, invariants and concurrency. Every function here may be run for the same
 //! operation by any number of threads at once.
 
-use super::descriptor::{State, Status, condition, conditional, pointed, pointer};
+use super::descriptor::{
+    GENERATION, State, Status, condition, conditional, is_attempt, pointed, pointer,
+};
 use super::lists::Counted;
-use super::{CONDITIONAL, DIRTY, DescriptorPool, FLAGS, MULTI};
+use super::{CONDITIONAL, DIRTY, DescriptorPool, FLAGS};
 use crate::cell::PWord;
 use crate::media::{LINE, Media};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -32,8 +34,11 @@ enum Installed {
 // what RDCSS stands on (it sees an old value that came after an operation was decided, and then the decision).
 
 impl<M: Media> DescriptorPool<M> {
-    /// The value of a word that operations change. Helps operations that it meets; what it returns, no crash takes
-    /// back.
+    /// The value of a word that operations change: one load and a test where no operation is under way. Helps
+    /// operations that it meets; what it returns, no crash takes back.
+    ///
+    /// A value with bits of [`FLAGS`] that leads to no operation on this word was put there by something else. It counts
+    /// without those bits, which are taken off; [`check`](Self::check) tells a damaged file.
     #[inline]
     pub fn read(&self, word: &PWord) -> u64 {
         let found = word.load(self.pm(), Acquire);
@@ -57,37 +62,69 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
+    /// The value of a word while no operation is under way: for owners that check what a file holds, after
+    /// [`open`](Self::open) and before anyone reads it otherwise.
+    ///
+    /// # Errors
+    /// The word holds what no operation leaves, in words.
+    pub fn check(&self, word: &PWord) -> Result<u64, String> {
+        let found = word.load(self.pm(), Acquire);
+        if found & FLAGS == 0 {
+            Ok(found)
+        } else {
+            Err(format!(
+                "a word holds {found:#x}, which leads to no operation"
+            ))
+        }
+    }
+
     /// Does what it takes to have `word` no longer hold `found`, which has a flag.
     fn clear(&self, word: &PWord, found: u64, guard: &Guard) {
-        if found & CONDITIONAL != 0 {
-            self.complete_attempt(word, found);
-        } else if found & MULTI != 0 {
-            let number = pointed(found);
-            if number >= self.descriptors {
-                unled(found);
-            }
-            let status = Status(self.status(number).load(self.pm(), Acquire));
-            if pointer(number, status.generation()) == found {
+        match self.operation(word, found) {
+            Some(_) if found & CONDITIONAL != 0 => self.complete_attempt(word, found),
+            Some((number, status)) => {
                 self.counters.add(Counted::Helps, 1);
                 if status.single() {
                     self.complete_single(number, status);
                 } else {
                     self.complete(number, status, guard);
                 }
-            } else {
-                // Invariants 1 and 2: a pointer is gone from its word before its descriptor is used again.
-                debug_assert!(
-                    word.load(self.pm(), Acquire) != found,
-                    "{found:#x} leads to a descriptor that is {status:?}"
-                );
             }
-        } else {
-            // No operation leaves that in a word: it was there before. It counts, and is made durable as what it stands
-            // for is unknown.
-            // PERSIST: the value, before anyone acts on it, who does as soon as it has no bit.
-            self.pm().persist(word);
-            let _ = word.compare_exchange(self.pm(), found, found & !DIRTY, AcqRel, Acquire);
+            None => {
+                // No operation leaves that in a word: it was there before. It counts, and is made durable as what it
+                // stands for is unknown.
+                // PERSIST: the value, before anyone acts on it, who does as soon as it has no bit.
+                self.persist(word);
+                let _ = word.compare_exchange(self.pm(), found, found & !FLAGS, AcqRel, Acquire);
+            }
         }
+    }
+
+    /// The operation whose pointer or conditional pointer `found`, in `word`, is; `None` if it is none that any
+    /// operation of this pool has put there. By invariants 1 and 2 a pointer's descriptor is of the same use
+    /// while this thread, which is pinned, looks; recovery leaves no descriptor that is not free.
+    fn operation(&self, word: &PWord, found: u64) -> Option<(usize, Status)> {
+        let number = if found & CONDITIONAL == 0 {
+            pointed(found)
+        } else {
+            condition(found).0
+        };
+        if number >= self.descriptors {
+            return None;
+        }
+        let status = Status(self.status(number).load(self.pm(), Acquire));
+        if status.is(State::Free) {
+            return None;
+        }
+        let place = self.place_of(word).ok()?;
+        let generation = status.generation();
+        let mut entries = 0..status.count();
+        let led = entries.any(|i| {
+            self.place(number, i) == place
+                && (found == pointer(number, generation)
+                    || is_attempt(found, number, generation, i))
+        });
+        led.then_some((number, status))
     }
 
     /// Puts the pointer of a published operation of one word, which is decided by that, into the word.
@@ -106,9 +143,8 @@ impl<M: Media> DescriptorPool<M> {
 
     /// Brings an operation of one word, whose pointer is there or was, to its end.
     fn complete_single(&self, number: usize, status: Status) -> Decided {
-        let pm = self.pm();
         // PERSIST: the pointer, which decides, before the new value can be seen (as the status in invariant 3).
-        pm.persist(self.word(self.entry(number, 0).place));
+        self.persist(self.word(self.place(number, 0)));
         self.resolve(number, status);
         Decided::Succeeded
     }
@@ -118,9 +154,11 @@ impl<M: Media> DescriptorPool<M> {
         let pm = self.pm();
         let status = status.with(State::Undecided);
         let seen = Status(self.status(number).load(pm, Acquire));
+        let mut mine = false;
         if seen == status {
+            let dirty = M::PERSISTENT && !pm.planted("pmwcas-status-late");
             let decision = match self.install_all(number, status, guard) {
-                Installed::There if M::PERSISTENT => status.with(State::Succeeded).0 | DIRTY,
+                Installed::There if dirty => status.with(State::Succeeded).0 | DIRTY,
                 Installed::There => status.with(State::Succeeded).0,
                 // Not dirty: recovery rolls back what is undecided as it does what failed.
                 Installed::Mismatch => status.with(State::Failed).0,
@@ -128,9 +166,14 @@ impl<M: Media> DescriptorPool<M> {
             let word = self.status(number);
             // If another thread was faster, its decision holds.
             // ORDERING: SeqCst; pairs with `complete_attempt`.
-            let _ = word.compare_exchange(pm, status.0, decision, SeqCst, SeqCst);
+            let swapped = word.compare_exchange(pm, status.0, decision, SeqCst, SeqCst);
+            mine = swapped.is_ok();
         }
-        let decided = self.decided(number);
+        let decided = if !mine && pm.planted("pmwcas-dirty-status") {
+            Status(self.status(number).load(pm, Acquire) & !DIRTY)
+        } else {
+            self.decided(number)
+        };
         self.resolve(number, decided);
         if decided.is(State::Succeeded) {
             Decided::Succeeded
@@ -147,9 +190,10 @@ impl<M: Media> DescriptorPool<M> {
         if !status.dirty() {
             return status;
         }
+        debug_assert!(M::PERSISTENT, "nothing is dirty where nothing is durable");
         // PERSIST: the decision, before any new value is stored (invariant 3): what is seen of the operation, a crash
         // does not take back.
-        pm.persist(word);
+        self.persist(word);
         let clean = Status(status.0 & !DIRTY);
         let _ = word.compare_exchange(pm, status.0, clean.0, AcqRel, Acquire);
         clean
@@ -157,7 +201,6 @@ impl<M: Media> DescriptorPool<M> {
 
     /// Phase 1: puts a pointer into each word, in order of places, and makes them durable.
     fn install_all(&self, number: usize, status: Status, guard: &Guard) -> Installed {
-        let pm = self.pm();
         for i in 0..status.count() {
             if self.install(number, i, status, guard) == Installed::Mismatch {
                 return Installed::Mismatch;
@@ -169,15 +212,15 @@ impl<M: Media> DescriptorPool<M> {
         }
         let mut flushed = None;
         for i in 0..status.count() {
-            let place = self.entry(number, i).place;
+            let place = self.place(number, i);
             if flushed.replace(place / LINE as u64) != Some(place / LINE as u64) {
                 // PERSIST: the pointers, before the status is decided: if it is durable, recovery finds each word that is to
                 // get a new value. By every thread that decides, since pointers have no dirty bit.
-                pm.flush_of(self.word(place));
+                self.flush(self.word(place));
             }
         }
         // PERSIST: all of them, by one fence.
-        pm.fence();
+        self.fence();
         Installed::There
     }
 
@@ -190,7 +233,13 @@ impl<M: Media> DescriptorPool<M> {
             // ORDERING: Relaxed; only that the numbers differ matters.
             let attempt = self.attempts[number].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let attempt = conditional(number, status.generation(), i, attempt);
-            match word.compare_exchange(pm, entry.old, attempt, AcqRel, Acquire) {
+            let put = if pm.planted("pmwcas-unconditional") {
+                own
+            } else {
+                attempt
+            };
+            match word.compare_exchange(pm, entry.old, put, AcqRel, Acquire) {
+                Ok(_) if put == own => return Installed::There,
                 Ok(_) => self.complete_attempt(word, attempt),
                 Err(found) if found == own => return Installed::There,
                 Err(found) if found & FLAGS != 0 => self.clear(word, found, guard),
@@ -208,9 +257,6 @@ impl<M: Media> DescriptorPool<M> {
     fn complete_attempt(&self, word: &PWord, attempt: u64) {
         let pm = self.pm();
         let (number, i) = condition(attempt);
-        if number >= self.descriptors || i >= self.words {
-            unled(attempt);
-        }
         let status = Status(self.status(number).load(pm, Acquire));
         if status.is(State::Undecided) {
             let pointer = pointer(number, status.generation());
@@ -233,7 +279,7 @@ impl<M: Media> DescriptorPool<M> {
             .is_ok()
         {
             // PERSIST: the word no longer leads to the descriptor, before it can be used again (invariant 1).
-            pm.persist(word);
+            self.persist(word);
         }
     }
 
@@ -263,18 +309,33 @@ impl<M: Media> DescriptorPool<M> {
             if flushed.replace(place / LINE as u64) != Some(place / LINE as u64) {
                 // PERSIST: the values, before the descriptor that stands for them is used again (invariant 1). By the thread
                 // that stored them: it is pinned until then.
-                pm.flush_of(self.word(place));
+                self.flush(self.word(place));
             }
         }
         if flushed.is_some() {
             // PERSIST: all of them, by one fence.
-            pm.fence();
+            self.fence();
         }
     }
-}
 
-/// The pool's content was changed by something else while it is open.
-#[cold]
-fn unled(found: u64) -> ! {
-    panic!("a word holds {found:#x}, which leads to no descriptor");
+    /// Brings an operation to its end that a panic cut short, perhaps before it began: as recovery does, so what is
+    /// undecided has failed. No one else is at work.
+    pub(super) fn end_abandoned(&self, number: usize) {
+        let pm = self.pm();
+        let status = Status(self.status(number).load(pm, Acquire));
+        // ORDERING: Relaxed; no one else is at work.
+        let next = self.next[number].load(std::sync::atomic::Ordering::Relaxed);
+        if status.is(State::Free) || status.generation().wrapping_add(1) & GENERATION != next {
+            // It was never published: what is there is of the use before, which has ended.
+            return;
+        }
+        let failed = status.with(State::Failed);
+        let undecided = status.with(State::Undecided);
+        let word = self.status(number);
+        let _ = word.compare_exchange(pm, undecided.0, failed.0, AcqRel, Acquire);
+        for i in 0..status.count() {
+            // That takes a pointer out, of either kind.
+            self.read(self.word(self.place(number, i)));
+        }
+    }
 }

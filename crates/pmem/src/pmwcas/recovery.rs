@@ -1,9 +1,10 @@
 //! Recovery: every operation that a crash interrupted is rolled forward or back.
 //!
-//! All descriptors are looked at, whatever the first ones hold. What one says is checked before it is followed: the
-//! pool's content may be anything. Words first, under one fence; then the blocks of policies, and the descriptors
-//! that named them become free, under another one. Both may be repeated: words without pointers stay as they
-//! are, and a block is released as often as its descriptor is found not free (see [`Recycle`](super::Recycle)).
+//! All descriptors are looked at, whatever the first ones hold. What they say is checked before anything is changed:
+//! the pool's content may be anything. Words first, under one fence; then the blocks of policies; then all
+//! descriptors become free, under another fence, so that nothing that a word may hold leads anywhere. All of it
+//! may be repeated: words without pointers stay as they are, and a block is released as often as its descriptor is
+//! found not free (see [`Recycle`](super::Recycle)).
 
 use super::descriptor::{Entry, GENERATION, State, Status, is_attempt, pointer};
 use super::{DescriptorPool, FLAGS};
@@ -27,53 +28,72 @@ impl<M: Media> DescriptorPool<M> {
     pub(super) fn recover(&self) -> Result<Recovered, String> {
         let pm = self.pm();
         let mut recovered = Recovered::default();
-        let mut with_blocks = Vec::new();
+        let mut open = Vec::new();
+        if pm.planted("pmwcas-first-unused") && self.status_of(0)?.is(State::Free) {
+            return Ok(recovered);
+        }
         for number in 0..self.descriptors {
             let wrong = |what: String| format!("descriptor {number}: {what}");
             let status = self.status_of(number).map_err(wrong)?;
             self.count_on(number, status);
-            if status.is(State::Free) || !self.whole(number, status) {
+            if status.is(State::Free) {
                 continue;
             }
+            let whole = self.whole(number, status);
+            if whole {
+                self.check_operation(number, status).map_err(wrong)?;
+            }
+            open.push((number, status, whole));
+        }
+        let operations = || open.iter().filter(|(_, _, whole)| *whole);
+        for &(number, status, _) in operations() {
             for i in 0..status.count() {
                 let entry = self.entry(number, i);
-                self.check_entry(&entry).map_err(wrong)?;
-                if let Some(blocks) = self.restore(number, i, status, &entry) {
-                    recovered.forward += u64::from(blocks);
-                    recovered.back += u64::from(!blocks);
+                if let Some(forward) = self.restore(number, i, status, &entry) {
+                    recovered.forward += u64::from(forward);
+                    recovered.back += u64::from(!forward);
                 }
-            }
-            if status.policies() != 0 {
-                for block in self.blocks(number, status) {
-                    if !self.swappable(block, pm.len()) {
-                        return Err(wrong(format!(
-                            "it is to recycle {block:#x}, which is no block"
-                        )));
-                    }
-                    self.recycle.check(block).map_err(wrong)?;
-                }
-                with_blocks.push((number, status));
             }
         }
         if recovered.forward + recovered.back > 0 {
             // PERSIST: the words, before any descriptor is free or used again.
             pm.fence();
         }
-        for &(number, status) in &with_blocks {
+        for &(number, status, _) in operations() {
             for block in self.blocks(number, status) {
                 self.recycle.release(block);
                 recovered.released += 1;
             }
+        }
+        for &(number, status, _) in &open {
             let free = status.with(State::Free);
             self.status(number).store(pm, free.0, Ordering::Relaxed);
             // PERSIST: the descriptor names its blocks no longer, before they are used again (invariant 5).
             pm.flush_of(self.status(number));
         }
-        if !with_blocks.is_empty() {
+        if !open.is_empty() {
             // PERSIST: all of them, by one fence.
             pm.fence();
         }
+        for &(number, status, _) in operations() {
+            self.blocks(number, status)
+                .for_each(|block| self.recycle.recovered(block));
+        }
         Ok(recovered)
+    }
+
+    /// Checks what the operation of a descriptor names, before anything is changed.
+    fn check_operation(&self, number: usize, status: Status) -> Result<(), String> {
+        for i in 0..status.count() {
+            self.check_entry(&self.entry(number, i))?;
+        }
+        for block in self.blocks(number, status) {
+            if !self.swappable(block, self.pm().len()) {
+                return Err(format!("it is to recycle {block:#x}, which is no block"));
+            }
+            self.recycle.check(block)?;
+        }
+        Ok(())
     }
 
     fn status_of(&self, number: usize) -> Result<Status, String> {
@@ -137,7 +157,9 @@ impl<M: Media> DescriptorPool<M> {
         let found = word.load(pm, Ordering::Relaxed);
         let forward = if found == pointer(number, status.generation()) {
             status.is(State::Succeeded)
-        } else if is_attempt(found, number, status.generation(), i) {
+        } else if is_attempt(found, number, status.generation(), i)
+            && !pm.planted("pmwcas-attempt-kept")
+        {
             // An attempt that came after the decision, or was never completed: the word holds its old value.
             false
         } else {

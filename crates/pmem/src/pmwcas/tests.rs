@@ -2,6 +2,8 @@
 //!
 //! Crash states and schedules are the explorer's (`crash --index pmwcas`).
 
+mod suspended;
+
 use super::descriptor::{conditional, pointer};
 use super::*;
 use crate::media::{Counting, Dram, MediaOptions};
@@ -187,13 +189,21 @@ fn all_words_change_or_none() {
     }
 }
 
+/// Without flushes, fences and dirty statuses (which a debug assertion finds), where nothing is durable.
 #[test]
 fn the_same_code_is_volatile_on_dram() {
-    let field = Field::<Dram>::new(1, 4, 3);
+    let field = Field::<Counting<Dram, false>>::new(1, 4, 3);
+    let before = field.swaps.pm().counts();
     for round in 0..100 {
         assert!(field.swap(&[(2, 200 + round, 201 + round), (0, round, round + 1)]));
         assert!(!field.swap(&[(2, 200 + round, 5), (0, round, 5)]));
+        assert!(field.swap(&[(1, 100 + round, 101 + round)]));
+        let policy = field.policy(0, 4096, Policy::FreeOne);
+        assert_eq!(policy.execute(), Ok(false));
     }
+    let issued = field.swaps.pm().counts() - before;
+    assert_eq!((issued.lines, issued.fences), (0, 0));
+    assert!(field.seen.take().1.len() > 50, "blocks come back");
     assert_eq!((field.get(0), field.get(2)), (100, 300));
 }
 
@@ -473,13 +483,15 @@ fn damaged_areas_are_refused() {
     let field = Field::<Medium>::new(1, 2, 3);
     let (pm, at) = (field.swaps.pm(), field.swaps.offset());
     let with = |off: u64, value: u64, what: &str| {
-        let word = field.swaps.word(off);
+        let (word, status) = (field.swaps.word(off), field.swaps.status(1));
+        let undecided = status.load(pm, Ordering::Relaxed);
         let before = word.load(pm, Ordering::Relaxed);
         word.store(pm, value, Ordering::Relaxed);
         let refused = field.reopen().expect_err(what);
         assert!(refused.contains(what), "{refused}");
         word.store(pm, before, Ordering::Relaxed);
         field.reopen().expect("whole again");
+        status.store(pm, undecided, Ordering::Relaxed);
     };
     with(at, 1, "magic 0x1");
     with(at + 8, 0, "0 descriptors");
@@ -505,6 +517,111 @@ fn damaged_areas_are_refused() {
     );
     assert!(field.reopen().unwrap_err().contains("0x4000000000000"));
     assert!(DescriptorPool::<Medium>::open(&field.heap, at + 8, Box::new(NoBlocks)).is_err());
+}
+
+/// What is wrong with the last descriptor is found before the first one's words are changed.
+#[test]
+fn an_area_that_is_refused_is_left_as_it_was() {
+    let field = Field::<Medium>::new(1, 3, 2);
+    let blocks = [(3, 1 << 40, 1 << 41)];
+    for (words, policies, what) in [
+        (&[(3, DIRTY, 1)][..], 0, "no operation"),
+        (&blocks, 1, "recycle"),
+    ] {
+        let status = field.forge(0, State::Succeeded, &[(1, 100, 11), (2, 200, 22)], 0);
+        field.set(1, pointer(0, status.generation()));
+        field.forge(2, State::Undecided, words, policies);
+        let refused = field.reopen().unwrap_err();
+        assert!(
+            refused.contains("descriptor 2") && refused.contains(what),
+            "{refused}"
+        );
+        assert_eq!(field.get(1), pointer(0, status.generation()));
+        field.forge(2, State::Free, &[], 0);
+        let (_, recovered) = field.reopen().unwrap();
+        assert_eq!((recovered.forward, field.get(1)), (1, 11));
+        field.set(1, 100);
+    }
+}
+
+/// Flagged values that lead to no operation, as a damaged file may hold: an error for who checks; for others a value.
+#[test]
+fn what_leads_nowhere_is_a_value_without_its_flags() {
+    let field = Field::<Medium>::new(1, 3, 3);
+    assert!(
+        field.swap(&[(0, 0, 1), (1, 100, 2)]),
+        "the last descriptor was used"
+    );
+    let used = (0..3).map(|n| {
+        Status(
+            field
+                .swaps
+                .status(n)
+                .load(field.swaps.pm(), Ordering::Relaxed),
+        )
+        .generation()
+    });
+    let mut strays = vec![
+        DIRTY | 5,
+        FLAGS | 5,
+        MULTI | 0xFFFF,
+        CONDITIONAL | 0xFFFF << 3,
+        MULTI | CONDITIONAL,
+    ];
+    for (number, used) in used.enumerate() {
+        for generation in [used, used.wrapping_sub(1) & GENERATION, used + 1] {
+            strays.push(pointer(number, generation));
+            strays.extend((0..8).map(|entry| conditional(number, generation, entry, 3)));
+        }
+    }
+    assert_eq!(field.swaps.check(field.word(3)), Ok(300));
+    for stray in strays {
+        let value = stray & !FLAGS;
+        field.set(3, stray);
+        let refused = field.swaps.check(field.word(3)).unwrap_err();
+        assert!(refused.contains(&format!("{stray:#x}")), "{refused}");
+        assert_eq!(field.swaps.read(field.word(3)), value);
+        field.set(3, stray);
+        assert!(!field.swap(&[(3, value + 1, 7), (4, 400, 400)]));
+        field.set(3, stray);
+        assert!(field.swap(&[(4, 400, 400), (3, value, 7)]), "{stray:#x}");
+        assert_eq!(field.get(3), 7);
+    }
+    assert_eq!(field.swaps.counts().helps, 0);
+}
+
+/// A clean close: when all is quiet, the allocator's marks are those of what can be reached, so that a later opening
+/// that loads them finds no block in use that is not.
+#[test]
+fn marks_saved_after_quiesce_have_no_block_that_is_to_be_recycled() {
+    let root = root::<Medium>();
+    let heap = root.heap();
+    let mut swaps = DescriptorPool::create(&heap, 1, 4, 2, Box::new(heap.clone())).unwrap();
+    let block = || heap.alloc(64).unwrap().get();
+    let (node, old, new) = (block(), block(), block());
+    let word = swaps.word(node);
+    word.store(swaps.pm(), old, Ordering::Relaxed);
+    let mut swap = swaps.allocate_descriptor().unwrap();
+    swap.add_word_with(word, old, new, Policy::FreeOne).unwrap();
+    assert_eq!(swap.execute(), Ok(true));
+    assert_eq!((heap.live_blocks(), swaps.held_blocks()), (4, vec![old]));
+    swaps.quiesce();
+    assert_eq!((heap.live_blocks(), swaps.held_blocks()), (3, vec![]));
+    let mut marks = Vec::new();
+    heap.save_marks(&mut marks);
+    let at = swaps.offset();
+    drop(swaps);
+    heap.begin_recovery();
+    let (_, recovered) = DescriptorPool::open(&heap, at, Box::new(heap.clone())).unwrap();
+    assert_eq!(
+        recovered,
+        Recovered::default(),
+        "nothing that marks could contradict"
+    );
+    assert_eq!(heap.load_marks(&marks), Some(marks.len()));
+    heap.finish_recovery();
+    assert_eq!(heap.live_blocks(), 3);
+    assert!(heap.is_live(new) && !heap.is_live(old));
 }
 
 /// Transfers between random words by threads: the sum stays, and what is read is a value.
