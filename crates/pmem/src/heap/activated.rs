@@ -549,19 +549,21 @@ impl<M: Media> Activated<M> {
     /// Makes free every active block but those that `keep` names, durably: after a crash amid building, before the first
     /// reservation.
     pub fn retain(&self, keep: impl Fn(u64) -> bool) {
-        let mut any = false;
+        let mut freed = Vec::new();
         for block in self.active_blocks() {
             if let Some((chunk, number, _)) = self.locate(block).filter(|_| !keep(block)) {
                 self.set_bit(chunk, number, false);
                 // PERSIST: the block is free; fenced with the others.
                 self.pm().flush_of(self.head_word(chunk, number));
-                any = true;
+                freed.push(block);
             }
         }
-        if any {
+        if !freed.is_empty() {
             // PERSIST: all of them, before anything can be built in them again.
             self.pm().fence();
         }
+        // Recovery of descriptors may have looked at their chunks.
+        freed.into_iter().for_each(|block| self.recovered(block));
     }
 
     /// Gives chunks without an active block back to the pool: for a clean close. No block is reserved, and this is the
