@@ -68,9 +68,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     }
 
     /// Copies an entry of an inner node, with another child.
-    pub(super) fn copy_child(&self, image: &mut Image, from: &Node<'_, M>, slot: usize, child: u64) {
+    pub(super) fn copy_child(
+        &self,
+        image: &mut Image,
+        from: &Node<'_, M>,
+        slot: usize,
+        child: u64,
+    ) {
         let meta = from.fixed_meta(slot);
-        let key_bytes = if image.metas.is_empty() { 0 } else { meta.key_bytes() };
+        let key_bytes = if image.metas.is_empty() {
+            0
+        } else {
+            meta.key_bytes()
+        };
         let to = image.push(Form::Word, key_bytes, 0);
         let (last, key) = to.split_last_mut().expect("a child is a word");
         for (i, word) in key.iter_mut().enumerate() {
@@ -81,7 +91,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
 
     /// Adds an entry of an inner node; the first one's key is left out.
     pub(super) fn push_child(&self, image: &mut Image, key: &K, child: u64) {
-        let key_bytes = if image.metas.is_empty() { 0 } else { key.bytes() };
+        let key_bytes = if image.metas.is_empty() {
+            0
+        } else {
+            key.bytes()
+        };
         let to = image.push(Form::Word, key_bytes, 0);
         let (last, words) = to.split_last_mut().expect("a child is a word");
         if key_bytes > 0 {
@@ -96,7 +110,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// Adds a pair to a leaf. `block`: what the value's word is to hold, if it has a block.
     pub(super) fn push_pair(&self, image: &mut Image, key: &K, value: &V, block: u64) {
         let form = self.form_of(value);
-        let value_bytes = if form == Form::Inline { value.bytes() } else { 0 };
+        let value_bytes = if form == Form::Inline {
+            value.bytes()
+        } else {
+            0
+        };
         let to = image.push(form, key.bytes(), value_bytes);
         let (key_words, value_words) = to.split_at_mut(key.bytes().div_ceil(8));
         match key.byte_string() {

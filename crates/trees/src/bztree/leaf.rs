@@ -123,9 +123,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             at(word).store(pm, value, Ordering::Relaxed);
         };
         let put_bytes = |word: usize, bytes: &[u8]| {
-            let to = pm
-                .base()
-                .wrapping_add(leaf.off as usize + word * 8);
+            let to = pm.base().wrapping_add(leaf.off as usize + word * 8);
             // SAFETY: 1. the record is whole words inside the leaf, which had that much free; 2. its entry is reserved for this
             // thread alone, and no one reads it before its metadata are visible.
             unsafe { write_bytes(pm, to, bytes) };
@@ -335,7 +333,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                     }
                 }
             }
-            let Some(mut words) = swap.take().or_else(|| self.swaps.allocate_descriptor().ok())
+            let Some(mut words) = swap
+                .take()
+                .or_else(|| self.swaps.allocate_descriptor().ok())
             else {
                 return Ok(Next::Again);
             };
@@ -415,11 +415,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let mut words = || -> Result<(), WordError> {
             let after = status.delete(added.meta.words() + 1);
             swap.add_word(leaf.status(), status.0, after.0)?;
-            swap.add_word(
-                leaf.meta(added.entry),
-                self.reserved().0,
-                Meta::GIVEN_UP.0,
-            )
+            swap.add_word(leaf.meta(added.entry), self.reserved().0, Meta::GIVEN_UP.0)
         };
         self.swap_of(words(), swap).map(|_| ())
     }

@@ -180,9 +180,8 @@ struct Sizes {
 impl Sizes {
     fn of(options: &BzOptions) -> Self {
         let node = options.node_bytes as usize / 8;
-        let share = |bytes: Option<u32>| {
-            bytes.map_or(node / 4, |bytes| (bytes as usize / 8).min(node / 2))
-        };
+        let share =
+            |bytes: Option<u32>| bytes.map_or(node / 4, |bytes| (bytes as usize / 8).min(node / 2));
         Self {
             node,
             free: share(options.free_bytes),
@@ -325,7 +324,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         heap.begin_recovery();
         heap.finish_recovery();
         let blocks = Activated::of(&root);
-        let (threads, each) = if pm.tiny() { (1, 8) } else { (THREADS, PER_THREAD) };
+        let (threads, each) = if pm.tiny() {
+            (1, 8)
+        } else {
+            (THREADS, PER_THREAD)
+        };
         let swaps =
             DescriptorPool::create(&heap, threads, each, SWAP_WORDS, Box::new(blocks.clone()))?;
         let anchor = blocks.reserve(ANCHOR_BYTES)?;

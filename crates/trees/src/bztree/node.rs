@@ -324,7 +324,11 @@ impl<'a, M: Media> Node<'a, M> {
         if i * 8 + bytes > self.size * 8 {
             return &[];
         }
-        let at = self.pm.base().wrapping_add(self.off as usize + i * 8).cast_const();
+        let at = self
+            .pm
+            .base()
+            .wrapping_add(self.off as usize + i * 8)
+            .cast_const();
         if M::TRACED {
             self.pm.trace_load(at, bytes);
         }
@@ -358,7 +362,10 @@ mod tests {
         assert_ne!(status.touch(), status);
         let mut turned = status;
         (0..1 << 14).for_each(|_| turned = turned.touch());
-        assert_eq!(turned, status, "versions come round without touching the rest");
+        assert_eq!(
+            turned, status,
+            "versions come round without touching the rest"
+        );
         for form in [Form::Inline, Form::Word, Form::Block] {
             let meta = Meta::of(form, (1 << 18) - 1, 65_537, (1 << 22) - 1);
             assert!(meta.visible() && !meta.deleted().visible());

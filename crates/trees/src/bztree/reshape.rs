@@ -22,10 +22,10 @@
 //! *No room.* Who froze a node and has no room for new ones thaws it, and fails: the paper's allocator never fails.
 
 use super::build::Image;
+use super::find::Step;
 use super::node::{FROZEN, HEADER, Meta, Node, Status, next_version};
 use super::{BzTree, corrupt};
 use crate::repr::{KeyRepr, Repr};
-use super::find::Step;
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
 use bristlecone_pmem::{Media, POff, PWord, SpaceError};
 use crossbeam_epoch as epoch;
@@ -339,7 +339,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             return Ok(words());
         };
         let parent = &step.node;
-        let Some(over) = self.place(above).filter(|over| self.swaps.read(over.child) == parent.off)
+        let Some(over) = self
+            .place(above)
+            .filter(|over| self.swaps.read(over.child) == parent.off)
         else {
             return Ok(Ok(()));
         };

@@ -120,8 +120,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             }
         }
         seen.sort_by(|a, b| {
-            self.with_key(leaf, a.meta, |key| self.compare(leaf, b.meta, key).reverse())
-                .unwrap_or(std::cmp::Ordering::Equal)
+            self.with_key(leaf, a.meta, |key| {
+                self.compare(leaf, b.meta, key).reverse()
+            })
+            .unwrap_or(std::cmp::Ordering::Equal)
         });
     }
 
@@ -141,7 +143,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             match meta.form() {
                 Form::Inline => self.with_value(leaf, meta, |value| visit(key, value)),
                 // As it was at the moment of the snapshot; this thread is pinned since.
-                Form::Word | Form::Block => V::read(self.pm(), seen.word, |value| visit(key, value)),
+                Form::Word | Form::Block => {
+                    V::read(self.pm(), seen.word, |value| visit(key, value))
+                }
             }
         });
         visited.flatten().unwrap_or(ControlFlow::Continue(()))

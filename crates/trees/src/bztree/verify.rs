@@ -83,7 +83,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             if let (Some(from), Some(to)) = (from, to)
                 && from >= to
             {
-                return Err(wrong(&format!("separators {from:?} and {to:?} in this order")));
+                return Err(wrong(&format!(
+                    "separators {from:?} and {to:?} in this order"
+                )));
             }
             let child = self
                 .child_at(node, slot)
@@ -183,7 +185,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let held: BTreeSet<u64> = self.swaps.held_blocks().into_iter().collect();
         let active: BTreeSet<u64> = self.blocks.active_blocks().into_iter().collect();
         if let Some(block) = walked.blocks.difference(&active).next() {
-            return Err(Violation::leak(format!("block {block:#x} is reached and free")));
+            return Err(Violation::leak(format!(
+                "block {block:#x} is reached and free"
+            )));
         }
         if let Some(block) = walked.blocks.intersection(&held).next() {
             return Err(Violation::leak(format!(
