@@ -467,6 +467,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             let guard = epoch::pin();
             let next = self.try_take_out(key, swap)?;
             drop(guard);
+            if V::RECORDS {
+                self.swaps.recycle_ready();
+            }
             match next {
                 Next::Done(None) => return Ok(false),
                 Next::Done(Some(want)) => {

@@ -71,7 +71,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 parent.fixed_meta(slot.max(step.slot)).words() + 1
             };
             let both = HEADER + live + self.live_words(&other, other_status) + spare;
-            if other_status & FROZEN != 0 || both > self.sizes.node {
+            // What would not be split again may be larger: where separators are long, two children are all that fit.
+            let few = !node.is_leaf() && node.sorted + other.sorted < 4;
+            if other_status & FROZEN != 0 || both > self.sizes.node && !few {
                 continue;
             }
             let mut freeze = swaps.0;
