@@ -18,6 +18,8 @@
 //! | `tree` | designs under test, on the model and on the host |
 //! | `trial` | designs put through the same operations, on the model or in turns on the host |
 
+mod bz;
+mod bz_fig4;
 mod claim;
 mod crab;
 mod crab_fig10;
@@ -105,6 +107,10 @@ pub const ALL: &[Entry] = &[
     crab_fig11::ENTRY,
     crab_fig12::ENTRY,
     crab_fig13::ENTRY,
+    bz_fig4::FIG4,
+    bz_fig4::FIG5,
+    bz_fig4::FIG6,
+    bz_fig4::FIG7,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
     nv_fig6::ENTRY,
@@ -120,6 +126,7 @@ mod papers {
     pub(super) const LB: &str = "LB+-Trees (PVLDB 13(7), 2020)";
     pub(super) const NV: &str = "NV-Tree (IEEE TC, 2016)";
     pub(super) const CRAB: &str = "Crab-tree (ACM TECS, 2020)";
+    pub(super) const BZ: &str = "BzTree (PVLDB 11(5), 2018)";
     pub(super) const GAP: &str = "Closing the Performance Gap (UCSC-CRSS-20-01)";
 }
 
