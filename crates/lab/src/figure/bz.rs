@@ -9,13 +9,13 @@ use super::{FigureError, Panel, Setting};
 use crate::LabError;
 use crate::limits::median;
 use crate::micro::designs::{Forgetting, Inlined};
-use crate::workload::{Pick, Random, Zipf, value_of};
+use crate::workload::{Keys, Pick, Random, Zipf, value_of};
 use bristlecone_pmem::media::{Access, Media, MediaOptions};
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use bristlecone_trees::designs::{Choice, Design, Task, with_design};
 use bristlecone_trees::{BulkLoad, Fill, OrderedIndex};
 use std::marker::PhantomData;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -123,6 +123,8 @@ enum Act {
 pub(super) trait Tree: Send + Sync {
     /// Does each thread's operations at once; from the first one's start to the last one's end.
     fn run(&self, acts: &Acts) -> Result<Duration, FigureError>;
+    /// Inserts records of random keys.
+    fn insert(&self, seed: u64, records: Range<u64>) -> Result<(), FigureError>;
     /// Bytes that it takes, in its pool and beside it.
     fn bytes(&self) -> u64;
 }
@@ -187,6 +189,14 @@ impl<I: OrderedIndex<u64, u64>, M: Media> Tree for Loaded<I, M> {
         Ok(begin
             .zip(end)
             .map_or(Duration::ZERO, |(begin, end)| end - begin))
+    }
+
+    fn insert(&self, seed: u64, records: Range<u64>) -> Result<(), FigureError> {
+        for record in records {
+            let key = Keys::Random { seed }.key(record);
+            (self.index.insert(&key, &(key >> 4))).map_err(|e| LabError::index("inserting", e))?;
+        }
+        Ok(())
     }
 
     fn bytes(&self) -> u64 {
