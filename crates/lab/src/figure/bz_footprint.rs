@@ -1,4 +1,4 @@
-//! Bytes that BzTree and the Bw-Tree take, by records inserted (BzTree, section 7.6).
+//! Bytes that BzTree and the Bw-Tree take, by records inserted (BzTree, section 7.8).
 
 use super::bz::{BWTREE, BZTREE, Contender};
 use super::trial::SEED;
@@ -8,7 +8,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "bz-footprint",
     title: "memory, by records inserted",
     paper: papers::BZ,
-    place: "section 7.6",
+    place: "section 7.8",
     on: &[On::Host],
     run,
 };
