@@ -178,14 +178,16 @@ fn a_right_page_that_splits_before_its_parent_knows_it() {
     let (tree, all) = by_tens();
     let guard = &epoch::pin();
     let (left, _) = leaf(&tree, 100, guard);
-    half_split(&tree, 100, guard);
-    half_split(&tree, 100, guard);
+    let middle = half_split(&tree, 100, guard);
+    let right = half_split(&tree, 100, guard);
+    assert_eq!(leaf(&tree, 100, guard).0, right);
     holds(&tree, &all);
     // The second is finished before the first.
-    tree.look_after(0, 100, guard);
+    tree.help_split(middle, 0, tree.head(middle, guard), guard);
+    assert_eq!(parent_entry(&tree, 100, guard).1.child, right);
+    tree.verify().expect_err("one page has no entry yet");
     holds(&tree, &all);
-    let (page, head) = (left, tree.head(left, guard));
-    tree.help_split(page, 0, head, guard);
+    tree.help_split(left, 0, tree.head(left, guard), guard);
     tree.verify().expect("finished");
     holds(&tree, &all);
 }
