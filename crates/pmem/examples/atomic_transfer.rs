@@ -75,14 +75,14 @@ fn kind() -> RootKind {
 impl Bank {
     fn create(path: &Path) -> Outcome<Self> {
         let pool = Pool::<Auto>::create(path, &PoolOptions::default())?;
-        let root = pool.createroot(NAME, &kind())?;
+        let root = pool.create_root(NAME, &kind())?;
         let heap = root.heap();
         let swaps = DescriptorPool::create(&heap, THREADS as usize, 16, 3, Box::new(NoBlocks))?;
         let accounts = heap.alloc(BYTES)?.get();
         let bank = Self {
             swaps,
             accounts,
-            root: root,
+            root,
             pool,
         };
         let pm = bank.pool.pm();
@@ -104,7 +104,7 @@ impl Bank {
 
     fn open(path: &Path) -> Outcome<(Self, Recovered)> {
         let pool = Pool::<Auto>::open(path, &PoolOptions::default())?;
-        let root = pool.openroot(NAME, Some(&kind()))?;
+        let root = pool.open_root(NAME, Some(&kind()))?;
         let heap = root.heap();
         heap.begin_recovery();
         // ORDERING: Relaxed; no other thread has the pool.
@@ -119,7 +119,7 @@ impl Bank {
         let bank = Self {
             swaps,
             accounts,
-            root: root,
+            root,
             pool,
         };
         for i in 0..3 {
