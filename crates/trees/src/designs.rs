@@ -7,6 +7,7 @@
 //! something worth comparing.
 
 use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
+use crate::bwtree::{self, BwOptions, BwTree};
 use crate::cddstree::{CddsOptions, CddsTree};
 use crate::crabtree::{self, CrabOptions, CrabTree};
 use crate::fastfair::{self, FastFair, FastFairOptions, FastFairSp};
@@ -224,6 +225,11 @@ design!(
 design!(
     /// CDDS-Tree.
     Cdds, CddsOptions, CddsTree
+);
+
+design!(
+    /// The volatile Bw-Tree.
+    Bw, BwOptions, BwTree
 );
 
 design!(
@@ -473,6 +479,13 @@ pub const VOLATILE: &[DesignInfo] = &[
         summary: "B+-tree with bitmap leaves without durability, for comparison",
         node_bytes: NODE_BYTES,
         usual_bytes: 512,
+        explored_bytes: &[],
+    },
+    DesignInfo {
+        name: "bwtree",
+        summary: "Bw-Tree without durability, for comparison",
+        node_bytes: bwtree::NODE_BYTES,
+        usual_bytes: 1024,
         explored_bytes: &[],
     },
 ];
@@ -735,6 +748,10 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("btree-gf", _) => task.run(Lcb(family.volatile(GroupFlush::On))),
         ("btree-gf-load", _) => task.run(Lcb(family.volatile(GroupFlush::UNDER_LOAD))),
         ("unsorted-leaf", _) => task.run(Unsorted(family.volatile(GroupFlush::Off))),
+        ("bwtree", node_bytes) => task.run(Bw(BwOptions {
+            node_bytes,
+            ..BwOptions::default()
+        })),
         ("nvtree", _) => task.run(Nv(nv)),
         ("lstree", _) => task.run(Ls(ls)),
         // An entry of DESIGNS without its arm; the tests run them all.

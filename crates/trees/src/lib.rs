@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`designs`] | the designs by name, for programs that let their user choose |
+//! | [`bwtree`] | the Bw-Tree, volatile |
 //! | [`cddstree`] | CDDS-Tree |
 //! | `crabtree` | Crab-tree and Crab_opt |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
@@ -21,6 +22,7 @@
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
 
 pub mod btree;
+pub mod bwtree;
 pub mod cddstree;
 pub mod central;
 pub mod crabtree;
@@ -45,6 +47,7 @@ pub mod version_lock;
 pub mod wbtree;
 
 pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};
+pub use bwtree::{BwOptions, BwTree};
 pub use cddstree::{CddsOptions, CddsTree};
 pub use crabtree::{CrabOptions, CrabTree};
 pub use designs::Design;

@@ -25,6 +25,7 @@
 //! 19. Recovery is left out because the first record it would look at is unused.
 //! 20. A late helper does again what was decided since.
 
+pub mod activated;
 pub mod index;
 pub mod log;
 pub mod planted;
@@ -35,6 +36,7 @@ pub mod reference;
 mod tests;
 
 use crate::subject::{Fault, FaultKind, Subject};
+use activated::ActivatedSubject;
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::PoolReport;
 use bristlecone_pmem::{OpenError, Pool, PoolOptions};
@@ -56,6 +58,7 @@ pub fn all() -> Vec<Box<dyn Subject>> {
     for subject in [PmwcasSubject::ONE, PmwcasSubject::SEVERAL] {
         all.push(Box::new(subject));
     }
+    all.push(Box::new(ActivatedSubject));
     all.push(Box::new(PoolSubject::new()));
     all.push(Box::new(PoolSubject::regions()));
     all.push(Box::new(Reference::array()));

@@ -1,0 +1,358 @@
+//! The Bw-Tree (Levandoski, Lomet, Sengupta, ICDE 2013), volatile: what the BzTree paper compares BzTree with.
+//!
+//! A lock-free B-link tree. Pages have numbers, and a *mapping table* leads from number to page, so that a page is
+//! replaced, wherever it lies, by one compare-and-swap of its slot. A change is a *delta* that is put on top of
+//! what the page was; a chain of deltas that has become long is *consolidated* into a new base node. Nothing that
+//! others can see is ever stored to, but for slots.
+//!
+//! ```text
+//!            mapping table        root -> | inner node: children are page numbers |
+//!            | slot 1 | -> delta -> delta -> base node                   (page.rs)
+//!            | slot 2 | -> base node             | high key, right sibling (a number) |
+//! ```
+//!
+//! All of it is in DRAM, outside of the pool; the pool has byte strings' records, and a root that says that there was a
+//! tree. It cannot be opened again.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `table` | the mapping table |
+//! | `page` | deltas and base nodes |
+//! | `find` | searching chains, the way down |
+//! | `modify` | insert, upsert, update, remove |
+//! | `consolidate` | making one base node of a chain, and two of a large one |
+//! | `modification` | splits, merges, growth and shrinking, as steps between pages |
+//! | `scan`, `bulk`, `check` | scans and batches; bulk load; statistics, verification, freeing |
+//!
+//! # Structure modifications
+//! Each step is one compare-and-swap of one page, and what it leaves is a sound tree.
+//!
+//! *Split* of page L, with too many entries, when it is consolidated:
+//! 1. A new page R gets the upper half. A `Split` delta on L, in the same exchange as the new base node, ends L's range
+//!    at separator S and makes R its right sibling. Who looks for keys from S on goes right from L.
+//! 2. An `IndexInsert` delta (S, R) on the parent; if L was the root, a new root of both.
+//!
+//! Whoever is about to consolidate L, or goes right from it to write, does step 2 first if it is not done. So a chain
+//! has one `Split` or `Merge` at most, and there is nothing left to do for a page whose chain has none.
+//!
+//! *Merge* of page R, with few entries, into its left sibling L, where R is not its parent's first child (that takes
+//! its right sibling's entries, likewise) and L's chain has no `Split`:
+//! 1. An `IndexDelete` delta on the parent: keys from S on are L's business, which leads them on to R. It is as if R had
+//!    been split off L and step 2 had not been done yet. That R is not the first child is true of the very chain that
+//!    is exchanged. The parent is consolidated.
+//! 2. A `Remove` delta on R's base node: nothing can be added. Readers read what is below. Should R have grown
+//!    meanwhile, its entry is put back into the parent instead.
+//! 3. A `Merge` delta on L leads to R's base node, and L's range ends where R's did. L is consolidated.
+//!
+//! Writers who come to R between 2 and 3 do step 3. A root of one child gets a `Remove`, and the root word is changed to
+//! its child. Pages that have left are freed, and their numbers used again, once no one pinned can know them.
+//!
+//! *Where this differs from the Bw-Tree of the paper.* It merges in the order `Remove`, `Merge`, parent. There the
+//! parent may be split at S while R is going, which makes R its first child, so that nothing in this node can
+//! take its entry over; the open Bw-Tree (Wang et al. 2018) locks the parent with an abort delta against it. Parent
+//! first, there is nothing to lock against, and each page still needs one exchange. A split
+//! is installed together with the base node that was found to be too large, rather than on top of it by an exchange of its
+//! own. The root is a word that names a page, rather than a page with a fixed number. There is no
+//! log-structured store below: it is the Bw-Tree as a main-memory index, as the BzTree paper runs it.
+//!
+//! # Invariants
+//! 1. Pages of a level form a list by right siblings; each begins where the one before it ends. A level's ranges cover
+//!    all keys.
+//! 2. The entries of an inner node lead to pages of the level below; the page of an entry (S, P) begins at S. Pages
+//!    without an entry are reached through their left siblings. When no one writes, every page has its entry.
+//! 3. A page's number is of one level until it is given back.
+//! 4. A byte-string separator is a record of its own, which is freed when the leaves on both its sides are
+//!    merged and no chain in the table has it: upper levels were rid of it first, since a first child is not merged.
+//!
+//! # Concurrency
+//! No operation waits for another: an exchange fails only because another has succeeded. All threads are pinned
+//! (`crossbeam-epoch`) while they are in the tree; chains that were replaced are freed when no one is who was then.
+//! So within one operation a page's number means one page, and an address one node.
+//!
+//! *Step 2 of a split is never done late.* A helper that stalls could put R's entry into the parent after R has left. It
+//! reads the parent first, and then whether L's chain still has that `Split`; who takes R out has seen that
+//! it has not before it changes the parent. So a helper either sees the `Split` gone, or exchanges a parent that has
+//! changed meanwhile, in vain.
+//!
+//! *Readers of pages that are gone.* A reader that has R's number had it from L or the parent before R was merged. What R
+//! has under its `Remove` is what R had until that moment, a part of which lies within the reader's operation.
+//!
+//! # Crash states
+//! None: nothing of it outlives its process.
+
+mod bulk;
+mod check;
+mod consolidate;
+mod find;
+mod modification;
+mod modify;
+mod page;
+mod scan;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use crate::index::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::sync::AtomicU64;
+use bristlecone_pmem::pool::{Root as PoolRoot, RootKind};
+use bristlecone_pmem::{CommitError, Heap, Media, Pool};
+use modify::IfPresent;
+use page::BASE_BYTES;
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{ControlFlow, RangeBounds};
+use std::sync::Arc;
+use table::Table;
+
+/// Bytes that a full base node may have.
+pub const NODE_BYTES: &[u32] = &[128, 256, 512, 1024, 2048, 4096, 8192];
+
+/// How a Bw-Tree is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BwOptions {
+    /// Bytes of a full base node, one of [`NODE_BYTES`]. The BzTree paper has 1 KB (section 7).
+    pub node_bytes: u32,
+    /// Deltas from which on a leaf is consolidated (1 to 200).
+    pub leaf_chain: u8,
+    /// Deltas from which on an inner node is consolidated (1 to 200).
+    pub inner_chain: u8,
+    /// Most entries that a page is given, 3 at least; `None` for as many as fit. Few make small trees high, which is
+    /// what tests want.
+    pub most_entries: Option<usize>,
+}
+
+impl Default for BwOptions {
+    fn default() -> Self {
+        Self {
+            node_bytes: 1024,
+            leaf_chain: 8,
+            inner_chain: 2,
+            most_entries: None,
+        }
+    }
+}
+
+/// A volatile Bw-Tree. See the module's head.
+pub struct BwTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
+    /// A [`find::Root`].
+    root: AtomicU64,
+    table: Arc<Table>,
+    most_entries: usize,
+    most_children: usize,
+    leaf_chain: u8,
+    inner_chain: u8,
+    report: RecoveryReport,
+    heap: Heap<M>,
+    /// Keeps the name from being used twice.
+    _named: PoolRoot<M>,
+    pool: Arc<Pool<M>>,
+    kinds: PhantomData<fn(&K, &V)>,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for BwTree<K, V, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BwTree")
+            .field("root", &self.root())
+            .field("most_entries", &self.most_entries)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
+    fn root_kind(options: &BwOptions) -> RootKind {
+        RootKind {
+            design: "bwtree".into(),
+            keys: K::KIND,
+            values: V::KIND,
+            node_bytes: options.node_bytes,
+        }
+    }
+
+    fn check_options(options: &BwOptions) -> Result<(), TreeError> {
+        let there = NODE_BYTES;
+        if there.contains(&options.node_bytes) {
+            return Ok(());
+        }
+        let asked = options.node_bytes;
+        Err(TreeError::NodeBytes { asked, there })
+    }
+
+    #[inline(always)]
+    fn pm(&self) -> &M {
+        self.pool.pm()
+    }
+
+    fn check_value(value: &V) -> Result<(), (usize, usize)> {
+        if value.bytes() <= MAX_VALUE {
+            Ok(())
+        } else {
+            Err((value.bytes(), MAX_VALUE))
+        }
+    }
+
+    #[inline(always)]
+    fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if !key.fits() {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        Self::check_value(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for BwTree<K, V, M> {
+    fn drop(&mut self) {
+        self.free_pages();
+    }
+}
+
+impl<K, V, M> DurableIndex<K, V, M> for BwTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Options = BwOptions;
+
+    const SNAPSHOT: bool = false;
+
+    /// As the trait says, but nothing of the index outlives this value.
+    fn create(pool: &Arc<Pool<M>>, name: &str, options: &BwOptions) -> Result<Self, TreeError> {
+        Self::check_options(options)?;
+        let named = pool.create_root(name, &Self::root_kind(options))?;
+        let heap = named.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        named.publish();
+        if let Err(e) = pool.pm().commit() {
+            named.unpublish();
+            return Err(e.into());
+        }
+        let table = Arc::new(Table::new());
+        let most = options.most_entries.unwrap_or(usize::MAX).max(3);
+        let bytes = options.node_bytes as usize - BASE_BYTES;
+        Ok(Self {
+            root: AtomicU64::new(Self::empty_leaf(&table).0),
+            table,
+            most_entries: most.min(bytes / 16),
+            most_children: most.min(bytes / 12),
+            leaf_chain: options.leaf_chain.clamp(1, 200),
+            inner_chain: options.inner_chain.clamp(1, 200),
+            report: RecoveryReport::default(),
+            heap,
+            _named: named,
+            pool: Arc::clone(pool),
+            kinds: PhantomData,
+        })
+    }
+
+    /// # Errors
+    /// [`TreeError::Volatile`] if there was such a tree.
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &BwOptions) -> Result<Self, TreeError> {
+        Self::check_options(options)?;
+        pool.open_root(name, Some(&Self::root_kind(options)))?;
+        Err(TreeError::Volatile)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    fn close(self) -> Result<(), CommitError> {
+        Ok(())
+    }
+}
+
+impl<K, V, M> OrderedIndex<K, V> for BwTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, IfPresent::Refuse).map(|_| ())
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        self.check_pair(key, value)?;
+        self.put(key, value, IfPresent::Replace)
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        if let Err((len, most)) = Self::check_value(value) {
+            return Err(UpdateError::ValueTooLong { len, most });
+        }
+        self.replace(key, value)
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        self.take_away(key)
+    }
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        let guard = &crossbeam_epoch::pin();
+        let (_, head) = self.leaf(self.to_key(key), guard);
+        let (_, value) = self.find(head, key, key.hash())?;
+        V::read(self.pm(), value, f)
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        self.scan_up(&range, visit);
+    }
+
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        self.get_batch(keys, out);
+    }
+
+    fn stats(&self) -> IndexStats {
+        self.measure()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.check()
+    }
+}
+
+impl<K, V, M> ReverseScan<K, V> for BwTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_down(&range, visit);
+    }
+}
+
+impl<K, V, M> BulkLoad<K, V> for BwTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.load_sorted(sorted, fill)
+    }
+}

@@ -1,0 +1,510 @@
+//! What a page consists of: a chain of deltas that ends in a base node.
+//!
+//! ```text
+//! slot -> Put -> Delete -> Split -> Base
+//! slot -> Put -> Merge -> Put -> Base            Merge.from -> Base of the page that was merged into this one
+//!
+//! head    (24 bytes)  | next in the chain | high key | right sibling:32 count:16 kind:8 length:8 |     every node's first
+//! leaf delta     (40) | head | key | value |
+//! index delta    (56) | head | key | low | next | child:32 bounded:32 |
+//! Split          (32) | head | bound:32 done:32 |
+//! Merge          (40) | head | key | from |
+//! Remove         (32) | head | low |
+//! Base           (32) | head | len:32 | 0:32 | then len keys, and len values or (inner nodes) len children of 32 bits |
+//! ```
+//!
+//! The head has what is to be known of the page *as it is with this node on top*, so that nobody need look
+//! further down for it: the keys it is for end at `high` (which counts unless `right` is 0), its entries,
+//! and the length of the chain.
+//!
+//! # Invariants
+//! 1. A node does not change once it is in the table, but for `Split.done`.
+//! 2. Keys of a base node ascend strictly. An inner node's first key is the low end of the page's range; 0
+//!    in the leftmost page of a level, which no key is compared with. A separator's word is never 0.
+//! 3. A chain has one `Split` or `Merge` at most, and a `Split` or `Remove` lies directly on the base node.
+
+use super::table::PageId;
+use crate::sync::AtomicU32;
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::slice;
+
+/// What a node of a chain is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// The sorted entries that all else modifies.
+    Base,
+    /// Leaf: a key that was not there.
+    Insert,
+    /// Leaf: another value of a key that was there.
+    Update,
+    /// Leaf: a key that is there no longer.
+    Delete,
+    /// Inner node: a child that was split off another.
+    IndexInsert,
+    /// Inner node: a child that the one before it takes over from.
+    IndexDelete,
+    /// The upper half is in another page.
+    Split,
+    /// The right sibling's entries are in this page.
+    Merge,
+    /// The page is being merged into its left sibling: nothing may be added.
+    Remove,
+}
+
+/// Bits of `Head::kind` that are the [`Kind`].
+const KIND: u8 = 0xF;
+/// It is an inner node.
+const INNER: u8 = 0x40;
+/// There is a `Split` or `Merge` in the chain.
+const MODIFIED: u8 = 0x80;
+
+/// What every node begins with. See the module's head.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Head {
+    /// Null in a base node.
+    pub next: *const Head,
+    pub high: u64,
+    pub right: PageId,
+    count: u16,
+    kind: u8,
+    length: u8,
+}
+
+/// A change of a leaf's entry; of a deleted one the value that it had.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct LeafDelta {
+    pub head: Head,
+    pub key: u64,
+    pub value: u64,
+}
+
+/// A change of an inner node's entry.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct IndexDelta {
+    pub head: Head,
+    /// The separator that was inserted or deleted.
+    pub key: u64,
+    /// Keys from here (0: from the first) ...
+    pub low: u64,
+    /// ... to here, if `bounded`, are now `child`'s.
+    pub next: u64,
+    pub child: PageId,
+    pub bounded: u32,
+}
+
+/// The page ends at `head.high` now; `head.right` has the rest.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct SplitDelta {
+    pub head: Head,
+    /// Entries of the base node that are still this page's.
+    pub bound: u32,
+    /// Not 0 once the parent leads to the right page.
+    pub done: AtomicU32,
+}
+
+/// The page's entries from `key` on are those of `from`.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct MergeDelta {
+    pub head: Head,
+    pub key: u64,
+    pub from: *const Base,
+}
+
+/// The page is going.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct RemoveDelta {
+    pub head: Head,
+    /// The low end of its range; 0 in a root, whose only child takes its place.
+    pub low: u64,
+}
+
+/// A base node's fixed part.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Base {
+    pub head: Head,
+    len: u32,
+    unused: u32,
+}
+
+/// Bytes before a base node's keys.
+pub(super) const BASE_BYTES: usize = size_of::<Base>();
+
+const _: () = assert!(size_of::<Head>() == 24 && BASE_BYTES == 32);
+const _: () = assert!(size_of::<LeafDelta>() == 40 && size_of::<IndexDelta>() == 56);
+
+/// A node of a chain that lives as long as `'g`: as the guard, or as the tree's exclusive borrow.
+///
+/// A pointer and not a reference to the head, because what is behind the head is reached from here too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node<'g>(*const Head, PhantomData<&'g Head>);
+
+/// Likewise a base node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BaseNode<'g>(*const Base, PhantomData<&'g Base>);
+
+impl Deref for Node<'_> {
+    type Target = Head;
+
+    #[inline(always)]
+    fn deref(&self) -> &Head {
+        // SAFETY: whoever made this vouched for it.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Deref for BaseNode<'_> {
+    type Target = Base;
+
+    #[inline(always)]
+    fn deref(&self) -> &Base {
+        // SAFETY: whoever made this vouched for it.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Head {
+    /// The head of a delta of this kind on top of `next`, which changes neither range nor count.
+    pub fn on(next: Node<'_>, kind: Kind) -> Self {
+        let modified = matches!(kind, Kind::Split | Kind::Merge);
+        Self {
+            next: next.0,
+            high: next.high,
+            right: next.right,
+            count: next.count,
+            kind: kind as u8
+                | (next.kind & (INNER | MODIFIED))
+                | if modified { MODIFIED } else { 0 },
+            length: next.length.saturating_add(1),
+        }
+    }
+
+    /// With so many entries.
+    pub fn with_count(mut self, count: usize) -> Self {
+        self.count = u16::try_from(count).unwrap_or(u16::MAX);
+        self
+    }
+
+    #[inline(always)]
+    pub fn kind(&self) -> Kind {
+        match self.kind & KIND {
+            0 => Kind::Base,
+            1 => Kind::Insert,
+            2 => Kind::Update,
+            3 => Kind::Delete,
+            4 => Kind::IndexInsert,
+            5 => Kind::IndexDelete,
+            6 => Kind::Split,
+            7 => Kind::Merge,
+            _ => Kind::Remove,
+        }
+    }
+
+    #[inline(always)]
+    pub fn is_inner(&self) -> bool {
+        self.kind & INNER != 0
+    }
+
+    /// There is a `Split` or `Merge` in the chain.
+    #[inline(always)]
+    pub fn is_modified(&self) -> bool {
+        self.kind & MODIFIED != 0
+    }
+
+    /// Entries of the page; of more than 65,535, that many.
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// Deltas from here on; of more than 255, that many.
+    #[inline(always)]
+    pub fn length(&self) -> usize {
+        usize::from(self.length)
+    }
+}
+
+impl<'g> Node<'g> {
+    /// The node at `at`.
+    ///
+    /// # Safety
+    /// It is a node of a chain, and is freed no earlier than `'g` ends: it was in the table when the caller, who
+    /// stays pinned for `'g`, was pinned, or no one else can free it.
+    #[inline(always)]
+    pub unsafe fn new(at: *const Head) -> Self {
+        Self(at, PhantomData)
+    }
+
+    /// Where it is.
+    #[inline(always)]
+    pub fn ptr(self) -> *const Head {
+        self.0
+    }
+
+    /// The next node of a delta.
+    #[inline(always)]
+    pub fn below(self) -> Self {
+        // A chain is freed as a whole, by whoever unlinked it, so what is below lives as long.
+        Self(self.next, PhantomData)
+    }
+
+    /// This node as a base node.
+    #[inline(always)]
+    pub fn base(self) -> BaseNode<'g> {
+        debug_assert!(self.kind() == Kind::Base);
+        BaseNode(self.0.cast(), PhantomData)
+    }
+
+    /// The base node at the end of the chain; where another page was merged in, the left one.
+    pub fn bottom(mut self) -> BaseNode<'g> {
+        while self.kind() != Kind::Base {
+            self = self.below();
+        }
+        self.base()
+    }
+
+    /// The `Split` or `Merge` of the chain.
+    pub fn modification(mut self) -> Option<Self> {
+        if !self.is_modified() {
+            return None;
+        }
+        while !matches!(self.kind(), Kind::Split | Kind::Merge) {
+            self = self.below();
+        }
+        Some(self)
+    }
+}
+
+/// Gives a node by the type that its kind says.
+macro_rules! cast {
+    ($($(#[$doc:meta])* $name:ident -> $type:ty, if $($kind:ident)|+;)*) => {
+        impl<'g> Node<'g> {
+            $($(#[$doc])*
+            #[inline(always)]
+            pub fn $name(self) -> &'g $type {
+                debug_assert!(matches!(self.kind(), $(Kind::$kind)|+));
+                // SAFETY: 1. nodes of this kind are made as this type, `repr(C)` with the head first, and are
+                // reached by pointers to all of them; 2. callers have looked at the kind; 3. it lives for `'g`.
+                unsafe { &*self.0.cast() }
+            })*
+        }
+    };
+}
+
+cast! {
+    /// This node as a change of a leaf's entry.
+    leaf_delta -> LeafDelta, if Insert | Update | Delete;
+    /// This node as a change of an inner node's entry.
+    index_delta -> IndexDelta, if IndexInsert | IndexDelete;
+    /// This node as a split.
+    split -> SplitDelta, if Split;
+    /// This node as a merge.
+    merge -> MergeDelta, if Merge;
+    /// This node as a removal.
+    remove -> RemoveDelta, if Remove;
+}
+
+impl MergeDelta {
+    /// The base node of the page that was merged.
+    #[inline(always)]
+    pub fn from(&self) -> BaseNode<'_> {
+        // Freed with the chain that this node is in, like what is below.
+        BaseNode(self.from, PhantomData)
+    }
+}
+
+impl Base {
+    fn layout(len: usize, inner: bool) -> Layout {
+        let bytes = BASE_BYTES + len * if inner { 12 } else { 16 };
+        // A page has far less than 2^48 entries.
+        Layout::from_size_align(bytes, 64).unwrap_or_else(|_| Layout::new::<Self>())
+    }
+
+    /// Bytes of DRAM that it takes.
+    pub fn bytes(&self) -> usize {
+        Self::layout(self.len(), self.head.is_inner()).size()
+    }
+
+    /// A base node of `len` entries, which the caller writes.
+    pub fn make(len: usize, inner: bool, high: u64, right: PageId) -> *mut Self {
+        let layout = Self::layout(len, inner);
+        // SAFETY: the layout is never empty.
+        let made = unsafe { alloc(layout) }.cast::<Self>();
+        if made.is_null() {
+            handle_alloc_error(layout);
+        }
+        let head = Head {
+            next: std::ptr::null(),
+            high,
+            right,
+            count: u16::try_from(len).unwrap_or(u16::MAX),
+            kind: Kind::Base as u8 | if inner { INNER } else { 0 },
+            length: 0,
+        };
+        // SAFETY: 1. the layout begins with this type; 2. no one else has it.
+        unsafe {
+            made.write(Self {
+                head,
+                len: len as u32,
+                unused: 0,
+            });
+            // What is written piece by piece is no slice of integers before.
+            made.cast::<u8>()
+                .add(BASE_BYTES)
+                .write_bytes(0, layout.size() - BASE_BYTES);
+        }
+        made
+    }
+
+    /// A leaf's base node of these entries.
+    pub fn leaf(keys: &[u64], values: &[u64], high: u64, right: PageId) -> *mut Self {
+        let made = Self::make(keys.len(), false, high, right);
+        // SAFETY: made above for so many entries, and no one else has it.
+        let (to_keys, to_values) = unsafe { leaf_parts(made) };
+        to_keys.copy_from_slice(keys);
+        to_values.copy_from_slice(values);
+        made
+    }
+
+    /// An inner base node of these entries.
+    pub fn inner(keys: &[u64], children: &[PageId], high: u64, right: PageId) -> *mut Self {
+        let made = Self::make(keys.len(), true, high, right);
+        let at = behind(made);
+        // SAFETY: 1. made above for so many entries, keys and then children, and zeroed; 2. no one else has it.
+        unsafe {
+            slice::from_raw_parts_mut(at, keys.len()).copy_from_slice(keys);
+            let at = at.add(keys.len()).cast::<PageId>();
+            slice::from_raw_parts_mut(at, keys.len()).copy_from_slice(children);
+        }
+        made
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+}
+
+/// Where the part behind the fixed one begins.
+#[inline(always)]
+fn behind(base: *const Base) -> *mut u64 {
+    base.cast::<u8>().wrapping_add(BASE_BYTES).cast_mut().cast()
+}
+
+/// Keys and values of a leaf's base node that is being made.
+///
+/// # Safety
+/// It is from [`Base::make`], a leaf's, and no one else has it.
+pub(super) unsafe fn leaf_parts<'a>(base: *mut Base) -> (&'a mut [u64], &'a mut [u64]) {
+    // SAFETY: 1. `make` allocated and zeroed `len` keys and as many values there; 2. the caller vouches for the rest.
+    unsafe {
+        let len = (*base).len();
+        let at = behind(base);
+        (
+            slice::from_raw_parts_mut(at, len),
+            slice::from_raw_parts_mut(at.add(len), len),
+        )
+    }
+}
+
+impl<'g> BaseNode<'g> {
+    /// As [`Node::new`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn new(at: *const Base) -> Self {
+        Self(at, PhantomData)
+    }
+
+    /// Where it is.
+    pub fn ptr(self) -> *const Base {
+        self.0
+    }
+
+    /// It as a node.
+    pub fn node(self) -> Node<'g> {
+        Node(self.0.cast(), PhantomData)
+    }
+
+    #[inline(always)]
+    pub fn keys(self) -> &'g [u64] {
+        // SAFETY: 1. `make` allocated and zeroed `len` keys there; 2. they do not change once the node is shared;
+        // 3. it lives for `'g`.
+        unsafe { slice::from_raw_parts(behind(self.0), self.len()) }
+    }
+
+    /// A leaf's values.
+    #[inline(always)]
+    pub fn values(self) -> &'g [u64] {
+        debug_assert!(!self.head.is_inner());
+        // SAFETY: as in `keys`, of a leaf's values behind the keys.
+        unsafe { slice::from_raw_parts(behind(self.0).add(self.len()), self.len()) }
+    }
+
+    /// An inner node's children.
+    #[inline(always)]
+    pub fn children(self) -> &'g [PageId] {
+        debug_assert!(self.head.is_inner());
+        // SAFETY: as in `keys`, of an inner node's children behind the keys.
+        unsafe { slice::from_raw_parts(behind(self.0).add(self.len()).cast(), self.len()) }
+    }
+}
+
+/// A new delta.
+#[inline]
+pub(super) fn new<T>(delta: T) -> *mut T {
+    Box::into_raw(Box::new(delta))
+}
+
+/// Frees one node.
+///
+/// # Safety
+/// It was made by [`new`] or [`Base::make`], no one else can be at it, and nothing leads to it.
+pub(super) unsafe fn free(node: *const Head) {
+    // SAFETY: the caller vouches for the node; its kind says how it was made.
+    unsafe {
+        match (*node).kind() {
+            Kind::Base => {
+                let base = node.cast::<Base>();
+                let layout = Base::layout((*base).len(), (*node).is_inner());
+                dealloc(node.cast_mut().cast(), layout);
+            }
+            Kind::Insert | Kind::Update | Kind::Delete => {
+                drop(Box::from_raw(node.cast_mut().cast::<LeafDelta>()));
+            }
+            Kind::IndexInsert | Kind::IndexDelete => {
+                drop(Box::from_raw(node.cast_mut().cast::<IndexDelta>()));
+            }
+            Kind::Split => drop(Box::from_raw(node.cast_mut().cast::<SplitDelta>())),
+            Kind::Merge => drop(Box::from_raw(node.cast_mut().cast::<MergeDelta>())),
+            Kind::Remove => drop(Box::from_raw(node.cast_mut().cast::<RemoveDelta>())),
+        }
+    }
+}
+
+/// Frees a chain with its base nodes.
+///
+/// # Safety
+/// As [`free`], for all of its nodes.
+pub(super) unsafe fn free_chain(mut node: *const Head) {
+    while !node.is_null() {
+        // SAFETY: the caller vouches for the chain.
+        unsafe {
+            let next = (*node).next;
+            if (*node).kind() == Kind::Merge {
+                free((*node.cast::<MergeDelta>()).from.cast());
+            }
+            free(node);
+            node = next;
+        }
+    }
+}

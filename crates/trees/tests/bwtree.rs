@@ -1,0 +1,35 @@
+//! The scenarios, run on the volatile Bw-Tree: several node sizes and chain lengths, both kinds of keys and values.
+
+mod common;
+
+use bristlecone_pmem::media::{Dram, Mapped};
+use bristlecone_trees::BwOptions;
+use bristlecone_trees::designs::Bw;
+use common::{Chosen, Of, scenario_suite};
+
+/// Nodes of `BYTES` bytes that take `MOST` entries at most, and chains of `CHAIN` deltas.
+struct Sized<const BYTES: u32, const MOST: usize, const CHAIN: u8>;
+
+impl<const BYTES: u32, const MOST: usize, const CHAIN: u8> Chosen for Sized<BYTES, MOST, CHAIN> {
+    type Design = Bw;
+
+    fn design() -> Bw {
+        Bw(BwOptions {
+            node_bytes: BYTES,
+            most_entries: Some(MOST),
+            leaf_chain: CHAIN,
+            inner_chain: CHAIN,
+        })
+    }
+}
+
+const ALL: usize = usize::MAX;
+
+scenario_suite!(numbers_1024, Of<Bw, u64, u64, Dram>: [base, reverse, bulk]);
+scenario_suite!(numbers_256, Of<Sized<256, ALL, 3>, u64, u64, Dram>: [base, reverse, bulk]);
+scenario_suite!(high_numbers, Of<Sized<128, 3, 1>, u64, u64, Dram>: [base, reverse, bulk]);
+scenario_suite!(long_chains, Of<Sized<512, ALL, 60>, u64, u64, Dram>: [base, reverse, bulk]);
+scenario_suite!(strings_1024, Of<Bw, [u8], [u8], Mapped>: [base, reverse, bulk, pooled, pooled_bulk]);
+scenario_suite!(high_strings, Of<Sized<128, 3, 2>, [u8], [u8], Mapped>: [base, reverse, bulk]);
+scenario_suite!(numbers_to_strings, Of<Sized<256, ALL, 4>, u64, [u8], Mapped>: [base]);
+scenario_suite!(strings_to_numbers, Of<Sized<256, ALL, 4>, [u8], u64, Mapped>: [base]);
