@@ -430,32 +430,41 @@ fn recovery_rolls_forward_and_back() {
 
 #[test]
 fn recovery_releases_what_policies_name() {
-    for (state, of_old, of_new) in [
-        (State::Undecided, false, true),
-        (State::Failed, false, true),
-        (State::Succeeded, true, false),
-        (State::Free, false, false),
-    ] {
+    let policies = [
+        (Policy::None, false, false),
+        (Policy::FreeOne, true, true),
+        (Policy::FreeOldOnSuccess, true, false),
+        (Policy::FreeNewOnFailure, false, true),
+    ];
+    let states = [
+        State::Undecided,
+        State::Failed,
+        State::Succeeded,
+        State::Free,
+    ];
+    for ((policy, frees_old, frees_new), state) in policies
+        .into_iter()
+        .flat_map(|policy| states.map(|state| (policy, state)))
+    {
+        let succeeded = state == State::Succeeded;
+        let of_old = frees_old && succeeded;
+        let of_new = frees_new && !succeeded && state != State::Free;
         let field = Field::<Medium>::new(1, 2, 2);
         let block = || field.heap.alloc(64).unwrap().get();
         let (old, new) = (block(), block());
         let goes = [(of_old, old), (of_new, new)].into_iter();
         let goes = goes.filter(|(goes, _)| *goes);
         let blocks: Vec<u64> = goes.map(|(_, block)| block).collect();
-        let status = field.forge(
-            1,
-            state,
-            &[(0, old, new), (1, 1, 2)],
-            Policy::FreeOne as u64,
-        );
+        let status = field.forge(1, state, &[(0, old, new), (1, 1, 2)], policy as u64);
         field.set(0, pointer(1, status.generation()));
         let (swaps, recovered) = field.reopen().unwrap();
-        assert_eq!(field.seen.take(), (blocks.clone(), vec![]), "{state:?}");
-        assert_eq!(recovered.released, blocks.len() as u64);
+        let what = format!("{policy:?}, {state:?}");
+        assert_eq!(field.seen.take(), (blocks.clone(), vec![]), "{what}");
+        assert_eq!(recovered.released, blocks.len() as u64, "{what}");
         let status = Status(swaps.status(1).load(swaps.pm(), Ordering::Relaxed));
-        assert!(status.is(State::Free), "{status:?}");
+        assert!(status.is(State::Free), "{what}: {status:?}");
         field.reopen().unwrap();
-        assert_eq!(field.seen.take().0, Vec::<u64>::new(), "once");
+        assert_eq!(field.seen.take().0, Vec::<u64>::new(), "{what}: once");
     }
 }
 
