@@ -68,9 +68,11 @@
 //! 2. *Undecided or failed*: any subset of the words holds pointers; recovery puts old values back.
 //! 3. *Succeeded*: recovery puts new values for pointers and old ones for conditional pointers, which only a late
 //!    attempt can have left.
-//! 4. *Ended, not used again*: no word leads there; recovery changes nothing. A place that has become something
+//! 4. *Ended, not used again*: no word leads there; recovery changes no word. A place that has become something
 //!    else since is compared, and not changed: a pointer carries the generation, which begins at random.
-//! 5. *In recovery*: every step may be repeated; policies' blocks are released before their descriptor is free.
+//! 5. *In recovery*: nothing is changed before all descriptors were checked. Every step may be repeated; policies' blocks are
+//!    released before their descriptor is free. In the end all descriptors are, so that whatever a damaged file's
+//!    words hold leads to no operation but those begun since, and of these to none that the word is not part of.
 
 mod descriptor;
 mod lists;
