@@ -201,11 +201,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                         return Some((delta.key, delta.value));
                     }
                 }
-                Kind::Delete => {
-                    if key.is_at(hash, pm, node.leaf_delta().key) {
-                        return None;
-                    }
-                }
+                Kind::Delete if key.is_at(hash, pm, node.leaf_delta().key) => return None,
                 Kind::Split => bound = node.split().bound as usize,
                 Kind::Merge => {
                     let merge = node.merge();
