@@ -8,6 +8,8 @@
 
 use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
 use crate::bwtree::{self, BwOptions, BwTree};
+#[cfg(feature = "unproven")]
+use crate::bztree::{self, BzOptions, BzTree};
 use crate::cddstree::{CddsOptions, CddsTree};
 use crate::crabtree::{self, CrabOptions, CrabTree};
 use crate::fastfair::{self, FastFair, FastFairOptions, FastFairSp};
@@ -227,6 +229,12 @@ design!(
     Cdds, CddsOptions, CddsTree
 );
 
+#[cfg(feature = "unproven")]
+design!(
+    /// BzTree.
+    Bz, BzOptions, BzTree
+);
+
 design!(
     /// The volatile Bw-Tree.
     Bw, BwOptions, BwTree
@@ -349,6 +357,14 @@ pub const DESIGNS: &[DesignInfo] = &[
         node_bytes: &[256, 512, 1024, 2048, 4096],
         usual_bytes: 1024,
         explored_bytes: &[256, 512],
+    },
+    #[cfg(feature = "unproven")]
+    DesignInfo {
+        name: "bztree",
+        summary: "BzTree: latch-free B+-tree on a persistent multi-word compare-and-swap; recovery without a walk",
+        node_bytes: bztree::NODE_BYTES,
+        usual_bytes: 1024,
+        explored_bytes: &[256],
     },
     DesignInfo {
         name: "crabtree",
@@ -718,6 +734,11 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
+        #[cfg(feature = "unproven")]
+        ("bztree", node_bytes) => task.run(Bz(BzOptions {
+            node_bytes,
+            ..BzOptions::default()
+        })),
         ("cddstree", node_bytes) => task.run(Cdds(CddsOptions {
             node_bytes,
             recovery_threads,

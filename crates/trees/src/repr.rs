@@ -112,6 +112,12 @@ pub trait Stored: ToOwned {
         None
     }
 
+    /// The byte string of these bytes; `None` for numbers.
+    fn of_byte_string(bytes: &[u8]) -> Option<&Self> {
+        let _ = bytes;
+        None
+    }
+
     /// Makes the word for this value. A record is allocated, written and flushed, not fenced.
     ///
     /// # Errors
@@ -272,28 +278,15 @@ impl Stored for [u8] {
         Some(self)
     }
 
+    #[inline]
+    fn of_byte_string(bytes: &[u8]) -> Option<&Self> {
+        Some(bytes)
+    }
+
     fn make<M: Media>(&self, heap: &Heap<M>) -> Result<u64, SpaceError> {
-        let bytes = HEADER + self.len();
-        let block = heap.alloc(bytes as u64)?;
-        let pm = heap.pool().pm();
-        let crc = crc32c::crc32c(self);
-        let mut header = [0; HEADER];
-        // Lengths are limited far below 4 GiB by every caller.
-        header[..4].copy_from_slice(&(self.len() as u32).to_le_bytes());
-        header[4..].copy_from_slice(&crc.to_le_bytes());
-        let at = pm.base().wrapping_add(block.get() as usize);
-        // SAFETY: 1. the block is inside the pool and has room for `bytes`; 2. it was just allocated,
-        // so no one else has its address.
-        unsafe {
-            write_bytes(pm, at, &header);
-            write_bytes(pm, at.wrapping_add(HEADER), self);
-        }
-        if pm.planted("lbtree-record-line") {
-            pm.flush(at.wrapping_add(bytes), 64);
-        } else {
-            // PERSIST: the record, which the caller fences before it publishes the word.
-            pm.flush(at, bytes);
-        }
+        let block = heap.alloc(record_bytes(self))?;
+        // SAFETY: 1. the block has room; 2. it was just allocated, so no one else has its address.
+        let crc = unsafe { write_record(heap.pool().pm(), block, self) };
         Ok(block.get() | u64::from(crc >> 16) << TAG_SHIFT)
     }
 
@@ -356,6 +349,54 @@ impl StoredKey for [u8] {
         let (bytes, rest) = rest.split_at_checked(u32::from_le_bytes(*four) as usize)?;
         *from = rest;
         Some(bytes.to_vec())
+    }
+}
+
+/// Bytes of a string's record.
+pub(crate) fn record_bytes(string: &[u8]) -> u64 {
+    (HEADER + string.len()) as u64
+}
+
+/// Writes and flushes a record; the caller fences. Its checksum.
+///
+/// # Safety
+/// 1. `block` is inside the pool, with room for [`record_bytes`]; 2. no one else reads or writes it.
+pub(crate) unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(string);
+    let mut header = [0; HEADER];
+    // Lengths are limited far below 4 GiB by every caller.
+    header[..4].copy_from_slice(&(string.len() as u32).to_le_bytes());
+    header[4..].copy_from_slice(&crc.to_le_bytes());
+    let at = pm.base().wrapping_add(block.get() as usize);
+    // SAFETY: the caller's obligations.
+    unsafe {
+        write_bytes(pm, at, &header);
+        write_bytes(pm, at.wrapping_add(HEADER), string);
+    }
+    let bytes = HEADER + string.len();
+    if pm.planted("lbtree-record-line") {
+        pm.flush(at.wrapping_add(bytes), 64);
+    } else {
+        // PERSIST: the record, which the caller fences before it publishes the word.
+        pm.flush(at, bytes);
+    }
+    crc
+}
+
+/// Compares the checksum of the record in the block at `off`.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn check_record<M: Media>(pm: &M, off: u64) -> Result<(), String> {
+    let (crc, bytes) =
+        record(pm, off).ok_or_else(|| format!("{off:#x} leads to no record inside the pool"))?;
+    let found = crc32c::crc32c(bytes);
+    if found == crc {
+        Ok(())
+    } else {
+        Err(format!(
+            "record {off:#x}: checksum {found:#010x}, expected {crc:#010x}"
+        ))
     }
 }
 

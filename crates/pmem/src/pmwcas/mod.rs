@@ -154,7 +154,13 @@ pub trait Recycle: Send + Sync {
         let _ = block;
     }
 
-    /// `block` may be handed out. Not called in recovery: allocators make their free lists after it.
+    /// A block that [`release`](Self::release) was called for in recovery may be handed out: the descriptor that named it
+    /// is durably free. Allocators that make their free lists after recovery have nothing to do.
+    fn recovered(&self, block: u64) {
+        let _ = block;
+    }
+
+    /// `block` may be handed out. Not called in recovery.
     fn reuse(&self, block: u64);
 }
 

@@ -1,0 +1,227 @@
+//! Searching: from the root to a leaf, and in a leaf (section 4.2.5).
+//!
+//! A search of a leaf goes through the sorted part by bisection, then through what was added since, in the order in
+//! which it was added, to the last entry that there is *by then*. A replacement takes a later entry than the one it
+//! replaces, so a key that is there all the time is found, whatever is done to it meanwhile, and nobody waits.
+
+use super::node::{Form, Meta, Node, Status};
+use super::{BzTree, corrupt};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, SpaceError};
+use crossbeam_epoch as epoch;
+use std::cmp::Ordering as Order;
+
+/// What a search of a leaf met.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Search {
+    /// The entry of the key, with its metadata as they were.
+    pub found: Option<(usize, Meta)>,
+    /// There is an entry on the way, of this session, that may become the key's.
+    pub pending: bool,
+}
+
+/// A step from a node to a child.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step<'a, M> {
+    pub node: Node<'a, M>,
+    /// Which child.
+    pub slot: usize,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
+    /// The order of a record's key against `key`. What no key is, in a damaged pool, is least.
+    #[inline]
+    pub(super) fn compare(&self, node: &Node<'_, M>, meta: Meta, key: &K) -> Order {
+        self.with_key(node, meta, |found| found.cmp(key))
+            .unwrap_or(Order::Less)
+    }
+
+    /// Calls `f` with a record's key.
+    #[inline]
+    pub(super) fn with_key<R>(
+        &self,
+        node: &Node<'_, M>,
+        meta: Meta,
+        f: impl FnOnce(&K) -> R,
+    ) -> Option<R> {
+        if K::RECORDS {
+            K::of_byte_string(node.bytes(meta.offset(), meta.key_bytes())).map(f)
+        } else {
+            K::read(self.pm(), node.fixed(meta.offset()), f)
+        }
+    }
+
+    /// The child of an inner node that `key` belongs to: the last one whose separator is not above it. The first
+    /// one has none.
+    #[inline]
+    pub(super) fn child_of(&self, node: &Node<'_, M>, key: &K) -> usize {
+        let (mut low, mut high) = (0, node.sorted);
+        while high - low > 1 {
+            let middle = low.midpoint(high);
+            if self.compare(node, node.fixed_meta(middle), key).is_gt() {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        low
+    }
+
+    /// The node that a word of `parent` leads to, one level below it; `None` where a damaged pool has none.
+    #[inline]
+    pub(super) fn child_at(&self, parent: &Node<'_, M>, slot: usize) -> Option<Node<'_, M>> {
+        if slot >= parent.sorted {
+            return None;
+        }
+        let child = Node::at(self.pm(), self.swaps.read(parent.child(slot)))?;
+        (child.level + 1 == parent.level).then_some(child)
+    }
+
+    /// The leaf of `key`; `None` where a damaged pool has none. The caller is pinned.
+    #[inline]
+    pub(super) fn leaf_of(&self, key: &K) -> Option<Node<'_, M>> {
+        let mut node = Node::at(self.pm(), self.root_node())?;
+        while !node.is_leaf() {
+            node = self.child_at(&node, self.child_of(&node, key))?;
+        }
+        Some(node)
+    }
+
+    /// The way from the root to the node of `level` that `key` belongs to, and that node, or one of a lower level
+    /// if the tree is lower. The caller is pinned.
+    pub(super) fn path_to(
+        &self,
+        key: &K,
+        level: u8,
+    ) -> Result<(Vec<Step<'_, M>>, Node<'_, M>), SpaceError> {
+        let mut path = Vec::new();
+        let mut node = Node::at(self.pm(), self.root_node()).ok_or_else(corrupt)?;
+        while node.level > level {
+            let slot = self.child_of(&node, key);
+            path.push(Step { node, slot });
+            node = self.child_at(&node, slot).ok_or_else(corrupt)?;
+        }
+        Ok((path, node))
+    }
+
+    /// Searches the first `entries` entries of a leaf.
+    #[inline]
+    pub(super) fn search(&self, leaf: &Node<'_, M>, key: &K, entries: usize) -> Search {
+        let sorted = leaf.sorted.min(entries);
+        if let Some(found) = self.search_sorted(leaf, key, sorted) {
+            return Search {
+                found: Some(found),
+                pending: false,
+            };
+        }
+        self.search_added(leaf, key, sorted, entries)
+    }
+
+    /// Searches the sorted part by bisection.
+    #[inline]
+    fn search_sorted(&self, leaf: &Node<'_, M>, key: &K, sorted: usize) -> Option<(usize, Meta)> {
+        let (mut low, mut high) = (0, sorted);
+        while low < high {
+            let middle = low.midpoint(high);
+            let meta = Meta(self.swaps.read(leaf.meta(middle)));
+            match self.compare(leaf, meta, key) {
+                Order::Less => low = middle + 1,
+                Order::Greater => high = middle,
+                Order::Equal => return meta.visible().then_some((middle, meta)),
+            }
+        }
+        None
+    }
+
+    /// Searches entries in the order in which they were added.
+    #[inline]
+    pub(super) fn search_added(
+        &self,
+        leaf: &Node<'_, M>,
+        key: &K,
+        from: usize,
+        to: usize,
+    ) -> Search {
+        let mut pending = false;
+        for i in from..to {
+            let meta = Meta(self.swaps.read(leaf.meta(i)));
+            if meta.visible() {
+                if self.compare(leaf, meta, key).is_eq() {
+                    return Search {
+                        found: Some((i, meta)),
+                        pending,
+                    };
+                }
+            } else {
+                pending |= meta == Meta::reserved(self.epoch);
+            }
+        }
+        Search {
+            found: None,
+            pending,
+        }
+    }
+
+    /// The entry of `key`, to the last entry that there is when it ends.
+    pub(super) fn find(&self, leaf: &Node<'_, M>, key: &K) -> Option<(usize, Meta)> {
+        let mut entries = self.status(leaf).entries();
+        let mut found = self.search(leaf, key, entries).found;
+        while found.is_none() {
+            let now = self.status(leaf).entries();
+            if now <= entries {
+                return None;
+            }
+            found = self
+                .search_added(leaf, key, entries.max(leaf.sorted), now)
+                .found;
+            entries = now;
+        }
+        found
+    }
+
+    #[inline]
+    pub(super) fn status(&self, leaf: &Node<'_, M>) -> Status {
+        Status(self.swaps.read(leaf.status()))
+    }
+
+    /// Calls `f` with a record's value; `None` if it has left since its metadata were read (or nothing sensible is
+    /// there).
+    #[inline]
+    pub(super) fn with_value<R>(
+        &self,
+        leaf: &Node<'_, M>,
+        meta: Meta,
+        f: impl FnOnce(&V) -> R,
+    ) -> Option<R> {
+        match meta.form() {
+            Form::Inline if V::RECORDS => {
+                V::of_byte_string(leaf.bytes(meta.value_at(), meta.value_bytes())).map(f)
+            }
+            Form::Inline => V::read(self.pm(), leaf.fixed(meta.value_at()), f),
+            Form::Word | Form::Block => {
+                let word = self.swaps.read(leaf.word(meta.value_at()));
+                V::read(self.pm(), word, f)
+            }
+        }
+    }
+
+    pub(super) fn look_up<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        let _guard = epoch::pin();
+        let mut f = Some(f);
+        // A value that leaves between its metadata and itself: the key was removed, or has another entry now. Each turn
+        // another one was removed; where a damaged pool has none to read, the second turn finds the same.
+        let mut last = None;
+        loop {
+            let leaf = self.leaf_of(key)?;
+            let found = self.find(&leaf, key)?;
+            if last.replace((leaf.off, found)) == Some((leaf.off, found)) {
+                return None;
+            }
+            if let Some(answer) =
+                self.with_value(&leaf, found.1, |value| f.take().map(|f| f(value)))
+            {
+                return answer;
+            }
+        }
+    }
+}

@@ -1,0 +1,537 @@
+//! Operations on records (sections 4.2.1 to 4.2.4): each ends with one multi-word swap that has the leaf's status
+//! among its words, so that none succeeds in a leaf that is frozen.
+//!
+//! | operation | words of the swap |
+//! | --- | --- |
+//! | reservation | status: an entry and its record more; metadata: free to reserved |
+//! | insertion | status: the same; metadata: reserved to visible |
+//! | replacement by another record | status: more deleted; metadata: reserved to visible; the old record's: deleted |
+//! | replacement in place | the value; status: touched; metadata: the same |
+//! | removal | metadata: deleted; status: more deleted |
+//!
+//! A value that has a block of its own adds memory words: the new record's value word (0 to the block) and the old
+//! one's (the block to 0), with the policies that recycle them.
+//!
+//! *Duplicates.* An insertion that met reserved entries on its way looks at all entries before its own again once its
+//! record is written. It waits for those that are still reserved, since they come before it; after some time it
+//! gives them up for their owners, who begin anew (the paper waits, and is not lock-free there). A duplicate
+//! found then is reported as any other.
+
+use super::node::{Form, Meta, Node, Status, word_at};
+use super::reshape::Want;
+use super::{BzTree, corrupt};
+use crate::repr::{KeyRepr, Repr, record_bytes, write_record};
+use crate::sync::wait;
+use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::pmwcas::{Descriptor, FLAGS, Policy, WordError};
+use bristlecone_pmem::{Media, POff, SpaceError};
+use crossbeam_epoch as epoch;
+use crossbeam_utils::Backoff;
+use std::sync::atomic::Ordering;
+
+/// What is to happen to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Insert,
+    Update,
+    Upsert,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    Inserted,
+    Replaced,
+    /// The key is there, and was not to be.
+    Exists,
+    /// The key is not there, and was to be.
+    Absent,
+}
+
+/// What comes after an attempt.
+#[derive(Clone, Copy, Debug)]
+enum Next<T> {
+    Done(T),
+    /// Something else came in between.
+    Again,
+    /// The leaf is to be reshaped first.
+    Reshape(Want),
+}
+
+/// How often a reserved entry is waited for before it is given up.
+const PATIENCE: u32 = 64;
+
+/// A pair on its way into a leaf.
+struct Pair<'a, K: ?Sized, V: ?Sized> {
+    key: &'a K,
+    value: &'a V,
+    form: Form,
+    /// Words of the record.
+    words: usize,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
+    fn pair<'a>(&self, key: &'a K, value: &'a V) -> Pair<'a, K, V> {
+        let form = self.form_of(value);
+        let value_words = match form {
+            Form::Inline => value.bytes().div_ceil(8),
+            Form::Word | Form::Block => 1,
+        };
+        Pair {
+            key,
+            value,
+            form,
+            words: key.bytes().div_ceil(8) + value_words,
+        }
+    }
+
+    /// Words of a pair's record, metadata included.
+    pub(super) fn record_words(&self, key: &K, value: &V) -> usize {
+        self.pair(key, value).words + 1
+    }
+
+    /// How a value is held.
+    pub(super) fn form_of(&self, value: &V) -> Form {
+        match value.byte_string() {
+            Some(bytes) if bytes.len() > self.sizes.inline => Form::Block,
+            None if self.number(value) & FLAGS == 0 => Form::Word,
+            _ => Form::Inline,
+        }
+    }
+
+    /// The word of a number.
+    pub(super) fn number(&self, value: &V) -> u64 {
+        // Numbers need no room.
+        value.make(&self.heap).unwrap_or_default()
+    }
+
+    /// The metadata of a record of that pair.
+    fn meta_of(&self, pair: &Pair<'_, K, V>, offset: usize) -> Meta {
+        let value = match pair.form {
+            Form::Inline => pair.value.bytes(),
+            Form::Word | Form::Block => 0,
+        };
+        Meta::of(pair.form, offset, pair.key.bytes(), value)
+    }
+
+    /// Writes a record into its place and flushes it; whoever makes it visible fences.
+    fn write_pair(&self, leaf: &Node<'_, M>, offset: usize, pair: &Pair<'_, K, V>) {
+        let pm = self.pm();
+        let at = |word: usize| leaf.word(word);
+        let put = |word: usize, value: u64| {
+            // ORDERING: Relaxed; published with the metadata.
+            at(word).store(pm, value, Ordering::Relaxed);
+        };
+        let put_bytes = |word: usize, bytes: &[u8]| {
+            let to = pm.base().wrapping_add(leaf.off as usize + word * 8);
+            // SAFETY: 1. the record is whole words inside the leaf, which had that much free; 2. its entry is reserved for this
+            // thread alone, and no one reads it before its metadata are visible.
+            unsafe { write_bytes(pm, to, bytes) };
+        };
+        match pair.key.byte_string() {
+            Some(bytes) => put_bytes(offset, bytes),
+            None => put(offset, pair.key.make(&self.heap).unwrap_or_default()),
+        }
+        let value_at = offset + pair.key.bytes().div_ceil(8);
+        match (pair.form, pair.value.byte_string()) {
+            (Form::Block, _) => put(value_at, 0),
+            (Form::Inline, Some(bytes)) => put_bytes(value_at, bytes),
+            _ => put(value_at, self.number(pair.value)),
+        }
+        if pm.planted("bztree-record-lost") {
+            return;
+        }
+        if pair.words > 0 {
+            // PERSIST: the record, by the fence of the descriptor, before the metadata that make it count (crash state 2).
+            pm.flush(at(offset).addr(), pair.words * 8);
+        }
+    }
+
+    /// A block with a value that has one of its own, flushed and not fenced; 0 for other values.
+    fn make_block(&self, pair: &Pair<'_, K, V>) -> Result<u64, SpaceError> {
+        match pair.value.byte_string() {
+            Some(bytes) if pair.form == Form::Block => self.block_of(bytes).map(POff::get),
+            _ => Ok(0),
+        }
+    }
+
+    pub(super) fn block_of(&self, bytes: &[u8]) -> Result<POff<u8>, SpaceError> {
+        let block = self.blocks.reserve(record_bytes(bytes))?;
+        // SAFETY: 1. reserved with that much room; 2. no one else has its offset.
+        unsafe { write_record(self.pm(), block, bytes) };
+        Ok(block)
+    }
+
+    /// Puts a pair into the tree, as `mode` says.
+    pub(super) fn put(&self, key: &K, value: &V, mode: Mode) -> Result<Done, SpaceError> {
+        let pair = self.pair(key, value);
+        loop {
+            // Before this thread is pinned, which would keep descriptors from coming back.
+            let swaps = (self.descriptor(), self.descriptor());
+            let guard = epoch::pin();
+            let next = self.try_put(&pair, mode, swaps)?;
+            drop(guard);
+            match next {
+                Next::Done(done) => return Ok(done),
+                Next::Again => {}
+                Next::Reshape(want) => self.reshape_for(key, want)?,
+            }
+        }
+    }
+
+    /// Reshapes; where the leaf was frozen and there is no room to finish it, it was thawed, and that is no failure.
+    fn reshape_for(&self, key: &K, want: Want) -> Result<(), SpaceError> {
+        match self.reshape(key, want) {
+            Err(SpaceError::Io { doing, source }) => Err(SpaceError::Io { doing, source }),
+            Err(_) if want == Want::Help => Ok(()),
+            Err(e) if !self.make_room() => Err(e),
+            Err(_) => self.reshape(key, want),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn try_put<'p>(
+        &'p self,
+        pair: &Pair<'_, K, V>,
+        mode: Mode,
+        swaps: (Descriptor<'p, M>, Descriptor<'p, M>),
+    ) -> Result<Next<Done>, SpaceError> {
+        let leaf = self.leaf_of(pair.key).ok_or_else(corrupt)?;
+        let status = self.status(&leaf);
+        if status.frozen() {
+            return Ok(Next::Reshape(Want::Help));
+        }
+        let search = self.search(&leaf, pair.key, status.entries());
+        match (search.found, mode) {
+            (Some(_), Mode::Insert) => return Ok(Next::Done(Done::Exists)),
+            (None, Mode::Update) => {
+                // Else it may have moved to an entry that was added since.
+                return Ok(if self.status(&leaf).entries() == status.entries() {
+                    Next::Done(Done::Absent)
+                } else {
+                    Next::Again
+                });
+            }
+            (Some((entry, meta)), _) if meta.form() == pair.form && pair.form != Form::Inline => {
+                let done = self.replace_in_place(&leaf, status, (entry, meta), pair, swaps.0)?;
+                return Ok(if done {
+                    Next::Done(Done::Replaced)
+                } else {
+                    Next::Again
+                });
+            }
+            _ => {}
+        }
+        if leaf.free(status) < pair.words + 1 {
+            return Ok(Next::Reshape(Want::Room(pair.words + 1)));
+        }
+        let own = status.entries();
+        let mut reserve = swaps.0;
+        let reserved = status.reserve(pair.words);
+        let mut words = || -> Result<(), WordError> {
+            reserve.add_word(leaf.status(), status.0, reserved.0)?;
+            reserve.add_word(leaf.meta(own), Meta::FREE.0, self.reserved().0)
+        };
+        if !self.swap_of(words(), reserve)? {
+            return Ok(Next::Again);
+        }
+        let offset = leaf.size - reserved.records();
+        self.write_pair(&leaf, offset, pair);
+        let meta = self.meta_of(pair, offset);
+        let added = Added {
+            leaf,
+            entry: own,
+            meta,
+            replaces: search.found.is_some(),
+            pending: search.pending,
+        };
+        self.complete(&added, pair, mode, swaps.1)
+    }
+
+    /// The metadata of an entry that this session reserves.
+    pub(super) fn reserved(&self) -> Meta {
+        Meta::reserved(self.epoch)
+    }
+
+    /// Executes a swap whose words were added, or says what is wrong with the pool's content.
+    pub(super) fn swap_of(
+        &self,
+        words: Result<(), WordError>,
+        swap: Descriptor<'_, M>,
+    ) -> Result<bool, SpaceError> {
+        words.map_err(|_| corrupt())?;
+        swap.execute().map_err(|_| corrupt())
+    }
+
+    /// Replaces a value in its place (the paper's update of a record pointer, three words).
+    fn replace_in_place(
+        &self,
+        leaf: &Node<'_, M>,
+        status: Status,
+        (entry, meta): (usize, Meta),
+        pair: &Pair<'_, K, V>,
+        mut swap: Descriptor<'_, M>,
+    ) -> Result<bool, SpaceError> {
+        let word = leaf.word(meta.value_at());
+        let old = self.swaps.read(word);
+        let (new, policy) = match pair.form {
+            Form::Block if old == 0 => return Ok(false),
+            Form::Block if self.blocks.block_bytes(old).is_none() => return Err(corrupt()),
+            Form::Block => (self.make_block(pair)?, Policy::FreeOne),
+            _ => (self.number(pair.value), Policy::None),
+        };
+        let mut words = || -> Result<(), WordError> {
+            swap.add_word_with(word, old, new, policy)?;
+            swap.add_word(leaf.meta(entry), meta.0, meta.0)?;
+            swap.add_word(leaf.status(), status.0, status.touch().0)
+        };
+        self.swap_of(words(), swap)
+    }
+
+    /// Makes a record visible that was written to a reserved entry.
+    fn complete<'p>(
+        &'p self,
+        added: &Added<'_, M>,
+        pair: &Pair<'_, K, V>,
+        mode: Mode,
+        swap: Descriptor<'p, M>,
+    ) -> Result<Next<Done>, SpaceError> {
+        let leaf = &added.leaf;
+        let mut swap = Some(swap);
+        loop {
+            let status = self.status(leaf);
+            if status.frozen() {
+                return Ok(Next::Again);
+            }
+            let mut replaced = None;
+            if added.replaces {
+                replaced = self.search(leaf, pair.key, status.entries()).found;
+                match replaced {
+                    // It was removed meanwhile, if it is not in an entry added since.
+                    None if self.status(leaf).entries() != status.entries() => continue,
+                    None if mode == Mode::Update => {
+                        self.give_up(added, swap)?;
+                        return Ok(Next::Done(Done::Absent));
+                    }
+                    // Replacements take later entries (see `find`).
+                    Some((entry, _)) if entry < added.entry => {}
+                    _ => {
+                        self.give_up(added, swap)?;
+                        return Ok(Next::Again);
+                    }
+                }
+            } else if added.pending && self.exists_before(leaf, pair.key, added.entry)? {
+                self.give_up(added, swap)?;
+                return Ok(match mode {
+                    Mode::Insert => Next::Done(Done::Exists),
+                    _ => Next::Again,
+                });
+            }
+            let Some(mut words) = swap
+                .take()
+                .or_else(|| self.swaps.allocate_descriptor().ok())
+            else {
+                return Ok(Next::Again);
+            };
+            let made = self.add_completion(added, status, replaced, pair, &mut words);
+            let made = match made {
+                Err(e) => {
+                    self.give_up(added, Some(words))?;
+                    return Err(e);
+                }
+                Ok(made) => made,
+            };
+            if self.swap_of(made, words)? {
+                return Ok(Next::Done(if added.replaces {
+                    Done::Replaced
+                } else {
+                    Done::Inserted
+                }));
+            }
+            if Meta(self.swaps.read(leaf.meta(added.entry))) != self.reserved() {
+                return Ok(Next::Again);
+            }
+        }
+    }
+
+    /// Adds the words that make a record visible.
+    fn add_completion(
+        &self,
+        added: &Added<'_, M>,
+        status: Status,
+        replaced: Option<(usize, Meta)>,
+        pair: &Pair<'_, K, V>,
+        swap: &mut Descriptor<'_, M>,
+    ) -> Result<Result<(), WordError>, SpaceError> {
+        let leaf = &added.leaf;
+        let mut old_block = None;
+        if let Some((_, meta)) = replaced
+            && meta.form() == Form::Block
+        {
+            let word = leaf.word(meta.value_at());
+            let block = self.swaps.read(word);
+            if block != 0 && self.blocks.block_bytes(block).is_none() {
+                return Err(corrupt());
+            }
+            old_block = Some((word, block));
+        }
+        let block = self.make_block(pair)?;
+        let mut words = || -> Result<(), WordError> {
+            if block != 0 {
+                let word = leaf.word(added.meta.value_at());
+                swap.add_word_with(word, 0, block, Policy::FreeNewOnFailure)?;
+            }
+            swap.add_word(leaf.meta(added.entry), self.reserved().0, added.meta.0)?;
+            let mut after = status;
+            if let Some((entry, meta)) = replaced {
+                swap.add_word(leaf.meta(entry), meta.0, meta.deleted().0)?;
+                after = after.delete(meta.words() + 1);
+            }
+            if let Some((word, block)) = old_block {
+                swap.add_word_with(word, block, 0, Policy::FreeOldOnSuccess)?;
+            }
+            swap.add_word(leaf.status(), status.0, after.0)
+        };
+        Ok(words())
+    }
+
+    /// Gives the reserved entry up; if something comes in between, whoever meets it next does.
+    fn give_up(
+        &self,
+        added: &Added<'_, M>,
+        swap: Option<Descriptor<'_, M>>,
+    ) -> Result<(), SpaceError> {
+        let leaf = &added.leaf;
+        let status = self.status(leaf);
+        let swap = swap.or_else(|| self.swaps.allocate_descriptor().ok());
+        let Some(mut swap) = swap.filter(|_| !status.frozen()) else {
+            return Ok(());
+        };
+        // What `add_completion` may have added before it found no room is nothing yet.
+        let mut words = || -> Result<(), WordError> {
+            let after = status.delete(added.meta.words() + 1);
+            swap.add_word(leaf.status(), status.0, after.0)?;
+            swap.add_word(leaf.meta(added.entry), self.reserved().0, Meta::GIVEN_UP.0)
+        };
+        self.swap_of(words(), swap).map(|_| ())
+    }
+
+    /// True if an added entry before `own` has `key`. Waits for entries that may become it.
+    fn exists_before(&self, leaf: &Node<'_, M>, key: &K, own: usize) -> Result<bool, SpaceError> {
+        for entry in leaf.sorted..own {
+            let backoff = Backoff::new();
+            let mut turns = 0;
+            loop {
+                let meta = Meta(self.swaps.read(leaf.meta(entry)));
+                if meta.visible() && self.compare(leaf, meta, key).is_eq() {
+                    return Ok(true);
+                }
+                // In a frozen leaf nothing becomes visible, this thread's own record included.
+                if meta != self.reserved() || self.status(leaf).frozen() {
+                    break;
+                }
+                turns += 1;
+                if turns < if self.pm().tiny() { 2 } else { PATIENCE } {
+                    wait(&backoff);
+                } else if let Ok(mut swap) = self.swaps.allocate_descriptor() {
+                    let word = swap.add_word(leaf.meta(entry), meta.0, Meta::GIVEN_UP.0);
+                    self.swap_of(word, swap)?;
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Removes `key`; false if it is not there.
+    pub(super) fn take_out(&self, key: &K) -> Result<bool, SpaceError> {
+        loop {
+            let swap = self.descriptor();
+            let guard = epoch::pin();
+            let next = self.try_take_out(key, swap)?;
+            drop(guard);
+            match next {
+                Next::Done(None) => return Ok(false),
+                Next::Done(Some(want)) => {
+                    if want != Want::Help {
+                        // It can wait, if there is no room for it now.
+                        let _ = self.reshape(key, want);
+                    }
+                    return Ok(true);
+                }
+                Next::Again => {}
+                Next::Reshape(want) => self.reshape_for(key, want)?,
+            }
+        }
+    }
+
+    /// `Some` if it was removed, with what the leaf wants then ([`Want::Help`] for nothing).
+    fn try_take_out(
+        &self,
+        key: &K,
+        mut swap: Descriptor<'_, M>,
+    ) -> Result<Next<Option<Want>>, SpaceError> {
+        let leaf = self.leaf_of(key).ok_or_else(corrupt)?;
+        let status = self.status(&leaf);
+        let Some((entry, meta)) = self.find(&leaf, key) else {
+            return Ok(Next::Done(None));
+        };
+        if status.frozen() {
+            return Ok(Next::Reshape(Want::Help));
+        }
+        let after = status.delete(meta.words() + 1);
+        let block = if meta.form() == Form::Block {
+            let word = leaf.word(meta.value_at());
+            let block = self.swaps.read(word);
+            if block == 0 {
+                return Ok(Next::Again);
+            }
+            if self.blocks.block_bytes(block).is_none() {
+                return Err(corrupt());
+            }
+            Some((word, block))
+        } else {
+            None
+        };
+        let mut words = || -> Result<(), WordError> {
+            swap.add_word(leaf.meta(entry), meta.0, meta.deleted().0)?;
+            swap.add_word(leaf.status(), status.0, after.0)?;
+            if let Some((word, block)) = block {
+                swap.add_word_with(word, block, 0, Policy::FreeOldOnSuccess)?;
+            }
+            Ok(())
+        };
+        if !self.swap_of(words(), swap)? {
+            return Ok(Next::Again);
+        }
+        let live = (after.entries() + after.records()).saturating_sub(after.deleted());
+        Ok(Next::Done(Some(if live < self.sizes.merge {
+            Want::Merge
+        } else if after.deleted() >= self.sizes.deleted {
+            Want::Compact
+        } else {
+            Want::Help
+        })))
+    }
+
+    /// The word of the anchor that leads to the root node.
+    pub(super) fn root_word(&self) -> &bristlecone_pmem::PWord {
+        word_at(self.pm(), self.anchor + 8)
+    }
+
+    /// The anchor's status: a version, as an inner node's.
+    pub(super) fn root_status(&self) -> &bristlecone_pmem::PWord {
+        word_at(self.pm(), self.anchor)
+    }
+}
+
+/// An entry that was reserved, with its record written.
+struct Added<'a, M> {
+    leaf: Node<'a, M>,
+    entry: usize,
+    /// Its metadata once it is visible.
+    meta: Meta,
+    /// The key was there: its entry is to be deleted with this.
+    replaces: bool,
+    /// There were reserved entries before it.
+    pending: bool,
+}

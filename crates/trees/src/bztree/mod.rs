@@ -1,0 +1,597 @@
+//! BzTree (Arulraj, Levandoski, Minhas, Larson, PVLDB 11(5), 2018): a latch-free B+-tree, all of it in the pool, whose every
+//! change is one persistent multi-word compare-and-swap ([`pmwcas`](bristlecone_pmem::pmwcas)). Section numbers are the
+//! paper's.
+//!
+//! ```text
+//! root words | 0 descriptors | 1 anchor | 2 index epoch | 3 a bulk load is under way |
+//! anchor     | status: version | root node |                                      a line of its own
+//! inner node | header | metadata ... | separator, child | ... |                    immutable but for child words
+//! leaf       | header | metadata ... | free space | ... | key, value | key, value |     (module `node`)
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `node` | layout, fields |
+//! | `find`, `scan` | reading: nobody waits, nothing is written |
+//! | `leaf` | insertion, replacement, removal: one swap, or two |
+//! | `build`, `reshape`, `merge` | new nodes in the place of frozen ones |
+//! | `bulk`, `verify` | what walks the tree, or builds it at once |
+//!
+//! # Words of the swaps
+//! | operation | Table 1 | here | lines, fences (u64; words in lines of their own) |
+//! | --- | --- | --- | --- |
+//! | insert: reservation, completion | 2, 2 | 2, 2 | see `tests/bztree_cost.rs` |
+//! | delete | 2 | 2 | |
+//! | update: record pointer | 3 | 3 | |
+//! | update: inlined payload | 2 (and 2 to reserve) | 3 (and 2) | |
+//! | consolidation | 1, 2 | 1, 2 | |
+//! | split: preparation, installation | 1, 3 | 1, 3 and 2 memory words | |
+//! | merge: preparation, installation | 2, 3 | 2, 3 and 2 memory words | |
+//!
+//! *Memory words* change nothing in the tree. A swap recycles only what its words name, and a split has two nodes,
+//! and a merge one or two, that no word of the tree names. So each node has a word for that: N's own offset, from the
+//! swap that puts N into the tree; where N is replaced or leaves without a word of the tree saying so, it goes from N
+//! to what replaces N, or to 0.
+//!
+//! # Where this differs from the paper
+//! 1. *Replaced payloads.* An update to another record deletes the old one in the same swap: three words. With the paper's two an
+//!    update and a delete of one key both succeed, and the key is still there; and a delete would have to find all its
+//!    records.
+//! 2. *Versions* in the status of inner nodes (module `reshape`): without them a split may bring back a node that a
+//!    consolidation has replaced.
+//! 3. *Thawing*, where there is no room. The paper's allocator never fails.
+//! 4. *Reserved entries* of others are waited for, then given up (module `leaf`): the paper only waits, so a
+//!    stopped thread would stop others.
+//! 5. *Deleted records keep their offsets*, which the binary search needs; the paper zeroes them.
+//! 6. *Numbers.* Swaps leave 61 bits. A value below 2^61 is a word that swaps replace, as the paper's record pointers; a larger one is an
+//!    inlined payload that is never changed in place. An update between the two writes a new record.
+//! 7. *Byte strings.* Keys and short values are inlined. A value longer than an eighth of a node has a block of its own, which
+//!    the record's word leads to: updated in place, recycled by the swap's policies.
+//! 8. *Size.* Inner nodes are split when they are full, not only leaves; one child too many is let in where keys are so
+//!    long that a half would have fewer than two.
+//!
+//! # Invariants
+//! 1. What a node's status, metadata, child words and value words are, only swaps change; all else of a node is written
+//!    before a word leads to it, records before their metadata are visible.
+//! 2. Every swap on a leaf or inner node has its status among its words, expected not frozen (but for freezing's own
+//!    inverse, and entries that are given up). So nothing in a frozen node changes.
+//! 3. A node that was replaced is frozen, for ever. A frozen node that is in the tree keeps no one from reading.
+//! 4. A leaf has at most one visible record of a key, and a key that is there all the time always has one.
+//! 5. Each block of the allocator is active if and only if the anchor reaches it or a descriptor is going to free it
+//!    (but while a load is under way).
+//! 6. Levels fall by one from parent to child; keys lie between the separators around them.
+//!
+//! # Concurrency
+//! Readers write nothing and wait for nobody: they disregard freezing and entries that are not visible. Writers that
+//! meet a frozen node finish what it was frozen for, whoever did that. One thread's operation fails only where another
+//! one's has succeeded, but for the wait for reserved entries, which is bounded. Descriptors are taken before a
+//! thread is pinned. Every operation on a leaf has its status among its words, so one leaf's operations go one by one.
+//!
+//! # Crash states
+//! 1. *In a swap*: recovery of the descriptors rolls it forward or back, with the blocks that its policies name.
+//! 2. *Between reservation and completion*: an entry that is reserved, with an epoch that is over: the index
+//!    epoch is raised, durably, before the first operation after opening. It is never visible and goes with the next
+//!    consolidation.
+//! 3. *Between freezing and installation*: a frozen node, as any thread may meet. New nodes were only reserved.
+//! 4. *In a bulk load*: module `bulk`.
+//! 5. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//!
+//! Opening looks at the descriptors and three root words, whatever the tree's size.
+
+mod build;
+mod bulk;
+mod find;
+mod leaf;
+mod merge;
+mod node;
+mod reshape;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use crate::index::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+use crate::repr::{KeyRepr, Repr};
+use crate::sync::wait;
+use bristlecone_pmem::heap::activated::{Activated, MAX_ACTIVATED};
+use bristlecone_pmem::pmwcas::{Counts, Descriptor, DescriptorPool};
+use bristlecone_pmem::pool::{Root, RootKind};
+use bristlecone_pmem::{CommitError, Heap, Media, POff, Pool, SpaceError};
+use build::Image;
+use crossbeam_epoch as epoch;
+use crossbeam_utils::Backoff;
+use leaf::{Done, Mode};
+use node::{FROZEN, HEADER, word_at};
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{ControlFlow, RangeBounds};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// What the root table calls it.
+const DESIGN: &str = "bztree";
+
+/// Root words.
+const DESCRIPTORS: usize = 0;
+const ANCHOR: usize = 1;
+const EPOCH: usize = 2;
+const LOADING: usize = 3;
+
+/// Bytes of the anchor: a line.
+const ANCHOR_BYTES: u64 = 64;
+/// Most words of a swap.
+const SWAP_WORDS: usize = 5;
+/// Descriptors: for so many threads, and for each.
+const THREADS: usize = 32;
+const PER_THREAD: usize = 16;
+
+/// Node sizes in bytes, ascending.
+pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
+/// Longest byte-string key in bytes: a few of them fit into the largest block.
+pub const MAX_KEY: usize = 2048;
+/// Longest byte-string value in bytes: the largest block, less a record's header.
+pub const MAX_VALUE: usize = MAX_ACTIVATED as usize - 8;
+
+/// How a BzTree is run. The node size is the pool's; the rest is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BzOptions {
+    /// Bytes of a node: of [`NODE_BYTES`]. Longer records have larger nodes.
+    pub node_bytes: u32,
+    /// Free space in bytes that a consolidated leaf has at least, or else is split; at most half a node. `None` for a
+    /// quarter of a node.
+    pub free_bytes: Option<u32>,
+    /// A node with less than that many bytes in it is merged with a neighbour, if it finds one; at most half a node.
+    /// `None` for a quarter of a node.
+    pub merge_bytes: Option<u32>,
+}
+
+impl Default for BzOptions {
+    fn default() -> Self {
+        Self {
+            node_bytes: 1024,
+            free_bytes: None,
+            merge_bytes: None,
+        }
+    }
+}
+
+/// Thresholds, in words but for `inline`.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    /// A node's.
+    node: usize,
+    /// Free words of a consolidated leaf.
+    free: usize,
+    /// Below that a node is merged.
+    merge: usize,
+    /// From that many deleted words on a leaf is consolidated.
+    deleted: usize,
+    /// Longest value in bytes that is inlined.
+    inline: usize,
+}
+
+impl Sizes {
+    fn of(options: &BzOptions) -> Self {
+        let node = options.node_bytes as usize / 8;
+        let share =
+            |bytes: Option<u32>| bytes.map_or(node / 4, |bytes| (bytes as usize / 8).min(node / 2));
+        Self {
+            node,
+            free: share(options.free_bytes),
+            merge: share(options.merge_bytes),
+            deleted: node / 2,
+            inline: options.node_bytes as usize / 8,
+        }
+    }
+}
+
+/// The pool's content contradicts itself.
+#[cold]
+fn corrupt() -> SpaceError {
+    let source = std::io::Error::other("the index is damaged: verify it");
+    SpaceError::Io {
+        doing: "following the index",
+        source,
+    }
+}
+
+/// A durable ordered index. See the module's head.
+pub struct BzTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
+    swaps: DescriptorPool<M>,
+    blocks: Activated<M>,
+    /// Offset of the anchor.
+    anchor: u64,
+    /// The index epoch.
+    epoch: u64,
+    sizes: Sizes,
+    read_only: bool,
+    report: RecoveryReport,
+    /// One thread at a time waits for space.
+    turn: Mutex<()>,
+    heap: Heap<M>,
+    /// `None` once it was closed. Keeps the root from being opened twice.
+    root: Option<Root<M>>,
+    pool: Arc<Pool<M>>,
+    kinds: PhantomData<fn(&K, &V)>,
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for BzTree<K, V, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BzTree")
+            .field("sizes", &self.sizes)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
+    fn root_kind(options: &BzOptions) -> Result<RootKind, TreeError> {
+        if !NODE_BYTES.contains(&options.node_bytes) {
+            return Err(TreeError::NodeBytes {
+                asked: options.node_bytes,
+                there: NODE_BYTES,
+            });
+        }
+        Ok(RootKind {
+            design: DESIGN.into(),
+            keys: K::KIND,
+            values: V::KIND,
+            node_bytes: options.node_bytes,
+        })
+    }
+
+    /// Swaps executed since the index was opened, and their words, memory words included.
+    #[must_use]
+    pub fn swap_counts(&self) -> Counts {
+        self.swaps.counts()
+    }
+
+    #[inline(always)]
+    fn pm(&self) -> &M {
+        self.pool.pm()
+    }
+
+    /// The root slot, which is there until the index is closed.
+    fn root_slot(&self) -> &Root<M> {
+        self.root.as_ref().expect("open until it is dropped")
+    }
+
+    /// Offset of the root node.
+    #[inline]
+    fn root_node(&self) -> u64 {
+        self.swaps.read(self.root_word())
+    }
+
+    /// A descriptor. The caller is not pinned, or they may never come back.
+    fn descriptor(&self) -> Descriptor<'_, M> {
+        let backoff = Backoff::new();
+        loop {
+            match self.swaps.allocate_descriptor() {
+                Ok(descriptor) => return descriptor,
+                Err(_) => wait(&backoff),
+            }
+        }
+    }
+
+    /// Where space was refused: has blocks recycled that ended operations still hold, as far as readers have left. True if
+    /// it may be tried again. The caller is not pinned.
+    fn make_room(&self) -> bool {
+        let Ok(_turn) = self.turn.try_lock() else {
+            // Another thread is at it; what it frees serves both.
+            return false;
+        };
+        let held = self.swaps.held_blocks().len();
+        if held == 0 {
+            return false;
+        }
+        // Taking a descriptor recycles what it held.
+        let mut taken = Vec::new();
+        while let Ok(descriptor) = self.swaps.allocate_descriptor() {
+            taken.push(descriptor);
+        }
+        drop(taken);
+        true
+    }
+
+    fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        if key.bytes() > MAX_KEY {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        if value.bytes() > MAX_VALUE {
+            return Err(InsertError::ValueTooLong {
+                len: value.bytes(),
+                most: MAX_VALUE,
+            });
+        }
+        Ok(())
+    }
+
+    fn create_in(root: Root<M>, options: &BzOptions) -> Result<Self, TreeError> {
+        let pool = Arc::clone(root.pool());
+        let pm = pool.pm();
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        let blocks = Activated::of(&root);
+        let (threads, each) = if pm.tiny() {
+            (1, 8)
+        } else {
+            (THREADS, PER_THREAD)
+        };
+        let swaps =
+            DescriptorPool::create(&heap, threads, each, SWAP_WORDS, Box::new(blocks.clone()))?;
+        let anchor = blocks.reserve(ANCHOR_BYTES)?;
+        let tree = Self {
+            anchor: anchor.get(),
+            epoch: 1,
+            sizes: Sizes::of(options),
+            read_only: pm.read_only(),
+            report: RecoveryReport::default(),
+            turn: Mutex::new(()),
+            heap,
+            root: Some(root),
+            pool: Arc::clone(&pool),
+            swaps,
+            blocks,
+            kinds: PhantomData,
+        };
+        let leaf = tree.seal(Image::new(tree.sizes.node, 0), true)?;
+        // ORDERING (all): Relaxed; the root is not published.
+        for i in 0..ANCHOR_BYTES / 8 {
+            let value = if i == 1 { leaf } else { 0 };
+            word_at(pm, anchor.get() + i * 8).store(pm, value, Ordering::Relaxed);
+        }
+        // PERSIST: the anchor; `publish` fences it, with leaf and descriptors.
+        pm.flush(tree.root_status().addr(), ANCHOR_BYTES as usize);
+        tree.blocks.activate_unowned(anchor);
+        tree.blocks.activate_unowned(POff::new(leaf));
+        let words = [
+            (DESCRIPTORS, tree.swaps.offset()),
+            (ANCHOR, anchor.get()),
+            (EPOCH, tree.epoch),
+            (LOADING, 0),
+        ];
+        for (i, value) in words {
+            let word = tree.root_slot().word(i);
+            word.store(pm, value, Ordering::Relaxed);
+            // PERSIST: what leads to the tree; likewise.
+            pm.flush_of(word);
+        }
+        tree.root_slot().publish();
+        if let Err(e) = pm.commit() {
+            tree.root_slot().unpublish();
+            return Err(e.into());
+        }
+        Ok(tree)
+    }
+
+    fn open_in(root: Root<M>, options: &BzOptions) -> Result<Self, TreeError> {
+        let started = Instant::now();
+        let pool = Arc::clone(root.pool());
+        let pm = pool.pm();
+        let guard = epoch::pin();
+        let heap = root.heap();
+        heap.begin_recovery();
+        let blocks = Activated::of(&root);
+        // ORDERING (all): Relaxed; the index is being opened.
+        let word = |i| root.word(i).load(pm, Ordering::Relaxed);
+        let (anchor, epoch, loading) = (word(ANCHOR), word(EPOCH), word(LOADING));
+        let opened = DescriptorPool::open(&heap, word(DESCRIPTORS), Box::new(blocks.clone()))
+            .and_then(|(swaps, recovered)| {
+                if swaps.words() < SWAP_WORDS {
+                    return Err(format!("descriptors of {} words", swaps.words()));
+                }
+                swaps.mark(&heap, &guard)?;
+                blocks.check(anchor, ANCHOR_BYTES)?;
+                Ok((swaps, recovered))
+            });
+        let (swaps, recovered) = opened.map_err(TreeError::Corrupt)?;
+        heap.finish_recovery();
+        drop(guard);
+        let epoch = epoch.wrapping_add(1);
+        if !pm.planted("bztree-epoch-kept") {
+            // PERSIST: (in `publish`) the epoch in which entries were reserved is over, before the first operation.
+            root.word(EPOCH).publish(pm, epoch);
+        }
+        let mut tree = Self {
+            anchor,
+            epoch,
+            sizes: Sizes::of(options),
+            read_only: pm.read_only(),
+            report: RecoveryReport::default(),
+            turn: Mutex::new(()),
+            heap,
+            root: Some(root),
+            pool: Arc::clone(&pool),
+            swaps,
+            blocks,
+            kinds: PhantomData,
+        };
+        let root_node = tree.root_node();
+        tree.blocks
+            .check(root_node, HEADER as u64 * 8)
+            .and_then(|()| match tree.swaps.read(tree.root_status()) & FROZEN {
+                0 => Ok(()),
+                _ => Err("the anchor is frozen".into()),
+            })
+            .map_err(TreeError::Corrupt)?;
+        if loading != 0 {
+            let walked = tree.walk(false).map_err(TreeError::Corrupt)?;
+            tree.blocks.retain(|block| walked.blocks.contains(&block));
+            tree.say_loading(0);
+        }
+        tree.report = RecoveryReport {
+            clean: false,
+            leaves_scanned: 0,
+            entries: 0,
+            repaired: recovered.forward + recovered.back + recovered.released + loading,
+            threads: 1,
+            elapsed: started.elapsed(),
+        };
+        pm.commit()?;
+        Ok(tree)
+    }
+
+    /// Frees what ended operations hold, and gives empty chunks back.
+    fn close_now(&mut self) -> Result<(), CommitError> {
+        if self.root.is_none() || self.read_only {
+            return Ok(());
+        }
+        self.swaps.quiesce();
+        self.blocks.give_back_empty();
+        self.root = None;
+        self.pm().commit()
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for BzTree<K, V, M> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Who knows how far a change had come: the next opening looks.
+            self.root = None;
+        }
+        // `close` reports a failure.
+        let _ = self.close_now();
+    }
+}
+
+impl<K, V, M> DurableIndex<K, V, M> for BzTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Options = BzOptions;
+
+    const SNAPSHOT: bool = false;
+
+    fn create(pool: &Arc<Pool<M>>, name: &str, options: &BzOptions) -> Result<Self, TreeError> {
+        let kind = Self::root_kind(options)?;
+        Self::create_in(pool.create_root(name, &kind)?, options)
+    }
+
+    fn open(pool: &Arc<Pool<M>>, name: &str, options: &BzOptions) -> Result<Self, TreeError> {
+        let kind = Self::root_kind(options)?;
+        Self::open_in(pool.open_root(name, Some(&kind))?, options)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    fn close(mut self) -> Result<(), CommitError> {
+        self.close_now()
+    }
+}
+
+impl<K, V, M> OrderedIndex<K, V> for BzTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        match self.put(key, value, Mode::Insert)? {
+            Done::Inserted => Ok(self.pm().commit()?),
+            _ => Err(InsertError::KeyExists),
+        }
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        self.check_pair(key, value)?;
+        let done = self.put(key, value, Mode::Upsert)?;
+        self.pm().commit()?;
+        Ok(done == Done::Replaced)
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        match self.check_pair(key, value) {
+            Ok(()) => {}
+            Err(InsertError::ReadOnly) => return Err(UpdateError::ReadOnly),
+            Err(InsertError::ValueTooLong { len, most }) => {
+                return Err(UpdateError::ValueTooLong { len, most });
+            }
+            // No such key was ever inserted.
+            Err(_) => return Err(UpdateError::NotFound),
+        }
+        match self.put(key, value, Mode::Update)? {
+            Done::Replaced => Ok(self.pm().commit()?),
+            _ => Err(UpdateError::NotFound),
+        }
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        if self.read_only {
+            return Err(RemoveError::ReadOnly);
+        }
+        // What a damaged pool has in its place is not the key.
+        let removed = self.take_out(key).unwrap_or(false);
+        if removed {
+            self.pm().commit()?;
+        }
+        Ok(removed)
+    }
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        self.look_up(key, f)
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        self.scan_up(&range, visit);
+    }
+
+    fn stats(&self) -> IndexStats {
+        self.measure()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.check()
+    }
+}
+
+impl<K, V, M> ReverseScan<K, V> for BzTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_down(&range, visit);
+    }
+}
+
+impl<K, V, M> BulkLoad<K, V> for BzTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.load_sorted(sorted, fill)
+    }
+}

@@ -1,0 +1,392 @@
+//! Nodes: what one looks like, and what is read of it (section 4.1).
+//!
+//! ```text
+//! word 0 | status                                                    changed by multi-word swaps alone
+//! word 1 | size in words (20 bits) | sorted (12 bits from 20) | level (8 bits from 32), 0 for a leaf
+//! word 2 | memory word: the node's own offset once it is in the tree (see the module's head)
+//! word 3 | metadata 0 | metadata 1 | ...  free space (zeros)  ... | record 1 | record 0 |
+//!
+//! status of a leaf     frozen (bit 60) | version (14 bits from 46) | deleted words (17 from 29) | words of records
+//!                      (17 from 12) | entries (12)
+//! status of an inner   frozen (bit 60) | version (60 bits)
+//! metadata             0: free
+//!                      visible (bit 60) | form (2 bits from 57) | offset in words (18 from 39) |
+//!                      bytes of the key (17 from 22) | bytes of the value (22 bits)
+//!                      the same, not visible: deleted
+//!                      reserved (bit 59) | allocation epoch (59 bits)
+//!                      1: given up
+//! record               key, to a whole word | value, to a whole word
+//! ```
+//!
+//! The paper's fields have other widths: sizes here count words, since everything is stored in words. A deleted
+//! record's metadata keep the offset: the binary search of the sorted part goes through deleted records too.
+//!
+//! # Invariants
+//! 1. A leaf's metadata go from free to reserved to visible or given up, from visible to deleted, and never back.
+//! 2. A record is written once, before its metadata are visible, and never changes but for a value of the form
+//!    [`Form::Word`] or [`Form::Block`], which is a word that multi-word swaps change.
+//! 3. Everything that is read of a node is inside it, whatever the pool holds: sizes are checked when a node is
+//!    looked up, and indexes are cut off at its end.
+
+use bristlecone_pmem::media::LINE;
+use bristlecone_pmem::pool::layout::CHUNK;
+use bristlecone_pmem::{Media, PWord};
+use std::sync::atomic::Ordering;
+
+/// Words before the metadata.
+pub(super) const HEADER: usize = 3;
+const STATUS: usize = 0;
+const SHAPE: usize = 1;
+const MEMORY: usize = 2;
+
+/// Most words of a node: the largest block.
+const MOST_WORDS: usize = (bristlecone_pmem::heap::activated::MAX_ACTIVATED / 8) as usize;
+
+const _: () = assert!(MOST_WORDS < 1 << 17, "fields have 17 bits for words");
+
+/// The bit of a status that says that nothing in the node changes any more.
+pub(super) const FROZEN: u64 = 1 << 60;
+
+fn field(word: u64, at: u32, bits: u32) -> usize {
+    (word >> at & ((1 << bits) - 1)) as usize
+}
+
+/// A leaf's status word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Status(pub u64);
+
+impl Status {
+    /// Of a new leaf with that many entries, whose records take that many words.
+    pub fn of(entries: usize, records: usize) -> Self {
+        debug_assert!(entries < 1 << 12 && records < 1 << 17);
+        Self(entries as u64 | (records as u64) << 12)
+    }
+
+    pub fn frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+
+    /// Entries of the metadata array in use.
+    pub fn entries(self) -> usize {
+        field(self.0, 0, 12)
+    }
+
+    /// Words of the record block.
+    pub fn records(self) -> usize {
+        field(self.0, 12, 17)
+    }
+
+    /// Words of records, metadata included, that count no longer.
+    pub fn deleted(self) -> usize {
+        field(self.0, 29, 17)
+    }
+
+    /// With one entry more, whose record takes `words`.
+    pub fn reserve(self, words: usize) -> Self {
+        debug_assert!(self.entries() + 1 < 1 << 12 && self.records() + words < 1 << 17);
+        Self(self.0 + 1 + ((words as u64) << 12))
+    }
+
+    /// With that many words more that count no longer.
+    pub fn delete(self, words: usize) -> Self {
+        // A damaged pool may have more deleted than there is.
+        let words = words.min((1 << 17) - 1 - self.deleted());
+        Self(self.0 + ((words as u64) << 29))
+    }
+
+    /// Another status that says the same: a value was replaced in its place.
+    pub fn touch(self) -> Self {
+        const VERSION: u64 = ((1 << 14) - 1) << 46;
+        Self(self.0 & !VERSION | self.0.wrapping_add(1 << 46) & VERSION)
+    }
+
+    pub fn freeze(self) -> Self {
+        Self(self.0 | FROZEN)
+    }
+
+    pub fn thaw(self) -> Self {
+        Self(self.0 & !FROZEN)
+    }
+}
+
+/// The status after `version`, of an inner node.
+pub(super) fn next_version(version: u64) -> u64 {
+    (version + 1) & (FROZEN - 1)
+}
+
+/// How a record holds its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Its bytes, which never change.
+    Inline = 0,
+    /// A number below 2^61, in a word that swaps change.
+    Word = 1,
+    /// The offset of a block, in a word that swaps change; 0 once the record is deleted.
+    Block = 2,
+}
+
+/// A word of the metadata array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Meta(pub u64);
+
+const VISIBLE: u64 = 1 << 60;
+const RESERVED: u64 = 1 << 59;
+
+impl Meta {
+    pub const FREE: Self = Self(0);
+    /// An insertion that came too late, or was pushed aside.
+    pub const GIVEN_UP: Self = Self(1);
+
+    /// Visible.
+    pub fn of(form: Form, offset: usize, key: usize, value: usize) -> Self {
+        debug_assert!(offset < 1 << 18 && key < 1 << 17 && value < 1 << 22);
+        Self(
+            VISIBLE
+                | (form as u64) << 57
+                | (offset as u64) << 39
+                | (key as u64) << 22
+                | value as u64,
+        )
+    }
+
+    pub fn reserved(epoch: u64) -> Self {
+        Self(RESERVED | epoch & (RESERVED - 1))
+    }
+
+    pub fn visible(self) -> bool {
+        self.0 & VISIBLE != 0
+    }
+
+    pub fn deleted(self) -> Self {
+        Self(self.0 & !VISIBLE)
+    }
+
+    /// With the record `by` words further on.
+    pub fn moved(self, by: usize) -> Self {
+        debug_assert!(self.offset() + by < 1 << 18);
+        Self(self.0 + ((by as u64) << 39))
+    }
+
+    /// Where the record begins, in words from the node's start.
+    pub fn offset(self) -> usize {
+        field(self.0, 39, 18)
+    }
+
+    pub fn form(self) -> Form {
+        match field(self.0, 57, 2) {
+            0 => Form::Inline,
+            1 => Form::Word,
+            _ => Form::Block,
+        }
+    }
+
+    pub fn key_bytes(self) -> usize {
+        field(self.0, 22, 17)
+    }
+
+    pub fn key_words(self) -> usize {
+        self.key_bytes().div_ceil(8)
+    }
+
+    pub fn value_bytes(self) -> usize {
+        field(self.0, 0, 22)
+    }
+
+    fn value_words(self) -> usize {
+        match self.form() {
+            Form::Inline => self.value_bytes().div_ceil(8),
+            Form::Word | Form::Block => 1,
+        }
+    }
+
+    /// Words of the record.
+    pub fn words(self) -> usize {
+        self.key_words() + self.value_words()
+    }
+
+    /// Where the value begins, in words from the node's start.
+    pub fn value_at(self) -> usize {
+        self.offset() + self.key_words()
+    }
+}
+
+/// A node that is there, as far as its header says.
+pub(super) struct Node<'a, M> {
+    pm: &'a M,
+    pub off: u64,
+    /// In words.
+    pub size: usize,
+    /// Entries in the order of keys, from 0; all of an inner node's.
+    pub sorted: usize,
+    pub level: u8,
+}
+
+// Derived, they would ask the same of `M`.
+impl<M> Clone for Node<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M> Copy for Node<'_, M> {}
+
+impl<M> std::fmt::Debug for Node<'_, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "node {:#x} of {} words, level {}, {} sorted",
+            self.off, self.size, self.level, self.sorted
+        )
+    }
+}
+
+/// The word at `at`, which is aligned and inside the pool.
+#[inline(always)]
+pub(super) fn word_at<M: Media>(pm: &M, at: u64) -> &PWord {
+    debug_assert!(at.is_multiple_of(8) && at + 8 <= pm.len(), "{at:#x}");
+    // SAFETY: 1. inside the pool and 8-aligned: `Node::at` and `Tree::open` checked blocks, everything else is an index
+    // into one that is cut off at its end; 2. any bits are a valid PWord; 3. the mapping lives as long as `pm`.
+    unsafe { &*pm.base().wrapping_add(at as usize).cast_const().cast() }
+}
+
+/// The shape word of a node.
+pub(super) fn shape(size: usize, sorted: usize, level: u8) -> u64 {
+    debug_assert!(size <= MOST_WORDS && sorted < 1 << 12);
+    size as u64 | (sorted as u64) << 20 | u64::from(level) << 32
+}
+
+impl<'a, M: Media> Node<'a, M> {
+    /// The node at `off`, which came from the pool's content; `None` if there can be none.
+    #[inline]
+    pub fn at(pm: &'a M, off: u64) -> Option<Self> {
+        let len = pm.len();
+        if off < CHUNK
+            || !off.is_multiple_of(LINE as u64)
+            || off.checked_add(LINE as u64).is_none_or(|end| end > len)
+        {
+            return None;
+        }
+        // ORDERING: Relaxed; written before the word that led here was published, which was read with Acquire.
+        let shape = word_at(pm, off + SHAPE as u64 * 8).load(pm, Ordering::Relaxed);
+        let size = field(shape, 0, 20);
+        let sorted = field(shape, 20, 12);
+        if !(HEADER..=MOST_WORDS).contains(&size)
+            || off + size as u64 * 8 > len
+            || HEADER + sorted > size
+        {
+            return None;
+        }
+        Some(Self {
+            pm,
+            off,
+            size,
+            sorted,
+            level: field(shape, 32, 8) as u8,
+        })
+    }
+
+    pub fn is_leaf(&self) -> bool {
+        self.level == 0
+    }
+
+    /// Word `i` of the node.
+    #[inline(always)]
+    pub fn word(&self, i: usize) -> &'a PWord {
+        word_at(self.pm, self.off + i.min(self.size - 1) as u64 * 8)
+    }
+
+    pub fn status(&self) -> &'a PWord {
+        self.word(STATUS)
+    }
+
+    pub fn memory(&self) -> &'a PWord {
+        self.word(MEMORY)
+    }
+
+    #[inline(always)]
+    pub fn meta(&self, i: usize) -> &'a PWord {
+        self.word(HEADER + i)
+    }
+
+    /// Metadata of a record of an inner node, which never change.
+    #[inline]
+    pub fn fixed_meta(&self, i: usize) -> Meta {
+        // ORDERING: Relaxed; written before the node was published.
+        Meta(self.meta(i).load(self.pm, Ordering::Relaxed))
+    }
+
+    /// The word of child `i` of an inner node.
+    #[inline]
+    pub fn child(&self, i: usize) -> &'a PWord {
+        self.word(self.fixed_meta(i).value_at())
+    }
+
+    /// Words between metadata and records.
+    pub fn free(&self, status: Status) -> usize {
+        self.size
+            .saturating_sub(HEADER + status.entries() + status.records())
+    }
+
+    /// `bytes` bytes from word `i` on, which no one writes; none if they are not in the node.
+    #[inline]
+    pub fn bytes(&self, i: usize, bytes: usize) -> &'a [u8] {
+        if i * 8 + bytes > self.size * 8 {
+            return &[];
+        }
+        let at = self
+            .pm
+            .base()
+            .wrapping_add(self.off as usize + i * 8)
+            .cast_const();
+        if M::TRACED {
+            self.pm.trace_load(at, bytes);
+        }
+        // SAFETY: 1. inside the node, which is inside the pool; 2. a record does not change while a pinned thread can come
+        // to it (invariant 2), and any bytes are good here; 3. the mapping lives as long as `'a`.
+        unsafe { std::slice::from_raw_parts(at, bytes) }
+    }
+
+    /// Word `i`, of a record, which no one writes.
+    #[inline]
+    pub fn fixed(&self, i: usize) -> u64 {
+        // ORDERING: Relaxed; written before the metadata that led here were published, which were read with Acquire.
+        self.word(i).load(self.pm, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_do_not_touch_each_other() {
+        let status = Status::of(4095, 0).delete(1 << 16);
+        assert_eq!((status.entries(), status.records()), (4095, 0));
+        let status = Status::of(7, 100).reserve(5).delete(9).touch();
+        assert_eq!(
+            (status.entries(), status.records(), status.deleted()),
+            (8, 105, 9)
+        );
+        assert!(!status.frozen() && status.freeze().frozen());
+        assert_eq!(status.freeze().thaw(), status);
+        assert_ne!(status.touch(), status);
+        let mut turned = status;
+        (0..1 << 14).for_each(|_| turned = turned.touch());
+        assert_eq!(
+            turned, status,
+            "versions come round without touching the rest"
+        );
+        for form in [Form::Inline, Form::Word, Form::Block] {
+            let meta = Meta::of(form, (1 << 18) - 1, 65_537, (1 << 22) - 1);
+            assert!(meta.visible() && !meta.deleted().visible());
+            assert_eq!(meta.form(), form);
+            assert_eq!(
+                (meta.offset(), meta.key_bytes(), meta.value_bytes()),
+                ((1 << 18) - 1, 65_537, (1 << 22) - 1)
+            );
+            assert_eq!(meta.0 >> 61, 0, "the swap's bits are free");
+        }
+        assert_ne!(Meta::reserved(0), Meta::FREE);
+        assert_ne!(Meta::reserved(1), Meta::reserved(2));
+        assert_eq!(next_version(FROZEN - 1), 0);
+    }
+}

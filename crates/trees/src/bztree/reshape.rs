@@ -1,0 +1,457 @@
+//! Consolidation and splits (sections 4.3, 4.4, 5.1, 5.2), and what is common to them and merges.
+//!
+//! Nothing is reshaped in place: a node is frozen, new ones are made of its records, and one swap puts them into
+//! the tree. Each step begins at the root again, with descriptors that were taken before, and whoever meets a
+//! frozen node takes the next one: after a crash too, so that a leaf that was left frozen is no trouble to anyone.
+//!
+//! | step | words that change in the tree | memory words |
+//! | --- | --- | --- |
+//! | freeze | the node's status | |
+//! | consolidate N under P | P's child word (N to N'), P's status (version) | |
+//! | split N under P under G | P's status (frozen), G's child word (P to P'), G's status (version) | N's (N to N'), O's (0 to O) |
+//! | split the root node N | the anchor's child word (N to R), its status (version) | N's own (0 to N'), O's (0 to O) |
+//! | thaw N under P | N's status, P's status (version) | |
+//!
+//! The anchor is to the root node what an inner node is to its children.
+//!
+//! *The version.* The paper's status of an inner node says only whether it is frozen, and a replaced child leaves it as
+//! it was. Then P' could be made of children of which one is replaced before P is frozen, and come into the tree with a
+//! node that is gone. Here each replaced child changes the version, and so does a thaw: whoever installs what
+//! it made expects the version that it read before it looked at anything.
+//!
+//! *No room.* Who froze a node and has no room for new ones thaws it, and fails: the paper's allocator never fails.
+
+use super::build::Image;
+use super::find::Step;
+use super::node::{FROZEN, HEADER, Meta, Node, Status, next_version};
+use super::{BzTree, corrupt};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
+use bristlecone_pmem::{Media, POff, PWord, SpaceError};
+use crossbeam_epoch as epoch;
+use std::borrow::Borrow;
+
+/// Why a leaf is to be reshaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    /// It was met frozen.
+    Help,
+    /// A record is to be added, for which there is no room: its words, metadata included.
+    Room(usize),
+    /// Much of it is deleted.
+    Compact,
+    /// Little is left in it.
+    Merge,
+}
+
+/// What leads to a node.
+pub(super) struct Place<'a> {
+    pub status: &'a PWord,
+    /// What the status was, before anything below was looked at.
+    pub version: u64,
+    pub child: &'a PWord,
+}
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stepped {
+    /// The node is finished, or was by another thread.
+    Finished,
+    /// Its parent has to be split first.
+    ParentFull,
+}
+
+/// Cancels blocks that were reserved, unless they went on.
+pub(super) struct Reserved<'a, M: Media> {
+    blocks: &'a bristlecone_pmem::heap::activated::Activated<M>,
+    held: Vec<u64>,
+}
+
+impl<M: Media> Reserved<'_, M> {
+    pub fn hold(&mut self, made: Result<u64, SpaceError>) -> Result<u64, SpaceError> {
+        made.inspect(|block| self.held.push(*block))
+    }
+
+    /// From here on they are the swap's.
+    pub fn pass_on(&mut self) {
+        self.held.clear();
+    }
+}
+
+impl<M: Media> Drop for Reserved<'_, M> {
+    fn drop(&mut self) {
+        for block in self.held.drain(..) {
+            self.blocks.cancel(POff::new(block));
+        }
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
+    pub(super) fn reservation(&self) -> Reserved<'_, M> {
+        Reserved {
+            blocks: &self.blocks,
+            held: Vec::new(),
+        }
+    }
+
+    /// What leads to the node after `path`; `None` if that is frozen.
+    pub(super) fn place<'a>(&'a self, path: &[Step<'a, M>]) -> Option<Place<'a>> {
+        let (status, child) = match path.last() {
+            Some(step) => (step.node.status(), step.node.child(step.slot)),
+            None => (self.root_status(), self.root_word()),
+        };
+        let version = self.swaps.read(status);
+        (version & FROZEN == 0).then_some(Place {
+            status,
+            version,
+            child,
+        })
+    }
+
+    pub(super) fn frozen(&self, node: &Node<'_, M>) -> bool {
+        self.swaps.read(node.status()) & FROZEN != 0
+    }
+
+    /// Does what the leaf of `key` wants, one step after another.
+    ///
+    /// # Errors
+    /// No room for new nodes; the tree is as it was, and the leaf not frozen by this thread.
+    pub(super) fn reshape(&self, key: &K, want: Want) -> Result<(), SpaceError> {
+        // The level of the node that comes next: a leaf, or an inner node that has to be split or merged.
+        let mut level = 0;
+        let mut merging = want == Want::Merge;
+        loop {
+            let swaps = (self.descriptor(), self.descriptor());
+            let _guard = epoch::pin();
+            let (path, node) = self.path_to(key, level)?;
+            if let Some(depth) = path.iter().position(|step| self.frozen(&step.node)) {
+                let (above, node) = (&path[..depth], path[depth].node);
+                level = match self.finish(above, &node, 0, swaps.0)? {
+                    Stepped::ParentFull => node.level + 1,
+                    Stepped::Finished => 0,
+                };
+                continue;
+            }
+            if node.level != level {
+                // The tree has become lower.
+                if merging {
+                    return Ok(());
+                }
+                level = 0;
+                continue;
+            }
+            if merging && !self.frozen(&node) {
+                if !self.merge(&path, &node, swaps)? {
+                    return Ok(());
+                }
+                level += 1;
+                continue;
+            }
+            merging = false;
+            let status = self.swaps.read(node.status());
+            if status & FROZEN == 0 {
+                if !self.wants(&node, status, want) {
+                    if level == 0 {
+                        return Ok(());
+                    }
+                    level = 0;
+                    continue;
+                }
+                let mut freeze = swaps.0;
+                let word = freeze.add_word(node.status(), status, status | FROZEN);
+                if !self.swap_of(word, freeze)? {
+                    continue;
+                }
+            }
+            let room = match want {
+                Want::Room(words) => words,
+                _ => 0,
+            };
+            match self.finish(&path, &node, room, swaps.1)? {
+                Stepped::ParentFull => level = node.level + 1,
+                Stepped::Finished if level == 0 => return Ok(()),
+                Stepped::Finished => level = 0,
+            }
+        }
+    }
+
+    /// True if there is still something to do to a node that is not frozen.
+    fn wants(&self, node: &Node<'_, M>, status: u64, want: Want) -> bool {
+        if !node.is_leaf() {
+            return self.splits_inner(node);
+        }
+        let status = Status(status);
+        match want {
+            Want::Help => false,
+            Want::Room(words) => node.free(status) < words,
+            Want::Compact => status.deleted() >= self.sizes.deleted,
+            Want::Merge => false,
+        }
+    }
+
+    /// True for an inner node that is split, not copied, once it is frozen. By its content alone, so that all who help
+    /// do the same.
+    fn splits_inner(&self, node: &Node<'_, M>) -> bool {
+        node.sorted >= 4 && node.size > self.sizes.node / 2
+    }
+
+    /// Takes the next step for a node that is frozen: puts new ones in its place.
+    fn finish(
+        &self,
+        path: &[Step<'_, M>],
+        node: &Node<'_, M>,
+        room: usize,
+        mut swap: Descriptor<'_, M>,
+    ) -> Result<Stepped, SpaceError> {
+        let Some(place) = self.place(path) else {
+            return Ok(Stepped::Finished);
+        };
+        // All of this is read after the version.
+        if self.swaps.read(place.child) != node.off || !self.frozen(node) {
+            return Ok(Stepped::Finished);
+        }
+        let mut held = self.reservation();
+        let words = if node.is_leaf() {
+            let records = self.live_records(node);
+            let data: usize = records.iter().map(|meta| meta.words() + 1).sum();
+            let spare = room.max(self.sizes.free);
+            if records.len() < 2 || HEADER + data + spare <= self.sizes.node {
+                let size = self.sizes.node.max(HEADER + data + spare);
+                let made = self.leaf_image(node, &records, size);
+                let new = held.hold(self.seal(made, true));
+                self.replace(&place, node, new)
+                    .map(|word| self.add_replacement(&mut swap, word))
+            } else {
+                let at = split_point(&records, data);
+                let key = self.separator(node, records[at - 1], records[at])?;
+                if self.parent_full(path, &key) {
+                    return Ok(Stepped::ParentFull);
+                }
+                let images = [&records[..at], &records[at..]].map(|part| {
+                    let data: usize = part.iter().map(|meta| meta.words() + 1).sum();
+                    let size = if HEADER + data <= self.sizes.node {
+                        self.sizes.node
+                    } else {
+                        HEADER + data + spare
+                    };
+                    self.leaf_image(node, part, size)
+                });
+                self.add_split(path, &place, node, &key, images, &mut held, &mut swap)
+            }
+        } else if self.splits_inner(node) {
+            let at = node.sorted / 2;
+            let Some(key) = self.with_key(node, node.fixed_meta(at), ToOwned::to_owned) else {
+                return Err(corrupt());
+            };
+            if self.parent_full(path, &key) {
+                return Ok(Stepped::ParentFull);
+            }
+            let images = [(0, at), (at, node.sorted)].map(|(from, to)| {
+                let mut image = Image::new(0, node.level);
+                self.copy_children(&mut image, node, from..to);
+                image
+            });
+            self.add_split(path, &place, node, &key, images, &mut held, &mut swap)
+        } else {
+            let mut image = Image::new(0, node.level);
+            self.copy_children(&mut image, node, 0..node.sorted);
+            let new = held.hold(self.seal(image, true));
+            self.replace(&place, node, new)
+                .map(|word| self.add_replacement(&mut swap, word))
+        };
+        match words {
+            // The next attempt comes another way.
+            Ok(_) if swap.is_empty() => Ok(Stepped::Finished),
+            Ok(words) => {
+                held.pass_on();
+                self.swap_of(words, swap)?;
+                Ok(Stepped::Finished)
+            }
+            Err(e) => {
+                self.thaw(&place, &[node], swap)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// The words of a consolidation: `node` is replaced by what was made of it.
+    fn replace<'a>(
+        &self,
+        place: &Place<'a>,
+        node: &Node<'_, M>,
+        new: Result<u64, SpaceError>,
+    ) -> Result<Replacement<'a>, SpaceError> {
+        Ok(Replacement {
+            child: place.child,
+            old: node.off,
+            new: new?,
+            status: place.status,
+            version: place.version,
+        })
+    }
+
+    fn add_replacement(
+        &self,
+        swap: &mut Descriptor<'_, M>,
+        r: Replacement<'_>,
+    ) -> Result<(), WordError> {
+        swap.add_word_with(r.child, r.old, r.new, Policy::FreeOne)?;
+        swap.add_word(r.status, r.version, next_version(r.version))
+    }
+
+    /// True if the parent at the end of `path` has to be split before it takes one child more.
+    fn parent_full(&self, path: &[Step<'_, M>], key: &K::Owned) -> bool {
+        path.last().is_some_and(|step| {
+            step.node.size + Self::child_words(key.borrow()) > self.sizes.node
+                && self.splits_inner(&step.node)
+        })
+    }
+
+    /// Makes two nodes of a frozen one and a new parent of them, and adds the words that put them in.
+    #[allow(clippy::too_many_arguments)] // one place, with everything that a split has
+    fn add_split(
+        &self,
+        path: &[Step<'_, M>],
+        place: &Place<'_>,
+        node: &Node<'_, M>,
+        key: &K::Owned,
+        [left, right]: [Image; 2],
+        held: &mut Reserved<'_, M>,
+        swap: &mut Descriptor<'_, M>,
+    ) -> Result<Result<(), WordError>, SpaceError> {
+        let Some((step, above)) = path.split_last() else {
+            let left = held.hold(self.seal(left, false))?;
+            let right = held.hold(self.seal(right, false))?;
+            let mut root = Image::new(0, node.level.checked_add(1).ok_or_else(corrupt)?);
+            self.push_child(&mut root, key.borrow(), left);
+            self.push_child(&mut root, key.borrow(), right);
+            let root = held.hold(self.seal(root, true))?;
+            let (left_node, right_node) = (self.made(left)?, self.made(right)?);
+            let mut words = || -> Result<(), WordError> {
+                swap.add_word_with(place.child, node.off, root, Policy::FreeOne)?;
+                swap.add_word(place.status, place.version, next_version(place.version))?;
+                swap.add_word_with(left_node.memory(), 0, left, Policy::FreeNewOnFailure)?;
+                swap.add_word_with(right_node.memory(), 0, right, Policy::FreeNewOnFailure)
+            };
+            return Ok(words());
+        };
+        let parent = &step.node;
+        let Some(over) = self
+            .place(above)
+            .filter(|over| self.swaps.read(over.child) == parent.off)
+        else {
+            return Ok(Ok(()));
+        };
+        let left = held.hold(self.seal(left, true))?;
+        let right = held.hold(self.seal(right, false))?;
+        let mut image = Image::new(0, parent.level);
+        self.copy_children(&mut image, parent, 0..step.slot);
+        self.copy_child(&mut image, parent, step.slot, left);
+        self.push_child(&mut image, key.borrow(), right);
+        self.copy_children(&mut image, parent, step.slot + 1..parent.sorted);
+        let new_parent = held.hold(self.seal(image, true))?;
+        let right_node = self.made(right)?;
+        let mut words = || -> Result<(), WordError> {
+            swap.add_word(place.status, place.version, place.version | FROZEN)?;
+            swap.add_word_with(over.child, parent.off, new_parent, Policy::FreeOne)?;
+            swap.add_word(over.status, over.version, next_version(over.version))?;
+            swap.add_word_with(node.memory(), node.off, left, Policy::FreeOne)?;
+            swap.add_word_with(right_node.memory(), 0, right, Policy::FreeNewOnFailure)
+        };
+        Ok(words())
+    }
+
+    /// A node that was just made.
+    pub(super) fn made(&self, off: u64) -> Result<Node<'_, M>, SpaceError> {
+        Node::at(self.pm(), off).ok_or_else(corrupt)
+    }
+
+    /// Copies entries of an inner node with their children as they are now.
+    pub(super) fn copy_children(
+        &self,
+        image: &mut Image,
+        node: &Node<'_, M>,
+        slots: std::ops::Range<usize>,
+    ) {
+        for slot in slots {
+            let child = self.swaps.read(node.child(slot));
+            self.copy_child(image, node, slot, child);
+        }
+    }
+
+    /// Lets a frozen node be changed again, if nothing came in between.
+    pub(super) fn thaw(
+        &self,
+        place: &Place<'_>,
+        nodes: &[&Node<'_, M>],
+        mut swap: Descriptor<'_, M>,
+    ) -> Result<(), SpaceError> {
+        let mut words = || -> Result<(), WordError> {
+            for node in nodes {
+                let status = self.swaps.read(node.status());
+                swap.add_word(node.status(), status, status & !FROZEN)?;
+            }
+            swap.add_word(place.status, place.version, next_version(place.version))
+        };
+        self.swap_of(words(), swap).map(|_| ())
+    }
+
+    /// The visible records of a leaf, in the order of keys.
+    pub(super) fn live_records(&self, leaf: &Node<'_, M>) -> Vec<Meta> {
+        let entries = self.status(leaf).entries().min(leaf.size - HEADER);
+        let metas = (0..entries).map(|i| Meta(self.swaps.read(leaf.meta(i))));
+        let mut records: Vec<Meta> = metas.filter(|meta| meta.visible()).collect();
+        // Stable, and the first ones are in order: merge sort makes one run of them.
+        records.sort_by(|a, b| {
+            self.with_key(leaf, *a, |key| self.compare(leaf, *b, key).reverse())
+                .unwrap_or(std::cmp::Ordering::Equal)
+        });
+        records
+    }
+
+    pub(super) fn leaf_image(&self, leaf: &Node<'_, M>, records: &[Meta], size: usize) -> Image {
+        let mut image = Image::new(size, 0);
+        for meta in records {
+            self.copy_record(&mut image, leaf, *meta);
+        }
+        image
+    }
+
+    /// A key above `left`'s and not above `right`'s: the shortest one, of byte strings.
+    fn separator(
+        &self,
+        leaf: &Node<'_, M>,
+        left: Meta,
+        right: Meta,
+    ) -> Result<K::Owned, SpaceError> {
+        if K::RECORDS {
+            let bytes = |meta: Meta| leaf.bytes(meta.offset(), meta.key_bytes());
+            let (left, right) = (bytes(left), bytes(right));
+            let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+            let key = K::of_byte_string(&right[..(common + 1).min(right.len())]);
+            key.map(ToOwned::to_owned).ok_or_else(corrupt)
+        } else {
+            self.with_key(leaf, right, ToOwned::to_owned)
+                .ok_or_else(corrupt)
+        }
+    }
+}
+
+/// The words of a consolidation.
+struct Replacement<'a> {
+    child: &'a PWord,
+    old: u64,
+    new: u64,
+    status: &'a PWord,
+    version: u64,
+}
+
+/// How many records go to the left: half of the words, at least one record each.
+fn split_point(records: &[Meta], data: usize) -> usize {
+    let mut left = 0;
+    let at = records.iter().position(|meta| {
+        left += meta.words() + 1;
+        left * 2 >= data
+    });
+    (at.unwrap_or(0) + 1).clamp(1, records.len() - 1)
+}

@@ -1,0 +1,26 @@
+//! The scenarios, run on the BzTree: several node sizes, both kinds of keys and values.
+#![cfg(feature = "unproven")]
+
+mod common;
+
+use bristlecone_pmem::media::{Dram, Mapped};
+use bristlecone_trees::BzOptions;
+use bristlecone_trees::designs::Bz;
+use common::{Chosen, Of, scenario_suite};
+
+/// Nodes of `BYTES` bytes.
+struct Sized<const BYTES: u32>;
+
+impl<const BYTES: u32> Chosen for Sized<BYTES> {
+    type Design = Bz;
+
+    fn design() -> Bz {
+        Bz(BzOptions {
+            node_bytes: BYTES,
+            ..BzOptions::default()
+        })
+    }
+}
+
+scenario_suite!(numbers_1024, Of<Bz, u64, u64, Mapped>: [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact]);
+scenario_suite!(numbers_256, Of<Sized<256>, u64, u64, Dram>: [base, reverse, bulk]);
