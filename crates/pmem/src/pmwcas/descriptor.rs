@@ -350,6 +350,25 @@ impl<M: Media> DescriptorPool<M> {
         ));
     }
 
+    /// Recycles what ended operations have to and no one can look at any more, without waiting for anyone: for who is
+    /// out of space. How many blocks that were. The caller is better not pinned.
+    pub fn recycle_ready(&self) -> usize {
+        let mut blocks = 0;
+        let guard = epoch::pin();
+        self.lists.age_all(&guard);
+        drop(guard);
+        while let Some(number) = self.lists.take_ready() {
+            // ORDERING: Acquire; as in `recycle_blocks`.
+            let status = Status(self.status(number).load(self.pm(), Ordering::Acquire));
+            if !status.is(State::Free) {
+                blocks += self.blocks(number, status).count();
+            }
+            self.recycle_blocks(number);
+            self.lists.give(number);
+        }
+        blocks
+    }
+
     /// Blocks that policies of ended operations are going to recycle, for checks of an allocator: call it while no
     /// operation is under way.
     #[must_use]

@@ -98,6 +98,15 @@ impl Lists {
         None
     }
 
+    /// One whose grace periods are over, of any thread's.
+    pub(super) fn take_ready(&self) -> Option<usize> {
+        let shards = self.shards.iter().enumerate();
+        let mut found = shards.filter_map(|(shard, of)| {
+            take_bit(&of.ready).map(|bit| shard * self.per_shard + bit as usize)
+        });
+        found.next()
+    }
+
     /// Begins the grace periods of everything that waits for one.
     pub(super) fn age_all(self: &Arc<Self>, guard: &Guard) {
         for shard in 0..self.shards.len() {

@@ -132,7 +132,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// beginning, else 0. Nothing is reserved if it fails.
     pub(super) fn seal(&self, mut image: Image, owned: bool) -> Result<u64, SpaceError> {
         let size = image.size.max(HEADER + image.data());
-        let block = self.blocks.reserve(size as u64 * 8)?;
+        // Blocks of one size for all nodes that fit: a full pool has no chunks for others.
+        let block = self.blocks.reserve(size.max(self.sizes.node) as u64 * 8)?;
         let status = if image.level == 0 {
             Status::of(image.entries(), image.records.len()).0
         } else {

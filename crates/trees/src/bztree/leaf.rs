@@ -320,12 +320,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                         return Ok(Next::Again);
                     }
                 }
-            } else if added.pending && self.exists_before(leaf, pair.key, added.entry)? {
-                self.give_up(added, swap)?;
-                return Ok(match mode {
-                    Mode::Insert => Next::Done(Done::Exists),
-                    _ => Next::Again,
-                });
+            } else if added.pending {
+                match self.exists_before(leaf, pair.key, added.entry, &mut swap)? {
+                    Some(false) => {}
+                    Some(true) if mode == Mode::Insert => {
+                        self.give_up(added, swap)?;
+                        return Ok(Next::Done(Done::Exists));
+                    }
+                    _ => {
+                        self.give_up(added, swap)?;
+                        return Ok(Next::Again);
+                    }
+                }
             }
             let Some(mut words) = swap
                 .take()
@@ -403,11 +409,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     ) -> Result<(), SpaceError> {
         let leaf = &added.leaf;
         let status = self.status(leaf);
-        let swap = swap.or_else(|| self.swaps.allocate_descriptor().ok());
         let Some(mut swap) = swap.filter(|_| !status.frozen()) else {
             return Ok(());
         };
-        // What `add_completion` may have added before it found no room is nothing yet.
         let mut words = || -> Result<(), WordError> {
             let after = status.delete(added.meta.words() + 1);
             swap.add_word(leaf.status(), status.0, after.0)?;
@@ -416,15 +420,22 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.swap_of(words(), swap).map(|_| ())
     }
 
-    /// True if an added entry before `own` has `key`. Waits for entries that may become it.
-    fn exists_before(&self, leaf: &Node<'_, M>, key: &K, own: usize) -> Result<bool, SpaceError> {
+    /// True if an added entry before `own` has `key`. Waits for entries that may become it; `None` if there was one too
+    /// many to wait for. `swap` serves to give one of them up.
+    fn exists_before<'p>(
+        &'p self,
+        leaf: &Node<'_, M>,
+        key: &K,
+        own: usize,
+        swap: &mut Option<Descriptor<'p, M>>,
+    ) -> Result<Option<bool>, SpaceError> {
         for entry in leaf.sorted..own {
             let backoff = Backoff::new();
             let mut turns = 0;
             loop {
                 let meta = Meta(self.swaps.read(leaf.meta(entry)));
                 if meta.visible() && self.compare(leaf, meta, key).is_eq() {
-                    return Ok(true);
+                    return Ok(Some(true));
                 }
                 // In a frozen leaf nothing becomes visible, this thread's own record included.
                 if meta != self.reserved() || self.status(leaf).frozen() {
@@ -433,13 +444,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 turns += 1;
                 if turns < if self.pm().tiny() { 2 } else { PATIENCE } {
                     wait(&backoff);
-                } else if let Ok(mut swap) = self.swaps.allocate_descriptor() {
-                    let word = swap.add_word(leaf.meta(entry), meta.0, Meta::GIVEN_UP.0);
-                    self.swap_of(word, swap)?;
+                    continue;
                 }
+                // Not by waiting for a descriptor: this thread, pinned, may be what keeps them from coming back.
+                let Some(mut words) = swap.take() else {
+                    return Ok(None);
+                };
+                let word = words.add_word(leaf.meta(entry), meta.0, Meta::GIVEN_UP.0);
+                self.swap_of(word, words)?;
             }
         }
-        Ok(false)
+        Ok(Some(false))
     }
 
     /// Removes `key`; false if it is not there.

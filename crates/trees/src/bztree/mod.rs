@@ -129,6 +129,8 @@ const SWAP_WORDS: usize = 5;
 /// Descriptors: for so many threads, and for each.
 const THREADS: usize = 32;
 const PER_THREAD: usize = 16;
+/// How often who is out of space looks whether blocks have come back.
+const ROUNDS: u32 = 8;
 
 /// Node sizes in bytes, ascending.
 pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
@@ -211,7 +213,7 @@ pub struct BzTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     sizes: Sizes,
     read_only: bool,
     report: RecoveryReport,
-    /// One thread at a time waits for space.
+    /// One thread at a time looks for space.
     turn: Mutex<()>,
     heap: Heap<M>,
     /// `None` once it was closed. Keeps the root from being opened twice.
@@ -281,21 +283,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// Where space was refused: has blocks recycled that ended operations still hold, as far as readers have left. True if
     /// it may be tried again. The caller is not pinned.
     fn make_room(&self) -> bool {
+        // One at a time; what one frees serves the next call of another.
         let Ok(_turn) = self.turn.try_lock() else {
-            // Another thread is at it; what it frees serves both.
             return false;
         };
-        let held = self.swaps.held_blocks().len();
-        if held == 0 {
-            return false;
+        let backoff = Backoff::new();
+        // A few epochs: two grace periods, if no one stays pinned.
+        for _ in 0..ROUNDS {
+            if self.swaps.recycle_ready() > 0 {
+                return true;
+            }
+            wait(&backoff);
         }
-        // Taking a descriptor recycles what it held.
-        let mut taken = Vec::new();
-        while let Ok(descriptor) = self.swaps.allocate_descriptor() {
-            taken.push(descriptor);
-        }
-        drop(taken);
-        true
+        false
     }
 
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {

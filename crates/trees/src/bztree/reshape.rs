@@ -157,6 +157,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                     level = 0;
                     continue;
                 }
+                // So that who has no room seldom freezes anything.
+                let probe = self.blocks.reserve(self.sizes.node as u64 * 8)?;
+                self.blocks.cancel(probe);
                 let mut freeze = swaps.0;
                 let word = freeze.add_word(node.status(), status, status | FROZEN);
                 if !self.swap_of(word, freeze)? {
