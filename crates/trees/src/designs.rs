@@ -20,7 +20,7 @@ use crate::leaftree::LeafOptions;
 use crate::lstree::{self, LsOptions, LsTree};
 use crate::nvta::{NVTA_BYTES, NvtATree};
 use crate::nvtree::{self, NvOptions, NvTree};
-use crate::repr::{KeyRepr, Repr, Stored, StoredKey};
+use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr, Stored, StoredKey};
 use crate::skiplist::{DividedSkipList, NvmSkipList, SkipOptions};
 use crate::unsorted::UnsortedTree;
 use crate::wbtree::WbTree;
@@ -57,13 +57,23 @@ pub trait Design: Clone + Send + Sync + 'static {
     fn failure_unit(&self) -> u8 {
         8
     }
+
+    /// Longest byte-string key in bytes.
+    fn longest_key(&self) -> usize {
+        MAX_KEY
+    }
+
+    /// Longest byte-string value in bytes.
+    fn longest_value(&self) -> usize {
+        MAX_VALUE
+    }
 }
 
 /// Makes a type a [`Design`]: `design!(Name<const B: usize>, Options, Index<B>)`, and `unit` after that if
-/// the options say what its failure-atomic unit is.
+/// the options say what its failure-atomic unit is; `; longest key, longest value` if they are its own.
 macro_rules! design {
     ($(#[$doc:meta])* $name:ident $(<const $b:ident: usize>)?, $options:ty,
-     $index:ident $(<$arg:ident>)? $(, $unit:ident)?) => {
+     $index:ident $(<$arg:ident>)? $(, $unit:ident)? $(; $key:expr, $value:expr)?) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default)]
         pub struct $name $(<const $b: usize>)?(pub $options);
@@ -89,6 +99,14 @@ macro_rules! design {
 
             $(fn failure_unit(&self) -> u8 {
                 self.0.$unit()
+            })?
+
+            $(fn longest_key(&self) -> usize {
+                $key
+            }
+
+            fn longest_value(&self) -> usize {
+                $value
             })?
         }
     };
@@ -232,7 +250,7 @@ design!(
 #[cfg(feature = "unproven")]
 design!(
     /// BzTree.
-    Bz, BzOptions, BzTree
+    Bz, BzOptions, BzTree; bztree::MAX_KEY, bztree::MAX_VALUE
 );
 
 design!(

@@ -81,6 +81,14 @@ where
         let index = Self::create(&home, "index").expect("a new root");
         Fresh { index, home }
     }
+
+    fn longest_key() -> usize {
+        C::design().longest_key()
+    }
+
+    fn longest_value() -> usize {
+        C::design().longest_value()
+    }
 }
 
 impl<C, K, V, M> Pooled for Of<C, K, V, M>

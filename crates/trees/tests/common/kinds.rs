@@ -31,14 +31,14 @@ pub trait TestKey:
     /// Few and clustered keys, so that random operations meet each other.
     fn clustered() -> BoxedStrategy<Self::Owned>;
 
-    /// The extremes of the type, strictly ascending.
-    fn boundaries() -> Vec<Self::Owned>;
+    /// The extremes of the type, strictly ascending; byte strings of up to `most` bytes.
+    fn boundaries(most: usize) -> Vec<Self::Owned>;
 
     /// Many keys that are hard to tell apart, in no order.
     fn look_alikes() -> Vec<Self::Owned>;
 
-    /// A key that is one byte too long, where there is such a thing.
-    fn too_long() -> Option<Self::Owned>;
+    /// A key that is one byte longer than `most`, where there is such a thing.
+    fn too_long(most: usize) -> Option<Self::Owned>;
 }
 
 impl TestKey for u64 {
@@ -64,7 +64,7 @@ impl TestKey for u64 {
         .boxed()
     }
 
-    fn boundaries() -> Vec<u64> {
+    fn boundaries(_most: usize) -> Vec<u64> {
         vec![
             0,
             1,
@@ -97,7 +97,7 @@ impl TestKey for u64 {
         keys
     }
 
-    fn too_long() -> Option<u64> {
+    fn too_long(_most: usize) -> Option<u64> {
         None
     }
 }
@@ -130,7 +130,7 @@ impl TestKey for u128 {
         .boxed()
     }
 
-    fn boundaries() -> Vec<u128> {
+    fn boundaries(_most: usize) -> Vec<u128> {
         let max = u128::from(u64::MAX);
         vec![
             0,
@@ -167,7 +167,7 @@ impl TestKey for u128 {
         keys
     }
 
-    fn too_long() -> Option<u128> {
+    fn too_long(_most: usize) -> Option<u128> {
         None
     }
 }
@@ -211,7 +211,7 @@ impl TestKey for [u8] {
         .boxed()
     }
 
-    fn boundaries() -> Vec<Vec<u8>> {
+    fn boundaries(most: usize) -> Vec<Vec<u8>> {
         let mut keys = vec![
             vec![],
             vec![0],
@@ -232,16 +232,16 @@ impl TestKey for [u8] {
             b"abcdefg".to_vec(),
             b"abcdefgh".to_vec(),
             b"abcdefghi".to_vec(),
-            vec![b'm'; MAX_KEY - 1],
-            vec![b'm'; MAX_KEY],
+            vec![b'm'; most - 1],
+            vec![b'm'; most],
             vec![0xff],
             vec![0xff; 8],
-            vec![0xff; MAX_KEY - 1],
-            vec![0xff; MAX_KEY],
+            vec![0xff; most - 1],
+            vec![0xff; most],
         ];
-        keys.push(vec![0; MAX_KEY]);
-        let mut last_differs = vec![b'm'; MAX_KEY];
-        last_differs[MAX_KEY - 1] = b'n';
+        keys.push(vec![0; most]);
+        let mut last_differs = vec![b'm'; most];
+        last_differs[most - 1] = b'n';
         keys.push(last_differs);
         keys.sort();
         keys
@@ -266,8 +266,8 @@ impl TestKey for [u8] {
         keys
     }
 
-    fn too_long() -> Option<Vec<u8>> {
-        Some(vec![b'k'; MAX_KEY + 1])
+    fn too_long(most: usize) -> Option<Vec<u8>> {
+        Some(vec![b'k'; most + 1])
     }
 }
 

@@ -63,6 +63,16 @@ pub trait Harness: 'static {
 
     /// An empty index in a home of its own.
     fn fresh() -> Fresh<Self>;
+
+    /// Longest byte-string key that it takes.
+    fn longest_key() -> usize {
+        kinds::MAX_KEY
+    }
+
+    /// Longest byte-string value that it takes.
+    fn longest_value() -> usize {
+        bristlecone_trees::MAX_VALUE
+    }
 }
 
 /// An index and its home, dropped in this order.

@@ -45,7 +45,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Reference<K, V> {
 
     fn check_key(key: &K) -> Result<(), InsertError> {
         // The one limit that the scenarios know.
-        match K::too_long() {
+        match K::too_long(super::kinds::MAX_KEY) {
             Some(limit) if size_of_val(key) >= size_of_val::<K>(limit.borrow()) => {
                 let most = size_of_val::<K>(limit.borrow()) - 1;
                 Err(InsertError::KeyTooLong {

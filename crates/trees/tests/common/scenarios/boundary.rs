@@ -36,7 +36,7 @@ pub fn every_boundary_key<H: Harness>() {
     for seed in 0..3 {
         let fresh = H::fresh();
         let index = &fresh.index;
-        let keys = H::Key::boundaries();
+        let keys = H::Key::boundaries(H::longest_key());
         let mut model = filled::<H>(index, keys.clone(), seed);
         assert_holds::<H>(index, &model, "the boundary keys alone");
         // Neighbours that force splits between them.
@@ -88,7 +88,7 @@ pub fn every_boundary_key<H: Harness>() {
 }
 
 fn too_long<H: Harness>(index: &H::Index) {
-    let Some(long) = H::Key::too_long() else {
+    let Some(long) = H::Key::too_long(H::longest_key()) else {
         return;
     };
     let bytes = size_of_val::<H::Key>(long.borrow());
@@ -171,7 +171,7 @@ fn ranges<H: Harness>(
     mut scan: impl FnMut(&H::Index, Range<'_, H>) -> Vec<<H::Key as ToOwned>::Owned>,
 ) {
     let fresh = H::fresh();
-    let bounds: Vec<Bound<<H::Key as ToOwned>::Owned>> = H::Key::boundaries()
+    let bounds: Vec<Bound<<H::Key as ToOwned>::Owned>> = H::Key::boundaries(H::longest_key())
         .into_iter()
         .chain((0..60).step_by(7).map(key::<H>))
         .flat_map(|k| [Bound::Included(k.clone()), Bound::Excluded(k)])
@@ -181,7 +181,7 @@ fn ranges<H: Harness>(
     for stage in ["an empty index", "a full one", "an emptied one"] {
         match stage {
             "a full one" => {
-                let mut keys = H::Key::boundaries();
+                let mut keys = H::Key::boundaries(H::longest_key());
                 keys.extend((0..60).map(key::<H>));
                 keys.sort();
                 keys.dedup();

@@ -109,7 +109,7 @@ where
             assert_holds::<H>(&fresh.index, &Model::<H>::new(), "after a refused load");
         }
     }
-    if let Some(long) = H::Key::too_long() {
+    if let Some(long) = H::Key::too_long(H::longest_key()) {
         let low = (0..100).map(pair).filter(|(k, _)| *k < long);
         let answer = fresh
             .index

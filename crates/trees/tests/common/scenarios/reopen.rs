@@ -74,11 +74,14 @@ pub fn crash_images<H: Pooled>() {
         let opened = must("open", H::open(&image, "index"));
         let report = H::recovery(&opened);
         assert!(!report.clean, "round {round}: {report:?}");
-        assert_eq!(
-            report.entries,
-            model.len() as u64,
-            "round {round}: {report:?}"
-        );
+        // A design that recovers without a walk counts nothing.
+        if report.leaves_scanned > 0 {
+            assert_eq!(
+                report.entries,
+                model.len() as u64,
+                "round {round}: {report:?}"
+            );
+        }
         assert_holds::<H>(&opened, &model, "after a crash");
         // A crash before anything was changed, and at once another.
         let again = image.crash_image();
