@@ -1,9 +1,9 @@
 //! What each operation on a BzTree costs in flushed lines and fences: goldens that a change must not raise unnoticed.
 //!
-//! Counted on `Counting<Dram>`, whose swaps think it persistent. A swap of `w` words that lie in `l` lines: the
-//! descriptor (a line for each two words), the words, the decision, the words again: 4 fences. Status and metadata of
-//! the first entries share the leaf's first line, so operations on later ones take more lines; figures are the most and
-//! the least of a leaf.
+//! Counted on `Counting<Mapped>`: on volatile media swaps flush nothing. A swap flushes its descriptor (a line for
+//! each two words), its words' lines, the decision, the words' lines again, with a fence each. The status and the
+//! first metadata share a line, so that operations on later entries take more lines; the figures are the least
+//! and the most of a leaf.
 #![cfg(feature = "unproven")]
 
 use bristlecone_pmem::media::{Counting, Mapped, PersistCounts};
@@ -62,7 +62,6 @@ fn operations_on_records() {
         tree.multi_get(&[key, key + 1], &mut Vec::new());
     });
     let removed = each(&|key| assert!(tree.remove(&key).expect("removal")));
-    println!("{inserted:?} {updated:?} {upserted:?} {nothing:?} {removed:?}");
     assert_eq!(inserted, INSERT, "insert");
     assert_eq!(updated, UPDATE, "update");
     assert_eq!(upserted, UPDATE, "upsert of a key that is there");
@@ -71,11 +70,11 @@ fn operations_on_records() {
 }
 
 /// Two swaps of two words, and the record.
-const INSERT: [(u64, u64); 2] = [(0, 0), (0, 0)];
+const INSERT: [(u64, u64); 2] = [(9, 8), (13, 8)];
 /// A swap of three words.
-const UPDATE: [(u64, u64); 2] = [(0, 0), (0, 0)];
+const UPDATE: [(u64, u64); 2] = [(7, 4), (9, 4)];
 /// A swap of two words.
-const REMOVE: [(u64, u64); 2] = [(0, 0), (0, 0)];
+const REMOVE: [(u64, u64); 2] = [(4, 4), (6, 4)];
 
 #[test]
 fn random_insertions_with_their_splits() {
@@ -88,8 +87,7 @@ fn random_insertions_with_their_splits() {
         }
     });
     let per = |n: u64| n as f64 / KEYS as f64;
-    println!("{} lines, {} fences an insertion", per(lines), per(fences));
-    assert!(per(lines) < 0.0, "{} lines an insertion", per(lines));
-    assert!(per(fences) < 0.0, "{} fences an insertion", per(fences));
+    assert!(per(lines) < 15.5, "{} lines an insertion", per(lines));
+    assert!(per(fences) < 8.5, "{} fences an insertion", per(fences));
     tree.verify().expect("whole");
 }

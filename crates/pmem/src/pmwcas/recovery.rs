@@ -138,10 +138,8 @@ impl<M: Media> DescriptorPool<M> {
     }
 
     fn check_entry(&self, entry: &Entry) -> Result<(), String> {
-        // Where the pool ends now a descriptor that was not used since need not care.
-        if !self.swappable(entry.place, self.pm().capacity())
-            || (entry.old | entry.new) & FLAGS != 0
-        {
+        // Where the pool ends now a descriptor that was not used since need not care (`restore` does).
+        if !self.swappable(entry.place, u64::MAX) || (entry.old | entry.new) & FLAGS != 0 {
             return Err(format!("no operation has {entry:x?}"));
         }
         Ok(())

@@ -279,6 +279,43 @@ fn errors_name_what_is_wrong_and_change_nothing() {
 }
 
 #[test]
+fn a_block_that_stays_or_is_named_twice_is_not_recycled() {
+    let field = Field::<Medium>::new(1, 8, 4);
+    let mut swap = field.descriptor();
+    let old = field.get(1);
+    for policy in [
+        Policy::FreeOne,
+        Policy::FreeOldOnSuccess,
+        Policy::FreeNewOnFailure,
+    ] {
+        assert_eq!(
+            swap.add_word_with(field.word(1), old, old, policy),
+            Err(WordError::Recycled(old))
+        );
+    }
+    swap.add_word_with(field.word(1), old, 4096, Policy::FreeOne)
+        .unwrap();
+    // The old one of both, the new one of both; but one word may hand its block to another.
+    assert_eq!(
+        swap.add_word_with(field.word(2), old, 0, Policy::FreeOldOnSuccess),
+        Err(WordError::Recycled(old))
+    );
+    assert_eq!(
+        swap.add_word_with(field.word(2), 200, 4096, Policy::FreeNewOnFailure),
+        Err(WordError::Recycled(4096))
+    );
+    swap.reserve_entry(field.word(2), 200, Policy::FreeNewOnFailure)
+        .unwrap();
+    assert_eq!(
+        swap.fill(field.word(2), 4096),
+        Err(WordError::Recycled(4096))
+    );
+    swap.fill(field.word(2), old).unwrap();
+    assert!(swap.execute().unwrap());
+    assert_eq!((field.get(1), field.get(2)), (4096, old));
+}
+
+#[test]
 fn descriptors_come_back_and_run_out() {
     let field = Field::<Medium>::new(1, 4, 2);
     let held: Vec<_> = (0..4)
@@ -349,7 +386,7 @@ fn policies_say_which_block_goes() {
         expect(&mut field, on_success, "success");
         assert_eq!(field.policy(4096, 8192, policy).execute(), Ok(false));
         expect(&mut field, on_failure, "failure");
-        field.policy(8192, 8192, policy).discard();
+        field.policy(4096, 8192, policy).discard();
         expect(&mut field, on_failure, "discarded");
         // 0 leads nowhere.
         field.set(0, 0);

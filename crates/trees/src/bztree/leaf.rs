@@ -171,6 +171,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             let guard = epoch::pin();
             let next = self.try_put(&pair, mode, swaps)?;
             drop(guard);
+            if pair.form == Form::Block {
+                self.swaps.recycle_ready();
+            }
             match next {
                 Next::Done(done) => return Ok(done),
                 Next::Again => {}

@@ -49,7 +49,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
         let status = self.swaps.read(node.status());
         let live = self.live_words(node, status);
-        if live >= self.sizes.merge || status & FROZEN != 0 {
+        // Two long separators may be much of a node.
+        let little = live < self.sizes.merge || !node.is_leaf() && node.sorted <= 2;
+        if !little || status & FROZEN != 0 {
             return Ok(false);
         }
         if parent.sorted == 1 {

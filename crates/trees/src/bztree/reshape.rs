@@ -121,6 +121,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let mut level = 0;
         let mut merging = want == Want::Merge;
         loop {
+            // So that blocks do not wait in descriptors that no one happens to take again.
+            self.swaps.recycle_ready();
             let swaps = (self.descriptor(), self.descriptor());
             let _guard = epoch::pin();
             let (path, node) = self.path_to(key, level)?;
