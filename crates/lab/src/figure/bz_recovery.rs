@@ -111,12 +111,12 @@ fn crashes(
             .collect();
         let mut copied = || -> Result<Vec<Opened>, FigureError> {
             let mut opened = Vec::new();
-            for crash in 0..CRASHES {
+            for (crash, key) in sorted.iter().take(CRASHES).enumerate() {
                 let copy = dir.path().join(format!("copy-{crash}"));
                 pool.backup(&copy).map_err(|e| {
                     LabError::io(&copy, "copying the pool", std::io::Error::other(e))
                 })?;
-                opened.push(open(&copy, sorted[crash])?);
+                opened.push(open(&copy, *key)?);
                 // Its space is needed for the next one.
                 let _ = std::fs::remove_file(&copy);
                 setting.step("crashing and recovering", before + crash as u64 + 1, total);

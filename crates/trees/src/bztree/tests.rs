@@ -154,7 +154,7 @@ fn a_leaf_that_was_left_frozen_stops_no_one() {
             assert!(leaf(tree, key).status().load(tree.pm(), Ordering::Relaxed) & FROZEN != 0);
             assert_eq!(tree.get(&key), Some(key / 2), "reading disregards it");
             tree.update(&key, &7).unwrap();
-            assert_eq!(tree.status(&leaf(tree, key)).frozen(), false);
+            assert!(!tree.status(&leaf(tree, key)).frozen());
             freeze(tree, key);
             assert!(tree.remove(&key).unwrap());
             freeze(tree, key);
