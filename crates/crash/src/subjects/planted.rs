@@ -134,7 +134,7 @@ pub const PLANTED: &[Planted] = &[
         "a descriptor is free before the blocks that it names are"),
     plant("pmwcas-not-recycled", 18, "pmwcas-6", Kind::Update, &[Leak, Progress],
         "no one recycles the old block of an operation that succeeded"),
-    plant("pmwcas-recycled-twice", 18, "pmwcas-6", Kind::Update, &[Leak, Structure, Recovery, Torn, Lost, Progress],
+    plant("pmwcas-recycled-twice", 18, "pmwcas-6", Kind::Update, &[FaultKind::Wrong, Progress],
         "a block is handed back twice"),
     plant("fastfair-key-first", 1, "fastfair-256-u64", Kind::Split, &[Torn, Lost, Structure, Recovery],
         "an insertion gives an entry its new key before its new value"),

@@ -158,9 +158,7 @@ impl Recycle for Blocks {
     fn reuse(&self, block: u64) {
         if self.node.in_stock(block).is_some() {
             lock(&self.free).push(block);
-        } else if !self.node.pool.pm().planted("pmwcas-recycled-twice") || self.heap.is_live(block)
-        {
-            // (Planted, it is to show in the stock: the heap would stop at a block that comes back twice.)
+        } else {
             self.heap.free(POff::new(block));
         }
     }
