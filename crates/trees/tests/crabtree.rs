@@ -58,4 +58,5 @@ scenario_suite!(numbers, Numbers<0, 3>: [base, reverse, bulk, pooled, pooled_bul
 scenario_suite!(numbers_opt, Numbers<7, 1>: [base, pooled, durable]);
 scenario_suite!(strings_opt, Strings<7, 2>: [base, reverse, bulk, pooled, durable, power_cuts]);
 scenario_suite!(numbers_copying, Of<Only<true>, u64, u64, Mapped>: [base, pooled, durable]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(numbers_shifting, Of<Only<false>, u64, u64, Mapped>: [base, pooled]);

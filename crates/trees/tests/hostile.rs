@@ -105,11 +105,13 @@ scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
 scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(fastfair_wide, Of<Small<Fair>, u128, u128, Mapped>: [hostile]);
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(btree_wal_wide, Of<Small<Wal>, u128, u128, Mapped>: [hostile]);
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
 scenario_suite!(skiplist, Numbers<DividedSkip>: [hostile]);

@@ -38,4 +38,5 @@ scenario_suite!(numbers_256, Of<Sized<256, { usize::MAX }>, u64, u64, Mapped>: [
 scenario_suite!(strings_1024, Of<Lcb, [u8], [u8], Mapped>: [base, durable]);
 scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, Mapped>: [base]);
 scenario_suite!(appended_256, Of<Appended<256, { usize::MAX }>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(appended_strings, Of<Appended<512, { usize::MAX }>, [u8], [u8], Mapped>: [base, durable]);

@@ -22,7 +22,8 @@
 //!
 //! What becomes of old and new blocks is up to [`Policy`], and differs with the key: `FreeOne` for 7 and every other 5;
 //! the other 5s take the new block of an operation that failed back themselves, the 1s retire the old one of
-//! one that succeeded.
+//! one that succeeded. Changes of some keys in blocks are first tried with a second word that is not there, so that
+//! operations fail without threads, too.
 //!
 //! # Crash states
 //! Those of the operation in flight; recovery rolls it forward or back before the words are looked at.
@@ -300,6 +301,11 @@ impl Kind {
         matches!(self, Self::Alone | Self::HeapAlone)
     }
 
+    /// True if a change is first tried with an expectation that is wrong.
+    fn fails_first(key: u64) -> bool {
+        matches!(key % 16, 1 | 13)
+    }
+
     fn policy(self, key: u64) -> Policy {
         match self {
             Self::Pair | Self::Alone => Policy::None,
@@ -376,6 +382,7 @@ impl LivePmwcas {
         key: u64,
         first: u64,
         value: Option<u64>,
+        wrong: bool,
         guard: &Guard,
     ) -> Result<bool, Fault> {
         let (kind, node) = (Kind::of(key), &self.node);
@@ -384,7 +391,8 @@ impl LivePmwcas {
             .map_err(progress)?;
         if !kind.alone() {
             let old_second = self.read(node.second(key));
-            swap.add_word(node.second(key), old_second, new)
+            let expected = old_second + u64::from(wrong);
+            swap.add_word(node.second(key), expected, new)
                 .map_err(progress)?;
             if (first == 0) != (new == 0) {
                 let count = self.read(node.count());
@@ -419,6 +427,7 @@ impl LivePmwcas {
 
     /// Changes a key that is there (or is not, if `absent`) to `value`; false if it is otherwise.
     fn put(&self, key: u64, value: Option<u64>, there: Option<bool>) -> Result<bool, Fault> {
+        let mut wrong = Kind::fails_first(key) && value.is_some();
         loop {
             // Before this thread is pinned, which would keep descriptors from coming back.
             let swap = match self.swaps.allocate_descriptor() {
@@ -435,9 +444,15 @@ impl LivePmwcas {
             if there.is_some_and(|there| there != (first != 0)) {
                 return Ok(false);
             }
-            if self.change(swap, key, first, value, &guard)? {
+            let done = self.change(swap, key, first, value, wrong, &guard)?;
+            if done && wrong {
+                let what = format!("key {key}: a swap succeeded that expected what is not there");
+                return Err(Fault::new(FaultKind::Wrong, what));
+            }
+            if done {
                 return Ok(true);
             }
+            wrong = false;
         }
     }
 }

@@ -35,9 +35,9 @@ pub(crate) type Inlined = Auto;
 
 /// What "dram" is compiled for.
 #[cfg(not(debug_assertions))]
-type Forgetting = Dram;
+pub(crate) type Forgetting = Dram;
 #[cfg(debug_assertions)]
-type Forgetting = bristlecone_pmem::media::Counting<Dram>;
+pub(crate) type Forgetting = bristlecone_pmem::media::Counting<Dram>;
 
 /// An index of a design `D`, alone in its pool.
 struct Alone<D: Design, M: Media> {

@@ -111,10 +111,11 @@ const ROOT: &str = "model";
 const PROGRESS: u64 = 4096;
 
 impl RunSpec {
-    /// The designs that can be run: those of the registry, volatile ones included, and
-    /// `lbtree-traditional`, the LB+-Tree without entry moving.
+    /// The designs that can be run: those of the registry, volatile ones included but for the Bw-Tree, whose nodes are
+    /// outside of what is simulated, and `lbtree-traditional`, the LB+-Tree without entry moving.
     pub fn indexes() -> impl Iterator<Item = &'static str> {
         let designs = DESIGNS.iter().chain(VOLATILE).map(|design| design.name);
+        let designs = designs.filter(|name| *name != "bwtree");
         designs.chain([TRADITIONAL])
     }
 
@@ -134,6 +135,13 @@ impl RunSpec {
     /// # Errors
     /// [`ModelError::Lab`], naming the design or the size, and what there is.
     pub fn leaf_bytes(&self) -> Result<u32, ModelError> {
+        let unknown = || {
+            let there: Vec<_> = Self::indexes().collect();
+            ModelError::parameter("index", &self.index, there.join(" or "))
+        };
+        if !Self::indexes().any(|name| name == self.index) {
+            return Err(unknown());
+        }
         let choice = self.choice();
         choice
             .resolve()
@@ -143,10 +151,7 @@ impl RunSpec {
                     let there: Vec<_> = there.iter().map(ToString::to_string).collect();
                     ModelError::parameter("the node size", asked, there.join(" or "))
                 }
-                UnknownDesign::Name(_) => {
-                    let there: Vec<_> = Self::indexes().collect();
-                    ModelError::parameter("index", &self.index, there.join(" or "))
-                }
+                UnknownDesign::Name(_) => unknown(),
                 // Not of `resolve`.
                 UnknownDesign::Narrow { design } => {
                     ModelError::parameter("index", design, WIDE.join(" or "))

@@ -18,6 +18,8 @@
 //! chunk | head: one bit a block, set if it is active; whole lines | block 0 | block 1 | ...
 //! ```
 //!
+//! A block is aligned to lines, not to its size.
+//!
 //! # Invariants
 //! 1. A set bit is durable before a swap that hands the block over can succeed; it is durably cleared before the
 //!    descriptor that names the block is free, and only after that may the block be reserved again.
@@ -33,8 +35,8 @@
 //!
 //! # Costs
 //! `reserve`, `cancel` and `reuse`: none. A fresh chunk: its head, one line (two for 64-byte blocks) and a
-//! fence, and the pool's persist. Activation: a line, no fence. Release: a line, a fence. Opening: nothing; a
-//! reservation looks at up to 64 chunks that no one has looked at.
+//! fence, and the pool's persist. Activation: a line, no fence. Release: a line, a fence. Opening: nothing; the first
+//! reservations of a class look at its chunks, the last one first, until one has a free block: each chunk once.
 //!
 //! # Crash states
 //! 1. *Reserved*: the bit is clear; nothing to do.
@@ -42,7 +44,7 @@
 //! 3. *Released, descriptor not free yet*: released again.
 //! 4. *A chunk assigned, no block of it active*: it stays the root's; its blocks are reserved later.
 
-use super::HeapStats;
+use super::{HeapStats, damage_is_expected};
 use crate::cell::PWord;
 use crate::error::SpaceError;
 use crate::media::{LINE, Media};
@@ -61,8 +63,8 @@ const FIRST_CLASS: u8 = 3;
 const LAST_CLASS: u8 = 19;
 const CLASSES: usize = LAST_CLASS as usize + 1;
 const CURRENT: usize = 32;
-/// Chunks of before that one reservation looks at.
-const LOOKED_AT: usize = 64;
+/// Chunk words that are read at a time.
+const LOOKED_AT: u32 = 256;
 
 /// The largest activated block in bytes.
 pub const MAX_ACTIVATED: u64 = super::CLASSES[LAST_CLASS as usize];
@@ -136,12 +138,16 @@ impl State {
         let bit = 1 << (block % 64);
         // ORDERING: Release; pairs with the Acquire in `take`.
         let before = self.taken[block as usize / 64].fetch_and(!bit, Ordering::Release);
-        debug_assert!(before & bit != 0, "block {block} given back twice");
+        debug_assert!(
+            before & bit != 0 || damage_is_expected::asked(),
+            "block {block} given back twice"
+        );
     }
 
-    fn is_taken(&self, block: u32) -> bool {
-        // ORDERING: Relaxed; asked in recovery, where no one else works.
-        self.taken[block as usize / 64].load(Ordering::Relaxed) & 1 << (block % 64) != 0
+    /// The same where it may have been given back before.
+    fn give_back_again(&self, block: u32) {
+        // ORDERING: Release; as above.
+        self.taken[block as usize / 64].fetch_and(!(1 << (block % 64)), Ordering::Release);
     }
 
     fn taken(&self) -> u32 {
@@ -174,10 +180,8 @@ struct Core {
     stacks: [Stack; CLASSES],
     /// By thread and class: the chunk it takes blocks from, 0 for none.
     current: Box<[CachePadded<[AtomicU32; CLASSES]>]>,
-    /// Chunks below it were looked at, or are being.
-    cursor: AtomicU32,
-    /// Chunks from here on were assigned since the root was opened.
-    end: u32,
+    /// By class: chunks from it on were looked at, are being, or were assigned since the root was opened.
+    cursors: [AtomicU32; CLASSES],
 }
 
 impl Core {
@@ -220,8 +224,9 @@ impl Core {
             let new = changed(seen, state.next.load(Ordering::Relaxed));
             match top.compare_exchange_weak(seen, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => {
-                    // ORDERING: Release; pairs with the swap in `push`.
-                    state.queued.store(false, Ordering::Release);
+                    // ORDERING: AcqRel; pairs with the swap in `push`, and is one itself: whoever gave a block back and did
+                    // not push since it was queued still, is seen by who looks for a block after this.
+                    state.queued.swap(false, Ordering::AcqRel);
                     return Some((chunk, state));
                 }
                 Err(found) => seen = found,
@@ -288,8 +293,7 @@ impl<M: Media> Activated<M> {
                 high: AtomicU32::new(0),
                 stacks: std::array::from_fn(|_| Stack::default()),
                 current: (0..CURRENT).map(|_| none()).collect(),
-                cursor: AtomicU32::new(0),
-                end: (pool.size() / CHUNK) as u32,
+                cursors: std::array::from_fn(|_| AtomicU32::new((pool.size() / CHUNK) as u32)),
             }),
             pool: Arc::clone(pool),
         }
@@ -323,10 +327,9 @@ impl<M: Media> Activated<M> {
         let words = (0..blocks.div_ceil(64)).map(|i| {
             // ORDERING: Relaxed; no bit of a chunk without a state changes (invariant 2), and the exchange below decides
             // whose copy counts.
-            let bits = self
-                .head_word(chunk, i * 64)
-                .load(self.pm(), Ordering::Relaxed);
-            AtomicU64::new(bits)
+            let bits = (self.head_word(chunk, i * 64)).load(self.pm(), Ordering::Relaxed);
+            let here = (blocks - i * 64).min(64);
+            AtomicU64::new(bits & (u64::MAX >> (64 - here)))
         });
         let state = Box::into_raw(Box::new(State {
             class,
@@ -390,10 +393,10 @@ impl<M: Media> Activated<M> {
             return Ok(place(chunk, block, class));
         }
         loop {
-            if let Some(found) = self.pop_into(current, class, chunk) {
+            if let Some(found) = self.pop_into(current, class) {
                 return Ok(found);
             }
-            if self.look(LOOKED_AT) {
+            if self.look(class) {
                 continue;
             }
             let used = ChunkUse::Activated {
@@ -405,24 +408,24 @@ impl<M: Media> Activated<M> {
                     // Its state puts it into the stack.
                     self.state(chunk);
                 }
-                Err(_) if self.look(usize::MAX) => {}
                 Err(e) => return self.steal(class).ok_or(e),
             }
         }
     }
 
-    /// A block of a chunk from the stack, which becomes the thread's current one instead of `full`.
-    fn pop_into(&self, current: &AtomicU32, class: u8, full: u32) -> Option<POff<u8>> {
+    /// A block of a chunk from the stack, which becomes the thread's current one.
+    fn pop_into(&self, current: &AtomicU32, class: u8) -> Option<POff<u8>> {
         loop {
             let (chunk, state) = self.core.pop(class)?;
             let Some(block) = state.take() else {
                 continue;
             };
-            let before = current.swap(chunk, Ordering::Relaxed);
-            // Another thread with the same number has put it there meanwhile; it may have free blocks (invariant 3).
-            if before != full
-                && before != chunk
+            // ORDERING: AcqRel; the one before was put there by this swap.
+            let before = current.swap(chunk, Ordering::AcqRel);
+            // It may have free blocks (invariant 3): some came back, or a thread with the same number has put it there.
+            if before != chunk
                 && let Some(state) = self.core.known(before)
+                && state.taken() < blocks_of(class)
             {
                 self.core.push(before, state);
             }
@@ -430,19 +433,32 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// Looks at up to `most` chunks of before that no one has looked at; false if there were none of this root.
-    fn look(&self, most: usize) -> bool {
-        let core = &self.core;
-        let mut any = false;
-        for _ in 0..most {
+    /// Looks at chunks of `class` that no one has looked at, until one has a free block; false if none has.
+    fn look(&self, class: u8) -> bool {
+        let cursor = &self.core.cursors[usize::from(class)];
+        loop {
             // ORDERING (both): Relaxed; only that each chunk is looked at matters.
-            if core.cursor.load(Ordering::Relaxed) >= core.end {
-                break;
+            let claimed = cursor.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |end| {
+                (end > 0).then(|| end.saturating_sub(LOOKED_AT))
+            });
+            let Ok(end) = claimed else {
+                return false;
+            };
+            let mut any = false;
+            let chunks = end.saturating_sub(LOOKED_AT)..end;
+            for (chunk, used) in self.pool.chunk_uses(chunks) {
+                let mine = used
+                    == ChunkUse::Activated {
+                        owner: self.core.owner,
+                        class,
+                    };
+                let state = mine.then(|| self.state(chunk)).flatten();
+                any |= state.is_some_and(|state| state.taken() < blocks_of(class));
             }
-            let chunk = core.cursor.fetch_add(1, Ordering::Relaxed);
-            any |= chunk < core.end && self.state(chunk).is_some();
+            if any {
+                return true;
+            }
         }
-        any
     }
 
     /// A block of another thread's current chunk: the pool has no more.
@@ -456,6 +472,7 @@ impl<M: Media> Activated<M> {
 
     /// Gives back a reserved block that no one else has seen.
     pub fn cancel(&self, block: POff<u8>) {
+        debug_assert!(!self.is_active(block.get()), "{block:?} was activated");
         self.reuse(block.get());
     }
 
@@ -549,21 +566,20 @@ impl<M: Media> Activated<M> {
     /// Makes free every active block but those that `keep` names, durably: after a crash amid building, before the first
     /// reservation.
     pub fn retain(&self, keep: impl Fn(u64) -> bool) {
-        let mut freed = Vec::new();
+        let mut any = false;
         for block in self.active_blocks() {
             if let Some((chunk, number, _)) = self.locate(block).filter(|_| !keep(block)) {
                 self.set_bit(chunk, number, false);
                 // PERSIST: the block is free; fenced with the others.
                 self.pm().flush_of(self.head_word(chunk, number));
-                freed.push(block);
+                self.recovered(block);
+                any = true;
             }
         }
-        if !freed.is_empty() {
+        if any {
             // PERSIST: all of them, before anything can be built in them again.
             self.pm().fence();
         }
-        // Recovery of descriptors may have looked at their chunks.
-        freed.into_iter().for_each(|block| self.recovered(block));
     }
 
     /// Gives chunks without an active block back to the pool: for a clean close. No block is reserved, and this is the
@@ -637,22 +653,22 @@ impl<M: Media> Recycle for Activated<M> {
         }
     }
 
+    fn recovered(&self, block: u64) {
+        // A chunk that was not looked at is copied as it is now.
+        if let Some((chunk, number, _)) = self.locate(block)
+            && let Some(state) = self.core.known(chunk)
+        {
+            state.give_back_again(number);
+            self.core.push(chunk, state);
+        }
+    }
+
     fn reuse(&self, block: u64) {
         if let Some((chunk, number, _)) = self.locate(block)
             && let Some(state) = self.state(chunk)
         {
             state.give_back(number);
             self.core.push(chunk, state);
-        }
-    }
-
-    /// The release has copied the block's bit as it was: set, so that no one would have it until the next opening.
-    fn recovered(&self, block: u64) {
-        if let Some((chunk, number, _)) = self.locate(block)
-            && let Some(state) = self.core.known(chunk)
-            && state.is_taken(number)
-        {
-            self.reuse(block);
         }
     }
 }

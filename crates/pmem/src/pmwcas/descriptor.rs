@@ -256,10 +256,7 @@ impl<M: Media> DescriptorPool<M> {
 
     /// The blocks that an operation with that status makes somebody's if it succeeds.
     pub(super) fn new_blocks(&self, number: usize, status: Status) -> impl Iterator<Item = u64> {
-        let frees = move |i: &usize| {
-            let policy = status.policy(*i);
-            matches!(policy, Policy::FreeOne | Policy::FreeNewOnFailure)
-        };
+        let frees = move |i: &usize| status.policy(*i).frees_new();
         let blocks = (0..status.count()).filter(frees);
         blocks
             .map(move |i| self.entry(number, i).new)
@@ -422,6 +419,27 @@ impl<M: Media> fmt::Debug for Descriptor<'_, M> {
     }
 }
 
+/// Checks that no block would be recycled that its word keeps, and none by two words.
+fn check_recycled(others: &[Word], word: &Word) -> Result<(), WordError> {
+    let Entry { old, new, .. } = word.entry;
+    if word.open {
+        // Its new value is checked when it is given.
+    } else if old == new && old != 0 && word.policy != Policy::None {
+        return Err(WordError::Recycled(old));
+    }
+    for other in others {
+        let both = |frees: fn(Policy) -> bool| frees(word.policy) && frees(other.policy);
+        if old != 0 && old == other.entry.old && both(Policy::frees_old) {
+            return Err(WordError::Recycled(old));
+        }
+        let given = !word.open && !other.open && new != 0;
+        if given && new == other.entry.new && both(Policy::frees_new) {
+            return Err(WordError::Recycled(new));
+        }
+    }
+    Ok(())
+}
+
 fn plain(value: u64) -> Result<u64, WordError> {
     if value & FLAGS == 0 {
         Ok(value)
@@ -452,11 +470,13 @@ impl<M: Media> Descriptor<'_, M> {
         if self.count == self.pool.words {
             return Err(WordError::TooMany(self.pool.words));
         }
-        self.words[self.count] = Word {
+        let word = Word {
             entry,
             policy,
             open,
         };
+        check_recycled(&self.words[..self.count], &word)?;
+        self.words[self.count] = word;
         self.count += 1;
         Ok(())
     }
@@ -513,12 +533,16 @@ impl<M: Media> Descriptor<'_, M> {
     /// [`WordError`]; the operation is as it was.
     pub fn fill(&mut self, word: &PWord, desired: u64) -> Result<(), WordError> {
         let at = self.find(word)?;
-        let word = &mut self.words[at];
+        let word = &self.words[at];
         if !word.open {
             return Err(WordError::NotReserved(word.entry.place));
         }
-        word.entry.new = plain(desired)?;
-        word.open = false;
+        let mut filled = *word;
+        filled.entry.new = plain(desired)?;
+        filled.open = false;
+        let (before, after) = (&self.words[..at], &self.words[at + 1..self.count]);
+        check_recycled(before, &filled).and_then(|()| check_recycled(after, &filled))?;
+        self.words[at] = filled;
         Ok(())
     }
 
@@ -609,7 +633,7 @@ impl<M: Media> Drop for Descriptor<'_, M> {
             Stage::Ended => return,
         }
         for word in &self.words[..self.count] {
-            let frees = matches!(word.policy, Policy::FreeOne | Policy::FreeNewOnFailure);
+            let frees = word.policy.frees_new();
             if frees && !word.open && word.entry.new != 0 {
                 self.pool.recycle.release(word.entry.new);
                 self.pool.recycle.reuse(word.entry.new);

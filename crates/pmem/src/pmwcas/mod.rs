@@ -49,7 +49,7 @@
 //!    complete another one, made after the operation was decided (Harris et al. have a descriptor for each).
 //!
 //! # Concurrency
-//! Nothing waits: a thread that meets a pointer helps the operation to its end, in order of places, and one that
+//! Nothing here waits (what the epochs run for others on this thread may: a heap's locks, say): a thread that meets a pointer helps the operation to its end, in order of places, and one that
 //! meets a dirty status, or the pointer of a single word, flushes and fences it itself before it goes on. Late helpers do no harm:
 //! phase 1 installs only what RDCSS finds undecided, and what a late attempt left is taken out again,
 //! flushed and fenced, by whoever meets it.
@@ -60,17 +60,26 @@
 //! coming back, no operation from ending; when none is left, [`DescriptorPool::allocate_descriptor`] moves the
 //! epoch on a bounded number of times and then answers [`Exhausted`].
 //!
-//! Blocks that hold target words must go back through epochs ([`Heap::retire`]) once no word leads to them: a
-//! late helper may still compare them.
+//! Blocks that hold target words must go back by a [`Policy`], or after *two* grace periods of their own, once no word
+//! leads to them: a late helper may still compare them, and put a conditional pointer into one that has the old value.
+//! One [`Heap::retire`] is too little. Who reads a word in such a block, or adds it to an operation, stays pinned from when it
+//! learnt of the block until [`Descriptor::execute`] returns, whose own pin begins too late for that.
+//!
+//! All operations on a word go through one pool of descriptors.
+//!
+//! On a medium that is made durable by commits, "durable" is what the next commit takes along: an operation's caller
+//! commits before it acknowledges, and so does who acts on what [`read`](DescriptorPool::read) gave it.
 //!
 //! # Crash states
 //! 1. *Before the descriptor's fence*: its lines may not belong together (invariant 4) and no word leads to it.
 //! 2. *Undecided or failed*: any subset of the words holds pointers; recovery puts old values back.
 //! 3. *Succeeded*: recovery puts new values for pointers and old ones for conditional pointers, which only a late
 //!    attempt can have left.
-//! 4. *Ended, not used again*: no word leads there; recovery changes nothing. A place that has become something
+//! 4. *Ended, not used again*: no word leads there; recovery changes no word. A place that has become something
 //!    else since is compared, and not changed: a pointer carries the generation, which begins at random.
-//! 5. *In recovery*: every step may be repeated; policies' blocks are released before their descriptor is free.
+//! 5. *In recovery*: nothing is changed before all descriptors were checked. Every step may be repeated; policies' blocks are
+//!    released before their descriptor is free. In the end all descriptors are, so that whatever a damaged file's
+//!    words hold leads to no operation but those begun since, and of these to none that the word is not part of.
 
 mod descriptor;
 mod lists;
@@ -88,6 +97,7 @@ use crate::heap::Heap;
 use crate::media::{LINE, Media};
 use crate::off::POff;
 use crate::pool::Pool;
+use crate::pool::layout::{CHUNK, REGION};
 use crossbeam_epoch::Guard;
 use descriptor::{GENERATION, State, Status};
 use lists::{Counters, Lists};
@@ -109,7 +119,8 @@ pub(crate) const MULTI: u64 = 1 << 62;
 pub(crate) const CONDITIONAL: u64 = 1 << 61;
 const MAGIC: u64 = u64::from_le_bytes(*b"PMWCAS01");
 
-/// What happens to the blocks that a word's old and new value lead to. A value of 0 leads nowhere.
+/// What happens to the blocks that a word's old and new value lead to. A value of 0 leads nowhere. A new block is
+/// [activated](Recycle::activate) by the two policies that would free it: with the others it is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
     /// Nothing: they are no pointers, or the owner sees to it.
@@ -121,6 +132,18 @@ pub enum Policy {
     FreeOldOnSuccess = 2,
     /// The new one is recycled if the operation fails.
     FreeNewOnFailure = 3,
+}
+
+impl Policy {
+    /// True if it recycles the old block of an operation that succeeded.
+    fn frees_old(self) -> bool {
+        matches!(self, Self::FreeOne | Self::FreeOldOnSuccess)
+    }
+
+    /// True if it recycles the new block of one that failed.
+    fn frees_new(self) -> bool {
+        matches!(self, Self::FreeOne | Self::FreeNewOnFailure)
+    }
 }
 
 /// Where blocks go that a [`Policy`] recycles.
@@ -152,14 +175,14 @@ pub trait Recycle: Send + Sync {
         let _ = block;
     }
 
-    /// `block` may be handed out. Not called in recovery: allocators make their free lists after it.
-    fn reuse(&self, block: u64);
-
-    /// In recovery, for what was released there: no descriptor names `block` any more. For allocators that have looked
-    /// at it before it was released.
+    /// A block that [`release`](Self::release) was called for in recovery may be handed out: the descriptor that named it
+    /// is durably free. Allocators that make their free lists after recovery have nothing to do.
     fn recovered(&self, block: u64) {
         let _ = block;
     }
+
+    /// `block` may be handed out. Not called in recovery.
+    fn reuse(&self, block: u64);
 }
 
 impl<M: Media> Recycle for Heap<M> {
@@ -192,6 +215,8 @@ pub enum WordError {
     Absent(usize),
     /// The word's new value was not reserved, or was given already.
     NotReserved(u64),
+    /// The policies would recycle the block at this offset although the word keeps it, or twice.
+    Recycled(u64),
 }
 
 impl fmt::Display for WordError {
@@ -208,6 +233,10 @@ impl fmt::Display for WordError {
             Self::Absent(addr) => write!(
                 f,
                 "the word at address {addr:#x} is not part of the operation"
+            ),
+            Self::Recycled(block) => write!(
+                f,
+                "the block at {block:#x} would be recycled though the word keeps it, or twice"
             ),
             Self::NotReserved(at) => write!(f, "the new value of the word at {at:#x} is not open"),
         }
@@ -366,7 +395,7 @@ impl<M: Media> DescriptorPool<M> {
         this.word(at + 8).store(pm, shape, Ordering::Relaxed);
         // PERSIST: the area's header; fenced by the caller before a root word leads to it.
         pm.flush(this.word(at).addr(), 16);
-        // The generations of a pool begin where no one can guess.
+        // The generations of pools begin at different places.
         let (seed, _) = this.pool.uuid().as_u64_pair();
         for number in 0..descriptors {
             let generation = seed.wrapping_add(at).wrapping_add(number as u64) & GENERATION;
@@ -539,9 +568,9 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// True for an aligned place below `end` that is neither in the pool's header nor in the area.
+    /// True for an aligned place below `end` that is neither in a region's header nor in the area.
     fn swappable(&self, at: u64, end: u64) -> bool {
-        at >= crate::pool::layout::CHUNK
+        at % REGION >= CHUNK
             && at.is_multiple_of(8)
             && at.checked_add(8).is_some_and(|past| past <= end)
             && (at + 8 <= self.at || at >= self.at + self.bytes())

@@ -30,8 +30,9 @@ enum Installed {
 }
 
 // ORDERING of the whole file: every change of a word or status is a read-modify-write with AcqRel, and every load
-// is an Acquire, which pairs with them; where it is more, it says so. So whoever sees a value in a word also sees the decision that put it there:
-// what RDCSS stands on (it sees an old value that came after an operation was decided, and then the decision).
+// is an Acquire, which pairs with them; where it is more, it says so. So whoever sees a value in a word also sees the
+// decision that put it there: what RDCSS stands on (it sees an old value that came after an operation was decided, and
+// then the decision).
 
 impl<M: Media> DescriptorPool<M> {
     /// The value of a word that operations change: one load and a test where no operation is under way. Helps

@@ -59,12 +59,14 @@ impl<M: Media> DescriptorPool<M> {
             // PERSIST: the words, before any descriptor is free or used again.
             pm.fence();
         }
+        let mut released = Vec::new();
         for &(number, status, _) in operations() {
-            for block in self.blocks(number, status) {
-                self.recycle.release(block);
-                recovered.released += 1;
-            }
+            released.extend(self.blocks(number, status));
         }
+        released
+            .iter()
+            .for_each(|block| self.recycle.release(*block));
+        recovered.released = released.len() as u64;
         for &(number, status, _) in &open {
             let free = status.with(State::Free);
             self.status(number).store(pm, free.0, Ordering::Relaxed);
@@ -75,10 +77,9 @@ impl<M: Media> DescriptorPool<M> {
             // PERSIST: all of them, by one fence.
             pm.fence();
         }
-        for &(number, status, _) in operations() {
-            self.blocks(number, status)
-                .for_each(|block| self.recycle.recovered(block));
-        }
+        released
+            .iter()
+            .for_each(|block| self.recycle.recovered(*block));
         Ok(recovered)
     }
 
@@ -137,10 +138,8 @@ impl<M: Media> DescriptorPool<M> {
     }
 
     fn check_entry(&self, entry: &Entry) -> Result<(), String> {
-        // Where the pool ends now a descriptor that was not used since need not care.
-        if !self.swappable(entry.place, self.pm().capacity())
-            || (entry.old | entry.new) & FLAGS != 0
-        {
+        // Where the pool ends now a descriptor that was not used since need not care (`restore` does).
+        if !self.swappable(entry.place, u64::MAX) || (entry.old | entry.new) & FLAGS != 0 {
             return Err(format!("no operation has {entry:x?}"));
         }
         Ok(())

@@ -279,6 +279,43 @@ fn errors_name_what_is_wrong_and_change_nothing() {
 }
 
 #[test]
+fn a_block_that_stays_or_is_named_twice_is_not_recycled() {
+    let field = Field::<Medium>::new(1, 8, 4);
+    let mut swap = field.descriptor();
+    let old = field.get(1);
+    for policy in [
+        Policy::FreeOne,
+        Policy::FreeOldOnSuccess,
+        Policy::FreeNewOnFailure,
+    ] {
+        assert_eq!(
+            swap.add_word_with(field.word(1), old, old, policy),
+            Err(WordError::Recycled(old))
+        );
+    }
+    swap.add_word_with(field.word(1), old, 4096, Policy::FreeOne)
+        .unwrap();
+    // The old one of both, the new one of both; but one word may hand its block to another.
+    assert_eq!(
+        swap.add_word_with(field.word(2), old, 0, Policy::FreeOldOnSuccess),
+        Err(WordError::Recycled(old))
+    );
+    assert_eq!(
+        swap.add_word_with(field.word(2), 200, 4096, Policy::FreeNewOnFailure),
+        Err(WordError::Recycled(4096))
+    );
+    swap.reserve_entry(field.word(2), 200, Policy::FreeNewOnFailure)
+        .unwrap();
+    assert_eq!(
+        swap.fill(field.word(2), 4096),
+        Err(WordError::Recycled(4096))
+    );
+    swap.fill(field.word(2), old).unwrap();
+    assert!(swap.execute().unwrap());
+    assert_eq!((field.get(1), field.get(2)), (4096, old));
+}
+
+#[test]
 fn descriptors_come_back_and_run_out() {
     let field = Field::<Medium>::new(1, 4, 2);
     let held: Vec<_> = (0..4)
@@ -349,7 +386,7 @@ fn policies_say_which_block_goes() {
         expect(&mut field, on_success, "success");
         assert_eq!(field.policy(4096, 8192, policy).execute(), Ok(false));
         expect(&mut field, on_failure, "failure");
-        field.policy(8192, 8192, policy).discard();
+        field.policy(4096, 8192, policy).discard();
         expect(&mut field, on_failure, "discarded");
         // 0 leads nowhere.
         field.set(0, 0);
@@ -430,32 +467,41 @@ fn recovery_rolls_forward_and_back() {
 
 #[test]
 fn recovery_releases_what_policies_name() {
-    for (state, of_old, of_new) in [
-        (State::Undecided, false, true),
-        (State::Failed, false, true),
-        (State::Succeeded, true, false),
-        (State::Free, false, false),
-    ] {
+    let policies = [
+        (Policy::None, false, false),
+        (Policy::FreeOne, true, true),
+        (Policy::FreeOldOnSuccess, true, false),
+        (Policy::FreeNewOnFailure, false, true),
+    ];
+    let states = [
+        State::Undecided,
+        State::Failed,
+        State::Succeeded,
+        State::Free,
+    ];
+    for ((policy, frees_old, frees_new), state) in policies
+        .into_iter()
+        .flat_map(|policy| states.map(|state| (policy, state)))
+    {
+        let succeeded = state == State::Succeeded;
+        let of_old = frees_old && succeeded;
+        let of_new = frees_new && !succeeded && state != State::Free;
         let field = Field::<Medium>::new(1, 2, 2);
         let block = || field.heap.alloc(64).unwrap().get();
         let (old, new) = (block(), block());
         let goes = [(of_old, old), (of_new, new)].into_iter();
         let goes = goes.filter(|(goes, _)| *goes);
         let blocks: Vec<u64> = goes.map(|(_, block)| block).collect();
-        let status = field.forge(
-            1,
-            state,
-            &[(0, old, new), (1, 1, 2)],
-            Policy::FreeOne as u64,
-        );
+        let status = field.forge(1, state, &[(0, old, new), (1, 1, 2)], policy as u64);
         field.set(0, pointer(1, status.generation()));
         let (swaps, recovered) = field.reopen().unwrap();
-        assert_eq!(field.seen.take(), (blocks.clone(), vec![]), "{state:?}");
-        assert_eq!(recovered.released, blocks.len() as u64);
+        let what = format!("{policy:?}, {state:?}");
+        assert_eq!(field.seen.take(), (blocks.clone(), vec![]), "{what}");
+        assert_eq!(recovered.released, blocks.len() as u64, "{what}");
         let status = Status(swaps.status(1).load(swaps.pm(), Ordering::Relaxed));
-        assert!(status.is(State::Free), "{status:?}");
+        assert!(status.is(State::Free), "{what}: {status:?}");
         field.reopen().unwrap();
-        assert_eq!(field.seen.take().0, Vec::<u64>::new(), "once");
+        assert_eq!(field.seen.take().0, Vec::<u64>::new(), "{what}: once");
     }
 }
 
@@ -588,6 +634,88 @@ fn what_leads_nowhere_is_a_value_without_its_flags() {
         assert_eq!(field.get(3), 7);
     }
     assert_eq!(field.swaps.counts().helps, 0);
+}
+
+/// Areas and words with anything in them: an error, or a pool that works and whose words have values.
+#[test]
+fn random_damage_is_an_error_or_has_values() {
+    let field = Field::<Medium>::new(1, 3, 4);
+    let (pm, at) = (field.swaps.pm(), field.swaps.offset());
+    let header = [at, at + 8].map(|at| field.swaps.word(at).load(pm, Ordering::Relaxed));
+    let mut state = 1_u64;
+    let mut random = |n: u64| {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+        (state >> 33) % n
+    };
+    let (mut refused, mut opened) = (0, 0);
+    for round in 0..5_000 {
+        for (i, value) in header.into_iter().enumerate() {
+            field
+                .swaps
+                .word(at + i as u64 * 8)
+                .store(pm, value, Ordering::Relaxed);
+        }
+        for number in 0..3 {
+            let state = [
+                State::Free,
+                State::Undecided,
+                State::Succeeded,
+                State::Failed,
+            ][random(4) as usize];
+            let words: Vec<_> = (0..random(4))
+                .map(|i| (i as usize, random(1000), random(1000)))
+                .collect();
+            let policies = if random(3) == 0 {
+                random(256) & ((1 << (2 * words.len())) - 1)
+            } else {
+                0
+            };
+            field.forge(number, state, &words, policies);
+        }
+        let mut anything = || {
+            let (number, generation) = (random(4) as usize, random(8));
+            let status = Status(field.swaps.status(number % 3).load(pm, Ordering::Relaxed));
+            let generation = status.generation() + generation - random(2) * generation;
+            match random(6) {
+                0 => random(u64::MAX >> 33) << 33 | random(1 << 30),
+                1 => pointer(number, generation),
+                2 => conditional(number, generation, random(8) as usize, 1),
+                3 => field.place(random(WORDS) as usize),
+                4 => random(64) << 58 | random(1000),
+                _ => Status::new(State::Undecided, generation, random(8) as usize, random(4)).0,
+            }
+        };
+        let damage: Vec<u64> = (0..8).map(|_| anything()).collect();
+        for value in &damage[..(round % 3) as usize] {
+            // The header now and then.
+            let first = if random(20) == 0 { 0 } else { 8 };
+            let word = first + random(field.swaps.bytes() / 8 - first);
+            field
+                .swaps
+                .word(at + word * 8)
+                .store(pm, *value, Ordering::Relaxed);
+        }
+        for (i, value) in damage[3..].iter().enumerate() {
+            field.set(i, *value);
+        }
+        let Ok((swaps, _)) = field.reopen() else {
+            refused += 1;
+            continue;
+        };
+        opened += 1;
+        let words: Vec<_> = (0..3).map(|i| (i, swaps.read(field.word(i)))).collect();
+        assert!(words.iter().all(|(_, value)| value & FLAGS == 0));
+        let mut swap = swaps.allocate_descriptor().unwrap();
+        for (i, value) in &words {
+            swap.add_word(field.word(*i), *value, 7).unwrap();
+        }
+        assert_eq!(swap.execute(), Ok(true), "round {round}: {damage:x?}");
+        assert!((0..3).all(|i| field.get(i) == 7));
+    }
+    assert!(
+        refused > 500 && opened > 500,
+        "{refused} refused, {opened} opened"
+    );
 }
 
 /// A clean close: when all is quiet, the allocator's marks are those of what can be reached, so that a later opening

@@ -77,7 +77,7 @@ pub struct PoolInfo {
     /// Bytes of the pool.
     pub pool_bytes: u64,
     /// Bytes in use: blocks handed out, and the pool's own tables. For roots that are not open,
-    /// all of their chunks count.
+    /// all of their chunks count, less free activated blocks.
     pub used_bytes: u64,
     /// Bytes that can be handed out without growing.
     pub free_bytes: u64,
@@ -364,6 +364,15 @@ impl<M: Media> Pool<M> {
                 | ChunkUse::Run { owner: o, .. } => *o == owner,
                 ChunkUse::Free | ChunkUse::Header => false,
             })
+            .collect()
+    }
+
+    /// What these chunks are used for, as it is durable.
+    pub(crate) fn chunk_uses(&self, chunks: std::ops::Range<u32>) -> Vec<(u32, ChunkUse)> {
+        // Locked: a word that is being changed is not durable before the lock is free again.
+        let _space = lock(&self.space);
+        chunks
+            .filter_map(|chunk| Some((chunk, self.chunk_use(chunk)?)))
             .collect()
     }
 

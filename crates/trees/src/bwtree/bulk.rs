@@ -126,7 +126,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     /// Writes the leaf that awaited its sibling.
     fn write_full(&self, made: &mut Made, high: u64, right: PageId) {
         if let (Some((keys, values)), Some((_, page))) = (made.full.take(), made.leaves.last()) {
-            let base = Base::leaf(&keys, &values, high, right);
+            let base = Base::leaf(&keys, &values, high, right, self.longest(0));
             self.table.set(*page, base.cast());
         }
     }
@@ -183,7 +183,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     /// An empty leaf as a page.
     pub(super) fn empty_leaf(table: &super::table::Table) -> Root {
         let page = table.take();
-        table.set(page, Base::leaf(&[], &[], 0, 0).cast());
+        table.set(page, Base::leaf(&[], &[], 0, 0, 0).cast());
         Root::new(page, 0, 0)
     }
 }

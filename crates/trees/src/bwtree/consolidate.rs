@@ -128,7 +128,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     /// A base node of what a leaf's chain says.
     fn leaf_base(&self, head: Node<'_>) -> *mut Base {
         let contents = self.contents(head);
-        let made = Base::make(contents.len, false, head.high, head.right);
+        let made = Base::make(contents.len, false, head.high, head.right, self.longest(0));
         // SAFETY: made here as a leaf's, and no one else has it.
         let (to_keys, to_values) = unsafe { page::leaf_parts(made) };
         let mut at = 0;
@@ -236,7 +236,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         let upper = if inner {
             Base::inner(&keys[middle..], &base.children()[middle..], high, right)
         } else {
-            Base::leaf(&keys[middle..], &base.values()[middle..], high, right)
+            Base::leaf(
+                &keys[middle..],
+                &base.values()[middle..],
+                high,
+                right,
+                self.longest(0),
+            )
         };
         let page = self.table.take();
         self.table.set(page, upper.cast());

@@ -192,7 +192,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     }
 
     /// Sees that the node of a level has an entry for a child, while it is wanted.
-    fn post(
+    pub(super) fn post(
         &self,
         level: u8,
         separator: u64,
@@ -364,11 +364,33 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         chores: &mut Chores,
         guard: &Guard,
     ) -> bool {
-        // Step 1: its parent leads past it, to its left sibling, as before it was split off that.
+        if !self.leave_parent(parent, entry, level, chores, guard) {
+            return false;
+        }
+        // Only who did the first step does the second.
+        let Entry { low, child, .. } = entry;
+        if self.close_page(child, low, level, chores, guard) {
+            self.finish_removal(child, level, chores, guard);
+        } else {
+            self.post(level + 1, low, child, || true, chores, guard);
+        }
+        true
+    }
+
+    /// Step 1 of a merge: the page's parent leads past it, to its left sibling, as before it was split off that. False
+    /// if the parent has changed.
+    pub(super) fn leave_parent(
+        &self,
+        parent: &Place<'_>,
+        entry: Entry,
+        level: u8,
+        chores: &mut Chores,
+        guard: &Guard,
+    ) -> bool {
         let head = parent.head;
         let before = self.entry(head, self.before(entry.low));
         let delta = page::new(IndexDelta {
-            head: Head::on(head, Kind::IndexDelete).with_count(head.count() - 1),
+            head: Head::on(head, Kind::IndexDelete).with_count(head.count().saturating_sub(1)),
             key: entry.low,
             low: before.low,
             next: entry.next.unwrap_or(0),
@@ -383,31 +405,37 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
         self.consolidate_past(parent.page, level + 1, old, chores, guard);
         chores.push((level + 1, before.low));
-        // Step 2: nothing can be added to it. Only who did step 1 comes here.
-        let Entry { low, child, .. } = entry;
+        true
+    }
+
+    /// Step 2: nothing can be added to the page. False if it has grown meanwhile: it stays.
+    pub(super) fn close_page(
+        &self,
+        page: PageId,
+        low: u64,
+        level: u8,
+        chores: &mut Chores,
+        guard: &Guard,
+    ) -> bool {
         loop {
-            let head = self.head(child, guard);
+            let head = self.head(page, guard);
             if head.count() > self.most(level) / 2 + self.longest(level) {
-                // It has grown meanwhile; it stays.
-                self.post(level + 1, low, child, || true, chores, guard);
-                return true;
+                return false;
             }
             if head.kind() != Kind::Base {
-                self.consolidate(child, level, false, chores, guard);
+                self.consolidate(page, level, false, chores, guard);
                 continue;
             }
             let delta = page::new(RemoveDelta {
                 head: Head::on(head, Kind::Remove),
                 low,
             });
-            if self.table.install(child, head.ptr(), delta.cast()) {
-                break;
+            if self.table.install(page, head.ptr(), delta.cast()) {
+                return true;
             }
             // SAFETY: made above, and nothing leads to it.
             unsafe { page::free(delta.cast()) };
         }
-        self.finish_removal(child, level, chores, guard);
-        true
     }
 
     /// Step 3: what a page that is going has becomes its left sibling's.

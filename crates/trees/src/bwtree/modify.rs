@@ -1,7 +1,7 @@
 //! Insert, upsert, update, remove: one delta each, put on top of the leaf's chain by one compare-and-swap.
 
 use super::BwTree;
-use super::page::{self, Head, Kind, LeafDelta, Node};
+use super::page::{self, Base, Head, Kind, LeafDelta, Node};
 use super::table::PageId;
 use crate::index::{InsertError, RemoveError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
@@ -19,35 +19,61 @@ pub(super) enum IfPresent {
 }
 
 /// A delta that is to be installed; freed if it never is.
-struct Draft(*mut LeafDelta);
+struct Draft {
+    at: *mut LeafDelta,
+    /// The base node that has it in a slot; null if it was allocated.
+    slot_of: *const Base,
+}
 
 impl Draft {
     const fn new() -> Self {
-        Self(ptr::null_mut())
+        Self {
+            at: ptr::null_mut(),
+            slot_of: ptr::null(),
+        }
     }
 
     /// Writes the delta anew, on top of `head`.
     #[inline(always)]
     fn write(&mut self, head: Node<'_>, kind: Kind, count: usize, key: u64, value: u64) {
+        let mut top = Head::on(head, kind).with_count(count);
+        let base = head.bottom();
+        if !self.at.is_null() && !self.slot_of.is_null() && self.slot_of != base.ptr() {
+            // A slot of a base node that has been replaced: it goes with that.
+            *self = Self::new();
+        }
+        if self.at.is_null()
+            && let Some(slot) = base.take_slot()
+        {
+            *self = Self {
+                at: slot,
+                slot_of: base.ptr(),
+            };
+        }
+        if !self.slot_of.is_null() {
+            top = top.in_slot();
+        }
         let delta = LeafDelta {
-            head: Head::on(head, kind).with_count(count),
+            head: top,
             key,
             value,
         };
-        if self.0.is_null() {
-            self.0 = page::new(delta);
+        if self.at.is_null() {
+            self.at = page::new(delta);
         } else {
-            // SAFETY: made by `page::new` as this type, and not installed, so no one else has it.
-            unsafe { *self.0 = delta };
+            // SAFETY: 1. it was made by `page::new` as this type, or is a slot that was taken, of this size and
+            // alignment, in a base node that is not freed while this thread is pinned; 2. it was not installed, so no
+            // one else has it.
+            unsafe { self.at.write(delta) };
         }
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if !self.0.is_null() {
+        if !self.at.is_null() && self.slot_of.is_null() {
             // SAFETY: made by `page::new`, and never installed: `install` would have taken it.
-            unsafe { page::free(self.0.cast()) };
+            unsafe { page::free(self.at.cast()) };
         }
     }
 }
@@ -56,10 +82,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     /// Installs the draft on top of `head`, and looks after the leaf if that is due; false if others were faster.
     #[inline(always)]
     fn install(&self, page: PageId, head: Node<'_>, draft: &mut Draft, guard: &Guard) -> bool {
-        if !self.table.install(page, head.ptr(), draft.0.cast()) {
+        if !self.table.install(page, head.ptr(), draft.at.cast()) {
             return false;
         }
-        let delta = std::mem::replace(&mut draft.0, ptr::null_mut());
+        let delta = std::mem::replace(&mut draft.at, ptr::null_mut());
         // SAFETY: it is in the table, and this thread is pinned.
         let (top, key) = unsafe { (Node::new(delta.cast()), (*delta).key) };
         let is_emptied = top.count() == 0 && top.kind() == Kind::Delete;

@@ -10,8 +10,15 @@
 //! Split          (32) | head | bound:32 done:32 |
 //! Merge          (40) | head | key | from |
 //! Remove         (32) | head | low |
-//! Base           (32) | head | len:32 | 0:32 | then len keys, and len values or (inner nodes) len children of 32 bits |
+//! Base           (32) | head | len:32 | slots:16 taken:16 | then len keys, and len values or (inner nodes) len children of 32 bits |
+//!
+//! a leaf's base node, as it is allocated:
+//! | ... slot 2 | slot 1 | slot 0 | Base | keys | values |        a slot takes a leaf delta; slot 0 is taken first
 //! ```
+//!
+//! So a leaf's deltas lie before its base node, the newest first, as they are searched, and what a search will touch is
+//! one range of memory, which is asked for at once. Deltas of a chain that is longer than the slots are enough for are
+//! allocated one by one. (Wang et al. 2018 allocate deltas so.)
 //!
 //! The head has what is to be known of the page *as it is with this node on top*, so that nobody need look
 //! further down for it: the keys it is for end at `high` (which counts unless `right` is 0), its entries,
@@ -29,6 +36,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::slice;
+use std::sync::atomic::Ordering;
 
 /// What a node of a chain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +68,8 @@ const KIND: u8 = 0xF;
 const INNER: u8 = 0x40;
 /// There is a `Split` or `Merge` in the chain.
 const MODIFIED: u8 = 0x80;
+/// It is in a slot of the base node.
+const SLOT: u8 = 0x20;
 
 /// What every node begins with. See the module's head.
 #[derive(Debug)]
@@ -133,7 +143,8 @@ pub(super) struct RemoveDelta {
 pub(super) struct Base {
     pub head: Head,
     len: u32,
-    unused: u32,
+    /// Slots before it (high half), and how many are taken.
+    slots: AtomicU32,
 }
 
 /// Bytes before a base node's keys.
@@ -191,6 +202,12 @@ impl Head {
     /// With so many entries.
     pub fn with_count(mut self, count: usize) -> Self {
         self.count = u16::try_from(count).unwrap_or(u16::MAX);
+        self
+    }
+
+    /// Of a delta in a slot of its base node.
+    pub fn in_slot(mut self) -> Self {
+        self.kind |= SLOT;
         self
     }
 
@@ -323,25 +340,40 @@ impl MergeDelta {
 }
 
 impl Base {
-    fn layout(len: usize, inner: bool) -> Layout {
-        let bytes = BASE_BYTES + len * if inner { 12 } else { 16 };
+    /// Bytes before the base node.
+    const fn front(slots: usize) -> usize {
+        (slots * size_of::<LeafDelta>()).next_multiple_of(64)
+    }
+
+    fn layout(len: usize, inner: bool, slots: usize) -> Layout {
+        let bytes = Self::front(slots) + BASE_BYTES + len * if inner { 12 } else { 16 };
         // A page has far less than 2^48 entries.
         Layout::from_size_align(bytes, 64).unwrap_or_else(|_| Layout::new::<Self>())
     }
 
     /// Bytes of DRAM that it takes.
     pub fn bytes(&self) -> usize {
-        Self::layout(self.len(), self.head.is_inner()).size()
+        Self::layout(self.len(), self.head.is_inner(), self.slots()).size()
+    }
+
+    /// Slots for deltas before it.
+    pub fn slots(&self) -> usize {
+        // ORDERING: Relaxed; this half does not change.
+        (self.slots.load(Ordering::Relaxed) >> 16) as usize
     }
 
     /// A base node of `len` entries, which the caller writes.
-    pub fn make(len: usize, inner: bool, high: u64, right: PageId) -> *mut Self {
-        let layout = Self::layout(len, inner);
+    pub fn make(len: usize, inner: bool, high: u64, right: PageId, slots: usize) -> *mut Self {
+        let slots = slots.min(usize::from(u8::MAX));
+        let layout = Self::layout(len, inner, slots);
         // SAFETY: the layout is never empty.
-        let made = unsafe { alloc(layout) }.cast::<Self>();
-        if made.is_null() {
+        let start = unsafe { alloc(layout) };
+        if start.is_null() {
             handle_alloc_error(layout);
         }
+        let front = Self::front(slots);
+        // Inside the allocation, and as aligned as its start.
+        let made = start.wrapping_add(front).cast::<Self>();
         let head = Head {
             next: std::ptr::null(),
             high,
@@ -355,19 +387,19 @@ impl Base {
             made.write(Self {
                 head,
                 len: len as u32,
-                unused: 0,
+                slots: AtomicU32::new((slots as u32) << 16),
             });
             // What is written piece by piece is no slice of integers before.
             made.cast::<u8>()
                 .add(BASE_BYTES)
-                .write_bytes(0, layout.size() - BASE_BYTES);
+                .write_bytes(0, layout.size() - front - BASE_BYTES);
         }
         made
     }
 
     /// A leaf's base node of these entries.
-    pub fn leaf(keys: &[u64], values: &[u64], high: u64, right: PageId) -> *mut Self {
-        let made = Self::make(keys.len(), false, high, right);
+    pub fn leaf(keys: &[u64], values: &[u64], high: u64, right: PageId, slots: usize) -> *mut Self {
+        let made = Self::make(keys.len(), false, high, right, slots);
         // SAFETY: made above for so many entries, and no one else has it.
         let (to_keys, to_values) = unsafe { leaf_parts(made) };
         to_keys.copy_from_slice(keys);
@@ -377,7 +409,7 @@ impl Base {
 
     /// An inner base node of these entries.
     pub fn inner(keys: &[u64], children: &[PageId], high: u64, right: PageId) -> *mut Self {
-        let made = Self::make(keys.len(), true, high, right);
+        let made = Self::make(keys.len(), true, high, right, 0);
         let at = behind(made);
         // SAFETY: 1. made above for so many entries, keys and then children, and zeroed; 2. no one else has it.
         unsafe {
@@ -417,6 +449,29 @@ pub(super) unsafe fn leaf_parts<'a>(base: *mut Base) -> (&'a mut [u64], &'a mut 
 }
 
 impl<'g> BaseNode<'g> {
+    /// Takes a slot for a delta, which no one else has then; `None` if all are taken. Its head is to say so
+    /// ([`Head::in_slot`]), and it is to be installed in a chain that ends here, or nowhere.
+    #[inline(always)]
+    pub fn take_slot(self) -> Option<*mut LeafDelta> {
+        // ORDERING: Relaxed (all); only the number matters. What is written there is published by the table.
+        let mut now = self.slots.load(Ordering::Relaxed);
+        loop {
+            let (slots, taken) = (now >> 16, now & 0xFFFF);
+            if taken >= slots {
+                return None;
+            }
+            let change =
+                self.slots
+                    .compare_exchange(now, now + 1, Ordering::Relaxed, Ordering::Relaxed);
+            match change {
+                Ok(_) => {
+                    let at = self.0.cast_mut().cast::<LeafDelta>();
+                    return Some(at.wrapping_sub(taken as usize + 1));
+                }
+                Err(other) => now = other,
+            }
+        }
+    }
     /// As [`Node::new`].
     ///
     /// # Safety
@@ -475,9 +530,13 @@ pub(super) unsafe fn free(node: *const Head) {
         match (*node).kind() {
             Kind::Base => {
                 let base = node.cast::<Base>();
-                let layout = Base::layout((*base).len(), (*node).is_inner());
-                dealloc(node.cast_mut().cast(), layout);
+                let slots = (*base).slots();
+                let layout = Base::layout((*base).len(), (*node).is_inner(), slots);
+                let start = node.cast::<u8>().wrapping_sub(Base::front(slots));
+                dealloc(start.cast_mut(), layout);
             }
+            // Freed with the base node, which is below it.
+            _ if (*node).kind & SLOT != 0 => {}
             Kind::Insert | Kind::Update | Kind::Delete => {
                 drop(Box::from_raw(node.cast_mut().cast::<LeafDelta>()));
             }

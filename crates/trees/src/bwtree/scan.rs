@@ -10,16 +10,12 @@ use super::page::{Kind, Node};
 use crate::btree::node::compare_to_word;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
-use bristlecone_pmem::media::cpu;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
 /// Keys that go down together.
 const TOGETHER: usize = 32;
-
-/// Bytes of a base node that are asked for as soon as its address is known.
-const ASKED: usize = 192;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     /// The entries of a leaf from `start` to `end`, as two slices, if its base node has them; else they are put
@@ -88,9 +84,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         };
         loop {
             let next = (head.right != 0).then(|| self.head(head.right, guard));
-            if let Some(next) = next {
-                cpu::prefetch(next.ptr().cast(), ASKED);
-            }
             let (keys, values) = self.part(head, range, &mut buffer);
             for (key, value) in keys.iter().zip(values) {
                 if self.show(*key, *value, &mut visit).is_break() {
@@ -171,8 +164,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 }
                 if level > 0 {
                     for (head, page) in heads.iter_mut().zip(pages).take(keys.len()) {
-                        *head = self.head(page, guard);
-                        cpu::prefetch(head.ptr().cast(), ASKED);
+                        *head = self.head(page, guard); // Which asks for it.
                     }
                 }
             }

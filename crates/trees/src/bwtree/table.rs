@@ -116,7 +116,8 @@ impl Table {
     /// Exchanges the head of a page's chain; false if it was no longer `old`.
     #[inline]
     pub fn install(&self, page: PageId, old: *const Head, new: *const Head) -> bool {
-        // ORDERING: Release on success; pairs with the Acquire of `head`. Relaxed on failure: it is read again.
+        // ORDERING: AcqRel on success; Release pairs with the Acquire of `head`, and so does Acquire with earlier
+        // installs. Relaxed on failure: it is read again.
         self.slot(page)
             .compare_exchange(
                 old.cast_mut(),

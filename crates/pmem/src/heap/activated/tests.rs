@@ -236,6 +236,82 @@ fn blocks_released_before_their_chunk_was_looked_at_come_once() {
 }
 
 #[test]
+fn blocks_that_recovery_frees_are_handed_out_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let (first, second);
+    {
+        let root = create::<Mapped>(&path, 1 << 28);
+        let (blocks, swaps) = with_swaps(&root);
+        first = blocks.reserve(1024).unwrap().get();
+        second = blocks.reserve(1024).unwrap().get();
+        assert!(hand_over(&root, &swaps, first));
+        assert!(hand_over(&root, &swaps, second));
+        assert!(blocks.is_active(first), "a descriptor names it");
+    }
+    let pool = Pool::<Mapped>::open(&path, &PoolOptions::default()).unwrap();
+    let root = pool.open_root("r", Some(&kind())).unwrap();
+    let (blocks, _swaps) = with_swaps(&root);
+    assert_eq!(blocks.active_blocks(), [second]);
+    let class = class_of(1024).unwrap();
+    let again: HashSet<u64> = (1..blocks_of(class))
+        .map(|_| blocks.reserve(1024).unwrap().get())
+        .collect();
+    assert!(again.contains(&first) && !again.contains(&second));
+    assert_eq!(blocks.stats().chunk_bytes, CHUNK);
+}
+
+#[test]
+fn opening_again_and_again_takes_no_more_chunks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    {
+        let root = create::<Mapped>(&path, 1 << 28);
+        // Chunks of other kinds before those of this root.
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        for _ in 0..400 {
+            heap.alloc(CHUNK).unwrap();
+        }
+    }
+    for round in 0..4 {
+        let pool = Pool::<Mapped>::open(&path, &PoolOptions::default()).unwrap();
+        let root = pool.open_root("r", Some(&kind())).unwrap();
+        let blocks = Activated::of(&root);
+        let block = blocks.reserve(1024).unwrap();
+        blocks.activate_unowned(block);
+        pool.pm().fence();
+        assert_eq!(blocks.stats().chunk_bytes, CHUNK, "round {round}");
+        assert_eq!(blocks.active_blocks().len(), round + 1);
+    }
+}
+
+#[test]
+fn a_chunk_whose_blocks_come_back_while_it_is_taken_is_not_lost() {
+    let root = volatile();
+    let blocks = Activated::of(&root);
+    let class = class_of(16_384).unwrap();
+    let all = blocks_of(class) as usize;
+    // Two threads hand the blocks of one chunk round; at rest all can be had without another chunk.
+    for _ in 0..2_000 {
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let first = blocks.reserve(16_384).unwrap();
+                    blocks.cancel(first);
+                });
+            }
+        });
+    }
+    let chunks = blocks.chunks().len();
+    let held: Vec<_> = (0..chunks * all)
+        .map(|_| blocks.reserve(16_384).unwrap())
+        .collect();
+    assert_eq!(blocks.chunks().len(), chunks, "{} blocks held", held.len());
+}
+
+#[test]
 fn empty_chunks_go_back_to_the_pool_at_a_clean_close() {
     let root = volatile();
     let blocks = Activated::of(&root);

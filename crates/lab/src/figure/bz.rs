@@ -1,0 +1,417 @@
+//! BzTree's evaluation: trees under mixes of reads and upserts, in turns on this machine.
+//!
+//! Every turn, each tree gets the same operations, made before the clock starts; which is first changes from turn to
+//! turn, and ratios are taken turn by turn.
+
+use super::tree::sorted_keys;
+use super::trial::SEED;
+use super::{FigureError, Panel, Setting};
+use crate::LabError;
+use crate::limits::median;
+use crate::micro::designs::{Forgetting, Inlined};
+use crate::workload::{Keys, Pick, Random, Zipf, value_of};
+use bristlecone_pmem::media::{Access, Media, MediaOptions};
+use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
+use bristlecone_trees::designs::{Choice, Design, Task, with_design};
+use bristlecone_trees::{BulkLoad, Fill, OrderedIndex};
+use std::marker::PhantomData;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Turns of each tree.
+pub(super) const TURNS: usize = 15;
+/// Most records that a scan returns (section 7.5).
+const SCANNED: usize = 10;
+
+/// A tree and where it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contender {
+    /// What a diagram calls it.
+    pub name: &'static str,
+    pub index: &'static str,
+    /// `Dram` or `Mapped`.
+    pub medium: MediumKind,
+    /// `None` for the design's usual.
+    pub node_bytes: Option<u32>,
+}
+
+/// BzTree without durability.
+pub(super) const BZTREE: Contender = Contender {
+    name: "BzTree",
+    index: "bztree",
+    medium: MediumKind::Dram,
+    node_bytes: None,
+};
+/// The Bw-Tree.
+pub(super) const BWTREE: Contender = Contender {
+    name: "Bw-Tree",
+    index: "bwtree",
+    medium: MediumKind::Dram,
+    node_bytes: None,
+};
+/// BzTree, durable.
+pub(super) const DURABLE: Contender = Contender {
+    name: "BzTree, durable",
+    medium: MediumKind::Mapped,
+    ..BZTREE
+};
+
+/// Reads and upserts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mix {
+    pub name: &'static str,
+    /// Of a hundred operations.
+    pub reads: u64,
+}
+
+pub(super) const READ_ONLY: Mix = Mix {
+    name: "read-only",
+    reads: 100,
+};
+pub(super) const READ_MOSTLY: Mix = Mix {
+    name: "read-mostly",
+    reads: 90,
+};
+pub(super) const READ_HEAVY: Mix = Mix {
+    name: "read-heavy",
+    reads: 75,
+};
+pub(super) const BALANCED: Mix = Mix {
+    name: "balanced",
+    reads: 50,
+};
+
+/// Which keys operations are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spread {
+    /// Each record of the tree as likely as another.
+    Uniform,
+    /// Some far more often (Zipf, 0.99).
+    Zipfian,
+    /// Writes add one key after the other behind the last; reads look at a thread's last one, or without writes at one
+    /// record after the other.
+    Monotonic,
+}
+
+/// What a read is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    Lookups,
+    Scans,
+}
+
+/// What is asked of the trees.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub mix: Mix,
+    pub spread: Spread,
+    pub reads: Reads,
+    pub threads: usize,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Get(u64),
+    Scan(u64),
+    Upsert(u64, u64),
+}
+
+/// A tree that can be given operations.
+pub(super) trait Tree: Send + Sync {
+    /// Does each thread's operations at once; from the first one's start to the last one's end.
+    fn run(&self, acts: &Acts) -> Result<Duration, FigureError>;
+    /// Inserts records of random keys.
+    fn insert(&self, seed: u64, records: Range<u64>) -> Result<(), FigureError>;
+    /// Bytes that it takes, in its pool and beside it.
+    fn bytes(&self) -> u64;
+}
+
+/// Operations, by thread.
+pub(super) struct Acts(Vec<Vec<Act>>);
+
+struct Loaded<I, M> {
+    index: I,
+    medium: PhantomData<M>,
+}
+
+impl<I: OrderedIndex<u64, u64>, M: Media> Tree for Loaded<I, M> {
+    fn run(&self, acts: &Acts) -> Result<Duration, FigureError> {
+        let ready = Barrier::new(acts.0.len());
+        let work = |acts: &[Act]| -> Result<(Instant, Instant), LabError> {
+            ready.wait();
+            let started = Instant::now();
+            let mut read = 0;
+            for act in acts {
+                match *act {
+                    Act::Get(key) => {
+                        read ^= self.index.get(&key).unwrap_or_default();
+                    }
+                    Act::Scan(from) => {
+                        let mut left = SCANNED;
+                        self.index.scan(from.., |_, value| {
+                            read ^= *value;
+                            left -= 1;
+                            if left == 0 {
+                                ControlFlow::Break(())
+                            } else {
+                                ControlFlow::Continue(())
+                            }
+                        });
+                    }
+                    Act::Upsert(key, value) => {
+                        self.index
+                            .upsert(&key, &value)
+                            .map_err(|e| LabError::index("upserting", e))?;
+                    }
+                }
+            }
+            std::hint::black_box(read);
+            Ok((started, Instant::now()))
+        };
+        let spans: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = acts
+                .0
+                .iter()
+                .map(|acts| scope.spawn(|| work(acts)))
+                .collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect::<Result<_, _>>()
+        })?;
+        let begin = spans.iter().map(|(begin, _)| *begin).min();
+        let end = spans.iter().map(|(_, end)| *end).max();
+        Ok(begin
+            .zip(end)
+            .map_or(Duration::ZERO, |(begin, end)| end - begin))
+    }
+
+    fn insert(&self, seed: u64, records: Range<u64>) -> Result<(), FigureError> {
+        for record in records {
+            let key = Keys::Random { seed }.key(record);
+            (self.index.insert(&key, &(key >> 4))).map_err(|e| LabError::index("inserting", e))?;
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        let stats = self.index.stats();
+        stats.pm_bytes + stats.dram_bytes
+    }
+}
+
+struct Make<'a> {
+    path: &'a Path,
+    medium: MediumKind,
+    keys: &'a [u64],
+}
+
+impl Make<'_> {
+    fn on<D: Design, M: Media>(&self, design: &D) -> Result<Box<dyn Tree>, FigureError> {
+        let media = MediaOptions {
+            access: Access::Create,
+            medium: Some(self.medium),
+            ..MediaOptions::default()
+        };
+        let pool = Pool::<M>::create(self.path, &PoolOptions { media })?;
+        let mut index = design
+            .create::<u64, u64, M>(&pool, "index")
+            .map_err(|e| LabError::index("creating the index", e))?;
+        let pairs = self.keys.iter().map(|key| (*key, value_of(*key)));
+        index
+            .bulk_load(pairs, Fill::USUAL)
+            .map_err(|e| LabError::index("loading in bulk", e))?;
+        Ok(Box::new(Loaded {
+            index,
+            medium: PhantomData::<M>,
+        }))
+    }
+}
+
+impl Task for Make<'_> {
+    type Output = Result<Box<dyn Tree>, FigureError>;
+
+    fn run<D: Design>(self, design: D) -> Self::Output {
+        match self.medium {
+            MediumKind::Dram => self.on::<D, Forgetting>(&design),
+            _ => self.on::<D, Inlined>(&design),
+        }
+    }
+}
+
+impl Contender {
+    /// The tree with these sorted keys, in a pool at `path` if it is durable.
+    pub fn load(&self, path: &Path, keys: &[u64]) -> Result<Box<dyn Tree>, FigureError> {
+        let choice = Choice {
+            node_bytes: self.node_bytes,
+            ..Choice::of(self.index)
+        };
+        let make = Make {
+            path,
+            medium: self.medium,
+            keys,
+        };
+        with_design(&choice, make).map_err(LabError::from)?
+    }
+}
+
+/// Makes operations: different ones each turn, the same for every tree.
+pub(super) struct Source<'a> {
+    keys: &'a [u64],
+    zipf: Zipf,
+    turn: u64,
+    /// The next key behind the last, of `Spread::Monotonic`.
+    next: u64,
+}
+
+impl<'a> Source<'a> {
+    pub fn new(keys: &'a [u64]) -> Self {
+        Self {
+            keys,
+            zipf: Zipf::new(keys.len() as u64, 0.99),
+            turn: 0,
+            next: 1,
+        }
+    }
+
+    /// `ops` operations for each thread.
+    pub fn acts(&mut self, load: &Load, ops: usize) -> Acts {
+        self.turn += 1;
+        let threads = load.threads as u64;
+        let (first, turn) = (self.next, self.turn);
+        if load.spread == Spread::Monotonic {
+            self.next += threads * ops as u64;
+        }
+        let of = |thread: u64| -> Vec<Act> {
+            let seed = SEED ^ turn << 16 ^ thread;
+            let mut random = Random::new(!seed);
+            let mut pick = match load.spread {
+                Spread::Zipfian => Pick::Zipf {
+                    random: Random::new(seed),
+                    zipf: self.zipf.clone(),
+                },
+                _ => Pick::Uniform {
+                    random: Random::new(seed),
+                    records: self.keys.len() as u64,
+                },
+            };
+            // No random key is there.
+            let behind = |n: u64| u64::MAX / 2 + 2 + first + n * threads + thread;
+            let start = random.below(self.keys.len() as u64);
+            let mut written = 0;
+            let mut act = |n| {
+                let reads = random.below(100) < load.mix.reads;
+                let key = if load.spread != Spread::Monotonic {
+                    self.keys[pick.index() as usize]
+                } else if load.mix.reads == 100 {
+                    self.keys[(start as usize + n) % self.keys.len()]
+                } else {
+                    written += u64::from(!reads);
+                    behind(written)
+                };
+                match (reads, load.reads) {
+                    (true, Reads::Lookups) => Act::Get(key),
+                    (true, Reads::Scans) => Act::Scan(key),
+                    (false, _) => Act::Upsert(key, random.word() >> 4),
+                }
+            };
+            (0..ops).map(&mut act).collect()
+        };
+        Acts((0..threads).map(of).collect())
+    }
+}
+
+/// Million operations a second, of each contender in each turn.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rates(Vec<Vec<f64>>);
+
+impl Rates {
+    /// The median of one contender's.
+    pub fn mops(&self, contender: usize) -> f64 {
+        median(self.0[contender].clone())
+    }
+
+    /// The median, over turns, of how many times `this` one's rate is `that` one's; and a note on the spread.
+    pub fn over(&self, this: usize, that: usize) -> (f64, String) {
+        let ratios = self.0[this].iter().zip(&self.0[that]);
+        let ratios: Vec<f64> = ratios.map(|(this, that)| this / that).collect();
+        let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = ratios.iter().copied().fold(0.0, f64::max);
+        let note = format!(
+            "median of {} turns from {low:.3} to {high:.3}",
+            ratios.len()
+        );
+        (median(ratios), note)
+    }
+}
+
+/// Runs each load on fresh trees of `keys` keys, the contenders in turns.
+pub(super) fn compete(
+    setting: &mut Setting<'_>,
+    contenders: &[Contender],
+    loads: &[Load],
+    keys: u64,
+    ops: u64,
+) -> Result<Vec<Rates>, FigureError> {
+    let mut sorted = sorted_keys(SEED, keys);
+    // Room behind all of them for the monotonic ones.
+    sorted.iter_mut().for_each(|key| *key >>= 1);
+    sorted.dedup();
+    let dir = super::tree::scratch()?;
+    let total = (loads.len() * TURNS * contenders.len()) as u64;
+    let mut all = Vec::new();
+    for (number, load) in loads.iter().enumerate() {
+        let mut trees = Vec::new();
+        for (i, contender) in contenders.iter().enumerate() {
+            trees.push(contender.load(&dir.path().join(format!("{number}-{i}")), &sorted)?);
+        }
+        let mut source = Source::new(&sorted);
+        let mut rates = Rates(vec![Vec::new(); contenders.len()]);
+        for turn in 0..TURNS {
+            let each = (ops as usize / load.threads).max(1);
+            let acts = source.acts(load, each);
+            for place in 0..trees.len() {
+                let who = (turn + place) % trees.len();
+                let took = trees[who].run(&acts)?;
+                let done = (each * load.threads) as f64;
+                rates.0[who].push(done * 1e3 / took.as_nanos().max(1) as f64);
+                let before = (number * TURNS + turn) * trees.len() + place + 1;
+                setting.step(load.mix.name, before as u64, total);
+            }
+        }
+        all.push(rates);
+    }
+    Ok(all)
+}
+
+/// The numbers of threads on this machine: one, its processors, and twice those.
+pub(super) fn threads() -> Vec<usize> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut threads: Vec<usize> = (0..).map(|i| 1 << i).take_while(|n| *n < cores).collect();
+    threads.extend([cores, 2 * cores]);
+    threads.dedup();
+    threads
+}
+
+/// One panel: a contender's rates by number of threads.
+pub(super) fn panel(
+    title: &str,
+    contenders: &[Contender],
+    threads: &[usize],
+    rates: &[Rates],
+) -> Panel {
+    let places = threads.iter().map(|n| *n as f64);
+    let panel = Panel::lines(title, "threads", "million operations/s", places);
+    contenders
+        .iter()
+        .enumerate()
+        .fold(panel, |panel, (i, contender)| {
+            let mops = rates.iter().map(|rates| rates.mops(i)).collect();
+            panel.with(contender.name, mops)
+        })
+}

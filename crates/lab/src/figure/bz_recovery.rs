@@ -1,0 +1,183 @@
+//! How long a killed BzTree takes to be open again, by its size (BzTree, section 2.3.2).
+
+use super::tree::{new_pool, scratch, sorted_keys};
+use super::trial::SEED;
+use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
+use crate::LabError;
+use crate::limits::median;
+use crate::micro::designs::Inlined;
+use crate::workload::{Random, value_of};
+use bristlecone_pmem::media::MediaOptions;
+use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
+use bristlecone_trees::{
+    BulkLoad, BzOptions, BzTree, DurableIndex, Fill, OrderedIndex, RecoveryReport,
+};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "bz-recovery",
+    title: "recovery after a crash amid writes, by size",
+    paper: papers::BZ,
+    place: "section 2.3.2",
+    on: &[On::Host],
+    run,
+};
+
+type Tree = BzTree<u64, u64, Inlined>;
+
+/// Writers when the crash comes, as in the paper.
+const WRITERS: u64 = 48;
+/// Crashes of each size.
+const CRASHES: usize = 7;
+
+/// Milliseconds: the index's own, and those of opening the pool before it.
+struct Opened {
+    index: f64,
+    pool: f64,
+    first: f64,
+    repaired: u64,
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Opens what a crash left, and reads one key.
+fn open(path: &Path, key: u64) -> Result<Opened, FigureError> {
+    let media = MediaOptions {
+        medium: Some(MediumKind::Mapped),
+        ..MediaOptions::default()
+    };
+    let started = Instant::now();
+    let pool = Pool::<Inlined>::open(path, &PoolOptions { media })?;
+    let opened = started.elapsed();
+    let index = Tree::open(&pool, "index", &BzOptions::default())
+        .map_err(|e| LabError::index("opening the index", e))?;
+    let report: &RecoveryReport = index.recovery();
+    let asked = Instant::now();
+    if index.get(&key).is_none() {
+        return Err(LabError::WrongAnswer {
+            contender: "BzTree".to_owned(),
+            phase: "recovering after a crash",
+            right: 0,
+            of: 1,
+        }
+        .into());
+    }
+    Ok(Opened {
+        index: ms(report.elapsed),
+        pool: ms(opened),
+        first: ms(asked.elapsed()),
+        repaired: report.repaired,
+    })
+}
+
+/// Copies as crashes amid writes leave them, each opened.
+fn crashes(
+    setting: &mut Setting<'_>,
+    keys: u64,
+    before: u64,
+    total: u64,
+) -> Result<Vec<Opened>, FigureError> {
+    let dir = scratch()?;
+    let pool = new_pool(&dir.path().join("pool"))?;
+    let mut tree = Tree::create(&pool, "index", &BzOptions::default())
+        .map_err(|e| LabError::index("creating the index", e))?;
+    let sorted = sorted_keys(SEED, keys);
+    let pairs = sorted.iter().map(|key| (*key, value_of(*key)));
+    tree.bulk_load(pairs, Fill::USUAL)
+        .map_err(|e| LabError::index("loading in bulk", e))?;
+    let stop = AtomicBool::new(false);
+    let write = |writer: u64| -> Result<(), LabError> {
+        let mut random = Random::new(SEED ^ writer);
+        // ORDERING: Relaxed; only that they stop some time matters.
+        while !stop.load(Ordering::Relaxed) {
+            let old = sorted[random.below(keys) as usize];
+            let key = if random.below(2) == 0 {
+                old
+            } else {
+                random.word()
+            };
+            tree.upsert(&key, &(random.word() >> 4))
+                .map_err(|e| LabError::index("upserting", e))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|n| scope.spawn(move || write(n)))
+            .collect();
+        let mut copied = || -> Result<Vec<Opened>, FigureError> {
+            let mut opened = Vec::new();
+            for (crash, key) in sorted.iter().take(CRASHES).enumerate() {
+                let copy = dir.path().join(format!("copy-{crash}"));
+                pool.backup(&copy).map_err(|e| {
+                    LabError::io(&copy, "copying the pool", std::io::Error::other(e))
+                })?;
+                opened.push(open(&copy, *key)?);
+                // Its space is needed for the next one.
+                let _ = std::fs::remove_file(&copy);
+                setting.step("crashing and recovering", before + crash as u64 + 1, total);
+            }
+            Ok(opened)
+        };
+        let opened = copied();
+        stop.store(true, Ordering::Relaxed);
+        for writer in writers {
+            writer
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        opened
+    })
+}
+
+fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
+    let sizes = [1, 10, 100].map(|n| setting.scale.amount(n * 10_000, n * 100_000));
+    let total = (sizes.len() * CRASHES) as u64;
+    let mut all = Vec::new();
+    for (i, keys) in sizes.into_iter().enumerate() {
+        all.push(crashes(setting, keys, (i * CRASHES) as u64, total)?);
+    }
+    let of = |what: fn(&Opened) -> f64| -> Vec<f64> {
+        let medians = all.iter().map(|of| median(of.iter().map(what).collect()));
+        medians.collect()
+    };
+    let (index, pool, first) = (of(|o| o.index), of(|o| o.pool), of(|o| o.first));
+    let largest = *index.last().unwrap_or(&f64::NAN);
+    let smallest = *index.first().unwrap_or(&f64::NAN);
+    let repaired: u64 = all.iter().flatten().map(|o| o.repaired).sum();
+    let claims = vec![
+        Claim::new(
+            "milliseconds to recover the largest tree",
+            0.145,
+            largest,
+            Expect::at_most(1.0),
+        )
+        .note(format!(
+            "median of {CRASHES} crashes; descriptors, allocator and index epoch; the pool's own tables and mapping are the \
+             other series"
+        )),
+        Claim::new(
+            "recovery, largest tree over smallest",
+            "independent of size",
+            largest / smallest,
+            Expect::at_most(2.0),
+        ),
+    ];
+    let places = sizes.map(|keys| keys as f64);
+    let panel = Panel::lines("Opening after a crash", "records", "ms", places)
+        .with("recovery of the index", index)
+        .with("mapping and tables of the pool", pool)
+        .with("first lookup after it", first);
+    Ok(Findings {
+        claims,
+        panels: vec![panel],
+        notes: vec![format!(
+            "copies taken while {WRITERS} threads write, each an image that a crash at that moment could have left; {repaired} \
+             words and blocks were rolled back or forward in all"
+        )],
+    })
+}
