@@ -53,7 +53,7 @@ fn leaf<'a, M: Media>(tree: &'a Tree<M>, key: u64) -> Node<'a, M> {
 fn freeze<M: Media>(tree: &Tree<M>, key: u64) {
     let leaf = leaf(tree, key);
     let status = tree.swaps.read(leaf.status());
-    let mut swap = tree.descriptor();
+    let mut swap = tree.descriptor().unwrap();
     swap.add_word(leaf.status(), status, status | FROZEN)
         .unwrap();
     assert!(swap.execute().unwrap());
@@ -63,7 +63,7 @@ fn freeze<M: Media>(tree: &Tree<M>, key: u64) {
 fn reserve<M: Media>(tree: &Tree<M>, key: u64) -> usize {
     let leaf = leaf(tree, key);
     let status = tree.status(&leaf);
-    let mut swap = tree.descriptor();
+    let mut swap = tree.descriptor().unwrap();
     swap.add_word(leaf.status(), status.0, status.reserve(2).0)
         .unwrap();
     let meta = leaf.meta(status.entries());
@@ -179,7 +179,7 @@ fn inner_nodes_that_were_left_frozen_are_finished() {
         path.iter()
             .map(|Step { node, .. }| {
                 let version = tree.swaps.read(node.status());
-                let mut swap = tree.descriptor();
+                let mut swap = tree.descriptor().unwrap();
                 swap.add_word(node.status(), version, version | FROZEN)
                     .unwrap();
                 assert!(swap.execute().unwrap());
