@@ -508,7 +508,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
 
     /// True if an added entry before `own` has `key`. Waits for entries that may become it; `None` if nothing can
     /// be said: the leaf is frozen, or there was no descriptor to go on with. `swap` serves to give one of them up.
-    fn exists_before<'p>(
+    pub(super) fn exists_before<'p>(
         &'p self,
         leaf: &Node<'_, M>,
         key: &K,

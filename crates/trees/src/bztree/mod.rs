@@ -99,6 +99,8 @@ mod reshape;
 mod scan;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_scarce;
 mod verify;
 
 use crate::index::{
