@@ -415,9 +415,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                     }
                 }
             }
-            let Some(mut words) = swap
-                .take()
-                .or_else(|| self.swaps.try_allocate_descriptor())
+            let Some(mut words) = swap.take().or_else(|| self.swaps.try_allocate_descriptor())
             else {
                 return Ok(Next::Two);
             };
@@ -534,9 +532,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                     wait(&backoff);
                     continue;
                 }
-                let Some(mut words) = swap
-                    .take()
-                    .or_else(|| self.swaps.try_allocate_descriptor())
+                let Some(mut words) = swap.take().or_else(|| self.swaps.try_allocate_descriptor())
                 else {
                     return Ok(None);
                 };

@@ -144,7 +144,7 @@ const SWAP_WORDS: usize = 5;
 const THREADS: usize = 32;
 const PER_THREAD: usize = 16;
 /// How often who is out of space looks whether blocks have come back.
-const ROUNDS: u32 = 8;
+const ROUNDS: u32 = 64;
 /// How often descriptors, or the turn, are waited for; and for how long at a time, when that goes on.
 const TURNS: usize = 512;
 const NAP: Duration = Duration::from_micros(100);
@@ -206,6 +206,15 @@ impl Sizes {
             deleted: node / 2,
             inline: options.node_bytes as usize / 8,
         }
+    }
+}
+
+/// One turn of a loop that may wait for long.
+fn pause(backoff: &Backoff) {
+    wait(backoff);
+    // Where threads are simulated, it never is.
+    if backoff.is_completed() {
+        std::thread::sleep(NAP);
     }
 }
 
@@ -334,11 +343,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             if let Some(taken) = take() {
                 return Ok(taken);
             }
-            wait(&backoff);
-            // Where threads are simulated, it is never completed.
-            if backoff.is_completed() {
-                std::thread::sleep(NAP);
-            }
+            pause(&backoff);
         }
         Err(busy())
     }
@@ -355,16 +360,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
                 Err(TryLockError::WouldBlock) => {
                     waited = true;
-                    wait(&backoff);
+                    pause(&backoff);
                     continue;
                 }
             };
-            // A few epochs: two grace periods, if no one stays pinned.
+            // A few epochs are two grace periods, if no one stays pinned.
             for _ in 0..ROUNDS {
                 if self.swaps.recycle_ready() > 0 {
                     return true;
                 }
-                wait(&backoff);
+                // A hint, where others work.
+                if self.swaps.held_blocks().is_empty() {
+                    break;
+                }
+                pause(&backoff);
             }
             break;
         }

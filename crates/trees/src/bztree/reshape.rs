@@ -10,7 +10,7 @@
 //! | consolidate N under P | P's child word (N to N'), P's status (version) | |
 //! | split N under P under G | P's status (frozen), G's child word (P to P'), G's status (version) | N's (N to N'), O's (0 to O) |
 //! | split the root node N | the anchor's child word (N to R), its status (version) | N's own (0 to N'), O's (0 to O) |
-//! | thaw N under P | N's status, P's status (version) | |
+//! | thaw N under P | N's status (version), P's status (version) | |
 //!
 //! The anchor is to the root node what an inner node is to its children.
 //!
