@@ -75,6 +75,8 @@ pub enum UpdateError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RemoveError {
+    /// What the removal works with cannot be had, or the index is damaged; nothing was removed.
+    Space(SpaceError),
     /// The change is visible; its durability is unknown.
     Commit(CommitError),
     /// The pool is open for reading only.
@@ -115,6 +117,7 @@ impl fmt::Display for UpdateError {
 impl fmt::Display for RemoveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Space(e) => write!(f, "{e}"),
             Self::Commit(e) => write!(f, "{e}"),
             Self::ReadOnly => write!(f, "the pool is open for reading only"),
         }
@@ -142,10 +145,19 @@ macro_rules! error_sources {
 error_sources!(
     InsertError { Space, Commit },
     UpdateError { Space, Commit },
-    RemoveError { Commit }
+    RemoveError { Space, Commit }
 );
 
 impl From<SpaceError> for InsertError {
+    fn from(e: SpaceError) -> Self {
+        match e {
+            SpaceError::ReadOnly => Self::ReadOnly,
+            e => Self::Space(e),
+        }
+    }
+}
+
+impl From<SpaceError> for RemoveError {
     fn from(e: SpaceError) -> Self {
         match e {
             SpaceError::ReadOnly => Self::ReadOnly,

@@ -302,18 +302,8 @@ impl<M: Media> DescriptorPool<M> {
         let first = if self.pm().tiny() { 0 } else { worker() };
         for attempt in 0..PATIENCE {
             let guard = epoch::pin();
-            if let Some(taken) = self.lists.take(first, &guard) {
-                drop(guard);
-                if taken.used {
-                    self.recycle_blocks(taken.number);
-                }
-                return Ok(Descriptor {
-                    pool: self,
-                    number: taken.number,
-                    words: [Word::default(); MOST_WORDS],
-                    count: 0,
-                    stage: Stage::Building,
-                });
+            if let Some(descriptor) = self.take(first, &guard) {
+                return Ok(descriptor);
             }
             self.lists.age_all(&guard);
             drop(guard);
@@ -323,6 +313,27 @@ impl<M: Media> DescriptorPool<M> {
         }
         Err(Exhausted {
             descriptors: self.descriptors,
+        })
+    }
+
+    /// As [`allocate_descriptor`](Self::allocate_descriptor), without waiting: `None` if there is none right now. For
+    /// who is pinned, and would wait for itself.
+    pub fn try_allocate_descriptor(&self) -> Option<Descriptor<'_, M>> {
+        let first = if self.pm().tiny() { 0 } else { worker() };
+        self.take(first, &epoch::pin())
+    }
+
+    fn take(&self, first: usize, guard: &epoch::Guard) -> Option<Descriptor<'_, M>> {
+        let taken = self.lists.take(first, guard)?;
+        if taken.used {
+            self.recycle_blocks(taken.number);
+        }
+        Some(Descriptor {
+            pool: self,
+            number: taken.number,
+            words: [Word::default(); MOST_WORDS],
+            count: 0,
+            stage: Stage::Building,
         })
     }
 

@@ -80,7 +80,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
 
     /// Makes a node the root node, whose whole tree was built.
     fn take_over(&self, root: u64) -> Result<(), SpaceError> {
-        let mut swap = self.descriptor();
+        let mut swap = self.descriptor()?;
         let (old, version) = (self.root_node(), self.swaps.read(self.root_status()));
         let mut words = || -> Result<(), WordError> {
             swap.add_word_with(self.root_word(), old, root, Policy::FreeOne)?;

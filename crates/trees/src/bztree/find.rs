@@ -36,6 +36,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             .unwrap_or(Order::Less)
     }
 
+    /// The order of the number at word `at` against `key`.
+    #[inline(always)]
+    fn compare_at(&self, node: &Node<'_, M>, at: usize, key: &K) -> Order {
+        K::read(self.pm(), node.fixed(at), |found: &K| found.cmp(key)).unwrap_or(Order::Less)
+    }
+
     /// Calls `f` with a record's key.
     #[inline]
     pub(super) fn with_key<R>(
@@ -56,6 +62,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     #[inline]
     pub(super) fn child_of(&self, node: &Node<'_, M>, key: &K) -> usize {
         let (mut low, mut high) = (0, node.sorted);
+        // Where keys are numbers, their places are known without the metadata.
+        if !K::RECORDS
+            && let Some(first) = node.first_pair()
+        {
+            while high - low > 1 {
+                let middle = low.midpoint(high);
+                if self.compare_at(node, first + 2 * middle, key).is_gt() {
+                    high = middle;
+                } else {
+                    low = middle;
+                }
+            }
+            return low;
+        }
         while high - low > 1 {
             let middle = low.midpoint(high);
             if self.compare(node, node.fixed_meta(middle), key).is_gt() {
@@ -121,6 +141,25 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     #[inline]
     fn search_sorted(&self, leaf: &Node<'_, M>, key: &K, sorted: usize) -> Option<(usize, Meta)> {
         let (mut low, mut high) = (0, sorted);
+        // Likewise, if values are numbers too.
+        if !K::RECORDS
+            && !V::RECORDS
+            && let Some(first) = leaf.first_pair()
+        {
+            while low < high {
+                let middle = low.midpoint(high);
+                let at = first + 2 * middle;
+                match self.compare_at(leaf, at, key) {
+                    Order::Less => low = middle + 1,
+                    Order::Greater => high = middle,
+                    Order::Equal => {
+                        let meta = Meta(self.swaps.read(leaf.meta(middle)));
+                        return (meta.visible() && meta.offset() == at).then_some((middle, meta));
+                    }
+                }
+            }
+            return None;
+        }
         while low < high {
             let middle = low.midpoint(high);
             let meta = Meta(self.swaps.read(leaf.meta(middle)));

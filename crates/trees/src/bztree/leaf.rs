@@ -15,11 +15,16 @@
 //! *Duplicates.* An insertion that met reserved entries on its way looks at all entries before its own again once its
 //! record is written. It waits for those that are still reserved, since they come before it; after some time it
 //! gives them up for their owners, who begin anew (the paper waits, and is not lock-free there). A duplicate
-//! found then is reported as any other.
+//! found then is reported as any other. Once the leaf is frozen, nothing can be said of those entries any more: someone
+//! may thaw it, and they become visible after all. So the insertion begins anew, and a thawed leaf's status is not what
+//! it was before, so that nothing that was begun before succeeds.
+//!
+//! *Blocks.* A value's block is written before the leaf is looked at, and is the operation's until a swap has it. One
+//! that fails recycles it, and the next attempt writes another.
 
 use super::node::{Form, Meta, Node, Status, word_at};
-use super::reshape::Want;
-use super::{BzTree, corrupt};
+use super::reshape::{Reserved, Want};
+use super::{BzTree, corrupt, no_room};
 use crate::repr::{KeyRepr, Repr, record_bytes, write_record};
 use crate::sync::wait;
 use bristlecone_pmem::cell::write_bytes;
@@ -56,10 +61,16 @@ enum Next<T> {
     Again,
     /// The leaf is to be reshaped first.
     Reshape(Want),
+    /// It takes a second descriptor.
+    Two,
+    /// It takes a block for the value.
+    Block,
 }
 
 /// How often a reserved entry is waited for before it is given up.
 const PATIENCE: u32 = 64;
+/// How often one operation meets frozen leaves that there is no room to finish.
+const REFUSED: u32 = 64;
 
 /// A pair on its way into a leaf.
 struct Pair<'a, K: ?Sized, V: ?Sized> {
@@ -165,41 +176,57 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// Puts a pair into the tree, as `mode` says.
     pub(super) fn put(&self, key: &K, value: &V, mode: Mode) -> Result<Done, SpaceError> {
         let pair = self.pair(key, value);
+        let mut block = self.reservation();
+        let backoff = Backoff::new();
+        let (mut two, mut refused) = (false, 0);
         loop {
             // Before this thread is pinned, which would keep descriptors from coming back.
-            let swaps = (self.descriptor(), self.descriptor());
+            let swaps = if two {
+                let (first, second) = self.descriptors()?;
+                (first, Some(second))
+            } else {
+                (self.descriptor()?, None)
+            };
             let guard = epoch::pin();
-            let next = self.try_put(&pair, mode, swaps)?;
+            let next = self.try_put(&pair, mode, swaps, &mut block);
             drop(guard);
             if pair.form == Form::Block {
                 self.swaps.recycle_ready();
             }
-            match next {
+            match next? {
                 Next::Done(done) => return Ok(done),
-                Next::Again => {}
-                Next::Reshape(want) => self.reshape_for(key, want)?,
+                Next::Again => wait(&backoff),
+                Next::Reshape(want) => self.reshape_for(key, want, &mut refused)?,
+                Next::Two => two = true,
+                Next::Block => {
+                    block.hold(self.with_room(|| self.make_block(&pair)))?;
+                }
             }
         }
     }
 
-    /// Reshapes; where the leaf was frozen and there is no room to finish it, it was thawed, and that is no failure.
-    fn reshape_for(&self, key: &K, want: Want) -> Result<(), SpaceError> {
-        match self.reshape(key, want) {
-            Err(SpaceError::Io { doing, source }) => Err(SpaceError::Io { doing, source }),
-            Err(_) if want == Want::Help => Ok(()),
-            Err(e) if !self.make_room() => Err(e),
-            Err(_) => self.reshape(key, want),
-            Ok(()) => Ok(()),
+    /// Reshapes; where the leaf was frozen and there is no room to finish it, it was thawed, and that is no failure, if it
+    /// does not go on for ever.
+    fn reshape_for(&self, key: &K, want: Want, refused: &mut u32) -> Result<(), SpaceError> {
+        match self.with_room(|| self.reshape(key, want)) {
+            Err(e) if want == Want::Help && no_room(&e) && *refused < REFUSED => {
+                *refused += 1;
+                Ok(())
+            }
+            done => done,
         }
     }
 
+    /// `block`: the value's, if there is one by now.
     fn try_put<'p>(
         &'p self,
         pair: &Pair<'_, K, V>,
         mode: Mode,
-        swaps: (Descriptor<'p, M>, Descriptor<'p, M>),
+        swaps: (Descriptor<'p, M>, Option<Descriptor<'p, M>>),
+        block: &mut Reserved<'_, M>,
     ) -> Result<Next<Done>, SpaceError> {
         let leaf = self.leaf_of(pair.key).ok_or_else(corrupt)?;
+        self.in_block(&leaf)?;
         let status = self.status(&leaf);
         if status.frozen() {
             return Ok(Next::Reshape(Want::Help));
@@ -216,7 +243,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 });
             }
             (Some((entry, meta)), _) if meta.form() == pair.form && pair.form != Form::Inline => {
-                let done = self.replace_in_place(&leaf, status, (entry, meta), pair, swaps.0)?;
+                if pair.form == Form::Block && block.block().is_none() {
+                    return Ok(Next::Block);
+                }
+                let found = (entry, meta);
+                let done = self.replace_in_place(&leaf, status, found, pair, swaps.0, block)?;
                 return Ok(if done {
                     Next::Done(Done::Replaced)
                 } else {
@@ -228,6 +259,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         if leaf.free(status) < pair.words + 1 {
             return Ok(Next::Reshape(Want::Room(pair.words + 1)));
         }
+        if pair.form == Form::Block && block.block().is_none() {
+            return Ok(Next::Block);
+        }
+        // Not by waiting: this thread, pinned, may be what keeps them from coming back.
+        let Some(second) = swaps.1.or_else(|| self.swaps.try_allocate_descriptor()) else {
+            return Ok(Next::Two);
+        };
         let own = status.entries();
         let mut reserve = swaps.0;
         let reserved = status.reserve(pair.words);
@@ -236,6 +274,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             reserve.add_word(leaf.meta(own), Meta::FREE.0, self.reserved().0)
         };
         if !self.swap_of(words(), reserve)? {
+            // What is no longer free was reserved together with a change of the status.
+            let taken = self.swaps.read(leaf.meta(own)) != Meta::FREE.0;
+            if taken && self.status(&leaf) == status {
+                return Err(corrupt());
+            }
             return Ok(Next::Again);
         }
         let offset = leaf.size - reserved.records();
@@ -248,7 +291,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             replaces: search.found.is_some(),
             pending: search.pending,
         };
-        self.complete(&added, pair, mode, swaps.1)
+        self.complete(&added, pair, mode, second, block)
     }
 
     /// The metadata of an entry that this session reserves.
@@ -274,21 +317,43 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         (entry, meta): (usize, Meta),
         pair: &Pair<'_, K, V>,
         mut swap: Descriptor<'_, M>,
+        block: &mut Reserved<'_, M>,
     ) -> Result<bool, SpaceError> {
+        if !leaf.holds(meta) {
+            return Err(corrupt());
+        }
         let word = leaf.word(meta.value_at());
         let old = self.swaps.read(word);
         let (new, policy) = match pair.form {
-            Form::Block if old == 0 => return Ok(false),
-            Form::Block if self.blocks.block_bytes(old).is_none() => return Err(corrupt()),
-            Form::Block => (self.make_block(pair)?, Policy::FreeOne),
+            Form::Block if !self.removable(leaf, status, old)? => return Ok(false),
+            Form::Block => (block.block().unwrap_or_default(), Policy::FreeOne),
             _ => (self.number(pair.value), Policy::None),
         };
         let mut words = || -> Result<(), WordError> {
             swap.add_word_with(word, old, new, policy)?;
+            // The swap's, if it is a block.
+            block.pass_on();
             swap.add_word(leaf.meta(entry), meta.0, meta.0)?;
             swap.add_word(leaf.status(), status.0, status.touch().0)
         };
         self.swap_of(words(), swap)
+    }
+
+    /// True for the block of a visible record, from its word; false if the record was deleted meanwhile, since `status`
+    /// was read.
+    fn removable(
+        &self,
+        leaf: &Node<'_, M>,
+        status: Status,
+        block: u64,
+    ) -> Result<bool, SpaceError> {
+        if self.blocks.is_active(block) {
+            Ok(true)
+        } else if block == 0 && self.status(leaf) != status {
+            Ok(false)
+        } else {
+            Err(corrupt())
+        }
     }
 
     /// Makes a record visible that was written to a reserved entry.
@@ -298,10 +363,24 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         pair: &Pair<'_, K, V>,
         mode: Mode,
         swap: Descriptor<'p, M>,
+        block: &mut Reserved<'_, M>,
     ) -> Result<Next<Done>, SpaceError> {
         let leaf = &added.leaf;
         let mut swap = Some(swap);
         loop {
+            if pair.form == Form::Block && block.block().is_none() {
+                // The swap before had it.
+                let made = block.hold(self.make_block(pair));
+                match made {
+                    Ok(_) => {}
+                    // Not pinned, room may be made.
+                    Err(e) if no_room(&e) => {
+                        self.give_up(added, swap)?;
+                        return Ok(Next::Again);
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
             let status = self.status(leaf);
             if status.frozen() {
                 return Ok(Next::Again);
@@ -336,13 +415,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                     }
                 }
             }
-            let Some(mut words) = swap
-                .take()
-                .or_else(|| self.swaps.allocate_descriptor().ok())
+            let Some(mut words) = swap.take().or_else(|| self.swaps.try_allocate_descriptor())
             else {
-                return Ok(Next::Again);
+                return Ok(Next::Two);
             };
-            let made = self.add_completion(added, status, replaced, pair, &mut words);
+            let made = self.add_completion(added, status, replaced, block, &mut words);
             let made = match made {
                 Err(e) => {
                     self.give_up(added, Some(words))?;
@@ -369,7 +446,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         added: &Added<'_, M>,
         status: Status,
         replaced: Option<(usize, Meta)>,
-        pair: &Pair<'_, K, V>,
+        block: &mut Reserved<'_, M>,
         swap: &mut Descriptor<'_, M>,
     ) -> Result<Result<(), WordError>, SpaceError> {
         let leaf = &added.leaf;
@@ -379,16 +456,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         {
             let word = leaf.word(meta.value_at());
             let block = self.swaps.read(word);
-            if block != 0 && self.blocks.block_bytes(block).is_none() {
+            // Where it is 0, the record was deleted meanwhile, and the swap fails.
+            if !leaf.holds(meta) || block != 0 && !self.blocks.is_active(block) {
                 return Err(corrupt());
             }
             old_block = Some((word, block));
         }
-        let block = self.make_block(pair)?;
         let mut words = || -> Result<(), WordError> {
-            if block != 0 {
+            if let Some(new) = block.block() {
                 let word = leaf.word(added.meta.value_at());
-                swap.add_word_with(word, 0, block, Policy::FreeNewOnFailure)?;
+                swap.add_word_with(word, 0, new, Policy::FreeNewOnFailure)?;
+                block.pass_on();
             }
             swap.add_word(leaf.meta(added.entry), self.reserved().0, added.meta.0)?;
             let mut after = status;
@@ -412,7 +490,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     ) -> Result<(), SpaceError> {
         let leaf = &added.leaf;
         let status = self.status(leaf);
-        let Some(mut swap) = swap.filter(|_| !status.frozen()) else {
+        if status.frozen() {
+            return Ok(());
+        }
+        let Some(mut swap) = swap.or_else(|| self.swaps.try_allocate_descriptor()) else {
             return Ok(());
         };
         let mut words = || -> Result<(), WordError> {
@@ -423,9 +504,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.swap_of(words(), swap).map(|_| ())
     }
 
-    /// True if an added entry before `own` has `key`. Waits for entries that may become it; `None` if there was one too
-    /// many to wait for. `swap` serves to give one of them up.
-    fn exists_before<'p>(
+    /// True if an added entry before `own` has `key`. Waits for entries that may become it; `None` if nothing can
+    /// be said: the leaf is frozen, or there was no descriptor to go on with. `swap` serves to give one of them up.
+    pub(super) fn exists_before<'p>(
         &'p self,
         leaf: &Node<'_, M>,
         key: &K,
@@ -440,17 +521,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 if meta.visible() && self.compare(leaf, meta, key).is_eq() {
                     return Ok(Some(true));
                 }
-                // In a frozen leaf nothing becomes visible, this thread's own record included.
-                if meta != self.reserved() || self.status(leaf).frozen() {
+                if meta != self.reserved() {
                     break;
+                }
+                if self.status(leaf).frozen() {
+                    return Ok(None);
                 }
                 turns += 1;
                 if turns < if self.pm().tiny() { 2 } else { PATIENCE } {
                     wait(&backoff);
                     continue;
                 }
-                // Not by waiting for a descriptor: this thread, pinned, may be what keeps them from coming back.
-                let Some(mut words) = swap.take() else {
+                let Some(mut words) = swap.take().or_else(|| self.swaps.try_allocate_descriptor())
+                else {
                     return Ok(None);
                 };
                 let word = words.add_word(leaf.meta(entry), meta.0, Meta::GIVEN_UP.0);
@@ -462,15 +545,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
 
     /// Removes `key`; false if it is not there.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, SpaceError> {
+        let backoff = Backoff::new();
+        let mut refused = 0;
         loop {
-            let swap = self.descriptor();
+            let swap = self.descriptor()?;
             let guard = epoch::pin();
-            let next = self.try_take_out(key, swap)?;
+            let next = self.try_take_out(key, swap);
             drop(guard);
             if V::RECORDS {
                 self.swaps.recycle_ready();
             }
-            match next {
+            match next? {
                 Next::Done(None) => return Ok(false),
                 Next::Done(Some(want)) => {
                     if want != Want::Help {
@@ -479,8 +564,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                     }
                     return Ok(true);
                 }
-                Next::Again => {}
-                Next::Reshape(want) => self.reshape_for(key, want)?,
+                Next::Again | Next::Two | Next::Block => wait(&backoff),
+                Next::Reshape(want) => self.reshape_for(key, want, &mut refused)?,
             }
         }
     }
@@ -492,6 +577,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         mut swap: Descriptor<'_, M>,
     ) -> Result<Next<Option<Want>>, SpaceError> {
         let leaf = self.leaf_of(key).ok_or_else(corrupt)?;
+        self.in_block(&leaf)?;
         let status = self.status(&leaf);
         let Some((entry, meta)) = self.find(&leaf, key) else {
             return Ok(Next::Done(None));
@@ -503,11 +589,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let block = if meta.form() == Form::Block {
             let word = leaf.word(meta.value_at());
             let block = self.swaps.read(word);
-            if block == 0 {
-                return Ok(Next::Again);
-            }
-            if self.blocks.block_bytes(block).is_none() {
+            if !leaf.holds(meta) {
                 return Err(corrupt());
+            }
+            if !self.removable(&leaf, status, block)? {
+                return Ok(Next::Again);
             }
             Some((word, block))
         } else {

@@ -44,6 +44,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let (Some(place), Some(over)) = (self.place(path), self.place(above)) else {
             return Ok(false);
         };
+        self.in_block(parent)?;
+        self.in_block(node)?;
         if self.swaps.read(over.child) != parent.off || self.swaps.read(place.child) != node.off {
             return Ok(false);
         }
@@ -63,6 +65,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             let Some(other) = self.child_at(parent, slot) else {
                 continue;
             };
+            self.in_block(&other)?;
             let other_status = self.swaps.read(other.status());
             let spare = if node.is_leaf() {
                 self.sizes.free
@@ -109,6 +112,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     ) -> Result<bool, SpaceError> {
         let mut held = self.reservation();
         let mut make = || -> Result<(u64, u64), SpaceError> {
+            for gone in [l, n, parent] {
+                self.recyclable(gone)?;
+            }
+            self.plausible_children(parent)?;
             let mut image = if l.is_leaf() {
                 Image::new(self.sizes.node, 0)
             } else {
@@ -116,11 +123,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             };
             if l.is_leaf() {
                 for leaf in [l, n] {
-                    for meta in self.live_records(leaf) {
+                    let records = self.live_records(leaf);
+                    self.plausible(leaf, records.iter().copied())?;
+                    for meta in records {
                         self.copy_record(&mut image, leaf, meta);
                     }
                 }
             } else {
+                self.plausible_children(l)?;
+                self.plausible_children(n)?;
                 self.copy_children(&mut image, l, 0..l.sorted);
                 // The separator comes down from the parent to N's first child, which has none.
                 let first = self.swaps.read(n.child(0));
@@ -141,6 +152,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let (merged, new_parent) = match make() {
             Ok(made) => made,
             Err(e) => {
+                // If that fails, whoever meets one of the two finishes it, or thaws it by itself.
                 self.thaw(place, &[l, n], swap)?;
                 return Err(e);
             }
@@ -174,6 +186,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         {
             return Ok(());
         }
+        self.recyclable(root)?;
         let child = self.swaps.read(root.child(0));
         let mut words = || -> Result<(), WordError> {
             swap.add_word(root.status(), version, version | FROZEN)?;

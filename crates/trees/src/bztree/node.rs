@@ -6,8 +6,8 @@
 //! word 2 | memory word: the node's own offset once it is in the tree (see the module's head)
 //! word 3 | metadata 0 | metadata 1 | ...  free space (zeros)  ... | record 1 | record 0 |
 //!
-//! status of a leaf     frozen (bit 60) | version (14 bits from 46) | deleted words (17 from 29) | words of records
-//!                      (17 from 12) | entries (12)
+//! status of a leaf     frozen (bit 60) | version (24 bits from 36) | deleted words (12 from 24) | words of records
+//!                      (12 from 12) | entries (12)
 //! status of an inner   frozen (bit 60) | version (60 bits)
 //! metadata             0: free
 //!                      visible (bit 60) | form (2 bits from 57) | offset in words (18 from 39) |
@@ -17,6 +17,9 @@
 //!                      1: given up
 //! record               key, to a whole word | value, to a whole word
 //! ```
+//!
+//! The version comes round after 2^24 updates in place: a scan's snapshot would take a leaf for unchanged that had exactly
+//! so many between two looks at its status.
 //!
 //! The paper's fields have other widths: sizes here count words, since everything is stored in words. A deleted
 //! record's metadata keep the offset: the binary search of the sorted part goes through deleted records too.
@@ -42,7 +45,13 @@ const MEMORY: usize = 2;
 /// Most words of a node: the largest block.
 const MOST_WORDS: usize = (bristlecone_pmem::heap::activated::MAX_ACTIVATED / 8) as usize;
 
-const _: () = assert!(MOST_WORDS < 1 << 17, "fields have 17 bits for words");
+/// Bits of a leaf's status for entries, words of records, and deleted words.
+const BITS: u32 = 12;
+const COUNT: u64 = (1 << BITS) - 1;
+/// The version of a leaf's status, where it is.
+const VERSION: u64 = (1 << 60) - (1 << (3 * BITS));
+
+const _: () = assert!(MOST_WORDS <= COUNT as usize, "a status has room for words");
 
 /// The bit of a status that says that nothing in the node changes any more.
 pub(super) const FROZEN: u64 = 1 << 60;
@@ -58,8 +67,8 @@ pub(super) struct Status(pub u64);
 impl Status {
     /// Of a new leaf with that many entries, whose records take that many words.
     pub fn of(entries: usize, records: usize) -> Self {
-        debug_assert!(entries < 1 << 12 && records < 1 << 17);
-        Self(entries as u64 | (records as u64) << 12)
+        debug_assert!(entries < 1 << BITS && records < 1 << BITS);
+        Self(entries as u64 | (records as u64) << BITS)
     }
 
     pub fn frozen(self) -> bool {
@@ -68,40 +77,44 @@ impl Status {
 
     /// Entries of the metadata array in use.
     pub fn entries(self) -> usize {
-        field(self.0, 0, 12)
+        field(self.0, 0, BITS)
     }
 
     /// Words of the record block.
     pub fn records(self) -> usize {
-        field(self.0, 12, 17)
+        field(self.0, BITS, BITS)
     }
 
     /// Words of records, metadata included, that count no longer.
     pub fn deleted(self) -> usize {
-        field(self.0, 29, 17)
+        field(self.0, 2 * BITS, BITS)
     }
 
     /// With one entry more, whose record takes `words`.
     pub fn reserve(self, words: usize) -> Self {
-        debug_assert!(self.entries() + 1 < 1 << 12 && self.records() + words < 1 << 17);
-        Self(self.0 + 1 + ((words as u64) << 12))
+        debug_assert!(self.entries() + 1 < 1 << BITS && self.records() + words < 1 << BITS);
+        Self(self.0 + 1 + ((words as u64) << BITS))
     }
 
     /// With that many words more that count no longer.
     pub fn delete(self, words: usize) -> Self {
         // A damaged pool may have more deleted than there is.
-        let words = words.min((1 << 17) - 1 - self.deleted());
-        Self(self.0 + ((words as u64) << 29))
+        let words = words.min(COUNT as usize - self.deleted());
+        Self(self.0 + ((words as u64) << (2 * BITS)))
     }
 
-    /// Another status that says the same: a value was replaced in its place.
+    /// Another status that says the same: a value was replaced in its place, or the leaf was thawed.
     pub fn touch(self) -> Self {
-        const VERSION: u64 = ((1 << 14) - 1) << 46;
-        Self(self.0 & !VERSION | self.0.wrapping_add(1 << 46) & VERSION)
+        Self(self.0 & !VERSION | self.0.wrapping_add(1 << (3 * BITS)) & VERSION)
+    }
+
+    /// What a frozen leaf's is when it is thawed: not what it was before.
+    pub fn thawed(self) -> Self {
+        Self(self.0 & !FROZEN).touch()
     }
 }
 
-/// The status after `version`, of an inner node.
+/// The status after `version`, of an inner node; not frozen.
 pub(super) fn next_version(version: u64) -> u64 {
     (version + 1) & (FROZEN - 1)
 }
@@ -312,6 +325,18 @@ impl<'a, M: Media> Node<'a, M> {
         self.word(self.fixed_meta(i).value_at())
     }
 
+    /// True if a record is where records can be, behind the metadata that new nodes have.
+    pub fn holds(&self, meta: Meta) -> bool {
+        meta.offset() >= HEADER + self.sorted && meta.offset() + meta.words() <= self.size
+    }
+
+    /// Where the key of sorted entry 0 is, in words, if keys and values are numbers: two words an entry, in order, to
+    /// the node's end (an inner node's first key is left out, as if it were there). `None` in a damaged pool.
+    #[inline(always)]
+    pub fn first_pair(&self) -> Option<usize> {
+        self.size.checked_sub(2 * self.sorted)
+    }
+
     /// Words between metadata and records.
     pub fn free(&self, status: Status) -> usize {
         self.size
@@ -351,8 +376,9 @@ mod tests {
 
     #[test]
     fn fields_do_not_touch_each_other() {
-        let status = Status::of(4095, 0).delete(1 << 16);
+        let status = Status::of(4095, 0).delete(1 << 11).delete(1 << 11);
         assert_eq!((status.entries(), status.records()), (4095, 0));
+        assert_eq!(status.deleted(), 4095, "no more than there is room for");
         let status = Status::of(7, 100).reserve(5).delete(9).touch();
         assert_eq!(
             (status.entries(), status.records(), status.deleted()),
@@ -360,12 +386,16 @@ mod tests {
         );
         assert!(!status.frozen() && Status(status.0 | FROZEN).frozen());
         assert_ne!(status.touch(), status);
-        let mut turned = status;
-        (0..1 << 14).for_each(|_| turned = turned.touch());
+        let frozen = Status(status.0 | FROZEN);
+        assert!(!frozen.thawed().frozen() && frozen.thawed() != status);
+        let (last, first) = (Status(status.0 | VERSION), Status(status.0 & !VERSION));
         assert_eq!(
-            turned, status,
+            last.touch(),
+            first,
             "versions come round without touching the rest"
         );
+        assert_eq!(frozen.touch(), Status(status.touch().0 | FROZEN));
+        assert_eq!(VERSION.count_ones(), 24);
         for form in [Form::Inline, Form::Word, Form::Block] {
             let meta = Meta::of(form, (1 << 18) - 1, 65_537, (1 << 22) - 1);
             assert!(meta.visible() && !meta.deleted().visible());

@@ -10,7 +10,7 @@
 //! | consolidate N under P | P's child word (N to N'), P's status (version) | |
 //! | split N under P under G | P's status (frozen), G's child word (P to P'), G's status (version) | N's (N to N'), O's (0 to O) |
 //! | split the root node N | the anchor's child word (N to R), its status (version) | N's own (0 to N'), O's (0 to O) |
-//! | thaw N under P | N's status, P's status (version) | |
+//! | thaw N under P | N's status (version), P's status (version) | |
 //!
 //! The anchor is to the root node what an inner node is to its children.
 //!
@@ -19,12 +19,15 @@
 //! node that is gone. Here each replaced child changes the version, and so does a thaw: whoever installs what
 //! it made expects the version that it read before it looked at anything.
 //!
-//! *No room.* Who froze a node and has no room for new ones thaws it, and fails: the paper's allocator never fails.
+//! *No room.* Who has no room for new nodes thaws the leaf that it came for and all that is frozen above it, whoever
+//! froze it, and fails: the paper's allocator never fails. A thaw is tried again where a sibling's change came in between.
+//! What stays frozen all the same (after a crash, or for want of a descriptor) is thawed by the next operation that
+//! meets it and has no room either; removals and replacements in place then go on.
 
 use super::build::Image;
 use super::find::Step;
 use super::node::{FROZEN, HEADER, Meta, Node, Status, next_version};
-use super::{BzTree, corrupt};
+use super::{BzTree, corrupt, no_room};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
 use bristlecone_pmem::{Media, POff, PWord, SpaceError};
@@ -43,6 +46,9 @@ pub(super) enum Want {
     /// Little is left in it.
     Merge,
 }
+
+/// How often thawing is tried: each time something was thawed, or another thread got on.
+const THAWS: u32 = 256;
 
 /// What leads to a node.
 pub(super) struct Place<'a> {
@@ -70,6 +76,11 @@ pub(super) struct Reserved<'a, M: Media> {
 impl<M: Media> Reserved<'_, M> {
     pub fn hold(&mut self, made: Result<u64, SpaceError>) -> Result<u64, SpaceError> {
         made.inspect(|block| self.held.push(*block))
+    }
+
+    /// The last one that is held.
+    pub fn block(&self) -> Option<u64> {
+        self.held.last().copied()
     }
 
     /// From here on they are the swap's.
@@ -115,17 +126,29 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// Does what the leaf of `key` wants, one step after another.
     ///
     /// # Errors
-    /// No room for new nodes; the tree is as it was, and the leaf not frozen by this thread.
+    /// No room for new nodes; the tree is as it was, and nothing on the way to the leaf is frozen, if no one else keeps
+    /// freezing it. No descriptors: what was frozen may stay so.
     pub(super) fn reshape(&self, key: &K, want: Want) -> Result<(), SpaceError> {
+        let done = self.reshape_frozen(key, want);
+        if let Err(e) = &done
+            && no_room(e)
+        {
+            self.thaw_way(key)?;
+        }
+        done
+    }
+
+    fn reshape_frozen(&self, key: &K, want: Want) -> Result<(), SpaceError> {
         // The level of the node that comes next: a leaf, or an inner node that has to be split or merged.
         let mut level = 0;
         let mut merging = want == Want::Merge;
         loop {
             // So that blocks do not wait in descriptors that no one happens to take again.
             self.swaps.recycle_ready();
-            let swaps = (self.descriptor(), self.descriptor());
+            let swaps = self.descriptors()?;
             let _guard = epoch::pin();
             let (path, node) = self.path_to(key, level)?;
+            self.in_block(&node)?;
             if let Some(depth) = path.iter().position(|step| self.frozen(&step.node)) {
                 let (above, node) = (&path[..depth], path[depth].node);
                 level = match self.finish(above, &node, 0, swaps.0)? {
@@ -215,9 +238,23 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         if self.swaps.read(place.child) != node.off || !self.frozen(node) {
             return Ok(Stepped::Finished);
         }
+        // A damaged node would fail each swap, or have blocks recycled that are not its own.
+        self.recyclable(node)?;
+        let own = self.swaps.read(node.memory()) == node.off;
+        if !own && self.swaps.read(place.status) == place.version {
+            return Err(corrupt());
+        }
+        if let Some(step) = path.last() {
+            self.recyclable(&step.node)?;
+            self.plausible_children(&step.node)?;
+        }
+        if !node.is_leaf() {
+            self.plausible_children(node)?;
+        }
         let mut held = self.reservation();
         let words = if node.is_leaf() {
             let records = self.live_records(node);
+            self.plausible(node, records.iter().copied())?;
             let data: usize = records.iter().map(|meta| meta.words() + 1).sum();
             let spare = room.max(self.sizes.free);
             if records.len() < 2 || HEADER + data + spare <= self.sizes.node {
@@ -264,19 +301,32 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             self.replace(&place, node, new)
                 .map(|word| self.add_replacement(&mut swap, word))
         };
-        match words {
-            // The next attempt comes another way.
-            Ok(_) if swap.is_empty() => Ok(Stepped::Finished),
-            Ok(words) => {
-                held.pass_on();
-                self.swap_of(words, swap)?;
-                Ok(Stepped::Finished)
-            }
-            Err(e) => {
-                self.thaw(&place, &[node], swap)?;
-                Err(e)
-            }
+        let words = words?;
+        // Else the next attempt comes another way.
+        if !swap.is_empty() {
+            held.pass_on();
+            self.swap_of(words, swap)?;
         }
+        Ok(Stepped::Finished)
+    }
+
+    /// Checks that records are where a node can have them, and no more of them than fit.
+    pub(super) fn plausible(
+        &self,
+        node: &Node<'_, M>,
+        mut records: impl Iterator<Item = Meta>,
+    ) -> Result<(), SpaceError> {
+        let words = records.try_fold(HEADER, |words, meta| {
+            node.holds(meta).then_some(words + meta.words() + 1)
+        });
+        match words {
+            Some(words) if words <= node.size => Ok(()),
+            _ => Err(corrupt()),
+        }
+    }
+
+    pub(super) fn plausible_children(&self, node: &Node<'_, M>) -> Result<(), SpaceError> {
+        self.plausible(node, (0..node.sorted).map(|slot| node.fixed_meta(slot)))
     }
 
     /// The words of a consolidation: `node` is replaced by what was made of it.
@@ -384,7 +434,27 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Lets a frozen node be changed again, if nothing came in between.
+    /// Lets all that is frozen on the way to the leaf of `key` be changed again, from above, leaf included.
+    fn thaw_way(&self, key: &K) -> Result<(), SpaceError> {
+        for _ in 0..THAWS {
+            let swap = self.descriptor()?;
+            let _guard = epoch::pin();
+            let (path, leaf) = self.path_to(key, 0)?;
+            let nodes = path.iter().map(|step| &step.node).chain([&leaf]);
+            let Some((depth, node)) = nodes.enumerate().find(|(_, node)| self.frozen(node)) else {
+                return Ok(());
+            };
+            let Some(place) = self.place(&path[..depth]) else {
+                continue;
+            };
+            if self.swaps.read(place.child) == node.off && self.frozen(node) {
+                self.thaw(&place, &[node], swap)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets frozen nodes be changed again, if nothing came in between.
     pub(super) fn thaw(
         &self,
         place: &Place<'_>,
@@ -394,7 +464,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let mut words = || -> Result<(), WordError> {
             for node in nodes {
                 let status = self.swaps.read(node.status());
-                swap.add_word(node.status(), status, status & !FROZEN)?;
+                let thawed = if node.is_leaf() {
+                    Status(status).thawed().0
+                } else {
+                    next_version(status)
+                };
+                swap.add_word(node.status(), status, thawed)?;
             }
             swap.add_word(place.status, place.version, next_version(place.version))
         };

@@ -10,26 +10,26 @@ use bristlecone_pmem::media::{Dram, Mapped};
 use std::path::Path;
 use tempfile::TempDir;
 
-const SMALL: BzOptions = BzOptions {
+pub(super) const SMALL: BzOptions = BzOptions {
     node_bytes: 256,
     free_bytes: None,
     merge_bytes: None,
 };
 
-type Tree<M> = BzTree<u64, u64, M>;
+pub(super) type Tree<M> = BzTree<u64, u64, M>;
 
-fn volatile() -> Tree<Dram> {
+pub(super) fn volatile() -> Tree<Dram> {
     let pool = Pool::create(Path::new("dram"), &PoolOptions::default()).unwrap();
     BzTree::create(&pool, "t", &SMALL).unwrap()
 }
 
-fn durable(folder: &TempDir) -> Tree<Mapped> {
+pub(super) fn durable(folder: &TempDir) -> Tree<Mapped> {
     let pool = Pool::create(&folder.path().join("pool"), &PoolOptions::default()).unwrap();
     BzTree::create(&pool, "t", &SMALL).unwrap()
 }
 
 /// The tree that a crash now would leave, opened from a copy.
-fn crashed(folder: &TempDir, n: u32) -> Tree<Mapped> {
+pub(super) fn crashed(folder: &TempDir, n: u32) -> Tree<Mapped> {
     let copy = folder.path().join(format!("copy{n}"));
     std::fs::copy(folder.path().join("pool"), &copy).unwrap();
     let pool = Pool::open(&copy, &PoolOptions::default()).unwrap();
@@ -45,25 +45,25 @@ fn words<M: Media>(tree: &Tree<M>, f: impl FnOnce()) -> (u64, u64) {
     (after.attempts - before.attempts, after.words - before.words)
 }
 
-fn leaf<'a, M: Media>(tree: &'a Tree<M>, key: u64) -> Node<'a, M> {
+pub(super) fn leaf<'a, M: Media>(tree: &'a Tree<M>, key: u64) -> Node<'a, M> {
     tree.leaf_of(&key).unwrap()
 }
 
 /// Freezes the leaf of `key`, and stops there.
-fn freeze<M: Media>(tree: &Tree<M>, key: u64) {
+pub(super) fn freeze<M: Media>(tree: &Tree<M>, key: u64) {
     let leaf = leaf(tree, key);
     let status = tree.swaps.read(leaf.status());
-    let mut swap = tree.descriptor();
+    let mut swap = tree.descriptor().unwrap();
     swap.add_word(leaf.status(), status, status | FROZEN)
         .unwrap();
     assert!(swap.execute().unwrap());
 }
 
 /// Reserves an entry for a pair of numbers, and stops there; its number.
-fn reserve<M: Media>(tree: &Tree<M>, key: u64) -> usize {
+pub(super) fn reserve<M: Media>(tree: &Tree<M>, key: u64) -> usize {
     let leaf = leaf(tree, key);
     let status = tree.status(&leaf);
-    let mut swap = tree.descriptor();
+    let mut swap = tree.descriptor().unwrap();
     swap.add_word(leaf.status(), status.0, status.reserve(2).0)
         .unwrap();
     let meta = leaf.meta(status.entries());
@@ -179,7 +179,7 @@ fn inner_nodes_that_were_left_frozen_are_finished() {
         path.iter()
             .map(|Step { node, .. }| {
                 let version = tree.swaps.read(node.status());
-                let mut swap = tree.descriptor();
+                let mut swap = tree.descriptor().unwrap();
                 swap.add_word(node.status(), version, version | FROZEN)
                     .unwrap();
                 assert!(swap.execute().unwrap());
