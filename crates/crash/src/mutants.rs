@@ -547,10 +547,13 @@ fn try_elsewhere<'a>(
         lock(&unsound).take().map_or(Ok(()), Err)
     };
     let others = companions.iter().filter(|c| c.name() != own);
-    let is_near = |name: &str| [family(&own), "pool", "log"].contains(&family(name));
+    let is_base = |name: &str| ["pool", "log"].contains(&family(name));
     let (near, far): (Vec<_>, Vec<_>) = others
-        .map(|c| Companion::new(&**c, is_near(&c.name())))
-        .partition(|c| c.near);
+        .map(|c| Companion::new(&**c, family(&c.name()) == family(&own)))
+        .partition(|c| c.near || is_base(&c.subject.name()));
+    // What designs stand on first: it takes no survey, and most of what is left is in it.
+    let (layouts, base): (Vec<_>, Vec<_>) = near.into_iter().partition(|c| c.near);
+    let near: Vec<Companion<'a>> = base.into_iter().chain(layouts).collect();
     let together = |all: &[Companion<'a>]| -> Result<(), Fault> {
         for other in all.iter().filter(|other| other.subject.concurrent()) {
             if left().is_empty() {
