@@ -420,17 +420,18 @@ pub fn mutants(
 /// Another subject that mutants are tried on.
 struct Companion<'a> {
     subject: &'a dyn Subject,
-    /// Its workloads, recorded (and surveyed, if they are of the same family) when they are first asked for.
+    /// Another layout of the design: what only recovery comes to may be in the same steps there.
+    surveyed: bool,
+    /// Its workloads, recorded (and surveyed) when they are first asked for.
     tried: OnceLock<Result<Tried<'a>, Fault>>,
-    near: bool,
 }
 
 impl<'a> Companion<'a> {
-    fn new(subject: &'a dyn Subject, near: bool) -> Self {
+    fn new(subject: &'a dyn Subject, surveyed: bool) -> Self {
         Self {
             subject,
+            surveyed,
             tried: OnceLock::new(),
-            near,
         }
     }
 
@@ -438,7 +439,7 @@ impl<'a> Companion<'a> {
         let new = || {
             let surveyed = || {
                 let mut tried = Tried::new(self.subject, options)?;
-                if self.near {
+                if self.surveyed {
                     tried.survey()?;
                 }
                 Ok(tried)
@@ -547,13 +548,18 @@ fn try_elsewhere<'a>(
         lock(&unsound).take().map_or(Ok(()), Err)
     };
     let others = companions.iter().filter(|c| c.name() != own);
-    let is_base = |name: &str| ["pool", "log"].contains(&family(name));
-    let (near, far): (Vec<_>, Vec<_>) = others
-        .map(|c| Companion::new(&**c, family(&c.name()) == family(&own)))
-        .partition(|c| c.near || is_base(&c.subject.name()));
+    let layout = |name: &str| family(name) == family(&own);
+    let mut all: Vec<Companion<'a>> = others
+        .map(|c| Companion::new(&**c, layout(&c.name())))
+        .collect();
     // What designs stand on first: it takes no survey, and most of what is left is in it.
-    let (layouts, base): (Vec<_>, Vec<_>) = near.into_iter().partition(|c| c.near);
-    let near: Vec<Companion<'a>> = base.into_iter().chain(layouts).collect();
+    let rank = |c: &Companion<'_>| match family(&c.subject.name()) {
+        _ if c.surveyed => 1,
+        "pool" | "log" => 0,
+        _ => 2,
+    };
+    all.sort_by_key(rank);
+    let (near, far) = all.split_at(all.partition_point(|c| rank(c) < 2));
     let together = |all: &[Companion<'a>]| -> Result<(), Fault> {
         for other in all.iter().filter(|other| other.subject.concurrent()) {
             if left().is_empty() {
@@ -566,7 +572,7 @@ fn try_elsewhere<'a>(
     let each = |all: &[Companion<'a>], patience: u64| -> Result<(), Fault> {
         all.iter().try_for_each(|other| on(other, patience))
     };
-    each(&near, options.patience)?;
+    each(near, options.patience)?;
     for site in left() {
         if over::explore(options.model, true, &[site]).is_err() {
             over::explore(options.model, true, &[])
@@ -577,9 +583,9 @@ fn try_elsewhere<'a>(
     if tried.subject.concurrent() {
         with_threads(tried.subject, &left())?;
     }
-    together(&near)?;
-    each(&far, options.patience / 4)?;
-    together(&far)
+    together(near)?;
+    each(far, options.patience / 4)?;
+    together(far)
 }
 
 /// The instruction sites in a trace.

@@ -30,7 +30,8 @@
 //!    a thread on the way; in the stack at most once.
 //!
 //! # Concurrency
-//! Nothing waits but for the pool's lock, once for every chunk that is assigned. A thread that is stopped anywhere
+//! Nothing waits but for the pool's lock: once for every chunk that is assigned, and after opening once for every 256
+//! chunks of the pool that are looked at. A thread that is stopped anywhere
 //! else keeps a chunk's free blocks from others at most.
 //!
 //! # Costs
@@ -194,7 +195,7 @@ impl Core {
 
     /// Puts `chunk` into its class's stack, if it is not there.
     fn push(&self, chunk: u32, state: &State) {
-        // ORDERING: AcqRel; pairs with the store in `pop`: one entry at a time.
+        // ORDERING: AcqRel; pairs with the swap in `pop`: one entry at a time.
         if state.queued.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -603,10 +604,8 @@ impl<M: Media> Activated<M> {
     #[must_use]
     pub fn stats(&self) -> HeapStats {
         let chunks = self.chunks();
-        let live = chunks.iter().map(|(chunk, class)| {
-            let bits = (0..blocks_of(*class)).filter(|block| self.bit(*chunk, *block));
-            bits.count() as u64 * block_bytes(*class)
-        });
+        let live =
+            (chunks.iter()).map(|(chunk, class)| CHUNK - free_bytes(&self.pool, *chunk, *class));
         let state_bytes = |(chunk, _): &(u32, u8)| {
             let state = self.core.known(*chunk);
             state.map_or(0, |state| size_of::<State>() + state.taken.len() * 8) as u64

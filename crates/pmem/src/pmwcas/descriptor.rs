@@ -298,15 +298,11 @@ impl<M: Media> DescriptorPool<M> {
     /// [`Exhausted`] if no descriptor comes back. It is tried a bounded number of times; a thread that is pinned
     /// itself keeps its own ones from coming back.
     pub fn allocate_descriptor(&self) -> Result<Descriptor<'_, M>, Exhausted> {
-        // Explored crash states do not depend on which thread explores them.
-        let first = if self.pm().tiny() { 0 } else { worker() };
         for attempt in 0..PATIENCE {
-            let guard = epoch::pin();
-            if let Some(descriptor) = self.take(first, &guard) {
+            if let Some(descriptor) = self.try_allocate_descriptor() {
                 return Ok(descriptor);
             }
-            self.lists.age_all(&guard);
-            drop(guard);
+            self.lists.age_all(&epoch::pin());
             if attempt > 8 && !give_way() {
                 std::thread::yield_now();
             }
@@ -319,12 +315,10 @@ impl<M: Media> DescriptorPool<M> {
     /// As [`allocate_descriptor`](Self::allocate_descriptor), without waiting: `None` if there is none right now. For
     /// who is pinned, and would wait for itself.
     pub fn try_allocate_descriptor(&self) -> Option<Descriptor<'_, M>> {
+        // Explored crash states do not depend on which thread explores them.
         let first = if self.pm().tiny() { 0 } else { worker() };
-        self.take(first, &epoch::pin())
-    }
-
-    fn take(&self, first: usize, guard: &epoch::Guard) -> Option<Descriptor<'_, M>> {
-        let taken = self.lists.take(first, guard)?;
+        let taken = self.lists.take(first, &epoch::pin())?;
+        // Not pinned for it: it may take a while.
         if taken.used {
             self.recycle_blocks(taken.number);
         }
