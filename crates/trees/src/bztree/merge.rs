@@ -19,6 +19,23 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
 use bristlecone_pmem::{Media, SpaceError};
 
+/// What became of a node that has little left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Merged {
+    /// It stays as it is.
+    No,
+    /// It has no neighbour under its parent, which may have one itself.
+    Alone,
+    /// It was merged, and its parent has a child less.
+    Joined,
+}
+
+impl Merged {
+    fn of(swapped: bool) -> Self {
+        if swapped { Self::Joined } else { Self::No }
+    }
+}
+
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// Words of records and metadata that count.
     fn live_words(&self, node: &Node<'_, M>, status: u64) -> usize {
@@ -29,36 +46,35 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         (status.entries() + status.records()).saturating_sub(status.deleted())
     }
 
-    /// Merges a node that has little left with a neighbour, if there is one with room for it; true if its
-    /// parent is to be looked at next.
+    /// Merges a node that has little left with a neighbour, if there is one with room for it.
     pub(super) fn merge(
         &self,
         path: &[Step<'_, M>],
         node: &Node<'_, M>,
         swaps: (Descriptor<'_, M>, Descriptor<'_, M>),
-    ) -> Result<bool, SpaceError> {
+    ) -> Result<Merged, SpaceError> {
         let Some((step, above)) = path.split_last() else {
-            return self.lower(node, swaps.0).map(|()| false);
+            return self.lower(node, swaps.0);
         };
         let parent = &step.node;
         let (Some(place), Some(over)) = (self.place(path), self.place(above)) else {
-            return Ok(false);
+            return Ok(Merged::No);
         };
         self.in_block(parent)?;
         self.in_block(node)?;
         if self.swaps.read(over.child) != parent.off || self.swaps.read(place.child) != node.off {
-            return Ok(false);
+            return Ok(Merged::No);
         }
         let status = self.swaps.read(node.status());
         let live = self.live_words(node, status);
         // Two long separators may be much of a node.
         let little = live < self.sizes.merge || !node.is_leaf() && node.sorted <= 2;
         if !little || status & FROZEN != 0 {
-            return Ok(false);
+            return Ok(Merged::No);
         }
         if parent.sorted == 1 {
             // No neighbour; the parent may have one.
-            return Ok(true);
+            return Ok(Merged::Alone);
         }
         let neighbours = [step.slot.checked_sub(1), Some(step.slot + 1)];
         for slot in neighbours.into_iter().flatten() {
@@ -74,8 +90,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 parent.fixed_meta(slot.max(step.slot)).words() + 1
             };
             let both = HEADER + live + self.live_words(&other, other_status) + spare;
-            // What would not be split again may be larger: where separators are long, two children are all that fit.
-            let few = !node.is_leaf() && node.sorted + other.sorted < 4;
+            // A node may be larger, as in splits, where separators are long: if it would not be split again, or if an only
+            // child could never be merged otherwise.
+            let few = !node.is_leaf()
+                && (node.sorted + other.sorted < 4 || node.sorted.min(other.sorted) == 1);
             if other_status & FROZEN != 0 || both > self.sizes.node && !few {
                 continue;
             }
@@ -85,7 +103,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 freeze.add_word(other.status(), other_status, other_status | FROZEN)
             };
             if !self.swap_of(words(), freeze)? {
-                return Ok(false);
+                return Ok(Merged::No);
             }
             let right = slot.max(step.slot);
             let pair = if slot < step.slot {
@@ -95,7 +113,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             };
             return self.join(parent, right, &place, &over, path.len() == 1, pair, swaps.1);
         }
-        Ok(false)
+        Ok(Merged::No)
     }
 
     /// Puts one node in the place of two frozen ones, `right` and the one before it.
@@ -109,7 +127,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         root: bool,
         [l, n]: [&Node<'_, M>; 2],
         mut swap: Descriptor<'_, M>,
-    ) -> Result<bool, SpaceError> {
+    ) -> Result<Merged, SpaceError> {
         let mut held = self.reservation();
         let mut make = || -> Result<(u64, u64), SpaceError> {
             for gone in [l, n, parent] {
@@ -170,13 +188,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         };
         let words = words();
         held.pass_on();
-        self.swap_of(words, swap)
+        self.swap_of(words, swap).map(Merged::of)
     }
 
     /// Makes the only child of a root node the root node.
-    fn lower(&self, root: &Node<'_, M>, mut swap: Descriptor<'_, M>) -> Result<(), SpaceError> {
+    fn lower(&self, root: &Node<'_, M>, mut swap: Descriptor<'_, M>) -> Result<Merged, SpaceError> {
         let Some(place) = self.place(&[]) else {
-            return Ok(());
+            return Ok(Merged::No);
         };
         let version = self.swaps.read(root.status());
         if root.is_leaf()
@@ -184,7 +202,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             || version & FROZEN != 0
             || self.swaps.read(place.child) != root.off
         {
-            return Ok(());
+            return Ok(Merged::No);
         }
         self.recyclable(root)?;
         let child = self.swaps.read(root.child(0));
@@ -193,6 +211,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             swap.add_word_with(place.child, root.off, child, Policy::FreeOldOnSuccess)?;
             swap.add_word(place.status, place.version, next_version(place.version))
         };
-        self.swap_of(words(), swap).map(|_| ())
+        self.swap_of(words(), swap).map(Merged::of)
     }
 }

@@ -26,6 +26,7 @@
 
 use super::build::Image;
 use super::find::Step;
+use super::merge::Merged;
 use super::node::{FROZEN, HEADER, Meta, Node, Status, next_version};
 use super::{BzTree, corrupt, no_room};
 use crate::repr::{KeyRepr, Repr};
@@ -142,6 +143,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         // The level of the node that comes next: a leaf, or an inner node that has to be split or merged.
         let mut level = 0;
         let mut merging = want == Want::Merge;
+        // The highest level of which a node lost a child here.
+        let mut shrunk = 0;
         loop {
             // So that blocks do not wait in descriptors that no one happens to take again.
             self.swaps.recycle_ready();
@@ -166,10 +169,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 continue;
             }
             if merging && !self.frozen(&node) {
-                if !self.merge(&path, &node, swaps)? {
-                    return Ok(());
-                }
-                level += 1;
+                level = match self.merge(&path, &node, swaps)? {
+                    // Below, a node may have a neighbour now that it had not.
+                    Merged::Joined => {
+                        shrunk = shrunk.max(level + 1);
+                        0
+                    }
+                    Merged::No if level >= shrunk => return Ok(()),
+                    Merged::No | Merged::Alone => level + 1,
+                };
                 continue;
             }
             merging = false;
