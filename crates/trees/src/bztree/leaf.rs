@@ -190,9 +190,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             let guard = epoch::pin();
             let next = self.try_put(&pair, mode, swaps, &mut block);
             drop(guard);
-            if pair.form == Form::Block {
-                self.swaps.recycle_ready();
-            }
             match next? {
                 Next::Done(done) => return Ok(done),
                 Next::Again => wait(&backoff),
@@ -552,9 +549,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             let guard = epoch::pin();
             let next = self.try_take_out(key, swap);
             drop(guard);
-            if V::RECORDS {
-                self.swaps.recycle_ready();
-            }
             match next? {
                 Next::Done(None) => return Ok(false),
                 Next::Done(Some(want)) => {
