@@ -35,6 +35,11 @@ pub fn set_give_way(give_way: Option<fn()>) {
     GIVE_WAY.set(give_way);
 }
 
+/// True on a thread that runs simulated ones by turns: what is the thread's, as being pinned, may be another one's then.
+pub fn simulates() -> bool {
+    GIVE_WAY.get().is_some()
+}
+
 /// Lets other simulated threads run; false where there are none. For loops that wait.
 pub fn give_way() -> bool {
     let give_way = GIVE_WAY.get();

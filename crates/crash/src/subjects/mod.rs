@@ -24,6 +24,8 @@
 //! 18. Space is lost before it is handed to its owner, or handed out twice.
 //! 19. Recovery is left out because the first record it would look at is unused.
 //! 20. A late helper does again what was decided since.
+//! 21. What was begun before a crash, or by a thread that has stopped, is finished by no one.
+//! 22. What was found is acted on after it has changed.
 
 pub mod activated;
 pub mod index;

@@ -11,7 +11,7 @@ use super::node::{Form, HEADER, next_version};
 use super::{BzTree, LOADING, corrupt};
 use crate::index::{Fill, InsertError};
 use crate::repr::{KeyRepr, Repr};
-use bristlecone_pmem::pmwcas::{Policy, Recycle, WordError};
+use bristlecone_pmem::pmwcas::{Descriptor, Policy, Recycle, WordError};
 use bristlecone_pmem::{Media, POff, SpaceError};
 use std::borrow::Borrow;
 
@@ -54,12 +54,27 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 return Err(e);
             }
         };
+        // Before anything is active that nothing leads to, so that nothing can fail any more.
+        let taken = if (before.blocks.iter()).all(|block| self.blocks.is_active(*block)) {
+            self.descriptor()
+        } else {
+            Err(corrupt())
+        };
+        let swap = match taken {
+            Ok(swap) => swap,
+            Err(e) => {
+                for block in load.blocks {
+                    self.blocks.cancel(POff::new(block));
+                }
+                return Err(e.into());
+            }
+        };
         self.say_loading(1);
         for block in load.blocks.iter().filter(|block| **block != root) {
             // PERSIST: (in `activate_unowned`) fenced with the descriptor of the swap, if not by it before.
             self.blocks.activate_unowned(POff::new(*block));
         }
-        self.take_over(root)?;
+        self.take_over(root, swap)?;
         // What the tree was: an anchor, which stays; a root node, which the swap frees; perhaps empty nodes below.
         for block in before.blocks {
             if block != self.anchor && block != before.root {
@@ -79,8 +94,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     }
 
     /// Makes a node the root node, whose whole tree was built.
-    fn take_over(&self, root: u64) -> Result<(), SpaceError> {
-        let mut swap = self.descriptor()?;
+    fn take_over(&self, root: u64, mut swap: Descriptor<'_, M>) -> Result<(), SpaceError> {
         let (old, version) = (self.root_node(), self.swaps.read(self.root_status()));
         let mut words = || -> Result<(), WordError> {
             swap.add_word_with(self.root_word(), old, root, Policy::FreeOne)?;

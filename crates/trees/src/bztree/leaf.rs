@@ -15,7 +15,8 @@
 //! *Duplicates.* An insertion that met reserved entries on its way looks at all entries before its own again once its
 //! record is written. It waits for those that are still reserved, since they come before it; after some time it
 //! gives them up for their owners, who begin anew (the paper waits, and is not lock-free there). A duplicate
-//! found then is reported as any other. Once the leaf is frozen, nothing can be said of those entries any more: someone
+//! found then is reported as any other. One of them may have been replaced by a later entry meanwhile, so the whole
+//! leaf is searched once more: what comes after that changes the status. Once the leaf is frozen, nothing can be said of those entries any more: someone
 //! may thaw it, and they become visible after all. So the insertion begins anew, and a thawed leaf's status is not what
 //! it was before, so that nothing that was begun before succeeds.
 //!
@@ -24,7 +25,7 @@
 
 use super::node::{Form, Meta, Node, Status, word_at};
 use super::reshape::{Reserved, Want};
-use super::{BzTree, corrupt, no_room};
+use super::{BzTree, TURNS, corrupt, no_room};
 use crate::repr::{KeyRepr, Repr, record_bytes, write_record};
 use crate::sync::wait;
 use bristlecone_pmem::cell::write_bytes;
@@ -174,15 +175,22 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     }
 
     /// Puts a pair into the tree, as `mode` says.
-    pub(super) fn put(&self, key: &K, value: &V, mode: Mode) -> Result<Done, SpaceError> {
+    pub(super) fn put(&self, key: &K, value: &V, mut mode: Mode) -> Result<Done, SpaceError> {
         let pair = self.pair(key, value);
+        if mode == Mode::Upsert && self.pm().planted("bztree-upsert-in-two") {
+            mode = if self.look_up(key, |_| ()).is_some() {
+                Mode::Update
+            } else {
+                Mode::Insert
+            };
+        }
         let mut block = self.reservation();
         let backoff = Backoff::new();
         let (mut two, mut refused) = (false, 0);
         loop {
             // Before this thread is pinned, which would keep descriptors from coming back.
             let swaps = if two {
-                let (first, second) = self.descriptors()?;
+                let (first, second) = self.descriptors(TURNS)?;
                 (first, Some(second))
             } else {
                 (self.descriptor()?, None)
@@ -205,6 +213,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// Reshapes; where the leaf was frozen and there is no room to finish it, it was thawed, and that is no failure, if it
     /// does not go on for ever.
     fn reshape_for(&self, key: &K, want: Want, refused: &mut u32) -> Result<(), SpaceError> {
+        if want == Want::Help && self.pm().planted("bztree-no-help") {
+            return Ok(());
+        }
+        if want == Want::Help && self.pm().planted("bztree-frozen-refused") {
+            return Err(corrupt());
+        }
         match self.with_room(|| self.reshape(key, want)) {
             Err(e) if want == Want::Help && no_room(&e) && *refused < REFUSED => {
                 *refused += 1;
@@ -400,8 +414,21 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                     }
                 }
             } else if added.pending {
-                match self.exists_before(leaf, pair.key, added.entry, &mut swap)? {
+                let before = self.exists_before(leaf, pair.key, added.entry, &mut swap)?;
+                // One of those may have become a later entry meanwhile: replaced by another record.
+                let anywhere = || {
+                    self.search(leaf, pair.key, status.entries())
+                        .found
+                        .is_some()
+                        && !self.pm().planted("bztree-replaced-unseen")
+                };
+                match before.map(|found| found || anywhere()) {
                     Some(false) => {}
+                    Some(true) if self.pm().planted("bztree-duplicate-unseen") => {}
+                    Some(true) if self.pm().planted("bztree-duplicate-inserted") => {
+                        self.give_up(added, swap)?;
+                        return Ok(Next::Done(Done::Inserted));
+                    }
                     Some(true) if mode == Mode::Insert => {
                         self.give_up(added, swap)?;
                         return Ok(Next::Done(Done::Exists));
@@ -553,7 +580,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 Next::Done(None) => return Ok(false),
                 Next::Done(Some(want)) => {
                     if want != Want::Help {
-                        // It can wait, if there is no room for it now.
+                        // It can wait, if there is no room for it now, or no descriptors.
                         let _ = self.reshape(key, want);
                     }
                     return Ok(true);
@@ -635,4 +662,43 @@ struct Added<'a, M> {
     replaces: bool,
     /// There were reserved entries before it.
     pending: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{leaf, reserve, volatile};
+    use super::*;
+    use crate::index::OrderedIndex;
+
+    /// An insertion that was stopped is overtaken by another one of the same key, whose record an update then replaces by
+    /// a later one.
+    #[test]
+    fn a_duplicate_that_was_replaced_is_found() {
+        let tree = volatile();
+        let entries = [reserve(&tree, 5), reserve(&tree, 5)];
+        let leaf = leaf(&tree, 5);
+        let complete = |entry: usize, value: u64, pending: bool| {
+            let pair = tree.pair(&5, &value);
+            let offset = leaf.size - 2 * (entry + 1);
+            tree.write_pair(&leaf, offset, &pair);
+            let added = Added {
+                leaf,
+                entry,
+                meta: tree.meta_of(&pair, offset),
+                replaces: false,
+                pending,
+            };
+            let swap = tree.descriptor().unwrap();
+            let _guard = epoch::pin();
+            tree.complete(&added, &pair, Mode::Insert, swap, &mut tree.reservation())
+        };
+        // A number too large for a word that swaps change.
+        let first = complete(entries[0], u64::MAX, false);
+        assert!(matches!(first, Ok(Next::Done(Done::Inserted))), "{first:?}");
+        tree.update(&5, &1).unwrap();
+        let second = complete(entries[1], 7, true);
+        assert!(matches!(second, Ok(Next::Done(Done::Exists))), "{second:?}");
+        assert_eq!(tree.get(&5), Some(1));
+        assert_eq!(tree.verify().unwrap().entries, 1);
+    }
 }

@@ -119,6 +119,7 @@ use crossbeam_utils::Backoff;
 use leaf::{Done, Mode};
 use node::{FROZEN, HEADER, Node, word_at};
 use std::borrow::Borrow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::marker::PhantomData;
@@ -144,9 +145,12 @@ const SWAP_WORDS: usize = 5;
 const THREADS: usize = 32;
 const PER_THREAD: usize = 16;
 /// How often who is out of space looks whether blocks have come back.
-const ROUNDS: u32 = 64;
-/// How often descriptors, or the turn, are waited for; and for how long at a time, when that goes on.
+const ROUNDS: usize = 64;
+/// How often descriptors, or the turn, are waited for; after how many turns by sleeping; and for how long at a time.
 const TURNS: usize = 512;
+/// The same for what can be left.
+const FEW_TURNS: usize = 2;
+const SPINS: usize = 12;
 const NAP: Duration = Duration::from_micros(100);
 
 /// Node sizes in bytes, ascending.
@@ -209,11 +213,11 @@ impl Sizes {
     }
 }
 
-/// One turn of a loop that may wait for long.
-fn pause(backoff: &Backoff) {
+/// Turn `turn` of a loop that may wait for long.
+fn pause(backoff: &Backoff, turn: usize) {
     wait(backoff);
-    // Where threads are simulated, it never is.
-    if backoff.is_completed() {
+    // Simulated threads take naps too: for other simulations in this process, whose epochs are the same ones.
+    if turn >= SPINS {
         std::thread::sleep(NAP);
     }
 }
@@ -321,29 +325,33 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// # Errors
     /// None comes back, for a second or so; at once if the caller is pinned, who may be what they wait for.
     fn descriptor(&self) -> Result<Descriptor<'_, M>, SpaceError> {
-        self.patiently(|| self.swaps.allocate_descriptor().ok())
+        self.patiently(TURNS, || self.swaps.allocate_descriptor().ok())
     }
 
-    /// Two descriptors: none is held while the second one is waited for for long.
+    /// Two descriptors: none is held while the second one is waited for for long. `turns`: how often.
     ///
     /// # Errors
     /// As [`descriptor`](Self::descriptor).
     #[allow(clippy::type_complexity)] // a pair
-    fn descriptors(&self) -> Result<(Descriptor<'_, M>, Descriptor<'_, M>), SpaceError> {
-        self.patiently(|| {
+    fn descriptors(
+        &self,
+        turns: usize,
+    ) -> Result<(Descriptor<'_, M>, Descriptor<'_, M>), SpaceError> {
+        self.patiently(turns, || {
             let first = self.swaps.allocate_descriptor().ok()?;
             Some((first, self.swaps.allocate_descriptor().ok()?))
         })
     }
 
-    fn patiently<T>(&self, take: impl Fn() -> Option<T>) -> Result<T, SpaceError> {
+    fn patiently<T>(&self, turns: usize, take: impl Fn() -> Option<T>) -> Result<T, SpaceError> {
         let backoff = Backoff::new();
-        let turns = if epoch::is_pinned() { 1 } else { TURNS };
-        for _ in 0..turns {
+        let own_pin = epoch::is_pinned() && !bristlecone_pmem::sync::simulates();
+        let turns = if own_pin { 1 } else { turns };
+        for turn in 0..turns {
             if let Some(taken) = take() {
                 return Ok(taken);
             }
-            pause(&backoff);
+            pause(&backoff, turn);
         }
         Err(busy())
     }
@@ -353,19 +361,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     fn make_room(&self) -> bool {
         let backoff = Backoff::new();
         let mut waited = false;
-        for _ in 0..TURNS {
+        for turn in 0..TURNS {
             // One at a time; what one frees serves another.
             let _turn = match self.turn.try_lock() {
                 Ok(turn) => turn,
                 Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
                 Err(TryLockError::WouldBlock) => {
                     waited = true;
-                    pause(&backoff);
+                    pause(&backoff, turn);
                     continue;
                 }
             };
             // A few epochs are two grace periods, if no one stays pinned.
-            for _ in 0..ROUNDS {
+            for round in 0..ROUNDS {
                 if self.swaps.recycle_ready() > 0 {
                     return true;
                 }
@@ -373,7 +381,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 if self.swaps.held_blocks().is_empty() {
                     break;
                 }
-                pause(&backoff);
+                pause(&backoff, round);
             }
             break;
         }
@@ -506,10 +514,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         heap.finish_recovery();
         drop(guard);
         let epoch = epoch.wrapping_add(1);
-        if !pm.planted("bztree-epoch-kept") {
-            // PERSIST: (in `publish`) the epoch in which entries were reserved is over, before the first operation.
-            root.word(EPOCH).publish(pm, epoch);
-        }
         let mut tree = Self {
             anchor,
             epoch,
@@ -524,17 +528,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             blocks,
             kinds: PhantomData,
         };
-        let root_node = tree.root_node();
-        tree.blocks
-            .check(root_node, HEADER as u64 * 8)
-            .and_then(|()| match tree.swaps.read(tree.root_status()) & FROZEN {
-                0 => Ok(()),
-                _ => Err("the anchor is frozen".into()),
-            })
-            .map_err(TreeError::Corrupt)?;
-        if loading != 0 {
-            let walked = tree.walk(false).map_err(TreeError::Corrupt)?;
-            tree.blocks.retain(|block| walked.blocks.contains(&block));
+        let reached = tree.look_at_root(loading != 0).map_err(|what| {
+            // Nothing is given back of a pool that may hold more than can be seen.
+            tree.root = None;
+            TreeError::Corrupt(what)
+        })?;
+        if !pm.planted("bztree-epoch-kept") {
+            // PERSIST: (in `publish`) the epoch in which entries were reserved is over, before the first operation.
+            tree.root_slot().word(EPOCH).publish(pm, epoch);
+        }
+        if let Some(reached) = reached {
+            tree.blocks.retain(|block| reached.contains(&block));
             tree.say_loading(0);
         }
         tree.report = RecoveryReport {
@@ -550,6 +554,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         };
         pm.commit()?;
         Ok(tree)
+    }
+
+    /// Checks what opening needs of the tree; what the tree reaches, if it was being loaded.
+    fn look_at_root(&self, loading: bool) -> Result<Option<BTreeSet<u64>>, String> {
+        self.blocks.check(self.root_node(), HEADER as u64 * 8)?;
+        if self.swaps.read(self.root_status()) & FROZEN != 0 {
+            return Err("the anchor is frozen".into());
+        }
+        loading
+            .then(|| self.walk(false).map(|walked| walked.blocks))
+            .transpose()
     }
 
     /// Frees what ended operations hold, and gives empty chunks back.

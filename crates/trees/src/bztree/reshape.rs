@@ -28,7 +28,7 @@ use super::build::Image;
 use super::find::Step;
 use super::merge::Merged;
 use super::node::{FROZEN, HEADER, Meta, Node, Status, next_version};
-use super::{BzTree, corrupt, no_room};
+use super::{BzTree, FEW_TURNS, TURNS, corrupt, no_room};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
 use bristlecone_pmem::{Media, POff, PWord, SpaceError};
@@ -145,18 +145,25 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let mut merging = want == Want::Merge;
         // The highest level of which a node lost a child here.
         let mut shrunk = 0;
+        // The inner node that has to be split first.
+        let mut full = 0;
         loop {
             // So that blocks do not wait in descriptors that no one happens to take again.
             self.swaps.recycle_ready();
-            let swaps = self.descriptors()?;
+            let turns = match want {
+                Want::Help | Want::Room(_) => TURNS,
+                Want::Compact | Want::Merge => FEW_TURNS,
+            };
+            let swaps = self.descriptors(turns)?;
             let _guard = epoch::pin();
             let (path, node) = self.path_to(key, level)?;
             self.in_block(&node)?;
             if let Some(depth) = path.iter().position(|step| self.frozen(&step.node)) {
                 let (above, node) = (&path[..depth], path[depth].node);
-                level = match self.finish(above, &node, 0, swaps.0)? {
-                    Stepped::ParentFull => node.level + 1,
-                    Stepped::Finished => 0,
+                let stepped = self.finish(above, &node, 0, swaps.0)?;
+                (level, full) = match (stepped, above.last()) {
+                    (Stepped::ParentFull, Some(step)) => (step.node.level, step.node.off),
+                    _ => (0, 0),
                 };
                 continue;
             }
@@ -183,7 +190,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             merging = false;
             let status = self.swaps.read(node.status());
             if status & FROZEN == 0 {
-                if !self.wants(&node, status, want) {
+                if !self.wants(&node, status, want, full) {
                     if level == 0 {
                         return Ok(());
                     }
@@ -203,18 +210,21 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 Want::Room(words) => words,
                 _ => 0,
             };
-            match self.finish(&path, &node, room, swaps.1)? {
-                Stepped::ParentFull => level = node.level + 1,
-                Stepped::Finished if level == 0 => return Ok(()),
-                Stepped::Finished => level = 0,
+            match (self.finish(&path, &node, room, swaps.1)?, path.last()) {
+                (Stepped::ParentFull, Some(step)) => {
+                    (level, full) = (step.node.level, step.node.off);
+                }
+                _ if level == 0 => return Ok(()),
+                _ => level = 0,
             }
         }
     }
 
-    /// True if there is still something to do to a node that is not frozen.
-    fn wants(&self, node: &Node<'_, M>, status: u64, want: Want) -> bool {
+    /// True if there is still something to do to a node that is not frozen. `full`: the inner node that was to be split.
+    fn wants(&self, node: &Node<'_, M>, status: u64, want: Want, full: u64) -> bool {
         if !node.is_leaf() {
-            return self.splits_inner(node);
+            // Another one in its place is a half of it that someone else made.
+            return node.off == full && self.splits_inner(node);
         }
         let status = Status(status);
         match want {

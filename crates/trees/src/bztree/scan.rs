@@ -27,10 +27,14 @@ struct Seen {
 }
 
 /// A leaf with the range that it is for: from the first, to below the second; `None` for no bound.
-struct Ranged<'a, M, K> {
-    leaf: Node<'a, M>,
+pub(super) struct Ranged<'a, M, K> {
+    pub leaf: Node<'a, M>,
     low: Option<K>,
-    high: Option<K>,
+    pub high: Option<K>,
+    /// Nodes on the way to it, itself included.
+    pub depth: u32,
+    /// How many of the inner ones it is the first leaf of.
+    pub first_of: u64,
 }
 
 /// True if `key` lies before a range that starts here.
@@ -61,9 +65,14 @@ fn borrowed<K: ToOwned + ?Sized>(bound: &Bound<K::Owned>) -> Bound<&K> {
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// The leaf that a scan from `bound` begins in; downwards if `down`.
-    fn leaf_from(&self, bound: Bound<&K>, down: bool) -> Option<Ranged<'_, M, K::Owned>> {
+    pub(super) fn leaf_from(
+        &self,
+        bound: Bound<&K>,
+        down: bool,
+    ) -> Option<Ranged<'_, M, K::Owned>> {
         let mut node = Node::at(self.pm(), self.root_node())?;
         let (mut low, mut high) = (None, None);
+        let (mut depth, mut first_of) = (1, 0);
         while !node.is_leaf() {
             let slot = match bound {
                 Bound::Unbounded if down => node.sorted.checked_sub(1)?,
@@ -76,8 +85,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 }
                 Bound::Included(key) | Bound::Excluded(key) => self.child_of(&node, key),
             };
+            depth += 1;
+            first_of += 1;
             if slot > 0 {
                 low = Some((node, slot));
+                first_of = 0;
             }
             if slot + 1 < node.sorted {
                 high = Some((node, slot + 1));
@@ -93,6 +105,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             leaf: node,
             low: key(low),
             high: key(high),
+            depth,
+            first_of,
         })
     }
 

@@ -8,6 +8,7 @@ use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 /// What a walk counts.
 #[derive(Debug, Default)]
@@ -125,8 +126,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             return Err(wrong("fewer entries than are sorted".into()));
         }
         let mut deleted = 0;
+        // Since the index was opened no entry was reserved, so none can have its epoch.
+        let unused = self.swaps.counts().attempts == 0;
         for entry in 0..entries.min(leaf.size - HEADER) {
             let meta = Meta(self.swaps.read(leaf.meta(entry)));
+            if strict && unused && meta == self.reserved() {
+                return Err(wrong(format!("entry {entry} is reserved, and no one has")));
+            }
             if !meta.visible() {
                 deleted += 1 + if entry < leaf.sorted { meta.words() } else { 0 };
                 continue;
@@ -213,8 +219,36 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         })
     }
 
+    /// Counts leaf by leaf, as a scan goes, so that descriptors come back to who writes meanwhile.
+    fn count(&self) -> Walked {
+        let mut counted = Walked::default();
+        let mut from: Option<K::Owned> = None;
+        let mut guard = epoch::pin();
+        loop {
+            let bound =
+                (from.as_ref()).map_or(Bound::Unbounded, |key| Bound::Included(key.borrow()));
+            let Some(at) = self.leaf_from(bound, false) else {
+                return counted;
+            };
+            counted.depth = counted.depth.max(at.depth);
+            counted.inner_nodes += at.first_of;
+            counted.leaves += 1;
+            counted.words += (at.leaf.size - HEADER) as u64;
+            for meta in self.live_records(&at.leaf) {
+                counted.entries += 1;
+                counted.live += meta.words() as u64 + 1;
+            }
+            // In a damaged pool separators may lead back.
+            if at.high.is_none() || from.is_some() && at.high <= from {
+                return counted;
+            }
+            from = at.high;
+            guard.repin();
+        }
+    }
+
     pub(super) fn measure(&self) -> IndexStats {
-        let walked = self.walk(false).unwrap_or_default();
+        let walked = self.count();
         let blocks = self.blocks.stats();
         let others = self.heap.stats();
         IndexStats {
