@@ -416,13 +416,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             } else if added.pending {
                 let before = self.exists_before(leaf, pair.key, added.entry, &mut swap)?;
                 // One of those may have become a later entry meanwhile: replaced by another record.
-                let anywhere = || {
-                    self.search(leaf, pair.key, status.entries())
-                        .found
-                        .is_some()
-                        && !self.pm().planted("bztree-replaced-unseen")
-                };
-                match before.map(|found| found || anywhere()) {
+                let anywhere = || self.search(leaf, pair.key, status.entries()).found;
+                match before.map(|found| found || anywhere().is_some()) {
                     Some(false) => {}
                     Some(true) if self.pm().planted("bztree-duplicate-unseen") => {}
                     Some(true) if self.pm().planted("bztree-duplicate-inserted") => {
