@@ -115,9 +115,13 @@ impl Lists {
         guard.flush();
     }
 
-    /// Begins grace periods in one set, the first one only for more than `most` descriptors together.
+    /// Begins grace periods in one set, for more than `most` descriptors together.
     fn age(self: &Arc<Self>, shard: usize, most: u32, guard: &Guard) {
         let of = &self.shards[shard];
+        // ORDERING (this load): Relaxed; a hint.
+        if most > 0 && of.retired.load(Ordering::Relaxed).count_ones() <= most {
+            return;
+        }
         let mut any = false;
         // ORDERING (both loads): Relaxed; hints. (both swaps) AcqRel; acquire what those who retired the bits did, for
         // the deferred function to hand on.
@@ -126,7 +130,7 @@ impl Lists {
             self.defer(shard, once, |shard| &shard.ready, guard);
             any = true;
         }
-        if of.retired.load(Ordering::Relaxed).count_ones() > most {
+        if of.retired.load(Ordering::Relaxed) != 0 {
             let retired = of.retired.swap(0, Ordering::AcqRel);
             self.defer(shard, retired, |shard| &shard.once, guard);
             any = true;

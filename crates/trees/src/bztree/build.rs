@@ -22,8 +22,8 @@ impl Image {
         Self {
             size,
             level,
-            metas: Vec::new(),
-            records: Vec::new(),
+            metas: Vec::with_capacity(size / 3),
+            records: Vec::with_capacity(size),
         }
     }
 

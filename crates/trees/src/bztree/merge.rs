@@ -153,7 +153,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 self.plausible_children(n)?;
                 self.copy_children(&mut image, l, 0..l.sorted);
                 // The separator comes down from the parent to N's first child, which has none.
-                let first = self.swaps.read(n.child(0));
+                let first = self.swaps.read(self.child_word(n, 0));
                 self.copy_child(&mut image, parent, right, first);
                 self.copy_children(&mut image, n, 1..n.sorted);
             }
@@ -206,7 +206,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             return Ok(Merged::No);
         }
         self.recyclable(root)?;
-        let child = self.swaps.read(root.child(0));
+        let child = self.swaps.read(self.child_word(root, 0));
         let mut words = || -> Result<(), WordError> {
             swap.add_word(root.status(), version, version | FROZEN)?;
             swap.add_word_with(place.child, root.off, child, Policy::FreeOldOnSuccess)?;

@@ -219,6 +219,8 @@ impl Meta {
 /// A node that is there, as far as its header says.
 pub(super) struct Node<'a, M> {
     pm: &'a M,
+    /// Its first word.
+    at: *const PWord,
     pub off: u64,
     /// In words.
     pub size: usize,
@@ -262,7 +264,7 @@ pub(super) fn shape(size: usize, sorted: usize, level: u8) -> u64 {
 
 impl<'a, M: Media> Node<'a, M> {
     /// The node at `off`, which came from the pool's content; `None` if there can be none.
-    #[inline]
+    #[inline(always)]
     pub fn at(pm: &'a M, off: u64) -> Option<Self> {
         let len = pm.len();
         if off < CHUNK
@@ -283,6 +285,7 @@ impl<'a, M: Media> Node<'a, M> {
         }
         Some(Self {
             pm,
+            at: word_at(pm, off),
             off,
             size,
             sorted,
@@ -297,7 +300,9 @@ impl<'a, M: Media> Node<'a, M> {
     /// Word `i` of the node.
     #[inline(always)]
     pub fn word(&self, i: usize) -> &'a PWord {
-        word_at(self.pm, self.off + i.min(self.size - 1) as u64 * 8)
+        // SAFETY: 1. the node is whole words inside the pool (`Node::at`), and the index is cut off at its end; 2. any bits
+        // are a valid PWord; 3. the mapping lives as long as `'a`.
+        unsafe { &*self.at.add(i.min(self.size - 1)) }
     }
 
     pub fn status(&self) -> &'a PWord {
@@ -318,12 +323,6 @@ impl<'a, M: Media> Node<'a, M> {
     pub fn fixed_meta(&self, i: usize) -> Meta {
         // ORDERING: Relaxed; written before the node was published.
         Meta(self.meta(i).load(self.pm, Ordering::Relaxed))
-    }
-
-    /// The word of child `i` of an inner node.
-    #[inline]
-    pub fn child(&self, i: usize) -> &'a PWord {
-        self.word(self.fixed_meta(i).value_at())
     }
 
     /// True if a record is where records can be, behind the metadata that new nodes have.

@@ -109,7 +109,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// What leads to the node after `path`; `None` if that is frozen.
     pub(super) fn place<'a>(&'a self, path: &[Step<'a, M>]) -> Option<Place<'a>> {
         let (status, child) = match path.last() {
-            Some(step) => (step.node.status(), step.node.child(step.slot)),
+            Some(step) => (step.node.status(), self.child_word(&step.node, step.slot)),
             None => (self.root_status(), self.root_word()),
         };
         let version = self.swaps.read(status);
@@ -148,8 +148,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         // The inner node that has to be split first.
         let mut full = 0;
         loop {
-            // So that blocks do not wait in descriptors that no one happens to take again.
-            self.swaps.recycle_ready();
             let turns = match want {
                 Want::Help | Want::Room(_) => TURNS,
                 Want::Compact | Want::Merge => FEW_TURNS,
@@ -447,7 +445,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         slots: std::ops::Range<usize>,
     ) {
         for slot in slots {
-            let child = self.swaps.read(node.child(slot));
+            let child = self.swaps.read(self.child_word(node, slot));
             self.copy_child(image, node, slot, child);
         }
     }
