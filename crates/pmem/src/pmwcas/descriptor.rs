@@ -20,6 +20,9 @@ use std::sync::atomic::Ordering;
 /// The generation's bits, where it is by itself.
 pub(super) const GENERATION: u64 = (1 << 36) - 1;
 const ATTEMPT: u64 = (1 << 22) - 1;
+/// Of attempts' numbers, the bit of those that an operation's own thread makes, and counts by itself.
+pub(super) const OWN_ATTEMPT: u32 = 1 << 21;
+const _: () = assert!(OWN_ATTEMPT as u64 == ATTEMPT / 2 + 1);
 const SHORT_GENERATION: u64 = (1 << 20) - 1;
 /// How often the epoch is asked to move on before a pool is exhausted.
 const PATIENCE: usize = 256;
@@ -598,9 +601,9 @@ impl<M: Media> Descriptor<'_, M> {
                 self.stage = Stage::Published;
                 let status = pool.publish(self.number, &mut self.words[..count]);
                 let decided = if status.single() {
-                    pool.install_single(self.number, status, &guard)
+                    pool.execute_single(self.number, status, &guard)
                 } else {
-                    pool.complete(self.number, status, &guard)
+                    pool.execute(self.number, status, &guard)
                 };
                 if status.single() && decided == Decided::Failed {
                     // No word has led to it.

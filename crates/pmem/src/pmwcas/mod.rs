@@ -21,7 +21,7 @@
 //! | step | lines | fences | why there |
 //! | --- | --- | --- | --- |
 //! | entries in order of place; store fence; generation and status "undecided" | one per two words | 1 | recovery finds the descriptor of any pointer |
-//! | phase 1: RDCSS of a pointer into each word, then all flushed | the words' | 1 | recovery finds all words of an operation that succeeded |
+//! | phase 1: a pointer into the first word, RDCSS of one into each other, then all flushed | the words' | 1 | recovery finds all words of an operation that succeeded |
 //! | status "succeeded", dirty; flushed; dirty bit cleared | 1 | 1 | no new value is seen of an operation that a crash takes back |
 //! | phase 2: pointers replaced by values, flushed | the words' | 1 | the descriptor may be used again |
 //!
@@ -46,7 +46,8 @@
 //!    was not durable as a whole is told from one that was, with one fence for all lines.
 //! 5. A descriptor with a policy is durably free before its blocks may be used again, and before its entries change.
 //! 6. Each attempt to install has a conditional pointer of its own, so that completing one attempt late cannot
-//!    complete another one, made after the operation was decided (Harris et al. have a descriptor for each).
+//!    complete another one, made after the operation was decided (Harris et al. have a descriptor for each). The
+//!    first word takes none by the operation's own thread: before a pointer is there, no one else can decide.
 //!
 //! # Concurrency
 //! Nothing here waits (what the epochs run for others on this thread may: a heap's locks, say): a thread that meets a pointer helps the operation to its end, in order of places, and one that
@@ -311,7 +312,7 @@ pub struct DescriptorPool<M: Media> {
     lists: Arc<Lists>,
     /// By descriptor: the generation of its next use.
     next: Box<[AtomicU64]>,
-    /// By descriptor: attempts to install a pointer to it.
+    /// By descriptor: attempts of helpers to install a pointer to it.
     attempts: Box<[AtomicU32]>,
     counters: Counters,
     recycle: Box<dyn Recycle>,

@@ -4,7 +4,7 @@
 //! operation by any number of threads at once.
 
 use super::descriptor::{
-    GENERATION, State, Status, condition, conditional, is_attempt, pointed, pointer,
+    GENERATION, OWN_ATTEMPT, State, Status, condition, conditional, is_attempt, pointed, pointer,
 };
 use super::lists::Counted;
 use super::{CONDITIONAL, DIRTY, DescriptorPool, FLAGS};
@@ -27,6 +27,15 @@ enum Installed {
     There,
     /// Another value than the expected one.
     Mismatch,
+}
+
+/// Who works on an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Helper {
+    /// The thread that executes it.
+    Own,
+    /// One that has met a pointer to it.
+    Other,
 }
 
 // ORDERING of the whole file: every change of a word or status is a read-modify-write with AcqRel, and every load
@@ -128,16 +137,29 @@ impl<M: Media> DescriptorPool<M> {
         led.then_some((number, status))
     }
 
-    /// Puts the pointer of a published operation of one word, which is decided by that, into the word.
-    pub(super) fn install_single(&self, number: usize, status: Status, guard: &Guard) -> Decided {
+    /// Executes a published operation of one word, which is decided by the pointer in it. By its own thread.
+    pub(super) fn execute_single(&self, number: usize, status: Status, guard: &Guard) -> Decided {
+        match self.install_first(number, status, guard) {
+            Installed::There => self.complete_single(number, status),
+            Installed::Mismatch => Decided::Failed,
+        }
+    }
+
+    /// Executes a published operation of several words. By its own thread.
+    pub(super) fn execute(&self, number: usize, status: Status, guard: &Guard) -> Decided {
+        self.complete_by(Helper::Own, number, status, guard)
+    }
+
+    /// Puts a pointer into the first word, by the operation's own thread. No RDCSS: no one else comes to know of the
+    /// operation, and could install or decide anything, before that pointer is there.
+    fn install_first(&self, number: usize, status: Status, guard: &Guard) -> Installed {
         let entry = self.entry(number, 0);
         let (word, own) = (self.word(entry.place), pointer(number, status.generation()));
         loop {
-            // No RDCSS: no other thread installs it.
             match word.compare_exchange(self.pm(), entry.old, own, AcqRel, Acquire) {
-                Ok(_) => return self.complete_single(number, status),
+                Ok(_) => return Installed::There,
                 Err(found) if found & FLAGS != 0 => self.clear(word, found, guard),
-                Err(_) => return Decided::Failed,
+                Err(_) => return Installed::Mismatch,
             }
         }
     }
@@ -152,13 +174,17 @@ impl<M: Media> DescriptorPool<M> {
 
     /// Brings the operation of a descriptor, which had that status, to its end. The caller is pinned.
     pub(super) fn complete(&self, number: usize, status: Status, guard: &Guard) -> Decided {
+        self.complete_by(Helper::Other, number, status, guard)
+    }
+
+    fn complete_by(&self, by: Helper, number: usize, status: Status, guard: &Guard) -> Decided {
         let pm = self.pm();
         let status = status.with(State::Undecided);
         let seen = Status(self.status(number).load(pm, Acquire));
         let mut mine = false;
         if seen == status {
             let dirty = M::PERSISTENT && !pm.planted("pmwcas-status-late");
-            let decision = match self.install_all(number, status, guard) {
+            let decision = match self.install_all(by, number, status, guard) {
                 Installed::There if dirty => status.with(State::Succeeded).0 | DIRTY,
                 Installed::There => status.with(State::Succeeded).0,
                 // Not dirty: recovery rolls back what is undecided as it does what failed.
@@ -201,9 +227,20 @@ impl<M: Media> DescriptorPool<M> {
     }
 
     /// Phase 1: puts a pointer into each word, in order of places, and makes them durable.
-    fn install_all(&self, number: usize, status: Status, guard: &Guard) -> Installed {
+    fn install_all(
+        &self,
+        by: Helper,
+        number: usize,
+        status: Status,
+        guard: &Guard,
+    ) -> Installed {
+        let mut tries = 0;
         for i in 0..status.count() {
-            if self.install(number, i, status, guard) == Installed::Mismatch {
+            let installed = match by {
+                Helper::Own if i == 0 => self.install_first(number, status, guard),
+                _ => self.install(by, &mut tries, number, i, status, guard),
+            };
+            if installed == Installed::Mismatch {
                 return Installed::Mismatch;
             }
         }
@@ -225,14 +262,31 @@ impl<M: Media> DescriptorPool<M> {
         Installed::There
     }
 
-    /// Puts a pointer into word `i`, by RDCSS: only while the operation is undecided.
-    fn install(&self, number: usize, i: usize, status: Status, guard: &Guard) -> Installed {
+    /// Puts a pointer into word `i`, by RDCSS: only while the operation is undecided. `tries`: attempts of this thread.
+    fn install(
+        &self,
+        by: Helper,
+        tries: &mut u32,
+        number: usize,
+        i: usize,
+        status: Status,
+        guard: &Guard,
+    ) -> Installed {
         let pm = self.pm();
         let entry = self.entry(number, i);
         let (word, own) = (self.word(entry.place), pointer(number, status.generation()));
         loop {
-            // ORDERING: Relaxed; only that the numbers differ matters.
-            let attempt = self.attempts[number].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let attempt = match by {
+                Helper::Own => {
+                    *tries += 1;
+                    *tries | OWN_ATTEMPT
+                }
+                // ORDERING: Relaxed; only that the numbers differ matters.
+                Helper::Other => {
+                    self.attempts[number].fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+                        & !OWN_ATTEMPT
+                }
+            };
             let attempt = conditional(number, status.generation(), i, attempt);
             let put = if pm.planted("pmwcas-unconditional") {
                 own
@@ -241,7 +295,13 @@ impl<M: Media> DescriptorPool<M> {
             };
             match word.compare_exchange(pm, entry.old, put, AcqRel, Acquire) {
                 Ok(_) if put == own => return Installed::There,
-                Ok(_) => self.complete_attempt(word, attempt),
+                Ok(_) => {
+                    self.complete_attempt(word, attempt);
+                    if self.status(number).load(pm, Acquire) == status.0 {
+                        // Only after a decision does anyone put the old value back, or a new one there.
+                        return Installed::There;
+                    }
+                }
                 Err(found) if found == own => return Installed::There,
                 Err(found) if found & FLAGS != 0 => self.clear(word, found, guard),
                 Err(_) => return Installed::Mismatch,
