@@ -227,13 +227,7 @@ impl<M: Media> DescriptorPool<M> {
     }
 
     /// Phase 1: puts a pointer into each word, in order of places, and makes them durable.
-    fn install_all(
-        &self,
-        by: Helper,
-        number: usize,
-        status: Status,
-        guard: &Guard,
-    ) -> Installed {
+    fn install_all(&self, by: Helper, number: usize, status: Status, guard: &Guard) -> Installed {
         let mut tries = 0;
         for i in 0..status.count() {
             let installed = match by {

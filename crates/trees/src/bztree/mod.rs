@@ -101,6 +101,8 @@ mod scan;
 mod tests;
 #[cfg(test)]
 mod tests_scarce;
+#[cfg(test)]
+mod tests_stopped;
 mod verify;
 
 use crate::index::{
