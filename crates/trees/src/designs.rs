@@ -8,7 +8,6 @@
 
 use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
 use crate::bwtree::{self, BwOptions, BwTree};
-#[cfg(feature = "unproven")]
 use crate::bztree::{self, BzOptions, BzTree};
 use crate::cddstree::{CddsOptions, CddsTree};
 use crate::crabtree::{self, CrabOptions, CrabTree};
@@ -247,7 +246,6 @@ design!(
     Cdds, CddsOptions, CddsTree
 );
 
-#[cfg(feature = "unproven")]
 design!(
     /// BzTree.
     Bz, BzOptions, BzTree; bztree::MAX_KEY, bztree::MAX_VALUE
@@ -376,7 +374,6 @@ pub const DESIGNS: &[DesignInfo] = &[
         usual_bytes: 1024,
         explored_bytes: &[256, 512],
     },
-    #[cfg(feature = "unproven")]
     DesignInfo {
         name: "bztree",
         summary: "BzTree: latch-free B+-tree on a persistent multi-word compare-and-swap; recovery without a walk",
@@ -752,7 +749,6 @@ pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, U
         ("lbtree", 256) => task.run(Lb::<1>(lb)),
         ("lbtree", 512) => task.run(Lb::<2>(lb)),
         ("lbtree", 1024) => task.run(Lb::<4>(lb)),
-        #[cfg(feature = "unproven")]
         ("bztree", node_bytes) => task.run(Bz(BzOptions {
             node_bytes,
             ..BzOptions::default()

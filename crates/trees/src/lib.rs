@@ -5,7 +5,7 @@
 //! | [`index`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`designs`] | the designs by name, for programs that let their user choose |
 //! | [`bwtree`] | the Bw-Tree, volatile |
-//! | `bztree` | BzTree, latch-free on the multi-word swap; with the feature `unproven` |
+//! | `bztree` | BzTree, latch-free on the multi-word swap |
 //! | [`cddstree`] | CDDS-Tree |
 //! | `crabtree` | Crab-tree and Crab_opt |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
@@ -24,7 +24,6 @@
 
 pub mod btree;
 pub mod bwtree;
-#[cfg(feature = "unproven")]
 pub mod bztree;
 pub mod cddstree;
 pub mod central;
@@ -51,7 +50,6 @@ pub mod wbtree;
 
 pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};
 pub use bwtree::{BwOptions, BwTree};
-#[cfg(feature = "unproven")]
 pub use bztree::{BzOptions, BzTree};
 pub use cddstree::{CddsOptions, CddsTree};
 pub use crabtree::{CrabOptions, CrabTree};

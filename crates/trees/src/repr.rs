@@ -387,7 +387,6 @@ pub(crate) unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u
 ///
 /// # Errors
 /// What is wrong, in words.
-#[cfg(feature = "unproven")]
 pub(crate) fn check_record<M: Media>(pm: &M, off: u64) -> Result<(), String> {
     let (crc, bytes) =
         record(pm, off).ok_or_else(|| format!("{off:#x} leads to no record inside the pool"))?;

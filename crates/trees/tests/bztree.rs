@@ -1,5 +1,4 @@
 //! The scenarios, run on the BzTree: several node sizes, both kinds of keys and values.
-#![cfg(feature = "unproven")]
 
 mod common;
 

@@ -4,7 +4,6 @@
 //! each two words), its words' lines, the decision, the words' lines again, with a fence each. The status and the
 //! first metadata share a line, so that operations on later entries take more lines; the figures are the least
 //! and the most of a leaf.
-#![cfg(feature = "unproven")]
 
 use bristlecone_pmem::media::{Counting, Mapped, PersistCounts};
 use bristlecone_pmem::pool::{Pool, PoolOptions};

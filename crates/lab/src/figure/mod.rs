@@ -18,15 +18,10 @@
 //! | `tree` | designs under test, on the model and on the host |
 //! | `trial` | designs put through the same operations, on the model or in turns on the host |
 
-#[cfg(feature = "unproven")]
 mod bz;
-#[cfg(feature = "unproven")]
 mod bz_fig4;
-#[cfg(feature = "unproven")]
 mod bz_footprint;
-#[cfg(feature = "unproven")]
 mod bz_recovery;
-#[cfg(feature = "unproven")]
 mod bz_stats;
 mod claim;
 mod crab;
@@ -115,21 +110,13 @@ pub const ALL: &[Entry] = &[
     crab_fig11::ENTRY,
     crab_fig12::ENTRY,
     crab_fig13::ENTRY,
-    #[cfg(feature = "unproven")]
     bz_stats::TABLE1,
-    #[cfg(feature = "unproven")]
     bz_fig4::FIG4,
-    #[cfg(feature = "unproven")]
     bz_fig4::FIG5,
-    #[cfg(feature = "unproven")]
     bz_fig4::FIG6,
-    #[cfg(feature = "unproven")]
     bz_fig4::FIG7,
-    #[cfg(feature = "unproven")]
     bz_stats::STATS,
-    #[cfg(feature = "unproven")]
     bz_footprint::ENTRY,
-    #[cfg(feature = "unproven")]
     bz_recovery::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
@@ -146,7 +133,6 @@ mod papers {
     pub(super) const LB: &str = "LB+-Trees (PVLDB 13(7), 2020)";
     pub(super) const NV: &str = "NV-Tree (IEEE TC, 2016)";
     pub(super) const CRAB: &str = "Crab-tree (ACM TECS, 2020)";
-    #[cfg(feature = "unproven")]
     pub(super) const BZ: &str = "BzTree (PVLDB 11(5), 2018)";
     pub(super) const GAP: &str = "Closing the Performance Gap (UCSC-CRSS-20-01)";
 }

@@ -60,7 +60,13 @@ fn tree_of(sim: &Simulation, case: &Case, name: &str) -> (Attached, Tree) {
     for key in 0..far {
         tree.insert(&(1_000 + key), &key).unwrap();
     }
-    let near = |i: u64| if i % 2 == 0 { KEY - 2 - i } else { KEY + 2 + i };
+    let near = |i: u64| {
+        if i.is_multiple_of(2) {
+            KEY - 2 - i
+        } else {
+            KEY + 2 + i
+        }
+    };
     for i in 0..around {
         tree.insert(&near(i), &i).unwrap();
     }
