@@ -8,11 +8,11 @@ use bristlecone_trees::cddstree::CddsOptions;
 use bristlecone_trees::designs::{
     Cdds, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
 };
-use bristlecone_trees::{BTreeOptions, FastFairOptions};
+use bristlecone_trees::{BTreeOptions, BzOptions, FastFairOptions};
 use bristlecone_trees::{
     CrabOptions,
     crabtree::Strategy,
-    designs::{Crab, Ls},
+    designs::{Bz, Crab, Ls},
 };
 use common::{Chosen, Of, scenario_suite};
 
@@ -93,6 +93,20 @@ impl Chosen for Small<Crab> {
     }
 }
 
+impl Chosen for Small<Bz> {
+    type Design = Bz;
+
+    // They are in the nodes, as numbers are.
+    const SUMS: bool = false;
+
+    fn design() -> Bz {
+        Bz(BzOptions {
+            node_bytes: 256,
+            ..BzOptions::default()
+        })
+    }
+}
+
 type Numbers<D> = Of<D, u64, u64, Mapped>;
 
 scenario_suite!(lbtree, Numbers<Lb<1>>: [hostile]);
@@ -109,6 +123,8 @@ scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]
 scenario_suite!(fastfair_wide, Of<Small<Fair>, u128, u128, Mapped>: [hostile]);
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
+scenario_suite!(bztree, Numbers<Small<Bz>>: [hostile]);
+scenario_suite!(bztree_strings, Of<Small<Bz>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
 #[cfg(feature = "every-layout")]

@@ -158,6 +158,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                     return Err(wrong(format!("visible record {entry} has no value")));
                 }
             }
+            if strict && self.with_value(leaf, meta, |_| ()).is_none() {
+                return Err(wrong(format!(
+                    "record {entry} has a value that cannot be read"
+                )));
+            }
             walked.entries += 1;
             walked.live += meta.words() as u64 + 1;
             let inside = self.with_key(leaf, meta, |key| {

@@ -15,6 +15,9 @@ pub trait Chosen: 'static {
     /// The design.
     type Design: Design;
 
+    /// Whether byte strings have sums, so that `verify` finds damage inside them.
+    const SUMS: bool = true;
+
     /// With its options.
     fn design() -> Self::Design;
 }
@@ -75,6 +78,8 @@ where
     type Value = V;
     type Index = <C::Design as Holds<K, V, M>>::Held;
     type Home = PoolHome<M>;
+
+    const SUMS: bool = C::SUMS;
 
     fn fresh() -> Fresh<Self> {
         let home = PoolHome::new();

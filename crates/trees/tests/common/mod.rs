@@ -61,6 +61,9 @@ pub trait Harness: 'static {
     /// What has to outlive the index (a pool and its folder).
     type Home: Send + Sync;
 
+    /// Whether byte strings have sums.
+    const SUMS: bool = true;
+
     /// An empty index in a home of its own.
     fn fresh() -> Fresh<Self>;
 
