@@ -1,0 +1,141 @@
+//! The commit table: one word says whether all of a commit's records count.
+//!
+//! ```text
+//! slot (64 bytes) | time stamp of the last commit that went through it, 0 if none did |
+//! ```
+//!
+//! A commit of several keys takes a slot, writes its records as [pending](crate::record::Stamp::Pending) under the slot and its time
+//! stamp, and lets the index lead to them. Storing the time stamp into the slot (NAW) commits it. Time stamps are used once, so
+//! they are the slot's generation at the same time: records that are pending under a slot which has another time stamp are of a commit that never
+//! was.
+//!
+//! So a slot is given to the next commit only together with what was committed through it before: those records have been stamped,
+//! and the next commit flushes these stamps with its own records, under the same fence, before its own time stamp can take the place
+//! of the one that they were pending under. Flushing a record's line that has since been freed does no harm; nothing is stored.
+
+use crate::clock::wait;
+use crate::error::Damage;
+use bristlecone_pmem::media::LINE;
+use bristlecone_pmem::pool::layout::CHUNK;
+use bristlecone_pmem::sync::worker;
+use bristlecone_pmem::{Heap, Media, PWord, SpaceError};
+use crossbeam_utils::{Backoff, CachePadded};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// Slots of a store.
+pub(crate) const SLOTS: usize = 64;
+/// Bytes of the table.
+pub(crate) const TABLE: u64 = (SLOTS * LINE) as u64;
+
+const _: () = assert!(SLOTS <= 256, "a stamp has eight bits for it");
+
+#[derive(Debug)]
+pub(crate) struct Slots {
+    table: u64,
+    /// Records that the last commit through each slot stamped, whose stamps may not be durable.
+    unflushed: Box<[CachePadded<Mutex<Vec<u64>>>]>,
+}
+
+/// A slot that a commit has.
+pub(crate) struct Slot<'a> {
+    pub number: usize,
+    unflushed: MutexGuard<'a, Vec<u64>>,
+}
+
+fn word<M: Media>(pm: &M, table: u64, slot: usize) -> &PWord {
+    // SAFETY: 1. `create` and `open` have checked that the table is inside the pool, which outlives the borrow of `pm`;
+    // 2. 64-aligned; 3. any bits are a valid PWord.
+    unsafe {
+        &*pm.base()
+            .wrapping_add(table as usize + slot * LINE)
+            .cast_const()
+            .cast()
+    }
+}
+
+impl Slots {
+    fn at(table: u64) -> Self {
+        Self {
+            table,
+            unflushed: (0..SLOTS).map(|_| CachePadded::default()).collect(),
+        }
+    }
+
+    /// Makes an empty table; flushed, not fenced.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing is allocated then.
+    pub fn create<M: Media>(heap: &Heap<M>) -> Result<(Self, u64), SpaceError> {
+        let table = heap.alloc(TABLE)?.get();
+        let pm = heap.pool().pm();
+        for slot in 0..SLOTS {
+            // ORDERING: Relaxed; nothing leads to the table yet.
+            word(pm, table, slot).store(pm, 0, Ordering::Relaxed);
+            // PERSIST: the empty slot; fenced before the store's root is published.
+            pm.flush_of(word(pm, table, slot));
+        }
+        Ok((Self::at(table), table))
+    }
+
+    /// The table at `table`.
+    ///
+    /// # Errors
+    /// [`Damage`] if there can be none.
+    pub fn open<M: Media>(pm: &M, table: u64) -> Result<Self, Damage> {
+        if table < CHUNK || !table.is_multiple_of(LINE as u64) || table + TABLE > pm.len() {
+            return Err(Damage::new(format!("no commit table at {table:#x}")));
+        }
+        Ok(Self::at(table))
+    }
+
+    /// The time stamp of the last commit through a slot.
+    pub fn committed<M: Media>(&self, pm: &M, slot: usize) -> u64 {
+        if slot >= SLOTS {
+            return 0;
+        }
+        // ORDERING: Acquire; pairs with the Release of `commit`.
+        word(pm, self.table, slot).load(pm, Ordering::Acquire)
+    }
+
+    /// Takes a free slot; waits while there is none.
+    pub fn take(&self) -> Slot<'_> {
+        let backoff = Backoff::new();
+        let first = worker();
+        loop {
+            for i in 0..SLOTS {
+                let number = (first + i) % SLOTS;
+                let unflushed = match self.unflushed[number].try_lock() {
+                    Ok(unflushed) => unflushed,
+                    Err(TryLockError::Poisoned(e)) => PoisonError::into_inner(e),
+                    Err(TryLockError::WouldBlock) => continue,
+                };
+                return Slot { number, unflushed };
+            }
+            wait(&backoff);
+        }
+    }
+
+    /// Commits `ts`, whose records are pending and durable, as what led to them is.
+    pub fn commit<M: Media>(&self, pm: &M, slot: &Slot<'_>, ts: u64) {
+        // PERSIST: (in `publish`) the commit counts.
+        word(pm, self.table, slot.number).publish(pm, ts);
+    }
+}
+
+impl Slot<'_> {
+    /// Flushes the stamps of the commit before; the caller fences, before it commits.
+    pub fn flush_stamps<M: Media>(&mut self, pm: &M) {
+        for off in self.unflushed.drain(..) {
+            if off + 16 <= pm.len() {
+                // PERSIST: a stamp of the commit before, while the slot still says that it is committed.
+                pm.flush(pm.base().wrapping_add(off as usize), 16);
+            }
+        }
+    }
+
+    /// These records were stamped.
+    pub fn stamped(&mut self, records: impl Iterator<Item = u64>) {
+        self.unflushed.extend(records);
+    }
+}
