@@ -23,8 +23,8 @@ fn what_was_put_is_read_also_after_a_kill_and_a_reopening() {
             .put(&other, b"key 1", b"of another keyspace")
             .unwrap();
         let expected = |i: u32| match i {
-            _ if i % 7 == 0 => None,
-            _ if i % 3 == 0 => Some(format!("newer {i}")),
+            _ if i.is_multiple_of(7) => None,
+            _ if i.is_multiple_of(3) => Some(format!("newer {i}")),
             _ => Some(format!("value {i}")),
         };
         let look = |store: &bristlecone_store::Store<_>| {
