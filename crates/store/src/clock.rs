@@ -12,8 +12,8 @@
 //! Whoever finishes moves the watermark as far as it goes. Of two that finish at once, each stores its flag and then looks at the
 //! other's, with a full fence between, so that one of them at least sees both.
 
-use bristlecone_pmem::CommitError;
 use bristlecone_pmem::sync::{give_way, lock};
+use bristlecone_pmem::{CommitError, Media};
 use crossbeam_utils::{Backoff, CachePadded};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// Commits that may be under way at once.
 const RING: usize = 4096;
+/// The same on a simulated medium, where it is to be full now and then.
+const FEW: usize = 8;
 /// How long who waits naps, once spinning was of no use.
 const NAP: Duration = Duration::from_micros(30);
 
@@ -49,11 +51,16 @@ pub(crate) fn wait(backoff: &Backoff) {
 
 impl Clock {
     /// Goes on after `floor`.
-    pub fn after(floor: u64) -> Self {
+    pub fn on<M: Media>(pm: &M, floor: u64) -> Self {
+        Self::after(floor, if pm.tiny() { FEW } else { RING })
+    }
+
+    /// Goes on after `floor`, with up to `ring` commits under way.
+    pub fn after(floor: u64, ring: usize) -> Self {
         Self {
             next: CachePadded::new(AtomicU64::new(floor + 1)),
             watermark: CachePadded::new(AtomicU64::new(floor)),
-            ring: (0..RING).map(|_| AtomicU64::new(0)).collect(),
+            ring: (0..ring).map(|_| AtomicU64::new(0)).collect(),
             failed: AtomicBool::new(false),
             error: Mutex::new(None),
             floor,
@@ -74,7 +81,7 @@ impl Clock {
     }
 
     fn cell(&self, ts: u64) -> &AtomicU64 {
-        &self.ring[(ts % RING as u64) as usize]
+        &self.ring[(ts % self.ring.len() as u64) as usize]
     }
 
     /// The next time stamp. Its holder has to [finish](Self::finish) it, or to [fail](Self::fail).
@@ -86,7 +93,7 @@ impl Clock {
         // ORDERING: Relaxed; the locks of who takes it order what it stands for.
         let ts = self.next.fetch_add(1, Ordering::Relaxed);
         let backoff = Backoff::new();
-        while ts - self.watermark() >= RING as u64 {
+        while ts - self.watermark() >= self.ring.len() as u64 {
             // The flag is still another commit's.
             self.sound()?;
             wait(&backoff);
@@ -159,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_watermark_stops_before_what_is_not_finished() {
-        let clock = Clock::after(7);
+        let clock = Clock::after(7, RING);
         assert_eq!(clock.watermark(), 7);
         let (a, b, c) = (
             clock.take().unwrap(),
@@ -178,7 +185,7 @@ mod tests {
 
     #[test]
     fn threads_that_finish_at_once_leave_none_behind() {
-        let clock = Arc::new(Clock::after(0));
+        let clock = Arc::new(Clock::after(0, 2));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let clock = Arc::clone(&clock);
@@ -198,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_failure_ends_waiting() {
-        let clock = Clock::after(0);
+        let clock = Clock::after(0, RING);
         let ts = clock.take().unwrap();
         clock.fail(&CommitError::NoSpace {
             doing: "testing",

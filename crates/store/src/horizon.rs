@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_horizon_stays_at_the_oldest_snapshot() {
-        let clock = Clock::after(5);
+        let clock = Clock::after(5, 8);
         let snapshots = Snapshots::new();
         let old = snapshots.enter(&clock, || 100);
         let ts = clock.take().unwrap();

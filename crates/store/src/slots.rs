@@ -25,6 +25,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Slots of a store.
 pub(crate) const SLOTS: usize = 64;
+/// Of these, how many are used on a simulated medium, so that each is used again soon.
+const FEW: usize = 2;
 /// Bytes of the table.
 pub(crate) const TABLE: u64 = (SLOTS * LINE) as u64;
 
@@ -55,10 +57,11 @@ fn word<M: Media>(pm: &M, table: u64, slot: usize) -> &PWord {
 }
 
 impl Slots {
-    fn at(table: u64) -> Self {
+    fn at<M: Media>(pm: &M, table: u64) -> Self {
+        let used = if pm.tiny() { FEW } else { SLOTS };
         Self {
             table,
-            unflushed: (0..SLOTS).map(|_| CachePadded::default()).collect(),
+            unflushed: (0..used).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -75,7 +78,7 @@ impl Slots {
             // PERSIST: the empty slot; fenced before the store's root is published.
             pm.flush_of(word(pm, table, slot));
         }
-        Ok((Self::at(table), table))
+        Ok((Self::at(pm, table), table))
     }
 
     /// The table at `table`.
@@ -86,7 +89,7 @@ impl Slots {
         if table < CHUNK || !table.is_multiple_of(LINE as u64) || table + TABLE > pm.len() {
             return Err(Damage::new(format!("no commit table at {table:#x}")));
         }
-        Ok(Self::at(table))
+        Ok(Self::at(pm, table))
     }
 
     /// The time stamp of the last commit through a slot.
@@ -103,8 +106,9 @@ impl Slots {
         let backoff = Backoff::new();
         let first = worker();
         loop {
-            for i in 0..SLOTS {
-                let number = (first + i) % SLOTS;
+            let used = self.unflushed.len();
+            for i in 0..used {
+                let number = (first + i) % used;
                 let unflushed = match self.unflushed[number].try_lock() {
                     Ok(unflushed) => unflushed,
                     Err(TryLockError::Poisoned(e)) => PoisonError::into_inner(e),

@@ -269,8 +269,8 @@ impl<M: Media> Store<M> {
         }
         let inner = Inner {
             index,
-            clock: Clock::after(0),
-            stripes: Stripes::new(),
+            clock: Clock::on(pm, 0),
+            stripes: Stripes::new(pm),
             snapshots: Snapshots::new(),
             slots,
             catalogue: Catalogue::default(),
@@ -314,14 +314,14 @@ impl<M: Media> Store<M> {
         heap.begin_recovery();
         let table = root_word(pm, root.word(WORD_SLOTS));
         let slots = Slots::open(pm, table)?;
-        let stripes = Stripes::new();
+        let stripes = Stripes::new(pm);
         let mut walk = Walk::of(&*index, &heap, &slots, &stripes, table)?;
         walk.mend(&*index)?;
         let (floor, largest, mut report) = (walk.floor, walk.largest, walk.report);
         report.index = index.recovery();
         let inner = Inner {
             index,
-            clock: Clock::after(floor),
+            clock: Clock::on(pm, floor),
             stripes,
             snapshots: Snapshots::new(),
             slots,

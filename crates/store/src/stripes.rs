@@ -6,6 +6,7 @@
 //! Order of the locks: a keyspace catalogue's, stripes ascending, a slot of the commit table, the index's own.
 
 use crate::record::Terms;
+use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
@@ -13,6 +14,8 @@ use std::sync::{Mutex, MutexGuard};
 
 /// How many there are.
 const STRIPES: usize = 1024;
+/// How many there are on a simulated medium, where threads are to meet.
+const FEW: usize = 4;
 
 /// A version that superseded another one, or a tombstone.
 #[derive(Debug)]
@@ -115,8 +118,9 @@ pub(crate) struct Stripes(Box<[CachePadded<Mutex<Stripe>>]>);
 pub(crate) type Held<'a> = MutexGuard<'a, Stripe>;
 
 impl Stripes {
-    pub fn new() -> Self {
-        Self((0..STRIPES).map(|_| CachePadded::default()).collect())
+    pub fn new<M: Media>(pm: &M) -> Self {
+        let stripes = if pm.tiny() { FEW } else { STRIPES };
+        Self((0..stripes).map(|_| CachePadded::default()).collect())
     }
 
     pub fn len(&self) -> usize {

@@ -56,7 +56,7 @@ fn seen_by_snapshot(snapshot: &Snapshot<Mapped>, f: &Fixture, rng: &mut SmallRng
             break;
         }
         down.extend(some);
-        if down.len() % 7 == 0 {
+        if down.len().is_multiple_of(7) {
             assert_eq!(
                 cursor.position(),
                 down.last().map(|(key, _)| key.as_slice())
