@@ -3,7 +3,7 @@
 //! | change | protocol | persist cost besides the index's own |
 //! | --- | --- | --- |
 //! | one key | record flushed, fence, index leads to it | the record's lines, 1 fence |
-//! | n keys | records flushed as pending, fence, index leads to them, NAW of the slot, stamps (flushed with the slot's next commit) | the records' lines, 2 fences, 1 line, and 1 line a record later |
+//! | n keys | records flushed as pending, fence, index leads to them, NAW of the slot; stamps with the slot's next commit | the records' lines, 2 fences, 1 line, and 1 line a record later |
 //!
 //! # Crash states
 //! | crash | what it leaves | recovery |
@@ -12,7 +12,7 @@
 //! | one key, after the index's own NAW | the change | nothing to do |
 //! | n keys, before the NAW of the slot | 0 to n entries that lead to pending records, each to the old one in turn | they lead to the old ones again, or go |
 //! | n keys, after it | n pending records | stamped |
-//! | stamps, not all of them durable | stamped and pending records, the slot as it was | likewise |
+//! | stamps, not all of them durable | stamped and pending records, the slot as it was | stamped, durably |
 //! | the slot's next commit, before its NAW | as before its NAW; the stamps of the last one are durable | as before its NAW |
 //! | a superseded version is cut off | newest version, whose `previous` may lead anywhere | void: what is committed follows nothing |
 //! | a tombstone is vacuumed | the tombstone, or no entry | tombstones go |
@@ -460,7 +460,8 @@ impl<M: Media> Inner<M> {
             let stamped = change.record.stamp(stamp, change.before.off());
             stamped.map_err(|e| finished(e.into()))?;
         }
-        slot.flush_stamps(pm);
+        slot.stamp(pm, &self.slots)
+            .map_err(|e| finished(e.into()))?;
         // PERSIST: the records, before the index leads to them; the stamps of the slot's last commit.
         pm.fence();
         for (i, change) in changes.iter().enumerate() {
@@ -471,11 +472,8 @@ impl<M: Media> Inner<M> {
             }
         }
         self.slots.commit(pm, &slot, ts);
-        slot.stamped(changes.iter().map(|change| change.record.off));
+        slot.keep(changes.iter().map(|change| change.record.off));
         for change in changes {
-            if let Ok(header) = record::header(pm, change.record.off) {
-                header.set_stamp(pm, Stamp::At(ts));
-            }
             let terms = change.record.terms;
             let off = change.record.keep();
             let stripe = held.get(self.stripes.of(change.key));

@@ -106,6 +106,8 @@ pub(crate) struct Terms {
     pub expiry: u64,
     pub tombstone: bool,
     segmented: bool,
+    /// No flags are set but these two.
+    known: bool,
     /// Bytes of the value.
     pub len: usize,
     crc: u32,
@@ -130,6 +132,14 @@ impl Terms {
         }
     }
 
+    /// Whether a record may be so.
+    pub fn sound(&self) -> bool {
+        self.len <= VALUE_MOST
+            && self.segmented == (self.len > WHOLE_MOST)
+            && !(self.tombstone && (self.len > 0 || self.expiry != 0))
+            && self.known
+    }
+
     /// Whether a reader at `now` finds nothing.
     pub fn absent(&self, now: u64) -> bool {
         self.tombstone || self.expired(now)
@@ -137,6 +147,14 @@ impl Terms {
 
     pub fn expired(&self, now: u64) -> bool {
         self.expiry != 0 && self.expiry <= now
+    }
+}
+
+/// Bytes to ask for: blocks of 48 bytes may be in two lines, and what fits into one line is to be in one.
+fn room(bytes: u64) -> u64 {
+    match bytes {
+        0..=HEADER => bytes,
+        _ => bytes.max(LINE as u64),
     }
 }
 
@@ -219,6 +237,7 @@ pub(crate) fn prepare<'h, M: Media>(
             expiry: expiry.min(EXPIRY_MOST),
             tombstone: value.is_none(),
             segmented,
+            known: true,
             len: bytes.len(),
             crc,
         },
@@ -240,7 +259,7 @@ pub(crate) fn prepare<'h, M: Media>(
         }
     }
     let body = if segmented { &table } else { bytes };
-    made.off = heap.alloc(HEADER + body.len() as u64)?.get();
+    made.off = heap.alloc(room(HEADER + body.len() as u64))?.get();
     let mut head = [0; HEADER as usize];
     head[16..24].copy_from_slice(&terms.to_le_bytes());
     head[24..28].copy_from_slice(&len.to_le_bytes());
@@ -286,6 +305,7 @@ impl Header {
             expiry: terms & EXPIRY_MOST,
             tombstone: flags & TOMBSTONE != 0,
             segmented: flags & SEGMENTED != 0,
+            known: flags & !(TOMBSTONE | SEGMENTED) == 0,
             len: body as u32 as usize,
             crc: (body >> 32) as u32,
         }
@@ -438,8 +458,8 @@ pub(crate) fn check<M: Media>(heap: &Heap<M>, key: &[u8], off: u64) -> Result<Te
     let header = header(pm, off)?;
     let terms = header.terms(pm);
     let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
-    if terms.len > VALUE_MOST {
-        return Err(broken(format!("a value of {} bytes", terms.len)));
+    if !terms.sound() {
+        return Err(broken(format!("no record is {terms:?}")));
     }
     let live = |at: u64, bytes: u64| {
         heap.check(at, bytes).map_err(&broken)?;
@@ -453,17 +473,31 @@ pub(crate) fn check<M: Media>(heap: &Heap<M>, key: &[u8], off: u64) -> Result<Te
     for (at, len) in parts(pm, off, &terms)? {
         live(at, len as u64)?;
     }
-    let value = value(pm, off, &terms)?;
-    // ORDERING: Relaxed; as in `terms`.
-    let word = header.terms.load(pm, Ordering::Relaxed);
-    let found = checksum(key, word, terms.len as u32, &value);
-    if found != terms.crc {
-        return Err(broken(format!(
-            "checksum {found:#010x}, expected {:#010x}",
-            terms.crc
-        )));
-    }
+    check_sum(pm, key, off, &terms)?;
     Ok(terms)
+}
+
+/// Compares the checksum of the record at `off`, which the key is part of.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn check_sum<M: Media>(
+    pm: &M,
+    key: &[u8],
+    off: u64,
+    terms: &Terms,
+) -> Result<(), Damage> {
+    let value = value(pm, off, terms)?;
+    // ORDERING: Relaxed; as in `terms`.
+    let word = header(pm, off)?.terms.load(pm, Ordering::Relaxed);
+    let found = checksum(key, word, terms.len as u32, &value);
+    if found == terms.crc {
+        return Ok(());
+    }
+    Err(Damage::new(format!(
+        "record {off:#x}: checksum {found:#010x}, expected {:#010x}",
+        terms.crc
+    )))
 }
 
 #[cfg(test)]

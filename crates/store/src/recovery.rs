@@ -3,7 +3,9 @@
 //! 1. The index opens itself.
 //! 2. Every entry is followed. What is committed is marked as in use; what is pending under a slot with another time stamp is
 //!    undone: the entry is to lead to the version before, or to go. Tombstones are to go.
-//! 3. These changes are made, and what is committed and still pending is stamped; a fence.
+//! 3. These changes are made, and what is committed and still pending is stamped; a fence. So are the records of each slot's last
+//!    commit that are stamped: a process that ends without a power cut leaves stamps that may not be durable, and the slot
+//!    is about to be used again.
 //! 4. What was not marked is free.
 //!
 //! The highest time stamp found, in records and slots, is the *floor*: new ones are above it, and `previous` of what is at or
@@ -16,11 +18,12 @@
 use crate::commit::Inner;
 use crate::error::{Damage, StoreError, WriteError};
 use crate::index::{Entries, split};
-use crate::record::{self, Stamp, Terms, VALUE_MOST};
+use crate::record::{self, Stamp, Terms};
 use crate::slots::{SLOTS, Slots, TABLE};
 use crate::stripes::Stripes;
 use bristlecone_pmem::{Heap, Media, PWord};
 use crossbeam_epoch::{self as epoch, Guard};
+use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -37,7 +40,7 @@ pub struct StoreRecovery {
     pub entries: u64,
     /// Entries of commits that never were, which were undone.
     pub undone: u64,
-    /// Records of finished commits that were stamped.
+    /// Records of the last commit through each slot: they were stamped, or their stamps made durable.
     pub stamped: u64,
     /// Tombstones that were taken out.
     pub tombstones: u64,
@@ -66,6 +69,8 @@ pub(crate) struct Walk<'a, M: Media> {
     pub floor: u64,
     /// Largest number of a keyspace.
     pub largest: u32,
+    /// Time stamps of the last commit through each slot.
+    last: HashSet<u64>,
     mends: Vec<Mend>,
     pending: Vec<(u64, u64)>,
     pub report: StoreRecovery,
@@ -93,13 +98,12 @@ impl<'a, M: Media> Walk<'a, M> {
             stripes,
             floor: 0,
             largest: 0,
+            last: (0..SLOTS).map(|slot| slots.committed(pm, slot)).collect(),
             mends: Vec::new(),
             pending: Vec::new(),
             report: StoreRecovery::default(),
         };
-        for slot in 0..SLOTS {
-            walk.floor = walk.floor.max(slots.committed(pm, slot));
-        }
+        walk.floor = walk.last.iter().copied().max().unwrap_or(0);
         let mut together: Vec<(Vec<u8>, u64)> = Vec::with_capacity(TOGETHER);
         let mut outcome = Ok(());
         index.scan((Bound::Unbounded, Bound::Unbounded), &mut |key, entry| {
@@ -179,14 +183,20 @@ impl<'a, M: Media> Walk<'a, M> {
         self.heap.check(off, record::HEADER).map_err(broken)?;
         let header = record::header(pm, off)?;
         let terms = header.terms(pm);
-        if terms.len > VALUE_MOST {
-            return Err(broken(format!("a value of {} bytes", terms.len)));
+        if !terms.sound() {
+            return Err(broken(format!("no record is {terms:?}")));
         }
         let stamp = header.stamp(pm);
         self.floor = self.floor.max(stamp.ts().unwrap_or(0));
         let committed = match stamp {
             Stamp::Dead => false,
-            Stamp::At(_) => true,
+            Stamp::At(ts) => {
+                // A process may have ended before its stamps were durable, while the memory has kept them.
+                if self.last.contains(&ts) {
+                    self.pending.push((off, ts));
+                }
+                true
+            }
             Stamp::Pending { slot, ts } => {
                 let committed = slot < SLOTS && self.slots.committed(pm, slot) == ts;
                 if committed {
@@ -201,6 +211,8 @@ impl<'a, M: Media> Walk<'a, M> {
     /// A committed record is the newest of its key.
     fn keep(&mut self, key: &[u8], off: u64, terms: Terms, guard: &Guard) -> Result<(), Damage> {
         if terms.tombstone {
+            // Nothing is deleted for a damaged one's sake.
+            record::check_sum(self.heap.pool().pm(), key, off, &terms)?;
             self.report.tombstones += 1;
             self.mends.push(Mend::Remove(key.to_vec()));
             return Ok(());

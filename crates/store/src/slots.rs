@@ -9,15 +9,16 @@
 //! they are the slot's generation at the same time: records that are pending under a slot which has another time stamp are of a commit that never
 //! was.
 //!
-//! So a slot is given to the next commit only together with what was committed through it before: those records have been stamped,
-//! and the next commit flushes these stamps with its own records, under the same fence, before its own time stamp can take the place
-//! of the one that they were pending under. Flushing a record's line that has since been freed does no harm; nothing is stored.
+//! So before a slot gets another time stamp, the records that are pending under the one it has are stamped, durably. The next commit through
+//! the slot does that, under the fence of its own records, or the vacuum, before it frees one of them. Who stamps is who
+//! fences: what another thread has stored may be in its store buffer yet, for all that a fence of this one's says.
 
 use crate::clock::wait;
 use crate::error::Damage;
+use crate::record::{self, Stamp};
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
-use bristlecone_pmem::sync::worker;
+use bristlecone_pmem::sync::{lock, worker};
 use bristlecone_pmem::{Heap, Media, PWord, SpaceError};
 use crossbeam_utils::{Backoff, CachePadded};
 use std::sync::atomic::Ordering;
@@ -35,14 +36,14 @@ const _: () = assert!(SLOTS <= 256, "a stamp has eight bits for it");
 #[derive(Debug)]
 pub(crate) struct Slots {
     table: u64,
-    /// Records that the last commit through each slot stamped, whose stamps may not be durable.
-    unflushed: Box<[CachePadded<Mutex<Vec<u64>>>]>,
+    /// Records of the last commit through each slot, which are pending.
+    pending: Box<[CachePadded<Mutex<Vec<u64>>>]>,
 }
 
 /// A slot that a commit has.
 pub(crate) struct Slot<'a> {
     pub number: usize,
-    unflushed: MutexGuard<'a, Vec<u64>>,
+    pending: MutexGuard<'a, Vec<u64>>,
 }
 
 fn word<M: Media>(pm: &M, table: u64, slot: usize) -> &PWord {
@@ -61,7 +62,7 @@ impl Slots {
         let used = if pm.tiny() { FEW } else { SLOTS };
         Self {
             table,
-            unflushed: (0..used).map(|_| CachePadded::default()).collect(),
+            pending: (0..used).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -106,18 +107,34 @@ impl Slots {
         let backoff = Backoff::new();
         let first = worker();
         loop {
-            let used = self.unflushed.len();
+            let used = self.pending.len();
             for i in 0..used {
                 let number = (first + i) % used;
-                let unflushed = match self.unflushed[number].try_lock() {
-                    Ok(unflushed) => unflushed,
+                let pending = match self.pending[number].try_lock() {
+                    Ok(pending) => pending,
                     Err(TryLockError::Poisoned(e)) => PoisonError::into_inner(e),
                     Err(TryLockError::WouldBlock) => continue,
                 };
-                return Slot { number, unflushed };
+                return Slot { number, pending };
             }
             wait(&backoff);
         }
+    }
+
+    /// Stamps what is pending under a slot, so that it can be freed.
+    ///
+    /// # Errors
+    /// [`Damage`]
+    pub fn stamp<M: Media>(&self, pm: &M, number: usize) -> Result<(), Damage> {
+        let Some(pending) = self.pending.get(number) else {
+            return Err(Damage::new(format!("there is no slot {number}")));
+        };
+        let pending = lock(pending);
+        let mut slot = Slot { number, pending };
+        slot.stamp(pm, self)?;
+        // PERSIST: the stamps, before the slot gets another time stamp.
+        pm.fence();
+        Ok(())
     }
 
     /// Commits `ts`, whose records are pending and durable, as what led to them is.
@@ -128,18 +145,23 @@ impl Slots {
 }
 
 impl Slot<'_> {
-    /// Flushes the stamps of the commit before; the caller fences, before it commits.
-    pub fn flush_stamps<M: Media>(&mut self, pm: &M) {
-        for off in self.unflushed.drain(..) {
-            if off + 16 <= pm.len() {
-                // PERSIST: a stamp of the commit before, while the slot still says that it is committed.
-                pm.flush(pm.base().wrapping_add(off as usize), 16);
-            }
+    /// Stamps the records of the commit before, and flushes the stamps; the caller fences, before it commits.
+    ///
+    /// # Errors
+    /// [`Damage`]
+    pub fn stamp<M: Media>(&mut self, pm: &M, slots: &Slots) -> Result<(), Damage> {
+        let ts = slots.committed(pm, self.number);
+        for off in self.pending.drain(..) {
+            let header = record::header(pm, off)?;
+            header.set_stamp(pm, Stamp::At(ts));
+            // PERSIST: the stamp, while the slot still says that it is committed; fenced by the caller.
+            pm.flush_of::<PWord>(&header.stamp);
         }
+        Ok(())
     }
 
-    /// These records were stamped.
-    pub fn stamped(&mut self, records: impl Iterator<Item = u64>) {
-        self.unflushed.extend(records);
+    /// These records are pending under the slot, which says that they are committed.
+    pub fn keep(&mut self, records: impl Iterator<Item = u64>) {
+        self.pending.extend(records);
     }
 }

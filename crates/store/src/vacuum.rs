@@ -11,13 +11,14 @@
 //! versions at a time, and does no more than it was told to.
 //!
 //! # Persist cost
-//! None for versions; for tombstones and expired values, the index's removal.
+//! None for versions, but a fence and a line for each record of a commit of several keys, if one of them is the last commit's through
+//! its slot; for tombstones and expired values, the index's removal.
 
 use crate::commit::{Inner, Newest};
 use crate::error::{Damage, WriteError};
 use crate::horizon::Horizon;
 use crate::index::split;
-use crate::record;
+use crate::record::{self, Stamp};
 use crate::stripes::{Obsolete, Stripe};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
@@ -222,7 +223,12 @@ impl<M: Media> Inner<M> {
         report: &mut VacuumReport,
         guard: &Guard,
     ) -> Result<(), Damage> {
-        let terms = record::header(self.pm(), off)?.terms(self.pm());
+        let header = record::header(self.pm(), off)?;
+        if let Stamp::Pending { slot, .. } = header.stamp(self.pm()) {
+            // The slot's next commit would stamp it.
+            self.slots.stamp(self.pm(), slot)?;
+        }
+        let terms = header.terms(self.pm());
         record::retire(&self.heap, off, &terms, guard)?;
         stripe.counts.gone(&terms);
         report.versions += 1;

@@ -7,7 +7,7 @@ use common::{DESIGNS, Fixture, text};
 
 #[test]
 fn what_was_put_is_read_also_after_a_kill_and_a_reopening() {
-    for design in DESIGNS {
+    for design in common::designs() {
         let f = Fixture::new(design);
         let other = f.store.keyspace("other").unwrap();
         for i in 0..2000u32 {

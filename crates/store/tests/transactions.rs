@@ -221,7 +221,7 @@ fn against_the_model(design: &str, seed: u64, rounds: usize) {
 
 #[test]
 fn random_histories_of_one_thread_are_those_of_a_map_with_versions() {
-    for design in DESIGNS {
+    for design in common::designs() {
         for seed in 0..3 {
             against_the_model(design, seed, 250);
         }

@@ -13,6 +13,15 @@ use tempfile::TempDir;
 /// The designs that every scenario is run in.
 pub const DESIGNS: [&str; 2] = ["nvtree", "lbtree"];
 
+/// All designs that this build has.
+pub fn designs() -> Vec<&'static str> {
+    if cfg!(feature = "every-design") {
+        let all = bristlecone_trees::designs::DESIGNS.iter();
+        return all.map(|design| design.name).collect();
+    }
+    DESIGNS.to_vec()
+}
+
 /// A time that is set by hand.
 #[derive(Clone, Default)]
 pub struct Hands(Arc<AtomicU64>);
