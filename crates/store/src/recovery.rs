@@ -1,7 +1,7 @@
 //! Opening: one walk of the index, which finds every record that counts.
 //!
 //! 1. The index opens itself.
-//! 2. Every entry is followed. What is committed is marked as in use; what is pending under a slot with another time stamp is
+//! 2. Every entry is followed, by two threads from both ends of the index. What is committed is marked as in use; what is pending under a slot with another time stamp is
 //!    undone: the entry is to lead to the version before, or to go. Tombstones are to go.
 //! 3. These changes are made, and what is committed and still pending is stamped; a fence. So are the records of each slot's last
 //!    commit that are stamped: a process that ends without a power cut leaves stamps that may not be durable, and the slot
@@ -18,13 +18,15 @@
 use crate::commit::Inner;
 use crate::error::{Damage, StoreError, WriteError};
 use crate::index::{Entries, split};
+use crate::read::Direction;
 use crate::record::{self, Stamp, Terms};
 use crate::slots::{SLOTS, Slots, TABLE};
-use crate::stripes::Stripes;
+use crate::stripes::{Counts, Stripes};
+use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Heap, Media, PWord};
 use crossbeam_epoch::{self as epoch, Guard};
-use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -48,6 +50,58 @@ pub struct StoreRecovery {
     pub elapsed: Duration,
 }
 
+/// Entries that are followed at once: keys, one after the other, and where each ends, with its offset.
+#[derive(Default)]
+struct Together {
+    keys: Vec<u8>,
+    ends: Vec<(usize, u64)>,
+}
+
+impl Together {
+    fn push(&mut self, key: &[u8], entry: u64) {
+        self.keys.extend_from_slice(key);
+        self.ends.push((self.keys.len(), entry));
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&[u8], u64)> {
+        let mut start = 0;
+        self.ends.iter().map(move |(end, entry)| {
+            let key = &self.keys[start..*end];
+            start = *end;
+            (key, *entry)
+        })
+    }
+}
+
+/// How far the walks from both ends have come.
+#[derive(Default)]
+struct Claims {
+    /// The last key that the walk upwards has, and that the walk downwards has.
+    up: Option<Vec<u8>>,
+    down: Option<Vec<u8>>,
+}
+
+impl Claims {
+    /// How many of these entries are still nobody's; they are claimed.
+    fn claim(&mut self, together: &Together, direction: Direction) -> usize {
+        let (own, other) = match direction {
+            Direction::Up => (&mut self.up, &self.down),
+            Direction::Down => (&mut self.down, &self.up),
+        };
+        let free = |key: &[u8]| match (other, direction) {
+            (None, _) => true,
+            (Some(other), Direction::Up) => key < other.as_slice(),
+            (Some(other), Direction::Down) => key > other.as_slice(),
+        };
+        let mine = together.entries().take_while(|(key, _)| free(key));
+        let (count, last) = mine.fold((0, None), |(n, _), (key, _)| (n + 1, Some(key)));
+        if let Some(last) = last {
+            *own = Some(last.to_vec());
+        }
+        count
+    }
+}
+
 /// What an entry is to become.
 enum Mend {
     /// It goes.
@@ -60,24 +114,42 @@ enum Mend {
     },
 }
 
-/// The walk.
+/// The walk, or the part of it that one thread makes.
 pub(crate) struct Walk<'a, M: Media> {
     heap: &'a Heap<M>,
     slots: &'a Slots,
-    stripes: &'a Stripes,
+    counts: Counts,
     /// Highest time stamp.
     pub floor: u64,
     /// Largest number of a keyspace.
     pub largest: u32,
-    /// Time stamps of the last commit through each slot.
-    last: HashSet<u64>,
+    /// Time stamps of the last commits through slots, ascending.
+    last: Vec<u64>,
     mends: Vec<Mend>,
     pending: Vec<(u64, u64)>,
     pub report: StoreRecovery,
 }
 
 impl<'a, M: Media> Walk<'a, M> {
-    /// Walks the index of a heap whose recovery has begun; nothing is changed.
+    fn new(heap: &'a Heap<M>, slots: &'a Slots) -> Self {
+        let pm = heap.pool().pm();
+        let all = (0..SLOTS).map(|slot| slots.committed(pm, slot));
+        let mut last: Vec<u64> = all.filter(|ts| *ts != 0).collect();
+        last.sort_unstable();
+        Self {
+            heap,
+            slots,
+            counts: Counts::default(),
+            floor: last.last().copied().unwrap_or(0),
+            largest: 0,
+            last,
+            mends: Vec::new(),
+            pending: Vec::new(),
+            report: StoreRecovery::default(),
+        }
+    }
+
+    /// Walks the index of a heap whose recovery has begun, by one or two `threads`; nothing is changed. What it counts is added to `stripes`.
     ///
     /// # Errors
     /// [`Damage`]
@@ -85,58 +157,96 @@ impl<'a, M: Media> Walk<'a, M> {
         index: &dyn Entries,
         heap: &'a Heap<M>,
         slots: &'a Slots,
-        stripes: &'a Stripes,
-        table: u64,
+        stripes: &Stripes,
+        (table, threads): (u64, usize),
     ) -> Result<Self, Damage> {
         let begun = Instant::now();
-        let pm = heap.pool().pm();
-        let guard = epoch::pin();
-        heap.mark(table, TABLE, &guard).map_err(Damage::new)?;
-        let mut walk = Self {
-            heap,
-            slots,
-            stripes,
-            floor: 0,
-            largest: 0,
-            last: (0..SLOTS).map(|slot| slots.committed(pm, slot)).collect(),
-            mends: Vec::new(),
-            pending: Vec::new(),
-            report: StoreRecovery::default(),
-        };
-        walk.floor = walk.last.iter().copied().max().unwrap_or(0);
-        let mut together: Vec<(Vec<u8>, u64)> = Vec::with_capacity(TOGETHER);
-        let mut outcome = Ok(());
-        index.scan((Bound::Unbounded, Bound::Unbounded), &mut |key, entry| {
-            if let Ok(header) = record::header(pm, entry) {
-                let at = std::ptr::from_ref(header).cast::<u8>();
-                bristlecone_pmem::media::cpu::prefetch(at.cast_mut(), size_of_val(header));
-            }
-            together.push((key.to_vec(), entry));
-            if together.len() == TOGETHER {
-                outcome = walk.follow_all(&mut together, &guard);
-            }
-            match outcome {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            }
-        });
-        outcome?;
-        walk.follow_all(&mut together, &guard)?;
+        heap.mark(table, TABLE, &epoch::pin())
+            .map_err(Damage::new)?;
+        let claims = Mutex::new(Claims::default());
+        let mut walk = Self::new(heap, slots);
+        // Simulated media are used by one thread.
+        if threads < 2 || M::TRACED {
+            walk.go(index, Direction::Up, &claims)?;
+        } else {
+            // From both ends, until they meet.
+            let mut down = Self::new(heap, slots);
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| down.go(index, Direction::Down, &claims));
+                let up = walk.go(index, Direction::Up, &claims);
+                match other.join() {
+                    Ok(down) => up.and(down),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            })?;
+            walk.floor = walk.floor.max(down.floor);
+            walk.largest = walk.largest.max(down.largest);
+            walk.mends.append(&mut down.mends);
+            walk.pending.append(&mut down.pending);
+            walk.counts.add(&down.counts);
+            walk.report.entries += down.report.entries;
+            walk.report.undone += down.report.undone;
+            walk.report.tombstones += down.report.tombstones;
+        }
+        stripes.lock(0).counts.add(&walk.counts);
         walk.report.elapsed = begun.elapsed();
         Ok(walk)
     }
 
+    /// Walks in one direction until the other one has been met.
+    fn go(
+        &mut self,
+        index: &dyn Entries,
+        direction: Direction,
+        claims: &Mutex<Claims>,
+    ) -> Result<(), Damage> {
+        let pm = self.heap.pool().pm();
+        let guard = epoch::pin();
+        let mut together = Together::default();
+        let mut outcome = Ok(true);
+        let mut visit = |key: &[u8], entry: u64| {
+            if let Ok(header) = record::header(pm, entry) {
+                let at = std::ptr::from_ref(header).cast::<u8>();
+                bristlecone_pmem::media::cpu::prefetch(at.cast_mut(), size_of_val(header));
+            }
+            together.push(key, entry);
+            if together.ends.len() == TOGETHER {
+                outcome = self.follow_all(&mut together, direction, claims, &guard);
+            }
+            match outcome {
+                Ok(true) => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            }
+        };
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        match direction {
+            Direction::Up => index.scan(all, &mut visit),
+            Direction::Down => index.scan_reverse(all, &mut visit),
+        }
+        if outcome? {
+            self.follow_all(&mut together, direction, claims, &guard)?;
+        }
+        Ok(())
+    }
+
+    /// Follows what has been put together and the other direction has not claimed; false if that has been met.
     fn follow_all(
         &mut self,
-        entries: &mut Vec<(Vec<u8>, u64)>,
+        together: &mut Together,
+        direction: Direction,
+        claims: &Mutex<Claims>,
         guard: &Guard,
-    ) -> Result<(), Damage> {
-        for (key, entry) in entries.drain(..) {
-            self.follow(&key, entry, guard).map_err(|e| {
+    ) -> Result<bool, Damage> {
+        let mine = lock(claims).claim(together, direction);
+        for (key, entry) in together.entries().take(mine) {
+            self.follow(key, entry, guard).map_err(|e| {
                 Damage::new(format!("index entry \"{}\": {}", key.escape_ascii(), e.0))
             })?;
         }
-        Ok(())
+        let all = mine == together.ends.len();
+        together.keys.clear();
+        together.ends.clear();
+        Ok(all)
     }
 
     fn follow(&mut self, key: &[u8], entry: u64, guard: &Guard) -> Result<(), Damage> {
@@ -192,7 +302,7 @@ impl<'a, M: Media> Walk<'a, M> {
             Stamp::Dead => false,
             Stamp::At(ts) => {
                 // A process may have ended before its stamps were durable, while the memory has kept them.
-                if self.last.contains(&ts) {
+                if self.last.binary_search(&ts).is_ok() {
                     self.pending.push((off, ts));
                 }
                 true
@@ -219,9 +329,8 @@ impl<'a, M: Media> Walk<'a, M> {
         }
         record::mark(self.heap, off, &terms, guard)?;
         let keyspace = split(key).map_or(0, |(keyspace, _)| keyspace);
-        let mut stripe = self.stripes.lock(self.stripes.of(key));
-        stripe.counts.made(&terms);
-        stripe.counts.is_newest(keyspace, &terms);
+        self.counts.made(&terms);
+        self.counts.is_newest(keyspace, &terms);
         Ok(())
     }
 
@@ -229,7 +338,7 @@ impl<'a, M: Media> Walk<'a, M> {
     ///
     /// # Errors
     /// [`StoreError`]
-    pub fn mend(&mut self, index: &dyn Entries) -> Result<(), StoreError> {
+    pub fn mend(&mut self, index: &dyn Entries, stripes: &Stripes) -> Result<(), StoreError> {
         let begun = Instant::now();
         let pm = self.heap.pool().pm();
         let guard = epoch::pin();
@@ -251,7 +360,7 @@ impl<'a, M: Media> Walk<'a, M> {
                     undone,
                 } => match index.set(&key, before, true) {
                     Ok(()) => {}
-                    Err(WriteError::Space(_)) => self.leave(&key, undone, &guard)?,
+                    Err(WriteError::Space(_)) => self.leave(undone, stripes, &guard)?,
                     Err(e) => return Err(e.into()),
                 },
             }
@@ -265,7 +374,7 @@ impl<'a, M: Media> Walk<'a, M> {
     }
 
     /// The index has no room to lead past a record that was never committed: it stays, dead.
-    fn leave(&self, key: &[u8], undone: u64, guard: &Guard) -> Result<(), Damage> {
+    fn leave(&self, undone: u64, stripes: &Stripes, guard: &Guard) -> Result<(), Damage> {
         let pm = self.heap.pool().pm();
         let header = record::header(pm, undone)?;
         let terms = header.terms(pm);
@@ -273,8 +382,7 @@ impl<'a, M: Media> Walk<'a, M> {
         header.set_stamp(pm, Stamp::Dead);
         // PERSIST: the record is dead; fenced by the caller, before its slot is used again.
         pm.flush_of::<PWord>(&header.stamp);
-        let mut stripe = self.stripes.lock(self.stripes.of(key));
-        stripe.counts.made(&terms);
+        stripes.lock(0).counts.made(&terms);
         Ok(())
     }
 }
@@ -294,5 +402,27 @@ impl<M: Media> Inner<M> {
             ControlFlow::Break(())
         });
         empty
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_from_both_ends_share_the_entries() {
+        let batch = |keys: &[&str]| {
+            let mut together = Together::default();
+            for key in keys {
+                together.push(key.as_bytes(), 0);
+            }
+            together
+        };
+        let mut claims = Claims::default();
+        assert_eq!(claims.claim(&batch(&["a", "b"]), Direction::Up), 2);
+        assert_eq!(claims.claim(&batch(&["f", "e"]), Direction::Down), 2);
+        assert_eq!(claims.claim(&batch(&["c", "d", "e"]), Direction::Up), 2);
+        assert_eq!(claims.claim(&batch(&["d", "c"]), Direction::Down), 0);
+        assert_eq!(claims.claim(&batch(&[]), Direction::Down), 0);
     }
 }

@@ -77,7 +77,7 @@ pub struct StoreOptions {
     pub design: String,
     /// Bytes in a leaf of the index; `None` for the design's usual.
     pub node_bytes: Option<u32>,
-    /// Threads that recover the index.
+    /// Threads that recover the index; the store's own walk takes two at the most.
     pub recovery_threads: usize,
     /// How often a thread of the store's vacuums; `None` for never: [`Store::vacuum`] does it.
     pub vacuum_every: Option<Duration>,
@@ -315,8 +315,9 @@ impl<M: Media> Store<M> {
         let table = root_word(pm, root.word(WORD_SLOTS));
         let slots = Slots::open(pm, table)?;
         let stripes = Stripes::new(pm);
-        let mut walk = Walk::of(&*index, &heap, &slots, &stripes, table)?;
-        walk.mend(&*index)?;
+        let threads = options.recovery_threads;
+        let mut walk = Walk::of(&*index, &heap, &slots, &stripes, (table, threads))?;
+        walk.mend(&*index, &stripes)?;
         let (floor, largest, mut report) = (walk.floor, walk.largest, walk.report);
         report.index = index.recovery();
         let inner = Inner {

@@ -28,7 +28,7 @@ pub(crate) struct Obsolete {
     pub tombstone: Option<Box<[u8]>>,
 }
 
-/// What is counted.
+/// What is counted. Stripes' counts wrap, since recovery counts everything in one of them; their sums do not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     /// Records that are reachable.
@@ -59,46 +59,48 @@ impl Counts {
     /// A record is the newest of its key now.
     pub fn is_newest(&mut self, keyspace: u32, terms: &Terms) {
         if !terms.tombstone {
-            self.live_bytes += terms.bytes();
-            self.expiring += u64::from(terms.expiry != 0);
-            *self.keys_of(keyspace) += 1;
+            self.live_bytes = self.live_bytes.wrapping_add(terms.bytes());
+            self.expiring = self.expiring.wrapping_add(u64::from(terms.expiry != 0));
+            let keys = self.keys_of(keyspace);
+            *keys = keys.wrapping_add(1);
         }
     }
 
     /// It is no longer.
     pub fn was_newest(&mut self, keyspace: u32, terms: &Terms) {
         if !terms.tombstone {
-            self.live_bytes = self.live_bytes.saturating_sub(terms.bytes());
-            self.expiring = self.expiring.saturating_sub(u64::from(terms.expiry != 0));
+            self.live_bytes = self.live_bytes.wrapping_sub(terms.bytes());
+            self.expiring = self.expiring.wrapping_sub(u64::from(terms.expiry != 0));
             let keys = self.keys_of(keyspace);
-            *keys = keys.saturating_sub(1);
+            *keys = keys.wrapping_sub(1);
         }
     }
 
     /// A record is reachable.
     pub fn made(&mut self, terms: &Terms) {
-        self.versions += 1;
-        self.bytes += terms.bytes();
+        self.versions = self.versions.wrapping_add(1);
+        self.bytes = self.bytes.wrapping_add(terms.bytes());
     }
 
     /// It no longer is.
     pub fn gone(&mut self, terms: &Terms) {
-        self.versions = self.versions.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(terms.bytes());
+        self.versions = self.versions.wrapping_sub(1);
+        self.bytes = self.bytes.wrapping_sub(terms.bytes());
         self.vacuumed += 1;
         self.vacuumed_bytes += terms.bytes();
     }
 
     /// Adds another stripe's.
     pub fn add(&mut self, other: &Self) {
-        self.versions += other.versions;
-        self.bytes += other.bytes;
-        self.live_bytes += other.live_bytes;
-        self.expiring += other.expiring;
-        self.vacuumed += other.vacuumed;
-        self.vacuumed_bytes += other.vacuumed_bytes;
+        self.versions = self.versions.wrapping_add(other.versions);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+        self.live_bytes = self.live_bytes.wrapping_add(other.live_bytes);
+        self.expiring = self.expiring.wrapping_add(other.expiring);
+        self.vacuumed = self.vacuumed.wrapping_add(other.vacuumed);
+        self.vacuumed_bytes = self.vacuumed_bytes.wrapping_add(other.vacuumed_bytes);
         for (keyspace, keys) in &other.keys {
-            *self.keys_of(*keyspace) += keys;
+            let sum = self.keys_of(*keyspace);
+            *sum = sum.wrapping_add(*keys);
         }
     }
 }

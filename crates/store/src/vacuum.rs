@@ -118,7 +118,7 @@ impl<M: Media> Inner<M> {
         let horizon = self.snapshots.advance(&self.clock, self.wall.now());
         let stripes = self.stripes.len();
         let mut left = most;
-        let mut expiring = 0;
+        let mut expiring = 0u64;
         for _ in 0..stripes {
             // ORDERING: Relaxed; where to go on does not matter.
             let at = self.control.next_stripe.load(Ordering::Relaxed) % stripes;
@@ -128,7 +128,7 @@ impl<M: Media> Inner<M> {
                     self.work_off(&mut stripe, horizon, left.min(AT_A_TIME), &mut report)?;
                 left -= freed;
                 if !more {
-                    expiring += stripe.counts.expiring;
+                    expiring = stripe.counts.expiring.wrapping_add(expiring);
                     break;
                 }
                 if left == 0 {

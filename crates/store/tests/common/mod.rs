@@ -68,7 +68,7 @@ impl Fixture {
         let hands = Hands::default();
         let options = StoreOptions {
             clock: hands.clock(),
-            recovery_threads: 1,
+            recovery_threads: 2,
             ..options
         };
         let pool = Pool::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
