@@ -54,6 +54,9 @@ pub(crate) struct Inner<M: Media> {
     pub name: String,
     pub design: String,
     pub node_bytes: u32,
+    /// A block of a tombstone's size, which nothing leads to: its chunk stays, so that a full pool has room for deletions. 0 if
+    /// there was none to be had.
+    pub spare: u64,
     pub heap: Heap<M>,
     pub root: Root<M>,
 }
@@ -264,7 +267,6 @@ impl<M: Media> Inner<M> {
         key: &[u8],
         before: &Newest,
         (off, terms, ts): (u64, &Terms, u64),
-        guard: &Guard,
     ) {
         let keyspace = split(key).map_or(0, |(keyspace, _)| keyspace);
         stripe.counts.made(terms);
@@ -276,11 +278,11 @@ impl<M: Media> Inner<M> {
             let tombstone = terms.tombstone.then(|| key.into());
             stripe.obsolete.push_back(Obsolete { ts, off, tombstone });
         }
-        self.bury(stripe, before, guard);
+        self.bury(stripe, before);
     }
 
     /// Frees the dead record that the index no longer leads to, if there was one.
-    fn bury(&self, stripe: &mut Stripe, before: &Newest, guard: &Guard) {
+    fn bury(&self, stripe: &mut Stripe, before: &Newest) {
         let dead = match before {
             Newest::Dead(off) => *off,
             Newest::Version(head) if head.entry != head.off => head.entry,
@@ -289,7 +291,7 @@ impl<M: Media> Inner<M> {
         if let Ok(header) = record::header(self.pm(), dead) {
             let terms = header.terms(self.pm());
             // What cannot be freed is found by the next opening.
-            if record::retire(&self.heap, dead, &terms, guard).is_ok() {
+            if record::retire(&self.heap, dead, &terms, &epoch::pin()).is_ok() {
                 stripe.counts.gone(&terms);
             }
         }
@@ -313,7 +315,6 @@ impl<M: Media> Inner<M> {
         before: &Newest,
         record: Prepared<'_, M>,
         ts: u64,
-        guard: &Guard,
     ) -> Result<(), WriteError> {
         record.stamp(Stamp::At(ts), before.off())?;
         // PERSIST: the record, before the index leads to it.
@@ -321,7 +322,7 @@ impl<M: Media> Inner<M> {
         self.lead_to(key, record.off, before.entry() != 0)?;
         let terms = record.terms;
         let off = record.keep();
-        self.superseded(stripe, key, before, (off, &terms, ts), guard);
+        self.superseded(stripe, key, before, (off, &terms, ts));
         Ok(())
     }
 
@@ -354,10 +355,11 @@ impl<M: Media> Inner<M> {
             self.clock.wait_for(before.ts())?;
             return Ok((answer, 0));
         };
-        let ts = self.clock.take()?;
-        let published = self.publish(&mut stripe, key, &before, record, ts, &guard);
-        drop(stripe);
+        // Not pinned any more: an index without room waits for readers to leave. The lock keeps what is there from being freed.
         drop(guard);
+        let ts = self.clock.take()?;
+        let published = self.publish(&mut stripe, key, &before, record, ts);
+        drop(stripe);
         if let Err(e) = published {
             self.clock.finish(ts);
             return Err(e);
@@ -425,9 +427,10 @@ impl<M: Media> Inner<M> {
         if changes.is_empty() && reads.is_none() {
             return Ok(0);
         }
-        let outcome = self.commit_locked(&mut held, changes, since, reads, &guard);
-        drop(held);
+        // Not pinned any more, as in `modify`.
         drop(guard);
+        let outcome = self.commit_locked(&mut held, changes, since, reads);
+        drop(held);
         let ts = outcome?;
         self.settle(ts)?;
         Ok(ts)
@@ -440,7 +443,6 @@ impl<M: Media> Inner<M> {
         changes: Vec<Change<'_, M>>,
         since: Option<Ticket>,
         reads: Option<&ReadSet>,
-        guard: &Guard,
     ) -> Result<u64, WriteError> {
         let pm = self.pm();
         let mut slot = self.slots.take();
@@ -467,7 +469,7 @@ impl<M: Media> Inner<M> {
         for (i, change) in changes.iter().enumerate() {
             let there = change.before.entry() != 0;
             if let Err(e) = self.lead_to(change.key, change.record.off, there) {
-                self.undo(held, changes, i, guard);
+                self.undo(held, changes, i);
                 return Err(finished(e));
             }
         }
@@ -477,20 +479,14 @@ impl<M: Media> Inner<M> {
             let terms = change.record.terms;
             let off = change.record.keep();
             let stripe = held.get(self.stripes.of(change.key));
-            self.superseded(stripe, change.key, &change.before, (off, &terms, ts), guard);
+            self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
         }
         Ok(ts)
     }
 
     /// Lets the first `led` keys' entries lead to what they led to before. Readers have passed the new records by, since their time
     /// stamp is not finished.
-    fn undo(
-        &self,
-        held: &mut HeldMany<'_>,
-        changes: Vec<Change<'_, M>>,
-        led: usize,
-        guard: &Guard,
-    ) {
+    fn undo(&self, held: &mut HeldMany<'_>, changes: Vec<Change<'_, M>>, led: usize) {
         let pm = self.pm();
         for change in changes.into_iter().take(led) {
             let stripe = held.get(self.stripes.of(change.key));
@@ -512,9 +508,9 @@ impl<M: Media> Inner<M> {
                 stripe.counts.made(&terms);
             } else {
                 // What cannot be freed is found by the next opening.
-                let _ = record::retire(&self.heap, off, &terms, guard);
+                let _ = record::retire(&self.heap, off, &terms, &epoch::pin());
             }
-            self.bury(stripe, &change.before, guard);
+            self.bury(stripe, &change.before);
         }
     }
 

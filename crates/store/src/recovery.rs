@@ -350,6 +350,10 @@ impl<'a, M: Media> Walk<'a, M> {
             self.report.stamped += 1;
         }
         for mend in std::mem::take(&mut self.mends) {
+            if pm.read_only() {
+                self.pass_by(index, &mend, stripes, &guard)?;
+                continue;
+            }
             match mend {
                 Mend::Remove(key) => {
                     index.remove(&key)?;
@@ -370,6 +374,39 @@ impl<'a, M: Media> Walk<'a, M> {
         pm.commit()?;
         self.heap.finish_recovery();
         self.report.elapsed += begun.elapsed();
+        Ok(())
+    }
+
+    /// The pool is open for reading only: what the index should not lead to is marked dead, in this process's memory.
+    fn pass_by(
+        &self,
+        index: &dyn Entries,
+        mend: &Mend,
+        stripes: &Stripes,
+        guard: &Guard,
+    ) -> Result<(), Damage> {
+        let key = match mend {
+            Mend::LeadTo { undone, .. } => return self.leave(*undone, stripes, guard),
+            Mend::Remove(key) => key,
+        };
+        let pm = self.heap.pool().pm();
+        let mut off = index.get(key).unwrap_or(0);
+        while off != 0 {
+            let header = record::header(pm, off)?;
+            let terms = header.terms(pm);
+            record::mark(self.heap, off, &terms, guard)?;
+            stripes.lock(0).counts.made(&terms);
+            let committed = match header.stamp(pm) {
+                Stamp::Dead => false,
+                Stamp::At(_) => true,
+                Stamp::Pending { slot, ts } => self.slots.committed(pm, slot) == ts,
+            };
+            if committed {
+                break;
+            }
+            header.set_stamp(pm, Stamp::Dead);
+            off = header.previous(pm);
+        }
         Ok(())
     }
 

@@ -5,14 +5,14 @@ use crate::commit::{Current, Inner, check_key};
 use crate::error::{StoreError, WriteError};
 use crate::horizon::Snapshots;
 use crate::keyspace::{Catalogue, Keyspace};
-use crate::record::Prepared;
+use crate::record::{HEADER, Prepared};
 use crate::recovery::{StoreRecovery, Walk, root_word};
 use crate::slots::Slots;
 use crate::stripes::Stripes;
 use crate::vacuum::{self, Control, VacuumReport};
 use crate::{Batch, ReadError, Snapshot, Transaction, TransactionOptions, index};
 use bristlecone_pmem::pool::{DataKind, ROOT_NAME, RootError, RootKind};
-use bristlecone_pmem::{Media, Pool};
+use bristlecone_pmem::{Heap, Media, POff, Pool};
 use bristlecone_trees::designs::Choice;
 use std::fmt;
 use std::ops::Deref;
@@ -279,6 +279,7 @@ impl<M: Media> Store<M> {
             name: name.to_owned(),
             design: info.name.to_owned(),
             node_bytes,
+            spare: spare(&heap),
             heap,
             root,
         };
@@ -332,6 +333,7 @@ impl<M: Media> Store<M> {
             name: name.to_owned(),
             design,
             node_bytes,
+            spare: spare(&heap),
             heap,
             root,
         };
@@ -706,6 +708,14 @@ impl<M: Media> Store<M> {
 
 /// Keys that [`Store::clear`] deletes in one commit.
 const CLEARED_AT_ONCE: usize = 256;
+
+/// See [`Inner::spare`].
+fn spare<M: Media>(heap: &Heap<M>) -> u64 {
+    if heap.pool().pm().read_only() {
+        return 0;
+    }
+    heap.alloc(HEADER).map_or(0, POff::get)
+}
 
 /// Takes away the index of a store whose making was cut short.
 fn clear_remains<M: Media>(pool: &Arc<Pool<M>>, index_name: &str) -> Result<(), StoreError> {

@@ -22,7 +22,7 @@ use crate::record::{self, Stamp};
 use crate::stripes::{Obsolete, Stripe};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
-use crossbeam_epoch::{self as epoch, Guard};
+use crossbeam_epoch as epoch;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -170,7 +170,6 @@ impl<M: Media> Inner<M> {
         most: usize,
         report: &mut VacuumReport,
     ) -> Result<(usize, bool), WriteError> {
-        let guard = epoch::pin();
         let mut done = 0;
         loop {
             let due = stripe
@@ -183,7 +182,7 @@ impl<M: Media> Inner<M> {
             let Some(first) = stripe.obsolete.pop_front() else {
                 return Ok((done, false));
             };
-            if let Err(e) = self.let_go(stripe, &first, report, &guard) {
+            if let Err(e) = self.let_go(stripe, &first, report) {
                 stripe.obsolete.push_front(first);
                 return Err(e);
             }
@@ -197,20 +196,19 @@ impl<M: Media> Inner<M> {
         stripe: &mut Stripe,
         obsolete: &Obsolete,
         report: &mut VacuumReport,
-        guard: &Guard,
     ) -> Result<(), WriteError> {
         let pm = self.pm();
         let header = record::header(pm, obsolete.off)?;
         let before = header.previous(pm);
         if before != 0 {
             header.cut(pm);
-            self.free_version(stripe, before, report, guard)?;
+            self.free_version(stripe, before, report)?;
         }
         if let Some(key) = &obsolete.tombstone
             && self.index.get(key) == Some(obsolete.off)
         {
             self.remove_entry(key)?;
-            self.free_version(stripe, obsolete.off, report, guard)?;
+            self.free_version(stripe, obsolete.off, report)?;
             report.tombstones += 1;
         }
         Ok(())
@@ -221,7 +219,6 @@ impl<M: Media> Inner<M> {
         stripe: &mut Stripe,
         off: u64,
         report: &mut VacuumReport,
-        guard: &Guard,
     ) -> Result<(), Damage> {
         let header = record::header(self.pm(), off)?;
         if let Stamp::Pending { slot, .. } = header.stamp(self.pm()) {
@@ -229,7 +226,7 @@ impl<M: Media> Inner<M> {
             self.slots.stamp(self.pm(), slot)?;
         }
         let terms = header.terms(self.pm());
-        record::retire(&self.heap, off, &terms, guard)?;
+        record::retire(&self.heap, off, &terms, &epoch::pin())?;
         stripe.counts.gone(&terms);
         report.versions += 1;
         report.bytes += terms.bytes();
@@ -289,11 +286,10 @@ impl<M: Media> Inner<M> {
         horizon: Horizon,
         report: &mut VacuumReport,
     ) -> Result<(), WriteError> {
-        let guard = epoch::pin();
         let mut stripe = self.stripes.lock(self.stripes.of(key));
         // What it superseded goes first, so that no entry of the queue outlives it.
         while self.work_off(&mut stripe, horizon, AT_A_TIME, report)?.1 {}
-        let Newest::Version(head) = self.newest(key, &guard)? else {
+        let Newest::Version(head) = self.newest(key, &epoch::pin())? else {
             return Ok(());
         };
         let gone = head.terms.expired(horizon.now) && head.ts <= horizon.ts;
@@ -303,7 +299,7 @@ impl<M: Media> Inner<M> {
         self.remove_entry(key)?;
         let keyspace = split(key).map_or(0, |(keyspace, _)| keyspace);
         stripe.counts.was_newest(keyspace, &head.terms);
-        self.free_version(&mut stripe, head.off, report, &guard)?;
+        self.free_version(&mut stripe, head.off, report)?;
         report.expired += 1;
         Ok(())
     }
