@@ -11,7 +11,7 @@ use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::{CompactReport, DataKind, Pool, PoolInfo, PoolOptions};
 use bristlecone_pmem::{Access, CommitError, Durability, MediumKind};
 use bristlecone_trees::designs::{Choice, Design, DesignInfo, Task, UnknownDesign, with_design};
-use bristlecone_trees::repr::{MAX_KEY, MAX_VALUE};
+use bristlecone_trees::repr::MAX_VALUE;
 use bristlecone_trees::{
     DurableIndex, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
     TreeError, UpdateError, VerifyReport, Violation,
@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub const ROOT: &str = "main";
 
 /// Most bytes a key may have.
-pub const KEY_MOST: usize = MAX_KEY;
+pub const KEY_MOST: usize = 64 << 10;
 /// Most bytes a value may have.
 pub const VALUE_MOST: usize = MAX_VALUE;
 

@@ -34,8 +34,8 @@ use bristlecone_pmem::{Heap, Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
 use std::fmt;
 
-/// Longest byte-string key in bytes.
-pub const MAX_KEY: usize = 64 << 10;
+/// Longest byte-string key in bytes: 64 KiB of a user's, and 4 that a layer above puts before them.
+pub const MAX_KEY: usize = (64 << 10) + 4;
 /// Longest byte-string value in bytes.
 pub const MAX_VALUE: usize = 32 << 20;
 

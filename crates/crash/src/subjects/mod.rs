@@ -34,6 +34,8 @@ pub mod planted;
 pub mod pmwcas;
 pub mod pool;
 pub mod reference;
+#[cfg(feature = "unproven")]
+pub mod store;
 #[cfg(test)]
 mod tests;
 
@@ -63,6 +65,10 @@ pub fn all() -> Vec<Box<dyn Subject>> {
     all.push(Box::new(ActivatedSubject));
     all.push(Box::new(PoolSubject::new()));
     all.push(Box::new(PoolSubject::regions()));
+    #[cfg(feature = "unproven")]
+    for subject in store::StoreSubject::all() {
+        all.push(Box::new(subject));
+    }
     all.push(Box::new(Reference::array()));
     all.push(Box::new(Reference::blocks()));
     all

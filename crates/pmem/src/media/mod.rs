@@ -48,8 +48,32 @@ pub use recorder::Recorder;
 pub use sim::Sim;
 
 use crate::error::{CommitError, OpenError, SpaceError};
+use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
+
+thread_local! {
+    static DEFERRED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs `work`, in which this thread's [`Media::commit`]s are left out: its caller commits once for all that it
+/// changes, afterwards, and answers nobody before that. What is fenced in it stays fenced in that order.
+pub fn deferring_commits<R>(work: impl FnOnce() -> R) -> R {
+    struct Restored;
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            DEFERRED.set(DEFERRED.get() - 1);
+        }
+    }
+    DEFERRED.set(DEFERRED.get() + 1);
+    let _restored = Restored;
+    work()
+}
+
+/// Whether this thread is in [`deferring_commits`].
+pub(crate) fn commits_are_deferred() -> bool {
+    DEFERRED.get() > 0
+}
 
 /// Bytes in a cache line: the unit of a flush.
 pub const LINE: usize = 64;

@@ -94,6 +94,7 @@ pub use storage::{FileStorage, Storage};
 use super::mapping::{Mapping, PAGE, Sharing};
 use super::{
     Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder, Untraced,
+    commits_are_deferred,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::sync::lock;
@@ -562,7 +563,7 @@ impl Media for Journal {
     /// fenced until then.
     fn commit(&self) -> Result<(), CommitError> {
         // ORDERING: Acquire; pairs with the Release at the end of `attach`.
-        if !self.attached.load(Ordering::Acquire) {
+        if !self.attached.load(Ordering::Acquire) || commits_are_deferred() {
             return Ok(());
         }
         self.core.commit()

@@ -1,0 +1,336 @@
+//! The store: a map whose entries have one to three copies, which are written by one commit.
+//!
+//! ```text
+//! key k --> copies 0 to k mod 3, in keyspaces a and b: "k/copy"       value v --> v, and 0 to 142 bytes that depend on it
+//! ```
+//!
+//! | operation | is |
+//! | --- | --- |
+//! | one copy | an operation on a single key |
+//! | several | a transaction, serialisable for half of the keys, or a batch where nothing has to be looked at |
+//! | removal | a deletion; of every other key, a write that has expired |
+//! | lookup, compacting | a step of the vacuum before it, all of the vacuum |
+//!
+//! Copies that differ, or of which some are not there, are of a commit that is there in part. The older versions that a
+//! removal and an update leave are vacuumed by later operations, so crashes come into that too.
+//!
+//! # Crash states
+//! Those of the commit in flight, of the vacuum and of the index.
+
+use super::{make_pool, open_pool, verify_pool};
+use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
+use bristlecone_pmem::media::Sim;
+use bristlecone_pmem::pool::RootError;
+use bristlecone_store::{
+    Batch, Keyspace, Store, StoreError, StoreOptions, TransactionOptions, WallClock, WriteError,
+};
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
+const ROOT: &str = "store";
+/// The time; what expires then or before has expired.
+const NOW: u64 = 1000;
+/// Longest filling of a value, less one.
+const FILLINGS: u64 = 143;
+/// Odd, and without a pattern.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Versions that a step of the vacuum frees.
+const STEP: usize = 2;
+
+/// The store as a subject, over one design.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreSubject {
+    design: &'static str,
+    node_bytes: u32,
+}
+
+impl StoreSubject {
+    /// The store over the designs that it is explored on.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        ["lbtree", "nvtree"]
+            .map(|design| Self {
+                design,
+                node_bytes: 256,
+            })
+            .to_vec()
+    }
+
+    fn options(self) -> StoreOptions {
+        StoreOptions {
+            node_bytes: Some(self.node_bytes),
+            recovery_threads: 2,
+            clock: WallClock::new(|| NOW),
+            ..StoreOptions::design(self.design).without_thread()
+        }
+    }
+
+    /// The open store, with its keyspaces, which a crash may have left unmade.
+    fn live(store: Store<Sim>) -> Result<Box<dyn Live>, WriteError> {
+        let report = store.recovery();
+        let settled = report.index.repaired + report.undone + report.tombstones == 0;
+        let there = store.keyspaces().len() == 2;
+        let keyspaces = [store.keyspace("a")?, store.keyspace("b")?];
+        Ok(Box::new(LiveStore {
+            store,
+            keyspaces,
+            settled: Cell::new(settled && there),
+        }))
+    }
+}
+
+impl Subject for StoreSubject {
+    fn name(&self) -> String {
+        format!("store-{}-{}", self.design, self.node_bytes)
+    }
+
+    fn create(&self) -> Result<Box<dyn Live>, Fault> {
+        let pool = make_pool()?;
+        let store = Store::create(&pool, ROOT, &self.options());
+        let store = store.map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))?;
+        Self::live(store).map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))
+    }
+
+    fn open(&self) -> Result<Opened, Fault> {
+        let Some(pool) = open_pool()? else {
+            return Ok(Opened::Absent);
+        };
+        let store = match Store::open(&pool, ROOT, &self.options()) {
+            Ok(store) => store,
+            Err(StoreError::Root(RootError::NotFound(_))) => return Ok(Opened::Absent),
+            Err(e) => return Err(Fault::new(FaultKind::Recovery, e.to_string())),
+        };
+        Self::live(store)
+            .map(Opened::Live)
+            .map_err(|e| Fault::new(FaultKind::Recovery, e.to_string()))
+    }
+}
+
+struct LiveStore {
+    store: Store<Sim>,
+    keyspaces: [Keyspace; 2],
+    /// Nothing was done since recovery, which left no chunk without a live block.
+    settled: Cell<bool>,
+}
+
+fn copies(key: u64) -> u64 {
+    1 + key % 3
+}
+
+fn name(key: u64, copy: u64) -> Vec<u8> {
+    [&key.to_be_bytes()[..], &[b'0' + copy as u8]].concat()
+}
+
+/// The bytes of value `number`.
+fn value(number: u64) -> Vec<u8> {
+    let mixed = number.wrapping_mul(GOLDEN);
+    let mut bytes = Vec::from(number.to_le_bytes());
+    // Never 0, which is what lost stores leave.
+    bytes.extend((0..(mixed >> 32) % FILLINGS).map(|i| (mixed >> (i % 7 * 8)) as u8 ^ i as u8 | 1));
+    bytes
+}
+
+/// The number of a value.
+fn number(bytes: &[u8]) -> Result<u64, Fault> {
+    let number = bytes.first_chunk::<8>().map(|n| u64::from_le_bytes(*n));
+    match number {
+        Some(number) if value(number) == bytes => Ok(number),
+        _ => Err(Fault::new(
+            FaultKind::Torn,
+            format!("no value was ever: {bytes:?}"),
+        )),
+    }
+}
+
+fn progress(what: impl std::fmt::Display) -> Fault {
+    Fault::new(FaultKind::Progress, what.to_string())
+}
+
+impl LiveStore {
+    fn keyspace(&self, copy: u64) -> &Keyspace {
+        &self.keyspaces[(copy % 2) as usize]
+    }
+
+    /// The value of a key, if all its copies have it.
+    fn find(&self, key: u64) -> Result<Option<u64>, Fault> {
+        let snapshot = self.store.snapshot();
+        let mut found = Vec::new();
+        for copy in 0..copies(key) {
+            let bytes = snapshot
+                .get(self.keyspace(copy), &name(key, copy))
+                .map_err(progress)?;
+            found.push(bytes.as_deref().map(number).transpose()?);
+        }
+        if found.iter().any(|other| *other != found[0]) {
+            let what = format!("key {key}: its copies have {found:?}");
+            return Err(Fault::new(FaultKind::Torn, what));
+        }
+        Ok(found[0])
+    }
+
+    /// Makes the value of a key `new` if it is there as `there` says; false if it is not.
+    fn change(&self, key: u64, new: Option<u64>, there: Option<bool>) -> Result<bool, WriteError> {
+        let (bytes, expires_at) = match new {
+            Some(number) => (Some(value(number)), None),
+            // As good as deleted.
+            None if key.is_multiple_of(2) => (Some(value(key)), Some(NOW)),
+            None => (None, None),
+        };
+        if copies(key) == 1 {
+            return self.change_one(key, bytes.as_deref(), expires_at, there);
+        }
+        if there.is_none() {
+            let mut batch = Batch::new();
+            for copy in 0..copies(key) {
+                let (keyspace, name) = (self.keyspace(copy), name(key, copy));
+                match &bytes {
+                    Some(bytes) => batch.put_expiring(keyspace, &name, bytes, expires_at),
+                    None => batch.delete(keyspace, &name),
+                }
+            }
+            self.store.write(batch)?;
+            return Ok(true);
+        }
+        loop {
+            let options = match key % 4 {
+                0 | 1 => TransactionOptions::default(),
+                _ => TransactionOptions::serializable(),
+            };
+            let mut tx = self.store.begin(options);
+            for copy in 0..copies(key) {
+                let (keyspace, name) = (self.keyspace(copy), name(key, copy));
+                let found = tx.get_with(keyspace, &name, |_| ())?.is_some();
+                if there.is_some_and(|there| there != found) {
+                    return Ok(false);
+                }
+                match &bytes {
+                    Some(bytes) => tx.put_expiring(keyspace, &name, bytes, expires_at)?,
+                    None => tx.delete(keyspace, &name)?,
+                }
+            }
+            match tx.commit() {
+                Ok(_) => return Ok(true),
+                Err(WriteError::Conflict(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The same for a key that has one copy.
+    fn change_one(
+        &self,
+        key: u64,
+        bytes: Option<&[u8]>,
+        expires_at: Option<u64>,
+        there: Option<bool>,
+    ) -> Result<bool, WriteError> {
+        use bristlecone_store::Update;
+        let (keyspace, name) = (self.keyspace(0), name(key, 0));
+        match (there, bytes) {
+            (None, Some(bytes)) => {
+                self.store
+                    .put_expiring(keyspace, &name, bytes, expires_at)?;
+                Ok(true)
+            }
+            (Some(true), None) => self.store.delete(keyspace, &name),
+            _ => self.store.update(keyspace, &name, |entry| {
+                if there.is_some_and(|there| there != entry.is_some()) {
+                    return Ok((Update::Keep, false));
+                }
+                let update = match bytes {
+                    Some(bytes) => Update::Put {
+                        value: bytes.to_vec(),
+                        expires_at,
+                    },
+                    None => Update::Delete,
+                };
+                Ok((update, true))
+            }),
+        }
+    }
+}
+
+impl Live for LiveStore {
+    fn apply(&self, op: &Op) -> Result<Reply, Fault> {
+        self.settled.set(false);
+        let failed = |e: WriteError| progress(format!("{op:?}: {e}"));
+        let done = match *op {
+            Op::Insert(key, value) => self.change(key, Some(value), Some(false)),
+            Op::Upsert(key, value) => self.change(key, Some(value), None),
+            Op::Update(key, value) => self.change(key, Some(value), Some(true)),
+            Op::Remove(key) => self.change(key, None, Some(true)),
+            Op::Get(key) => {
+                self.store.vacuum(STEP).map_err(failed)?;
+                return Ok(Reply::Found(self.find(key)?));
+            }
+            Op::Batch {
+                first,
+                step,
+                count,
+                value,
+            } => {
+                for key in super::batch_keys(first, step, count) {
+                    self.change(key, Some(value), Some(false)).map_err(failed)?;
+                }
+                Ok(true)
+            }
+            Op::Compact => {
+                self.store.vacuum_all().map_err(failed)?;
+                self.store
+                    .pool()
+                    .compact()
+                    .map_err(|e| progress(format!("{op:?}: {e}")))?;
+                Ok(true)
+            }
+            Op::Reopen => {
+                return Err(progress(format!("{op:?}: the explorer closes and opens")));
+            }
+        };
+        Ok(match done.map_err(failed)? {
+            true => Reply::Done,
+            false => Reply::Refused,
+        })
+    }
+
+    fn observe(&self, each: &mut dyn FnMut(u64, u64)) -> Result<(), Fault> {
+        let snapshot = self.store.snapshot();
+        let mut keys = std::collections::BTreeSet::new();
+        for keyspace in &self.keyspaces {
+            let seen = snapshot.scan::<Vec<u8>>(keyspace, .., |key, _| {
+                keys.insert(key.to_vec());
+                ControlFlow::Continue(())
+            });
+            seen.map_err(progress)?;
+        }
+        let mut last = None;
+        for bytes in keys {
+            let (Some(key), 9) = (bytes.first_chunk::<8>(), bytes.len()) else {
+                let what = format!("no key was ever: {bytes:?}");
+                return Err(Fault::new(FaultKind::Torn, what));
+            };
+            let key = u64::from_be_bytes(*key);
+            if last.replace(key) == Some(key) {
+                continue;
+            }
+            match self.find(key)? {
+                Some(value) => each(key, value),
+                None => {
+                    let what = format!("key {key}: copies that it has not: {bytes:?}");
+                    return Err(Fault::new(FaultKind::Torn, what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&self) -> Result<(), Fault> {
+        (self.store.check()).map_err(|found| Fault::broken(found.what, found.leak))?;
+        verify_pool(self.store.pool(), self.settled.get())?;
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Fault> {
+        // Dropping the store closes it.
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! Batches: changes that are made together, without reading anything.
+
+use crate::commit::{Write, check_key, check_value};
+use crate::error::WriteError;
+use crate::keyspace::Keyspace;
+use crate::store::expiry;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Changes to any number of keys, of any keyspaces, that [`Store::write`](crate::Store::write) makes together. The last change of a
+/// key counts.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    writes: BTreeMap<Vec<u8>, Write>,
+}
+
+/// Changes as commits take them: sorted, each key once.
+pub(crate) type Writes<'a> = Vec<(Cow<'a, [u8]>, Cow<'a, Write>)>;
+
+impl Batch {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts a value.
+    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
+        self.put_expiring(keyspace, key, value, None);
+    }
+
+    /// Puts a value that expires at that time, in ms since 1970.
+    pub fn put_expiring(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expires_at: Option<u64>,
+    ) {
+        let write = Write::Put {
+            value: value.to_vec(),
+            expiry: expiry(expires_at),
+        };
+        self.writes.insert(keyspace.key(key).to_vec(), write);
+    }
+
+    /// Deletes a key, if it is there.
+    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) {
+        self.writes
+            .insert(keyspace.key(key).to_vec(), Write::Delete);
+    }
+
+    /// How many keys it changes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// True if it changes none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    pub(crate) fn into_writes(self) -> Result<Writes<'static>, WriteError> {
+        checked(&self.writes)?;
+        let writes = self.writes.into_iter();
+        Ok(writes
+            .map(|(key, write)| (Cow::Owned(key), Cow::Owned(write)))
+            .collect())
+    }
+}
+
+/// Checks the lengths of all keys and values.
+///
+/// # Errors
+/// [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]
+pub(crate) fn checked(writes: &BTreeMap<Vec<u8>, Write>) -> Result<(), WriteError> {
+    for (key, write) in writes {
+        check_key(&key[crate::index::PREFIX..])?;
+        if let Write::Put { value, .. } = write {
+            check_value(value)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Checking a store, and what it counts.
+
+use crate::commit::Inner;
+use crate::error::Damage;
+use crate::index::split;
+use crate::record::{self, Stamp};
+use crate::store::Store;
+use bristlecone_pmem::Media;
+use bristlecone_trees::{IndexStats, Violation};
+use std::collections::HashSet;
+use std::ops::{Bound, ControlFlow};
+
+/// What [`Store::check`] looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Entries of the index.
+    pub entries: u64,
+    /// Records whose checksums were compared.
+    pub versions: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Records of commits that were undone and could not be taken out.
+    pub dead: u64,
+}
+
+/// What a store holds and has done since it was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StoreStats {
+    /// Keys, of all keyspaces; the catalogue's own included.
+    pub keys: u64,
+    /// Records: newest versions, older ones, tombstones.
+    pub versions: u64,
+    /// Bytes of newest versions, heads of records included.
+    pub live_bytes: u64,
+    /// Bytes of older versions and tombstones, which vacuuming frees.
+    pub garbage_bytes: u64,
+    /// Keys whose values have an expiry.
+    pub expiring: u64,
+    /// Versions that were vacuumed.
+    pub vacuumed: u64,
+    /// Their bytes.
+    pub vacuumed_bytes: u64,
+    /// The last durable commit.
+    pub durable: u64,
+    /// The oldest snapshot that is being read.
+    pub oldest_snapshot: Option<u64>,
+    /// Snapshots that are being read.
+    pub snapshots: u64,
+    /// Bytes of the pool's chunks that the records have.
+    pub chunk_bytes: u64,
+    /// Bytes in blocks of theirs, rounding included.
+    pub block_bytes: u64,
+}
+
+impl<M: Media> Store<M> {
+    /// What it holds.
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        let counts = self.shared.stripes.counts();
+        let (oldest_snapshot, snapshots) = self.shared.snapshots.oldest();
+        let heap = self.shared.heap.stats();
+        StoreStats {
+            keys: counts.keys.iter().map(|(_, keys)| keys).sum(),
+            versions: counts.versions,
+            live_bytes: counts.live_bytes,
+            garbage_bytes: counts.bytes.saturating_sub(counts.live_bytes),
+            expiring: counts.expiring,
+            vacuumed: counts.vacuumed,
+            vacuumed_bytes: counts.vacuumed_bytes,
+            durable: self.durable(),
+            oldest_snapshot,
+            snapshots,
+            chunk_bytes: heap.chunk_bytes,
+            block_bytes: heap.live_bytes,
+        }
+    }
+
+    /// Shape and size of the index. Walks it.
+    #[must_use]
+    pub fn index_stats(&self) -> IndexStats {
+        self.shared.index.stats()
+    }
+
+    /// Checks the index, every record and the order of versions, and that no block is lost or owned twice. Call it while no one
+    /// writes and nothing is vacuumed.
+    ///
+    /// # Errors
+    /// The first [`Violation`] found.
+    pub fn check(&self) -> Result<CheckReport, Violation> {
+        self.shared.index.verify()?;
+        self.shared.check_records()
+    }
+}
+
+impl<M: Media> Inner<M> {
+    fn check_records(&self) -> Result<CheckReport, Violation> {
+        let mut report = CheckReport::default();
+        let mut seen = HashSet::new();
+        let mut outcome = Ok(());
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        self.index.scan(all, &mut |key, entry| {
+            report.entries += 1;
+            outcome = self
+                .check_chain(key, entry, &mut seen, &mut report)
+                .map_err(|e| {
+                    Violation::new(format!("index entry \"{}\": {}", key.escape_ascii(), e.0))
+                });
+            match outcome {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        });
+        outcome?;
+        self.check_space(&seen, &report)
+    }
+
+    /// That what is in use is what was reached, and the counts are right.
+    fn check_space(
+        &self,
+        seen: &HashSet<u64>,
+        report: &CheckReport,
+    ) -> Result<CheckReport, Violation> {
+        // The commit table is a block too, and what is kept for deletions.
+        let reached = seen.len() as u64 + 1 + u64::from(self.spare != 0);
+        let live = self.heap.live_blocks();
+        if live != reached {
+            let what = format!("{live} blocks of {reached} that are reached are in use");
+            return Err(Violation::leak(what));
+        }
+        let counts = self.stripes.counts();
+        if (counts.versions, counts.bytes) != (report.versions, report.bytes) {
+            return Err(Violation::new(format!(
+                "{} versions of {} bytes are counted, {} of {} are there",
+                counts.versions, counts.bytes, report.versions, report.bytes
+            )));
+        }
+        Ok(*report)
+    }
+
+    fn check_chain(
+        &self,
+        key: &[u8],
+        entry: u64,
+        seen: &mut HashSet<u64>,
+        report: &mut CheckReport,
+    ) -> Result<(), Damage> {
+        let pm = self.pm();
+        if split(key).is_none() {
+            return Err(Damage::new("too short for a key"));
+        }
+        let (mut off, mut above) = (entry, u64::MAX);
+        while off != 0 {
+            let terms = record::check(&self.heap, key, off)?;
+            for block in record::blocks(pm, off, &terms)? {
+                if !seen.insert(block) {
+                    return Err(Damage::new(format!("block {block:#x} is reached twice")));
+                }
+            }
+            report.versions += 1;
+            report.bytes += terms.bytes();
+            let header = record::header(pm, off)?;
+            let stamp = header.stamp(pm);
+            let Some(ts) = stamp.ts() else {
+                report.dead += 1;
+                off = header.previous(pm);
+                continue;
+            };
+            if ts >= above {
+                return Err(Damage::new(format!(
+                    "record {off:#x} has time stamp {ts}, behind one of {above}"
+                )));
+            }
+            if ts > self.clock.watermark() {
+                return Err(Damage::new(format!(
+                    "record {off:#x} has time stamp {ts}; the last commit has {}",
+                    self.clock.watermark()
+                )));
+            }
+            if let Stamp::Pending { slot, .. } = stamp
+                && self.slots.committed(pm, slot) != ts
+            {
+                return Err(Damage::new(format!(
+                    "record {off:#x} is pending, and slot {slot} does not say that it is committed"
+                )));
+            }
+            above = ts;
+            // What was recovered follows nothing.
+            off = if ts > self.clock.floor() {
+                header.previous(pm)
+            } else {
+                0
+            };
+        }
+        Ok(())
+    }
+}

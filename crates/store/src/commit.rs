@@ -1,0 +1,533 @@
+//! How changes are committed: one key, or several.
+//!
+//! | change | protocol | persist cost besides the index's own |
+//! | --- | --- | --- |
+//! | one key | record flushed, fence, index leads to it | the record's lines, 1 fence |
+//! | n keys | records flushed as pending, fence, index leads to them, NAW of the slot; stamps with the slot's next commit | the records' lines, 2 fences, 1 line, and 1 line a record later |
+//!
+//! # Crash states
+//! | crash | what it leaves | recovery |
+//! | --- | --- | --- |
+//! | before the index leads to a record | blocks that nothing reaches | free |
+//! | one key, after the index's own NAW | the change | nothing to do |
+//! | n keys, before the NAW of the slot | 0 to n entries that lead to pending records, each to the old one in turn | they lead to the old ones again, or go |
+//! | n keys, after it | n pending records | stamped |
+//! | stamps, not all of them durable | stamped and pending records, the slot as it was | stamped, durably |
+//! | the slot's next commit, before its NAW | as before its NAW; the stamps of the last one are durable | as before its NAW |
+//! | a superseded version is cut off | newest version, whose `previous` may lead anywhere | void: what is committed follows nothing |
+//! | a tombstone is vacuumed | the tombstone, or no entry | tombstones go |
+//! | an undone commit's entry could not be given back | a dead record before the old one | kept: readers pass it, the next write replaces it |
+//!
+//! # Concurrency
+//! Writers hold the stripes of their keys (ascending) from before they look at what is there until their change can no longer be
+//! refused: so what is newest under the lock is committed or dead. Time stamps are taken under these locks, so those of one key's
+//! versions rise in the order in which they follow each other. Waiting for durability is done without locks.
+
+use crate::clock::Clock;
+use crate::error::{ConflictError, Damage, WriteError};
+use crate::horizon::{Snapshots, Ticket};
+use crate::index::{Entries, KEY_MOST, PREFIX, split};
+use crate::keyspace::Catalogue;
+use crate::record::{self, Prepared, Stamp, Terms, VALUE_MOST};
+use crate::serial::ReadSet;
+use crate::slots::Slots;
+use crate::store::WallClock;
+use crate::stripes::{HeldMany, Obsolete, Stripe, Stripes};
+use crate::vacuum::Control;
+use bristlecone_pmem::media::deferring_commits;
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::{Heap, Media};
+use crossbeam_epoch::{self as epoch, Guard};
+use std::borrow::Cow;
+
+/// Everything that the handles of a store share.
+pub(crate) struct Inner<M: Media> {
+    // First: it is closed while the rest is there.
+    pub index: Box<dyn Entries>,
+    pub clock: Clock,
+    pub stripes: Stripes,
+    pub snapshots: Snapshots,
+    pub slots: Slots,
+    pub catalogue: Catalogue,
+    pub control: Control,
+    pub wall: WallClock,
+    pub name: String,
+    pub design: String,
+    pub node_bytes: u32,
+    /// A block of a tombstone's size, which nothing leads to: its chunk stays, so that a full pool has room for deletions. 0 if
+    /// there was none to be had.
+    pub spare: u64,
+    pub heap: Heap<M>,
+    pub root: Root<M>,
+}
+
+/// A change to one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    Put { value: Vec<u8>, expiry: u64 },
+    Delete,
+}
+
+impl Write {
+    /// The value to be written, and its expiry.
+    fn parts(&self) -> (Option<&[u8]>, u64) {
+        match self {
+            Self::Put { value, expiry } => (Some(value), *expiry),
+            Self::Delete => (None, 0),
+        }
+    }
+}
+
+/// The newest version of a key that counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    /// What the index leads to.
+    pub entry: u64,
+    /// The version's record: `entry`, unless that is dead.
+    pub off: u64,
+    pub ts: u64,
+    pub terms: Terms,
+}
+
+/// What the index leads to, under the lock of the key's stripe.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Newest {
+    /// Nothing.
+    None,
+    /// A dead record, which is not before anything.
+    Dead(u64),
+    Version(Head),
+}
+
+impl Newest {
+    /// The offset in the index; 0 if there is no entry.
+    fn entry(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Dead(off) => *off,
+            Self::Version(head) => head.entry,
+        }
+    }
+
+    /// The record that a new one follows; 0 for none.
+    fn off(&self) -> u64 {
+        match self {
+            Self::Version(head) => head.off,
+            _ => 0,
+        }
+    }
+
+    /// When it was committed; 0 if there is nothing.
+    pub fn ts(&self) -> u64 {
+        match self {
+            Self::Version(head) => head.ts,
+            _ => 0,
+        }
+    }
+
+    /// The version, unless it is a tombstone or has expired at `now`.
+    pub fn present(&self, now: u64) -> Option<&Head> {
+        match self {
+            Self::Version(head) if !head.terms.absent(now) => Some(head),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a value, expired or not: something that a deletion has to bury.
+    fn is_value(&self) -> bool {
+        matches!(self, Self::Version(head) if !head.terms.tombstone)
+    }
+}
+
+/// What is there when a key is changed.
+pub(crate) struct Current<'a, M: Media> {
+    pm: &'a M,
+    head: Head,
+}
+
+impl<'a, M: Media> Current<'a, M> {
+    pub fn value(&self) -> Result<Cow<'a, [u8]>, Damage> {
+        record::value(self.pm, self.head.off, &self.head.terms)
+    }
+
+    /// In ms since 1970; 0 for none.
+    pub fn expiry(&self) -> u64 {
+        self.head.terms.expiry
+    }
+}
+
+/// # Errors
+/// [`WriteError::KeyTooLong`]
+pub(crate) fn check_key(key: &[u8]) -> Result<(), WriteError> {
+    if key.len() <= KEY_MOST {
+        return Ok(());
+    }
+    Err(WriteError::KeyTooLong {
+        len: key.len(),
+        most: KEY_MOST,
+    })
+}
+
+/// # Errors
+/// [`WriteError::ValueTooLong`]
+pub(crate) fn check_value(value: &[u8]) -> Result<(), WriteError> {
+    if value.len() <= VALUE_MOST {
+        return Ok(());
+    }
+    Err(WriteError::ValueTooLong {
+        len: value.len(),
+        most: VALUE_MOST,
+    })
+}
+
+impl<M: Media> Inner<M> {
+    #[inline]
+    pub fn pm(&self) -> &M {
+        self.heap.pool().pm()
+    }
+
+    /// Makes a record, vacuuming if there is no room. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`WriteError`]; nothing is allocated then.
+    pub fn prepare(
+        &self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        expiry: u64,
+    ) -> Result<Prepared<'_, M>, WriteError> {
+        match self.prepare_locked(key, value, expiry) {
+            Err(WriteError::Space(_)) => {
+                self.make_room()?;
+                self.prepare_locked(key, value, expiry)
+            }
+            made => made,
+        }
+    }
+
+    /// As [`prepare`](Self::prepare); the caller may hold locks.
+    pub fn prepare_locked(
+        &self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        expiry: u64,
+    ) -> Result<Prepared<'_, M>, WriteError> {
+        if self.pm().read_only() {
+            return Err(WriteError::ReadOnly);
+        }
+        self.clock.sound()?;
+        check_key(key.get(PREFIX..).unwrap_or(key))?;
+        check_value(value.unwrap_or(&[]))?;
+        Ok(record::prepare(&self.heap, key, value, expiry)?)
+    }
+
+    /// The newest version of a key. The caller holds its stripe's lock.
+    pub fn newest(&self, key: &[u8], _guard: &Guard) -> Result<Newest, Damage> {
+        let pm = self.pm();
+        let Some(entry) = self.index.get(key) else {
+            return Ok(Newest::None);
+        };
+        let mut off = entry;
+        let mut header = record::header(pm, off)?;
+        if header.stamp(pm) == Stamp::Dead {
+            off = header.previous(pm);
+            if off == 0 {
+                return Ok(Newest::Dead(entry));
+            }
+            header = record::header(pm, off)?;
+        }
+        let Some(ts) = header.stamp(pm).ts() else {
+            return Err(Damage::new(format!(
+                "record {off:#x}: dead behind a dead one"
+            )));
+        };
+        let terms = header.terms(pm);
+        Ok(Newest::Version(Head {
+            entry,
+            off,
+            ts,
+            terms,
+        }))
+    }
+
+    /// Lets the index lead to `off` instead of what it leads to.
+    fn lead_to(&self, key: &[u8], off: u64, there: bool) -> Result<(), WriteError> {
+        deferring_commits(|| self.index.set(key, off, there))
+    }
+
+    /// Takes an entry out of the index.
+    pub fn remove_entry(&self, key: &[u8]) -> Result<(), WriteError> {
+        deferring_commits(|| self.index.remove(key)).map(|_| ())
+    }
+
+    /// Notes that a record has taken the place of what was newest.
+    fn superseded(
+        &self,
+        stripe: &mut Stripe,
+        key: &[u8],
+        before: &Newest,
+        (off, terms, ts): (u64, &Terms, u64),
+    ) {
+        let keyspace = split(key).map_or(0, |(keyspace, _)| keyspace);
+        stripe.counts.made(terms);
+        if let Newest::Version(head) = before {
+            stripe.counts.was_newest(keyspace, &head.terms);
+        }
+        stripe.counts.is_newest(keyspace, terms);
+        if before.off() != 0 || terms.tombstone {
+            let tombstone = terms.tombstone.then(|| key.into());
+            stripe.obsolete.push_back(Obsolete { ts, off, tombstone });
+        }
+        self.bury(stripe, before);
+    }
+
+    /// Frees the dead record that the index no longer leads to, if there was one.
+    fn bury(&self, stripe: &mut Stripe, before: &Newest) {
+        let dead = match before {
+            Newest::Dead(off) => *off,
+            Newest::Version(head) if head.entry != head.off => head.entry,
+            _ => return,
+        };
+        if let Ok(header) = record::header(self.pm(), dead) {
+            let terms = header.terms(self.pm());
+            // What cannot be freed is found by the next opening.
+            if record::retire(&self.heap, dead, &terms, &epoch::pin()).is_ok() {
+                stripe.counts.gone(&terms);
+            }
+        }
+    }
+
+    /// Makes what was fenced durable, and waits until it can be read.
+    fn settle(&self, ts: u64) -> Result<(), WriteError> {
+        if let Err(e) = self.pm().commit() {
+            self.clock.fail(&e);
+            return Err(e.into());
+        }
+        self.clock.finish(ts);
+        Ok(self.clock.wait_for(ts)?)
+    }
+
+    /// Publishes a record as the newest version, under the lock of its stripe. Its time stamp is to be settled.
+    fn publish(
+        &self,
+        stripe: &mut Stripe,
+        key: &[u8],
+        before: &Newest,
+        record: Prepared<'_, M>,
+        ts: u64,
+    ) -> Result<(), WriteError> {
+        record.stamp(Stamp::At(ts), before.off())?;
+        // PERSIST: the record, before the index leads to it.
+        self.pm().fence();
+        self.lead_to(key, record.off, before.entry() != 0)?;
+        let terms = record.terms;
+        let off = record.keep();
+        self.superseded(stripe, key, before, (off, &terms, ts));
+        Ok(())
+    }
+
+    /// Changes one key to what `decide` makes of what is there: a record, or no change. `since`: only if nothing newer than
+    /// that snapshot is there. The answer is durable, and so is what it rests on. The change's time stamp; 0 for no change.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn modify<'s, R>(
+        &'s self,
+        key: &[u8],
+        since: Option<Ticket>,
+        decide: impl FnOnce(Option<Current<'s, M>>) -> Result<(Option<Prepared<'s, M>>, R), WriteError>,
+    ) -> Result<(R, u64), WriteError> {
+        let guard = epoch::pin();
+        let now = since.map_or_else(|| self.wall.now(), |ticket| ticket.now);
+        let mut stripe = self.stripes.lock(self.stripes.of(key));
+        let before = self.newest(key, &guard)?;
+        if since.is_some_and(|ticket| before.ts() > ticket.ts) {
+            return Err(self.conflict(key, false).into());
+        }
+        let current = before.present(now).map(|head| Current {
+            pm: self.pm(),
+            head: *head,
+        });
+        let (record, answer) = decide(current)?;
+        let record = record.filter(|record| !record.terms.tombstone || before.is_value());
+        let Some(record) = record else {
+            drop(stripe);
+            self.clock.wait_for(before.ts())?;
+            return Ok((answer, 0));
+        };
+        // Not pinned any more: an index without room waits for readers to leave. The lock keeps what is there from being freed.
+        drop(guard);
+        let ts = self.clock.take()?;
+        let published = self.publish(&mut stripe, key, &before, record, ts);
+        drop(stripe);
+        if let Err(e) = published {
+            self.clock.finish(ts);
+            return Err(e);
+        }
+        self.settle(ts)?;
+        Ok((answer, ts))
+    }
+
+    /// The error for a key that someone else changed.
+    pub fn conflict(&self, key: &[u8], read: bool) -> ConflictError {
+        let (keyspace, key) = split(key).unwrap_or((0, key));
+        ConflictError {
+            keyspace: self.catalogue.name_of(keyspace),
+            key: key.to_vec(),
+            read,
+        }
+    }
+
+    /// Commits changes to several keys (each once), or none of them; gives the time stamp, 0 if nothing was to be changed. `since`: only if
+    /// nothing newer than that snapshot is there. `reads`: only if that is what these reads would find now.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn commit_many(
+        &self,
+        writes: &[(Cow<'_, [u8]>, Cow<'_, Write>)],
+        since: Option<Ticket>,
+        reads: Option<&ReadSet>,
+    ) -> Result<u64, WriteError> {
+        match (writes, reads) {
+            ([], _) => return Ok(0),
+            ([(key, write)], None) => {
+                let (value, expiry) = write.parts();
+                let record = self.prepare(key, value, expiry)?;
+                let (_, ts) = self.modify(key, since, |_| Ok((Some(record), ())))?;
+                return Ok(ts);
+            }
+            _ => {}
+        }
+        let mut records = Vec::with_capacity(writes.len());
+        for (key, write) in writes {
+            let (value, expiry) = write.parts();
+            records.push(Some(self.prepare(key, value, expiry)?));
+        }
+        let guard = epoch::pin();
+        let stripes = writes.iter().map(|(key, _)| self.stripes.of(key));
+        let mut held = HeldMany::lock(&self.stripes, stripes);
+        let mut changes = Vec::with_capacity(writes.len());
+        for ((key, _), record) in writes.iter().zip(&mut records) {
+            let before = self.newest(key, &guard)?;
+            if since.is_some_and(|ticket| before.ts() > ticket.ts) {
+                return Err(self.conflict(key, false).into());
+            }
+            let record = record
+                .take()
+                .filter(|record| !record.terms.tombstone || before.is_value());
+            if let Some(record) = record {
+                changes.push(Change {
+                    key,
+                    before,
+                    record,
+                });
+            }
+        }
+        if changes.is_empty() && reads.is_none() {
+            return Ok(0);
+        }
+        // Not pinned any more, as in `modify`.
+        drop(guard);
+        let outcome = self.commit_locked(&mut held, changes, since, reads);
+        drop(held);
+        let ts = outcome?;
+        self.settle(ts)?;
+        Ok(ts)
+    }
+
+    /// Commits under the locks of the keys' stripes. The time stamp is to be settled; on an error it is finished.
+    fn commit_locked(
+        &self,
+        held: &mut HeldMany<'_>,
+        changes: Vec<Change<'_, M>>,
+        since: Option<Ticket>,
+        reads: Option<&ReadSet>,
+    ) -> Result<u64, WriteError> {
+        let pm = self.pm();
+        let mut slot = self.slots.take();
+        let ts = self.clock.take()?;
+        let finished = |e: WriteError| {
+            self.clock.finish(ts);
+            e
+        };
+        if let (Some(reads), Some(ticket)) = (reads, since) {
+            self.validate(reads, ticket, ts).map_err(finished)?;
+        }
+        let stamp = Stamp::Pending {
+            slot: slot.number,
+            ts,
+        };
+        for change in &changes {
+            let stamped = change.record.stamp(stamp, change.before.off());
+            stamped.map_err(|e| finished(e.into()))?;
+        }
+        slot.stamp(pm, &self.slots)
+            .map_err(|e| finished(e.into()))?;
+        // PERSIST: the records, before the index leads to them; the stamps of the slot's last commit.
+        pm.fence();
+        for (i, change) in changes.iter().enumerate() {
+            let there = change.before.entry() != 0;
+            if let Err(e) = self.lead_to(change.key, change.record.off, there) {
+                self.undo(held, changes, i);
+                return Err(finished(e));
+            }
+        }
+        self.slots.commit(pm, &slot, ts);
+        slot.keep(changes.iter().map(|change| change.record.off));
+        for change in changes {
+            let terms = change.record.terms;
+            let off = change.record.keep();
+            let stripe = held.get(self.stripes.of(change.key));
+            self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
+        }
+        Ok(ts)
+    }
+
+    /// Lets the first `led` keys' entries lead to what they led to before. Readers have passed the new records by, since their time
+    /// stamp is not finished.
+    fn undo(&self, held: &mut HeldMany<'_>, changes: Vec<Change<'_, M>>, led: usize) {
+        let pm = self.pm();
+        for change in changes.into_iter().take(led) {
+            let stripe = held.get(self.stripes.of(change.key));
+            let before = change.before.off();
+            if let Ok(header) = record::header(pm, change.record.off) {
+                header.set_stamp(pm, Stamp::Dead);
+                // PERSIST: the record is dead, before its slot may say anything else.
+                pm.persist(&header.stamp);
+            }
+            let undone = if before == 0 {
+                self.remove_entry(change.key)
+            } else {
+                self.lead_to(change.key, before, true)
+            };
+            let terms = change.record.terms;
+            let off = change.record.keep();
+            if undone.is_err() {
+                // It stays where it is, dead, before the old one.
+                stripe.counts.made(&terms);
+            } else {
+                // What cannot be freed is found by the next opening.
+                let _ = record::retire(&self.heap, off, &terms, &epoch::pin());
+            }
+            self.bury(stripe, &change.before);
+        }
+    }
+
+    /// What a full pool has to say when nothing can be vacuumed either.
+    fn make_room(&self) -> Result<(), WriteError> {
+        self.vacuum_everything()?;
+        for _ in 0..16 {
+            epoch::pin().flush();
+        }
+        self.heap.trim();
+        Ok(())
+    }
+}
+
+/// A change to one key that is being committed with others.
+struct Change<'a, M: Media> {
+    key: &'a [u8],
+    before: Newest,
+    record: Prepared<'a, M>,
+}

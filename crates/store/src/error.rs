@@ -1,0 +1,444 @@
+//! What can go wrong: one enum per kind of operation.
+
+use bristlecone_pmem::pool::RootError;
+use bristlecone_pmem::{CommitError, SpaceError};
+use bristlecone_trees::designs::UnknownDesign;
+use bristlecone_trees::{InsertError, RemoveError, TreeError, UpdateError};
+use std::fmt;
+use std::io;
+
+/// The pool holds what the store cannot have written there. Says what, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage(pub(crate) String);
+
+impl Damage {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store is damaged: {}", self.0)
+    }
+}
+
+impl std::error::Error for Damage {}
+
+/// Why a read gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// A record is not what its place says.
+    Damaged(Damage),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Damaged(e) = self;
+        write!(f, "{e}")
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl From<Damage> for ReadError {
+    fn from(e: Damage) -> Self {
+        Self::Damaged(e)
+    }
+}
+
+/// Another transaction changed what this one read or writes, and committed first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConflictError {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// The key.
+    pub key: Vec<u8>,
+    /// True if the key was only read (serialisable transactions), false if both wrote it.
+    pub read: bool,
+}
+
+/// Bytes of a key that messages show.
+const SHOWN: usize = 40;
+
+impl fmt::Display for ConflictError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.key[..self.key.len().min(SHOWN)];
+        let more = if self.key.len() > SHOWN { "..." } else { "" };
+        let how = if self.read { "read" } else { "wrote" };
+        write!(
+            f,
+            "conflict: since this transaction began, another one changed key \"{}{more}\" of keyspace {:?}, which this \
+             one {how}; begin again",
+            shown.escape_ascii(),
+            self.keyspace
+        )
+    }
+}
+
+impl std::error::Error for ConflictError {}
+
+/// Why a write did not happen. Unless the variant says otherwise nothing has changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The key is too long.
+    KeyTooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The most there may be.
+        most: usize,
+    },
+    /// The value is too long.
+    ValueTooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The most there may be.
+        most: usize,
+    },
+    /// Another transaction was first.
+    Conflict(ConflictError),
+    /// The value to be incremented is no decimal number of 64 bits.
+    NotANumber {
+        /// Name of the keyspace.
+        keyspace: String,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// The sum would not fit into 64 bits.
+    Overflow {
+        /// The number that is there.
+        number: i64,
+        /// What was to be added.
+        by: i64,
+    },
+    /// The name is no keyspace's name.
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// There is no room.
+    Space(SpaceError),
+    /// The change may be there after a restart, or not. The store takes no more writes until it is opened again;
+    /// its readers never see the change.
+    Commit(CommitError),
+    /// The pool is open for reading only.
+    ReadOnly,
+    /// The pool is damaged.
+    Damaged(Damage),
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeyTooLong { len, most } => {
+                write!(f, "the key has {len} bytes; the most is {most}")
+            }
+            Self::ValueTooLong { len, most } => {
+                write!(f, "the value has {len} bytes; the most is {most}")
+            }
+            Self::Conflict(e) => write!(f, "{e}"),
+            Self::NotANumber { keyspace, key } => write!(
+                f,
+                "the value of \"{}\" in keyspace {keyspace:?} is no decimal number of 64 bits",
+                key.escape_ascii()
+            ),
+            Self::Overflow { number, by } => {
+                write!(f, "{number} + {by} does not fit into 64 bits")
+            }
+            Self::BadName { name } => write!(
+                f,
+                "keyspace name {name:?}: must have 1 to {} bytes",
+                crate::keyspace::NAME_MOST
+            ),
+            Self::Space(e) => write!(f, "{e}"),
+            Self::Commit(e) => write!(f, "{e}"),
+            Self::ReadOnly => write!(f, "the pool is open for reading only"),
+            Self::Damaged(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for WriteError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Conflict(e) => Some(e),
+            Self::Space(e) => Some(e),
+            Self::Commit(e) => Some(e),
+            Self::Damaged(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<Damage> for WriteError {
+    fn from(e: Damage) -> Self {
+        Self::Damaged(e)
+    }
+}
+
+impl From<ReadError> for WriteError {
+    fn from(e: ReadError) -> Self {
+        let ReadError::Damaged(e) = e;
+        Self::Damaged(e)
+    }
+}
+
+impl From<ConflictError> for WriteError {
+    fn from(e: ConflictError) -> Self {
+        Self::Conflict(e)
+    }
+}
+
+impl From<CommitError> for WriteError {
+    fn from(e: CommitError) -> Self {
+        Self::Commit(e)
+    }
+}
+
+impl From<SpaceError> for WriteError {
+    fn from(e: SpaceError) -> Self {
+        match e {
+            SpaceError::ReadOnly => Self::ReadOnly,
+            e => Self::Space(e),
+        }
+    }
+}
+
+fn unexpected(e: &dyn fmt::Display) -> WriteError {
+    WriteError::Damaged(Damage::new(format!("the index answered: {e}")))
+}
+
+impl From<InsertError> for WriteError {
+    fn from(e: InsertError) -> Self {
+        match e {
+            InsertError::Space(e) => Self::Space(e),
+            InsertError::Commit(e) => Self::Commit(e),
+            InsertError::ReadOnly => Self::ReadOnly,
+            InsertError::KeyTooLong { len, most } => Self::KeyTooLong { len, most },
+            e => unexpected(&e),
+        }
+    }
+}
+
+impl From<UpdateError> for WriteError {
+    fn from(e: UpdateError) -> Self {
+        match e {
+            UpdateError::Space(e) => Self::Space(e),
+            UpdateError::Commit(e) => Self::Commit(e),
+            UpdateError::ReadOnly => Self::ReadOnly,
+            e => unexpected(&e),
+        }
+    }
+}
+
+impl From<RemoveError> for WriteError {
+    fn from(e: RemoveError) -> Self {
+        match e {
+            RemoveError::Space(e) => Self::Space(e),
+            RemoveError::Commit(e) => Self::Commit(e),
+            RemoveError::ReadOnly => Self::ReadOnly,
+            e => unexpected(&e),
+        }
+    }
+}
+
+/// Why a store could not be created or opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The name is too long, empty, or not of this use.
+    BadName(String),
+    /// The root could not be had.
+    Root(RootError),
+    /// The index could not be had.
+    Index(TreeError),
+    /// There is no such index design.
+    Design(UnknownDesign),
+    /// The store was written by a newer version of this software.
+    NewerVersion {
+        /// The format version found.
+        found: u64,
+        /// The newest that this build reads.
+        supported: u64,
+    },
+    /// A restore into this store was cut short, so that it has only part of the backup; remove it and restore again.
+    Unfinished(String),
+    /// The content contradicts itself.
+    Damaged(Damage),
+    /// What opening has to change could not be changed.
+    Write(Box<WriteError>),
+    /// The system refused the thread that vacuums.
+    Thread(io::Error),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadName(name) => write!(
+                f,
+                "store name {name:?}: must have 1 to {} bytes",
+                crate::store::NAME_MOST
+            ),
+            Self::Root(e) => write!(f, "{e}"),
+            Self::Index(e) => write!(f, "the store's index: {e}"),
+            Self::Design(e) => write!(f, "{e}"),
+            Self::NewerVersion { found, supported } => write!(
+                f,
+                "the store has format version {found}; this build reads up to {supported}: use a newer one"
+            ),
+            Self::Unfinished(name) => write!(
+                f,
+                "store {name:?} has part of a backup only, whose restoring was cut short: remove it and restore again"
+            ),
+            Self::Damaged(e) => write!(f, "{e}"),
+            Self::Write(e) => write!(f, "{e}"),
+            Self::Thread(e) => write!(f, "no thread to vacuum with: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Root(e) => Some(e),
+            Self::Index(e) => Some(e),
+            Self::Design(e) => Some(e),
+            Self::Damaged(e) => Some(e),
+            Self::Write(e) => Some(e),
+            Self::Thread(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<RootError> for StoreError {
+    fn from(e: RootError) -> Self {
+        Self::Root(e)
+    }
+}
+
+impl From<TreeError> for StoreError {
+    fn from(e: TreeError) -> Self {
+        Self::Index(e)
+    }
+}
+
+impl From<UnknownDesign> for StoreError {
+    fn from(e: UnknownDesign) -> Self {
+        Self::Design(e)
+    }
+}
+
+impl From<Damage> for StoreError {
+    fn from(e: Damage) -> Self {
+        Self::Damaged(e)
+    }
+}
+
+impl From<WriteError> for StoreError {
+    fn from(e: WriteError) -> Self {
+        match e {
+            WriteError::Damaged(e) => Self::Damaged(e),
+            e => Self::Write(Box::new(e)),
+        }
+    }
+}
+
+impl From<CommitError> for StoreError {
+    fn from(e: CommitError) -> Self {
+        WriteError::from(e).into()
+    }
+}
+
+impl From<SpaceError> for StoreError {
+    fn from(e: SpaceError) -> Self {
+        WriteError::from(e).into()
+    }
+}
+
+/// Why a backup or a restore did not come to its end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The stream refused.
+    Io(io::Error),
+    /// The stream is no backup of a store.
+    NotABackup,
+    /// The backup was made by a newer version of this software.
+    NewerVersion {
+        /// The format version found.
+        found: u32,
+        /// The newest that this build reads.
+        supported: u32,
+    },
+    /// The backup is damaged, or ends too early. What, and after how many bytes.
+    Damaged {
+        /// What was found.
+        what: String,
+        /// Bytes before it.
+        at: u64,
+    },
+    /// The store could not be read.
+    Read(ReadError),
+    /// The store could not be made.
+    Store(StoreError),
+    /// The store could not be filled.
+    Write(WriteError),
+}
+
+impl fmt::Display for BackupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(e) => write!(f, "{e}"),
+            Self::NotABackup => write!(f, "not a backup of a store"),
+            Self::NewerVersion { found, supported } => write!(
+                f,
+                "the backup has format version {found}; this build reads up to {supported}: use a newer one"
+            ),
+            Self::Damaged { what, at } => {
+                write!(f, "the backup is damaged, {at} bytes in: {what}")
+            }
+            Self::Read(e) => write!(f, "{e}"),
+            Self::Store(e) => write!(f, "{e}"),
+            Self::Write(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for BackupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(e) => Some(e),
+            Self::Read(e) => Some(e),
+            Self::Store(e) => Some(e),
+            Self::Write(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for BackupError {
+    fn from(e: io::Error) -> Self {
+        Self::Io(e)
+    }
+}
+
+impl From<ReadError> for BackupError {
+    fn from(e: ReadError) -> Self {
+        Self::Read(e)
+    }
+}
+
+impl From<StoreError> for BackupError {
+    fn from(e: StoreError) -> Self {
+        Self::Store(e)
+    }
+}
+
+impl From<WriteError> for BackupError {
+    fn from(e: WriteError) -> Self {
+        Self::Write(e)
+    }
+}

@@ -1,0 +1,194 @@
+//! Keyspaces: named ranges of the index.
+//!
+//! A keyspace has a number, which its keys begin with in the index. The catalogue is keyspace 0: name to number (32 bits,
+//! little-endian). Numbers are not used again while the store is open, and after that only once nothing is left of their keys.
+
+use crate::Snapshot;
+use crate::commit::Inner;
+use crate::error::{Damage, ReadError, StoreError, WriteError};
+use crate::index::{IndexKey, split};
+use crate::read::{Bounds, Direction};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::{Arc, Mutex};
+
+/// Longest name in bytes.
+pub const NAME_MOST: usize = 1024;
+/// The catalogue's own number.
+pub(crate) const CATALOGUE: u32 = 0;
+
+/// A named keyspace of a store. Cheap to clone; of use with the store that gave it only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keyspace {
+    pub(crate) id: u32,
+    name: Arc<str>,
+}
+
+impl Keyspace {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number, which it has for as long as it exists.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn key(&self, key: &[u8]) -> IndexKey {
+        IndexKey::new(self.id, key)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    by_name: BTreeMap<Arc<str>, u32>,
+    /// No keyspace ever had this number or a larger one.
+    next: u32,
+}
+
+/// The keyspaces that there are.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    known: Mutex<Known>,
+    /// Held while one is made or forgotten. Before any stripe's lock; `known` is after all of them.
+    changing: Mutex<()>,
+}
+
+impl Catalogue {
+    /// The name of a keyspace, for messages.
+    pub fn name_of(&self, id: u32) -> String {
+        let known = lock(&self.known);
+        let name = known.by_name.iter().find(|(_, other)| **other == id);
+        match name {
+            Some((name, _)) => name.to_string(),
+            None => format!("number {id}"),
+        }
+    }
+}
+
+/// The name and the number that an entry of the catalogue has.
+fn parse(key: &[u8], value: &[u8]) -> Option<(Arc<str>, u32)> {
+    let name = std::str::from_utf8(split(key)?.1).ok()?;
+    let id = u32::from_le_bytes(*value.first_chunk::<4>()?);
+    (id != CATALOGUE && id < u32::MAX - 1).then(|| (name.into(), id))
+}
+
+impl<M: Media> Snapshot<M> {
+    /// The keyspaces as the snapshot has them, by name.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn keyspaces(&self) -> Result<Vec<Keyspace>, ReadError> {
+        let mut all = Vec::new();
+        let bounds = Bounds::new(CATALOGUE, Bound::Unbounded, Bound::Unbounded);
+        self.visit(bounds.range(), Direction::Up, &mut |key, entry| {
+            // Opening has seen to it that there are no others.
+            if let Some((name, id)) = parse(key, entry.value) {
+                all.push(Keyspace { id, name });
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(all)
+    }
+}
+
+impl<M: Media> Inner<M> {
+    /// Reads the catalogue, once the store is recovered. `largest`: the largest number that a key begins with.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`]
+    pub(crate) fn load_catalogue(&self, largest: u32) -> Result<(), StoreError> {
+        let ticket = self.snapshots.enter(&self.clock, || 0);
+        let mut known = lock(&self.catalogue.known);
+        known.next = largest + 1;
+        let bounds = Bounds::new(CATALOGUE, Bound::Unbounded, Bound::Unbounded);
+        let read = self.scan_at(ticket, bounds.range(), Direction::Up, &mut |key, found| {
+            let Some((name, id)) = parse(key, &found.value()?) else {
+                return Err(Damage::new(format!(
+                    "the catalogue's entry \"{}\" is none",
+                    key.escape_ascii()
+                )));
+            };
+            if known.by_name.values().any(|other| *other == id) {
+                return Err(Damage::new(format!(
+                    "keyspace {name:?} has number {id}, which another one has"
+                )));
+            }
+            known.next = known.next.max(id + 1);
+            known.by_name.insert(name, id);
+            Ok(ControlFlow::Continue(()))
+        });
+        self.snapshots.leave(ticket);
+        read.map_err(|e| {
+            let ReadError::Damaged(e) = e;
+            StoreError::Damaged(e)
+        })
+    }
+
+    /// The keyspace of that name, if there is one.
+    pub(crate) fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
+        let known = lock(&self.catalogue.known);
+        known
+            .by_name
+            .get_key_value(name)
+            .map(|(name, id)| Keyspace {
+                id: *id,
+                name: Arc::clone(name),
+            })
+    }
+
+    /// The keyspace of that name, which is made if there is none.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(crate) fn make_keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
+        if name.is_empty() || name.len() > NAME_MOST {
+            let name = name.into();
+            return Err(WriteError::BadName { name });
+        }
+        let _changing = lock(&self.catalogue.changing);
+        if let Some(there) = self.find_keyspace(name) {
+            return Ok(there);
+        }
+        let id = lock(&self.catalogue.known).next;
+        if id >= u32::MAX - 1 {
+            return Err(Damage::new("there are no more numbers for keyspaces").into());
+        }
+        let key = IndexKey::new(CATALOGUE, name.as_bytes());
+        let record = self.prepare(&key, Some(&id.to_le_bytes()), 0)?;
+        self.modify(&key, None, |_| Ok((Some(record), ())))?;
+        let name: Arc<str> = name.into();
+        let mut known = lock(&self.catalogue.known);
+        known.next = id + 1;
+        known.by_name.insert(Arc::clone(&name), id);
+        Ok(Keyspace { id, name })
+    }
+
+    /// The keyspaces, by name.
+    pub(crate) fn all_keyspaces(&self) -> Vec<Keyspace> {
+        let known = lock(&self.catalogue.known);
+        let each = known.by_name.iter().map(|(name, id)| Keyspace {
+            id: *id,
+            name: Arc::clone(name),
+        });
+        each.collect()
+    }
+
+    /// Takes a keyspace out of the catalogue; its keys have been deleted.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(crate) fn forget_keyspace(&self, keyspace: &Keyspace) -> Result<(), WriteError> {
+        let _changing = lock(&self.catalogue.changing);
+        let key = IndexKey::new(CATALOGUE, keyspace.name.as_bytes());
+        let tombstone = self.prepare(&key, None, 0)?;
+        self.modify(&key, None, |_| Ok((Some(tombstone), ())))?;
+        lock(&self.catalogue.known).by_name.remove(&keyspace.name);
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! NV-Store: a durable multi-version store over any ordered index, with snapshot-isolation transactions.
+//!
+//! After Yang, Wei, Wang, Chen, Wong, He: *NV-Tree* (IEEE TC), sections 6.1 and 6.6, which puts keys and values of any size, time
+//! stamps and snapshot isolation over NV-Tree in a paragraph. Here versions are records of their own, outside the leaves, so that any
+//! design will do and leaves stay as small as they are.
+//!
+//! ```text
+//! index (any design)             records (scan-recovered heap of the store's root)
+//! (keyspace, key) --> offset --> | previous | stamp | expiry, flags | length, CRC-32C | value ... |
+//!                                     |
+//!                                     +--> the version before, while a snapshot may read it
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `store` | [`Store`]: creating, opening, operations on single keys |
+//! | `batch`, `transaction`, `snapshot` | [`Batch`], [`Transaction`], [`Snapshot`] and [`Cursor`] |
+//! | `index` | the index behind a table of functions, and index keys |
+//! | `record` | version records |
+//! | `clock` | time stamps, and the watermark that readers read at |
+//! | `stripes`, `slots` | locks of writers, and the commit table |
+//! | `commit` | the protocols, and what a crash leaves of each |
+//! | `serial` | validation of what serialisable transactions read |
+//! | `read`, `horizon` | lock-free reading, and which versions are still read |
+//! | `vacuum` | freeing the others |
+//! | `recovery` | opening after a crash |
+//! | `backup`, `check` | copies of a snapshot; verification and statistics |
+//!
+//! # Example
+//! ```
+//! use bristlecone_pmem::media::Dram;
+//! use bristlecone_pmem::{Pool, PoolOptions};
+//! use bristlecone_store::{Store, StoreOptions, TransactionOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = Pool::<Dram>::create("example".as_ref(), &PoolOptions::default())?;
+//! let store = Store::create(&pool, "store", &StoreOptions::design("lbtree"))?;
+//! let accounts = store.keyspace("accounts")?;
+//! store.put(&accounts, b"alice", b"10")?;
+//!
+//! let mut transfer = store.begin(TransactionOptions::default());
+//! transfer.put(&accounts, b"alice", b"7")?;
+//! transfer.put(&accounts, b"bob", b"3")?;
+//! transfer.commit()?;
+//! assert_eq!(store.get(&accounts, b"bob")?.as_deref(), Some(&b"3"[..]));
+//! # Ok(())
+//! # }
+//! ```
+
+mod backup;
+mod batch;
+mod check;
+mod clock;
+mod commit;
+mod error;
+mod horizon;
+mod index;
+mod keyspace;
+mod read;
+mod record;
+mod recovery;
+mod serial;
+mod slots;
+mod snapshot;
+mod store;
+mod stripes;
+mod transaction;
+mod vacuum;
+
+pub use backup::BackupReport;
+pub use batch::Batch;
+pub use check::{CheckReport, StoreStats};
+pub use error::{BackupError, ConflictError, Damage, ReadError, StoreError, WriteError};
+pub use index::KEY_MOST;
+pub use keyspace::{Keyspace, NAME_MOST as KEYSPACE_NAME_MOST};
+pub use recovery::StoreRecovery;
+pub use snapshot::{Cursor, Pair, Snapshot};
+pub use store::{Entry, NAME_MOST, Store, StoreOptions, Update, WallClock};
+pub use transaction::{Isolation, Savepoint, Transaction, TransactionOptions};
+pub use vacuum::VacuumReport;
+
+/// Longest value in bytes.
+pub const VALUE_MOST: usize = record::VALUE_MOST;

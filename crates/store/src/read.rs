@@ -1,0 +1,225 @@
+//! Reading: without locks, at a time stamp.
+//!
+//! A reader is pinned, takes the record that the index leads to, and goes along `previous` to the first version at or below its time stamp. A
+//! pending record of a time stamp that has finished is committed: what was undone is dead by then.
+
+use crate::commit::Inner;
+use crate::error::{Damage, ReadError};
+use crate::horizon::Ticket;
+use crate::index::Range;
+use crate::record::{self, Stamp, Terms};
+use bristlecone_pmem::Media;
+use crossbeam_epoch as epoch;
+use std::borrow::Cow;
+use std::ops::{Bound, ControlFlow};
+
+/// Dead records that a reader may meet on its way, one being given up meanwhile.
+const DEAD_MOST: u32 = 64;
+
+/// A version that a reader has found.
+pub(crate) struct Found<'p, M: Media> {
+    pm: &'p M,
+    off: u64,
+    /// When it was committed.
+    pub ts: u64,
+    terms: Terms,
+}
+
+impl<'p, M: Media> Found<'p, M> {
+    pub fn value(&self) -> Result<Cow<'p, [u8]>, Damage> {
+        record::value(self.pm, self.off, &self.terms)
+    }
+
+    /// In ms since 1970; 0 for none.
+    pub fn expiry(&self) -> u64 {
+        self.terms.expiry
+    }
+}
+
+/// What a scan calls with an index key and the version that it reads.
+pub(crate) type Visit<'a, M> =
+    dyn FnMut(&[u8], &Found<'_, M>) -> Result<ControlFlow<()>, Damage> + 'a;
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Up,
+    Down,
+}
+
+impl<M: Media> Inner<M> {
+    /// The newest version at or below `ts`, from the record `entry` on. The caller is pinned, and was when it read `entry`.
+    #[inline]
+    fn version_at(&self, entry: u64, ts: u64) -> Result<Option<Found<'_, M>>, Damage> {
+        let pm = self.pm();
+        let (mut off, mut above, mut dead) = (entry, u64::MAX, 0);
+        while off != 0 {
+            let header = record::header(pm, off)?;
+            match header.stamp(pm) {
+                Stamp::At(at) | Stamp::Pending { ts: at, .. } if at <= ts => {
+                    return Ok(Some(Found {
+                        pm,
+                        off,
+                        ts: at,
+                        terms: header.terms(pm),
+                    }));
+                }
+                Stamp::At(at) | Stamp::Pending { ts: at, .. } if at < above => above = at,
+                Stamp::Dead if dead < DEAD_MOST => dead += 1,
+                stamp => {
+                    return Err(Damage::new(format!(
+                        "record {off:#x}: {stamp:?} behind one of {above}"
+                    )));
+                }
+            }
+            off = header.previous(pm);
+        }
+        Ok(None)
+    }
+
+    /// Calls `f` with the value of a key at the watermark.
+    #[inline]
+    pub(crate) fn get_latest<R>(
+        &self,
+        key: &[u8],
+        f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
+    ) -> Result<Option<R>, ReadError> {
+        let _guard = epoch::pin();
+        loop {
+            let ts = self.clock.watermark();
+            let Some(entry) = self.index.get(key) else {
+                return Ok(None);
+            };
+            let found = self.version_at(entry, ts)?;
+            let first = found.as_ref().is_some_and(|found| found.off == entry);
+            if !first && self.snapshots.passed(ts) {
+                // What it went along may have been cut off; there is a newer time to read at.
+                continue;
+            }
+            let Some(found) = found else {
+                return Ok(None);
+            };
+            if found.terms.tombstone
+                || found.terms.expiry != 0 && found.terms.expired(self.wall.now())
+            {
+                return Ok(None);
+            }
+            return Ok(Some(f(&found)?));
+        }
+    }
+
+    /// Calls `f` with the value of a key in a snapshot that is entered.
+    pub(crate) fn get_at<R>(
+        &self,
+        at: Ticket,
+        key: &[u8],
+        f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
+    ) -> Result<Option<R>, ReadError> {
+        let _guard = epoch::pin();
+        let Some(entry) = self.index.get(key) else {
+            return Ok(None);
+        };
+        match self.version_at(entry, at.ts)? {
+            Some(found) if !found.terms.absent(at.now) => Ok(Some(f(&found)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Visits the keys of a range in a snapshot that is entered.
+    pub(crate) fn scan_at(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        visit: &mut Visit<'_, M>,
+    ) -> Result<(), ReadError> {
+        let _guard = epoch::pin();
+        let mut damage = None;
+        let mut each = |key: &[u8], entry: u64| {
+            let step = match self.version_at(entry, at.ts) {
+                Ok(Some(found)) if !found.terms.absent(at.now) => visit(key, &found),
+                Ok(_) => Ok(ControlFlow::Continue(())),
+                Err(e) => Err(e),
+            };
+            step.unwrap_or_else(|e| {
+                damage = Some(e);
+                ControlFlow::Break(())
+            })
+        };
+        match direction {
+            Direction::Up => self.index.scan(range, &mut each),
+            Direction::Down => self.index.scan_reverse(range, &mut each),
+        }
+        damage.map_or(Ok(()), |e| Err(e.into()))
+    }
+}
+
+/// Bounds of a keyspace's index keys, in room of the caller's: those of `range`, with the prefix before them.
+pub(crate) struct Bounds {
+    start: Bound<Vec<u8>>,
+    end: Bound<Vec<u8>>,
+}
+
+impl Bounds {
+    pub fn new(keyspace: u32, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Self {
+        let prefix = keyspace.to_be_bytes();
+        let with = |key: &[u8]| [&prefix, key].concat();
+        Self {
+            start: match start {
+                Bound::Unbounded => Bound::Included(prefix.to_vec()),
+                bound => bound.map(with),
+            },
+            end: match end {
+                // Numbers of keyspaces end before the largest.
+                Bound::Unbounded => Bound::Excluded((keyspace + 1).to_be_bytes().to_vec()),
+                bound => bound.map(with),
+            },
+        }
+    }
+
+    /// The keys that begin with `prefix`.
+    pub fn prefix(keyspace: u32, prefix: &[u8]) -> Self {
+        let start = [&keyspace.to_be_bytes(), prefix].concat();
+        // The least that is above all of them: without what cannot be raised, and the last byte raised.
+        let mut end = start.clone();
+        while let Some(last) = end.pop() {
+            if last < u8::MAX {
+                end.push(last + 1);
+                break;
+            }
+        }
+        Self {
+            start: Bound::Included(start),
+            end: Bound::Excluded(end),
+        }
+    }
+
+    pub fn range(&self) -> Range<'_> {
+        (
+            self.start.as_ref().map(Vec::as_slice),
+            self.end.as_ref().map(Vec::as_slice),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::RangeBounds;
+
+    #[test]
+    fn a_prefix_has_exactly_the_keys_that_begin_with_it() {
+        let contains =
+            |bounds: &Bounds, key: &[u8]| RangeBounds::<[u8]>::contains(&bounds.range(), key);
+        let bounds = Bounds::prefix(1, &[5, 255]);
+        assert!(contains(&bounds, &[0, 0, 0, 1, 5, 255]));
+        assert!(contains(&bounds, &[0, 0, 0, 1, 5, 255, 255, 255]));
+        assert!(!contains(&bounds, &[0, 0, 0, 1, 6]));
+        assert!(!contains(&bounds, &[0, 0, 0, 1, 5, 254]));
+        let all = Bounds::prefix(255, b"");
+        assert!(contains(&all, &[0, 0, 0, 255, 255]));
+        assert!(!contains(&all, &[0, 0, 1, 0]));
+        let whole = Bounds::new(7, Bound::Unbounded, Bound::Unbounded);
+        assert!(contains(&whole, &[0, 0, 0, 7]) && !contains(&whole, &[0, 0, 0, 8]));
+    }
+}

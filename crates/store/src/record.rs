@@ -1,0 +1,524 @@
+//! Version records: one value of one key, from one commit on.
+//!
+//! ```text
+//!  0 | offset of the previous version's record, 0 if there is none
+//!  8 | stamp: which commit
+//! 16 | expiry in ms since 1970 (48 bits, 0: none) | flags (16): 1 tombstone, 2 segmented
+//! 24 | value length (32) | CRC-32C (32) of index key, word 2, length and value
+//! 32 | value                                            or, segmented: offsets of its segments, of 1 MiB but the last
+//!
+//! stamp | 0: dead   | 0 (1) time stamp (55): of the commit   | 1 (1) slot (8) time stamp (55): pending
+//! ```
+//!
+//! Values of up to [`WHOLE_MOST`] bytes are in one block with the head, so that readers get one slice. Longer ones have
+//! segments, so that a pool needs no long runs of free chunks, and grows by little at a time while others go on.
+//!
+//! # Invariants
+//! 1. But for the first two words a record never changes, and nothing leads to it before it is durable.
+//! 2. The first two words of a record are in one line (blocks are aligned to 16 bytes).
+//! 3. Along `previous`, time stamps fall strictly, dead records aside.
+
+use crate::error::Damage;
+use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::media::LINE;
+use bristlecone_pmem::pool::layout::CHUNK;
+use bristlecone_pmem::{Heap, Media, POff, PWord, SpaceError};
+use crossbeam_epoch::Guard;
+use std::borrow::Cow;
+use std::sync::atomic::Ordering;
+
+/// Most bytes a value may have.
+pub(crate) const VALUE_MOST: usize = 512 << 20;
+/// Longest value that is in one block.
+pub(crate) const WHOLE_MOST: usize = SEGMENT;
+/// Bytes of a segment.
+const SEGMENT: usize = 1 << 20;
+/// Bytes before the value.
+pub(crate) const HEADER: u64 = 32;
+/// Largest time stamp.
+pub(crate) const TS_MOST: u64 = (1 << 55) - 1;
+/// Largest expiry.
+pub(crate) const EXPIRY_MOST: u64 = (1 << 48) - 1;
+
+const PENDING: u64 = 1 << 63;
+const SLOT_SHIFT: u32 = 55;
+const FLAGS_SHIFT: u32 = 48;
+const TOMBSTONE: u64 = 1;
+const SEGMENTED: u64 = 2;
+
+/// The head of a record.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Header {
+    pub previous: PWord,
+    pub stamp: PWord,
+    terms: PWord,
+    body: PWord,
+}
+
+const _: () = assert!(size_of::<Header>() as u64 == HEADER);
+
+/// Which commit a record is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stamp {
+    /// None: what wrote it was undone.
+    Dead,
+    /// That of the time stamp.
+    At(u64),
+    /// That of the time stamp, if the slot of the commit table says so or the time stamp has passed.
+    Pending { slot: usize, ts: u64 },
+}
+
+impl Stamp {
+    pub fn decode(word: u64) -> Self {
+        let ts = word & TS_MOST;
+        match word {
+            0 => Self::Dead,
+            _ if word & PENDING == 0 => Self::At(word & (PENDING - 1)),
+            _ => Self::Pending {
+                slot: (word >> SLOT_SHIFT) as usize & 0xFF,
+                ts,
+            },
+        }
+    }
+
+    pub fn encode(self) -> u64 {
+        match self {
+            Self::Dead => 0,
+            Self::At(ts) => ts,
+            Self::Pending { slot, ts } => PENDING | (slot as u64) << SLOT_SHIFT | ts,
+        }
+    }
+
+    /// The time stamp of a record that is not dead.
+    pub fn ts(self) -> Option<u64> {
+        match self {
+            Self::Dead => None,
+            Self::At(ts) | Self::Pending { ts, .. } => Some(ts),
+        }
+    }
+}
+
+/// What of a record never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// In ms since 1970; 0 for none.
+    pub expiry: u64,
+    pub tombstone: bool,
+    segmented: bool,
+    /// No flags are set but these two.
+    known: bool,
+    /// Bytes of the value.
+    pub len: usize,
+    crc: u32,
+}
+
+impl Terms {
+    /// Bytes of the record, segments included.
+    pub fn bytes(&self) -> u64 {
+        if self.segmented {
+            HEADER + segments(self.len) as u64 * 8 + self.len as u64
+        } else {
+            HEADER + self.len as u64
+        }
+    }
+
+    /// Bytes of the block that holds the head.
+    fn block_bytes(&self) -> u64 {
+        if self.segmented {
+            HEADER + segments(self.len) as u64 * 8
+        } else {
+            HEADER + self.len as u64
+        }
+    }
+
+    /// Whether a record may be so.
+    pub fn sound(&self) -> bool {
+        self.len <= VALUE_MOST
+            && self.segmented == (self.len > WHOLE_MOST)
+            && !(self.tombstone && (self.len > 0 || self.expiry != 0))
+            && self.known
+    }
+
+    /// Whether a reader at `now` finds nothing.
+    pub fn absent(&self, now: u64) -> bool {
+        self.tombstone || self.expired(now)
+    }
+
+    pub fn expired(&self, now: u64) -> bool {
+        self.expiry != 0 && self.expiry <= now
+    }
+}
+
+/// Bytes to ask for: blocks of 48 bytes may be in two lines, and what fits into one line is to be in one.
+fn room(bytes: u64) -> u64 {
+    match bytes {
+        0..=HEADER => bytes,
+        _ => bytes.max(LINE as u64),
+    }
+}
+
+fn segments(len: usize) -> usize {
+    len.div_ceil(SEGMENT)
+}
+
+/// CRC-32C of what never changes, and of the key that leads to it.
+fn checksum(key: &[u8], terms: u64, len: u32, value: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(key);
+    let crc = crc32c::crc32c_append(crc, &terms.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &len.to_le_bytes());
+    crc32c::crc32c_append(crc, value)
+}
+
+/// A record that nothing leads to yet. Dropping it frees it.
+pub(crate) struct Prepared<'h, M: Media> {
+    heap: &'h Heap<M>,
+    /// Where it is.
+    pub off: u64,
+    pub terms: Terms,
+    segments: Vec<u64>,
+    kept: bool,
+}
+
+impl<M: Media> Prepared<'_, M> {
+    /// Stores what commits it and what it follows, and flushes the head; the caller fences.
+    pub fn stamp(&self, stamp: Stamp, previous: u64) -> Result<(), Damage> {
+        let pm = self.heap.pool().pm();
+        let header = header(pm, self.off)?;
+        // ORDERING (both): Relaxed; nothing leads here, and what publishes the record orders them.
+        header.previous.store(pm, previous, Ordering::Relaxed);
+        header.stamp.store(pm, stamp.encode(), Ordering::Relaxed);
+        // PERSIST: the head; fenced by the caller, before the index leads to it.
+        pm.flush_of(header);
+        Ok(())
+    }
+
+    /// Something leads to it from now on.
+    pub fn keep(mut self) -> u64 {
+        self.kept = true;
+        self.off
+    }
+}
+
+impl<M: Media> Drop for Prepared<'_, M> {
+    fn drop(&mut self) {
+        if !self.kept {
+            for segment in &self.segments {
+                self.heap.free(POff::new(*segment));
+            }
+            if self.off != 0 {
+                self.heap.free(POff::new(self.off));
+            }
+        }
+    }
+}
+
+/// Makes the record of a value, or a tombstone. All of it but the line of its head is flushed, nothing is fenced.
+///
+/// # Errors
+/// [`SpaceError`]; nothing is allocated then.
+pub(crate) fn prepare<'h, M: Media>(
+    heap: &'h Heap<M>,
+    key: &[u8],
+    value: Option<&[u8]>,
+    expiry: u64,
+) -> Result<Prepared<'h, M>, SpaceError> {
+    let bytes = value.unwrap_or(&[]);
+    let segmented = bytes.len() > WHOLE_MOST;
+    let flags = u64::from(value.is_none()) * TOMBSTONE + u64::from(segmented) * SEGMENTED;
+    let terms = expiry.min(EXPIRY_MOST) | flags << FLAGS_SHIFT;
+    // Callers have checked the length, which is far below 4 GiB.
+    let len = bytes.len() as u32;
+    let crc = checksum(key, terms, len, bytes);
+    let mut made = Prepared {
+        heap,
+        off: 0,
+        terms: Terms {
+            expiry: expiry.min(EXPIRY_MOST),
+            tombstone: value.is_none(),
+            segmented,
+            known: true,
+            len: bytes.len(),
+            crc,
+        },
+        segments: Vec::new(),
+        kept: false,
+    };
+    let pm = heap.pool().pm();
+    let place = |off: u64| pm.base().wrapping_add(off as usize);
+    let mut table = Vec::new();
+    if segmented {
+        for part in bytes.chunks(SEGMENT) {
+            let segment = heap.alloc(part.len() as u64)?.get();
+            made.segments.push(segment);
+            // SAFETY: 1. a block of that size, whose end is a multiple of 16; 2. just allocated: nobody else's.
+            unsafe { write_bytes(pm, place(segment), part) };
+            // PERSIST: the segment; fenced with the head.
+            pm.flush(place(segment), part.len());
+            table.extend(segment.to_le_bytes());
+        }
+    }
+    let body = if segmented { &table } else { bytes };
+    made.off = heap.alloc(room(HEADER + body.len() as u64))?.get();
+    let mut head = [0; HEADER as usize];
+    head[16..24].copy_from_slice(&terms.to_le_bytes());
+    head[24..28].copy_from_slice(&len.to_le_bytes());
+    head[28..].copy_from_slice(&crc.to_le_bytes());
+    let at = place(made.off);
+    // SAFETY: (of both) 1. a block of that size, 16-aligned; 2. just allocated: nobody else's.
+    unsafe {
+        write_bytes(pm, at, &head);
+        write_bytes(pm, at.wrapping_add(HEADER as usize), body);
+    }
+    let (start, end) = (made.off + HEADER, made.off + HEADER + body.len() as u64);
+    let rest = start.next_multiple_of(LINE as u64);
+    if rest < end {
+        // PERSIST: what is not in a line of the head; fenced with that.
+        pm.flush(place(rest), (end - rest) as usize);
+    }
+    Ok(made)
+}
+
+/// The head of the record at `off`, if there can be one.
+///
+/// # Errors
+/// [`Damage`]
+#[inline]
+pub(crate) fn header<M: Media>(pm: &M, off: u64) -> Result<&Header, Damage> {
+    if off < CHUNK || !off.is_multiple_of(16) || off.saturating_add(HEADER) > pm.len() {
+        return Err(Damage::new(format!("{off:#x} is no place of a record")));
+    }
+    // SAFETY: 1. inside the pool, which outlives the borrow of `pm`; 2. 16-aligned; 3. a header is all words, valid
+    // for any bits, and stores to records are stores of words.
+    Ok(unsafe { &*pm.base().wrapping_add(off as usize).cast_const().cast() })
+}
+
+impl Header {
+    /// What never changes.
+    #[inline]
+    pub fn terms<M: Media>(&self, pm: &M) -> Terms {
+        // ORDERING (both): Relaxed; what led here was loaded with Acquire after they were stored.
+        let terms = self.terms.load(pm, Ordering::Relaxed);
+        let body = self.body.load(pm, Ordering::Relaxed);
+        let flags = terms >> FLAGS_SHIFT;
+        Terms {
+            expiry: terms & EXPIRY_MOST,
+            tombstone: flags & TOMBSTONE != 0,
+            segmented: flags & SEGMENTED != 0,
+            known: flags & !(TOMBSTONE | SEGMENTED) == 0,
+            len: body as u32 as usize,
+            crc: (body >> 32) as u32,
+        }
+    }
+
+    /// Which commit.
+    #[inline]
+    pub fn stamp<M: Media>(&self, pm: &M) -> Stamp {
+        // ORDERING: Acquire; pairs with the Release of `set_stamp`.
+        Stamp::decode(self.stamp.load(pm, Ordering::Acquire))
+    }
+
+    /// Says which commit, or that it is none; not flushed.
+    pub fn set_stamp<M: Media>(&self, pm: &M, stamp: Stamp) {
+        // ORDERING: Release; pairs with the Acquire of `stamp`.
+        self.stamp.store(pm, stamp.encode(), Ordering::Release);
+    }
+
+    /// Offset of the version before.
+    #[inline]
+    pub fn previous<M: Media>(&self, pm: &M) -> u64 {
+        // ORDERING: Acquire; pairs with the Release of `cut`.
+        self.previous.load(pm, Ordering::Acquire)
+    }
+
+    /// Lets go of the version before. Not flushed: recovery does not follow it from a record that is committed.
+    pub fn cut<M: Media>(&self, pm: &M) {
+        // ORDERING: Release; pairs with the Acquire of `previous`: who finds nothing here also finds the horizon
+        // that says why.
+        self.previous.store(pm, 0, Ordering::Release);
+    }
+}
+
+fn bytes_at<M: Media>(pm: &M, off: u64, len: usize) -> Result<&[u8], Damage> {
+    if off < CHUNK || off.saturating_add(len as u64) > pm.len() {
+        return Err(Damage::new(format!(
+            "{off:#x} + {len} bytes leave the pool"
+        )));
+    }
+    let at = pm.base().wrapping_add(off as usize).cast_const();
+    if M::TRACED {
+        pm.trace_load(at, len);
+    }
+    // SAFETY: 1. inside the pool, which outlives the borrow of `pm`; 2. a record's value does not change while a
+    // pinned reader can reach it, and garbage bytes are as good as any where a damaged pool leads elsewhere.
+    Ok(unsafe { std::slice::from_raw_parts(at, len) })
+}
+
+/// Offsets of the segments of a record.
+fn segment_offsets<M: Media>(pm: &M, off: u64, terms: &Terms) -> Result<Vec<u64>, Damage> {
+    if !terms.segmented {
+        return Ok(Vec::new());
+    }
+    if terms.len > VALUE_MOST {
+        return Err(Damage::new(format!(
+            "record {off:#x}: a value of {} bytes",
+            terms.len
+        )));
+    }
+    let table = bytes_at(pm, off + HEADER, segments(terms.len) * 8)?;
+    let (offsets, _) = table.as_chunks::<8>();
+    Ok(offsets
+        .iter()
+        .map(|eight| u64::from_le_bytes(*eight))
+        .collect())
+}
+
+/// Offset and length of each segment.
+fn parts<M: Media>(pm: &M, off: u64, terms: &Terms) -> Result<Vec<(u64, usize)>, Damage> {
+    let offsets = segment_offsets(pm, off, terms)?;
+    let parts = offsets.into_iter().enumerate();
+    Ok(parts
+        .map(|(i, at)| (at, (terms.len - i * SEGMENT).min(SEGMENT)))
+        .collect())
+}
+
+/// Offsets of all blocks of the record at `off`.
+///
+/// # Errors
+/// [`Damage`]
+pub(crate) fn blocks<M: Media>(pm: &M, off: u64, terms: &Terms) -> Result<Vec<u64>, Damage> {
+    let mut blocks = segment_offsets(pm, off, terms)?;
+    blocks.push(off);
+    Ok(blocks)
+}
+
+/// The value of the record at `off`: its place in the pool, or a copy if it has segments.
+///
+/// # Errors
+/// [`Damage`]
+#[inline]
+pub(crate) fn value<'p, M: Media>(
+    pm: &'p M,
+    off: u64,
+    terms: &Terms,
+) -> Result<Cow<'p, [u8]>, Damage> {
+    if !terms.segmented {
+        return bytes_at(pm, off + HEADER, terms.len).map(Cow::Borrowed);
+    }
+    let mut all = Vec::with_capacity(terms.len.min(VALUE_MOST));
+    for (at, len) in parts(pm, off, terms)? {
+        all.extend_from_slice(bytes_at(pm, at, len)?);
+    }
+    Ok(Cow::Owned(all))
+}
+
+/// Marks the blocks of the record at `off` as reached, for recovery.
+///
+/// # Errors
+/// [`Damage`]
+pub(crate) fn mark<M: Media>(
+    heap: &Heap<M>,
+    off: u64,
+    terms: &Terms,
+    guard: &Guard,
+) -> Result<(), Damage> {
+    let broken = |what| Damage::new(format!("record {off:#x}: {what}"));
+    heap.check(off, terms.block_bytes()).map_err(broken)?;
+    heap.mark(off, terms.block_bytes(), guard).map_err(broken)?;
+    for (at, len) in parts(heap.pool().pm(), off, terms)? {
+        heap.mark(at, len as u64, guard).map_err(broken)?;
+    }
+    Ok(())
+}
+
+/// Frees the record at `off` once readers have left. Nothing durable leads to it any more.
+///
+/// # Errors
+/// [`Damage`]; nothing is freed then.
+pub(crate) fn retire<M: Media>(
+    heap: &Heap<M>,
+    off: u64,
+    terms: &Terms,
+    guard: &Guard,
+) -> Result<(), Damage> {
+    let segments = segment_offsets(heap.pool().pm(), off, terms)?;
+    heap.retire(POff::new(off), guard);
+    for segment in segments {
+        heap.retire(POff::new(segment), guard);
+    }
+    Ok(())
+}
+
+/// Checks the record at `off`: its blocks, and its checksum, which the key is part of.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn check<M: Media>(heap: &Heap<M>, key: &[u8], off: u64) -> Result<Terms, Damage> {
+    let pm = heap.pool().pm();
+    let header = header(pm, off)?;
+    let terms = header.terms(pm);
+    let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
+    if !terms.sound() {
+        return Err(broken(format!("no record is {terms:?}")));
+    }
+    let live = |at: u64, bytes: u64| {
+        heap.check(at, bytes).map_err(&broken)?;
+        if heap.is_live(at) {
+            Ok(())
+        } else {
+            Err(broken(format!("its block {at:#x} is free")))
+        }
+    };
+    live(off, terms.block_bytes())?;
+    for (at, len) in parts(pm, off, &terms)? {
+        live(at, len as u64)?;
+    }
+    check_sum(pm, key, off, &terms)?;
+    Ok(terms)
+}
+
+/// Compares the checksum of the record at `off`, which the key is part of.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn check_sum<M: Media>(
+    pm: &M,
+    key: &[u8],
+    off: u64,
+    terms: &Terms,
+) -> Result<(), Damage> {
+    let value = value(pm, off, terms)?;
+    // ORDERING: Relaxed; as in `terms`.
+    let word = header(pm, off)?.terms.load(pm, Ordering::Relaxed);
+    let found = checksum(key, word, terms.len as u32, &value);
+    if found == terms.crc {
+        return Ok(());
+    }
+    Err(Damage::new(format!(
+        "record {off:#x}: checksum {found:#010x}, expected {:#010x}",
+        terms.crc
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_read_as_they_were_written() {
+        for stamp in [
+            Stamp::Dead,
+            Stamp::At(1),
+            Stamp::At(TS_MOST),
+            Stamp::Pending { slot: 0, ts: 1 },
+            Stamp::Pending {
+                slot: 255,
+                ts: TS_MOST,
+            },
+        ] {
+            assert_eq!(Stamp::decode(stamp.encode()), stamp);
+        }
+        assert_eq!(Stamp::Dead.ts(), None);
+        assert_eq!(Stamp::Pending { slot: 3, ts: 9 }.ts(), Some(9));
+    }
+}

@@ -1,0 +1,779 @@
+//! The store: creating, opening, and operations on single keys.
+
+use crate::clock::Clock;
+use crate::commit::{Current, Inner, check_key};
+use crate::error::{StoreError, WriteError};
+use crate::horizon::Snapshots;
+use crate::keyspace::{Catalogue, Keyspace};
+use crate::record::{HEADER, Prepared};
+use crate::recovery::{StoreRecovery, Walk, root_word};
+use crate::slots::Slots;
+use crate::stripes::Stripes;
+use crate::vacuum::{self, Control, VacuumReport};
+use crate::{Batch, ReadError, Snapshot, Transaction, TransactionOptions, index};
+use bristlecone_pmem::pool::{DataKind, ROOT_NAME, RootError, RootKind};
+use bristlecone_pmem::{Heap, Media, POff, Pool};
+use bristlecone_trees::designs::Choice;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Longest name of a store in bytes.
+pub const NAME_MOST: usize = ROOT_NAME - INDEX.len();
+/// What the root of a store's index has after the store's name.
+const INDEX: &str = ".index";
+/// What the root table calls a store.
+const DESIGN: &str = "store";
+/// Version of the format.
+const FORMAT: u64 = 1;
+
+/// Root word: the version of the format.
+const WORD_FORMAT: usize = 0;
+/// Root word: offset of the commit table.
+const WORD_SLOTS: usize = 1;
+/// Root word: 1 while a backup is being restored into the store.
+pub(crate) const WORD_UNFINISHED: usize = 2;
+
+/// Where the time comes from that expiries are compared with.
+#[derive(Clone)]
+pub struct WallClock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl WallClock {
+    /// A clock of the caller's, which gives ms since 1970.
+    pub fn new(now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// Ms since 1970.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl Default for WallClock {
+    /// The system's.
+    fn default() -> Self {
+        Self::new(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH);
+            since.map_or(0, |since| since.as_millis() as u64)
+        })
+    }
+}
+
+impl fmt::Debug for WallClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WallClock({})", self.now())
+    }
+}
+
+/// How a store is made and run. Only the design and its leaf size are stored in the pool.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// The design of the index, for a store that is made: a name of `bristlecone_trees::designs::DESIGNS`.
+    pub design: String,
+    /// Bytes in a leaf of the index; `None` for the design's usual.
+    pub node_bytes: Option<u32>,
+    /// Threads that recover the index; the store's own walk takes two at the most.
+    pub recovery_threads: usize,
+    /// How often a thread of the store's vacuums; `None` for never: [`Store::vacuum`] does it.
+    pub vacuum_every: Option<Duration>,
+    /// Where the time comes from.
+    pub clock: WallClock,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            design: "nvtree".into(),
+            node_bytes: None,
+            recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            vacuum_every: Some(Duration::from_millis(50)),
+            clock: WallClock::default(),
+        }
+    }
+}
+
+impl StoreOptions {
+    /// The defaults, with an index of this design.
+    #[must_use]
+    pub fn design(name: &str) -> Self {
+        Self {
+            design: name.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Without a thread of the store's own.
+    #[must_use]
+    pub fn without_thread(self) -> Self {
+        Self {
+            vacuum_every: None,
+            ..self
+        }
+    }
+}
+
+/// What every handle keeps alive.
+pub(crate) struct Shared<M: Media> {
+    inner: Arc<Inner<M>>,
+    thread: Option<JoinHandle<()>>,
+    pub recovery: StoreRecovery,
+}
+
+impl<M: Media> Deref for Shared<M> {
+    type Target = Inner<M>;
+
+    fn deref(&self) -> &Inner<M> {
+        &self.inner
+    }
+}
+
+impl<M: Media> Drop for Shared<M> {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.inner.control.stop();
+            // It ends; whether it panicked was shown when it did.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A key's value, as an [update](Store::update) finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The value.
+    pub value: &'a [u8],
+    /// When it expires, in ms since 1970.
+    pub expires_at: Option<u64>,
+}
+
+/// What an [update](Store::update) makes of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// As it was.
+    Keep,
+    /// A new value.
+    Put {
+        /// The value, up to 512 MiB.
+        value: Vec<u8>,
+        /// When it expires, in ms since 1970.
+        expires_at: Option<u64>,
+    },
+    /// Nothing.
+    Delete,
+}
+
+/// A durable multi-version store. Cheap to clone: all clones are one store, which is closed when the last of them, of its
+/// snapshots and of its transactions is dropped.
+///
+/// # Promises
+/// 1. A write that has returned `Ok` is durable at the pool's level, and every later read sees it.
+/// 2. After a crash each write, batch and transaction is wholly there or wholly absent; those that had returned `Ok` are there.
+/// 3. Reads take no lock. They see durable commits only, each wholly or not at all.
+///
+/// # Persist cost
+/// A write of one key: its record (32 bytes and the value) and a fence, then the index's insertion or update.
+pub struct Store<M: Media> {
+    pub(crate) shared: Arc<Shared<M>>,
+}
+
+impl<M: Media> Clone for Store<M> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<M: Media> fmt::Debug for Store<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("name", &self.shared.name)
+            .field("design", &self.shared.design)
+            .finish_non_exhaustive()
+    }
+}
+
+fn kind() -> RootKind {
+    RootKind {
+        design: DESIGN.into(),
+        keys: DataKind::Bytes,
+        values: DataKind::Bytes,
+        node_bytes: 0,
+    }
+}
+
+fn index_root(name: &str) -> Result<String, StoreError> {
+    if name.is_empty() || name.len() > NAME_MOST {
+        return Err(StoreError::BadName(name.to_owned()));
+    }
+    Ok(format!("{name}{INDEX}"))
+}
+
+impl<M: Media> Store<M> {
+    /// Makes an empty store as roots `name` and `name.index`. It is there after a crash once this has returned.
+    ///
+    /// # Errors
+    /// [`StoreError`]; no store is left behind.
+    pub fn create(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &StoreOptions,
+    ) -> Result<Self, StoreError> {
+        Self::create_marked(pool, name, options, false)
+    }
+
+    /// As [`create`](Self::create); an `unfinished` one cannot be opened until that mark is taken away.
+    pub(crate) fn create_marked(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &StoreOptions,
+        unfinished: bool,
+    ) -> Result<Self, StoreError> {
+        let index_name = index_root(name)?;
+        let choice = Choice {
+            name: &options.design,
+            node_bytes: options.node_bytes,
+            recovery_threads: options.recovery_threads,
+        };
+        let (info, node_bytes) = choice.resolve()?;
+        if pool.roots().iter().any(|root| root.name == name) {
+            return Err(RootError::Exists(name.to_owned()).into());
+        }
+        clear_remains(pool, &index_name)?;
+        let root = pool.create_root(name, &kind())?;
+        let index = index::create(pool, &index_name, &choice)?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        let pm = pool.pm();
+        let (slots, table) = Slots::create(&heap)?;
+        for (word, value) in [
+            (WORD_FORMAT, FORMAT),
+            (WORD_SLOTS, table),
+            (WORD_UNFINISHED, u64::from(unfinished)),
+        ] {
+            // ORDERING: Relaxed; the root is not published.
+            root.word(word).store(pm, value, Ordering::Relaxed);
+            // PERSIST: what the root holds; fenced by `publish`.
+            pm.flush_of(root.word(word));
+        }
+        root.publish();
+        if let Err(e) = pm.commit() {
+            root.unpublish();
+            return Err(e.into());
+        }
+        let inner = Inner {
+            index,
+            clock: Clock::on(pm, 0),
+            stripes: Stripes::new(pm),
+            snapshots: Snapshots::new(),
+            slots,
+            catalogue: Catalogue::default(),
+            control: Control::default(),
+            wall: options.clock.clone(),
+            name: name.to_owned(),
+            design: info.name.to_owned(),
+            node_bytes,
+            spare: spare(&heap),
+            heap,
+            root,
+        };
+        inner.load_catalogue(0)?;
+        Self::run(inner, options, StoreRecovery::default())
+    }
+
+    /// Opens the store `name`, with the index that it was made with.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn open(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &StoreOptions,
+    ) -> Result<Self, StoreError> {
+        let index_name = index_root(name)?;
+        let root = pool.open_root(name, Some(&kind()))?;
+        let pm = pool.pm();
+        let found = root_word(pm, root.word(WORD_FORMAT));
+        if found != FORMAT {
+            return Err(StoreError::NewerVersion {
+                found,
+                supported: FORMAT,
+            });
+        }
+        if root_word(pm, root.word(WORD_UNFINISHED)) != 0 {
+            return Err(StoreError::Unfinished(name.to_owned()));
+        }
+        let (index, design, node_bytes) =
+            index::open(pool, &index_name, options.recovery_threads.max(1))?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        let table = root_word(pm, root.word(WORD_SLOTS));
+        let slots = Slots::open(pm, table)?;
+        let stripes = Stripes::new(pm);
+        let threads = options.recovery_threads;
+        let mut walk = Walk::of(&*index, &heap, &slots, &stripes, (table, threads))?;
+        walk.mend(&*index, &stripes)?;
+        let (floor, largest, mut report) = (walk.floor, walk.largest, walk.report);
+        report.index = index.recovery();
+        let inner = Inner {
+            index,
+            clock: Clock::on(pm, floor),
+            stripes,
+            snapshots: Snapshots::new(),
+            slots,
+            catalogue: Catalogue::default(),
+            control: Control::default(),
+            wall: options.clock.clone(),
+            name: name.to_owned(),
+            design,
+            node_bytes,
+            spare: spare(&heap),
+            heap,
+            root,
+        };
+        inner.load_catalogue(largest)?;
+        Self::run(inner, options, report)
+    }
+
+    /// Removes the store `name`, which is not open. Its space is free once the pool is opened again.
+    ///
+    /// # Errors
+    /// [`StoreError::Root`]; nothing has changed then.
+    pub fn remove(pool: &Arc<Pool<M>>, name: &str) -> Result<(), StoreError> {
+        let index_name = index_root(name)?;
+        let root = pool.open_root(name, Some(&kind()))?;
+        match pool.open_root(&index_name, None) {
+            // PERSIST: (in `unpublish`) the index is gone, before the store is: what has none can be removed again.
+            Ok(index) => index.unpublish(),
+            Err(RootError::NotFound(_)) => {}
+            Err(e) => return Err(e.into()),
+        }
+        // PERSIST: (in `unpublish`) the store is gone.
+        root.unpublish();
+        Ok(pool.pm().commit()?)
+    }
+
+    fn run(
+        inner: Inner<M>,
+        options: &StoreOptions,
+        recovery: StoreRecovery,
+    ) -> Result<Self, StoreError> {
+        let inner = Arc::new(inner);
+        let every = options.vacuum_every.filter(|_| !inner.pm().read_only());
+        let thread = match every {
+            Some(every) => Some(vacuum::spawn(&inner, every).map_err(StoreError::Thread)?),
+            None => None,
+        };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                inner,
+                thread,
+                recovery,
+            }),
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The design of its index, and bytes in a leaf.
+    #[must_use]
+    pub fn design(&self) -> (&str, u32) {
+        (&self.shared.design, self.shared.node_bytes)
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<Pool<M>> {
+        self.shared.heap.pool()
+    }
+
+    /// What opening did.
+    #[must_use]
+    pub fn recovery(&self) -> &StoreRecovery {
+        &self.shared.recovery
+    }
+
+    /// The keyspace of that name, which is made if there is none.
+    ///
+    /// # Errors
+    /// [`WriteError::BadName`] unless the name has 1 to 1024 bytes; those of a write.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
+        self.shared.make_keyspace(name)
+    }
+
+    /// The keyspace of that name, if there is one.
+    #[must_use]
+    pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
+        self.shared.find_keyspace(name)
+    }
+
+    /// All keyspaces, by name.
+    #[must_use]
+    pub fn keyspaces(&self) -> Vec<Keyspace> {
+        self.shared.all_keyspaces()
+    }
+
+    /// Deletes all keys of a keyspace, some at a time: a crash leaves some of them. Returns how many it were.
+    ///
+    /// # Errors
+    /// Those of a write; some of the keys are deleted then.
+    pub fn clear(&self, keyspace: &Keyspace) -> Result<u64, WriteError> {
+        let mut cleared = 0;
+        let mut cursor = self.snapshot().into_cursor(keyspace, ..);
+        loop {
+            let keys = cursor.next_keys(CLEARED_AT_ONCE)?;
+            if keys.is_empty() {
+                return Ok(cleared);
+            }
+            cleared += keys.len() as u64;
+            let mut batch = Batch::new();
+            for key in keys {
+                batch.delete(keyspace, &key);
+            }
+            self.write(batch)?;
+        }
+    }
+
+    /// Deletes a keyspace with all its keys, some at a time: a crash leaves it with some of them. Nobody else may be
+    /// using it.
+    ///
+    /// # Errors
+    /// Those of a write.
+    pub fn drop_keyspace(&self, keyspace: Keyspace) -> Result<u64, WriteError> {
+        let cleared = self.clear(&keyspace)?;
+        self.shared.forget_keyspace(&keyspace)?;
+        Ok(cleared)
+    }
+
+    /// How many keys a keyspace has; those that have expired count until they are vacuumed, and commits under way may count.
+    /// Takes each stripe's lock for a moment.
+    #[must_use]
+    pub fn len(&self, keyspace: &Keyspace) -> u64 {
+        let counts = self.shared.stripes.counts();
+        let of = counts.keys.iter().find(|(id, _)| *id == keyspace.id);
+        of.map_or(0, |(_, keys)| *keys)
+    }
+
+    /// True if a keyspace has no keys. As [`len`](Self::len).
+    #[must_use]
+    pub fn is_empty(&self, keyspace: &Keyspace) -> bool {
+        self.len(keyspace) == 0
+    }
+
+    /// A copy of the value of `key`.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        self.get_with(keyspace, key, |entry| entry.value.to_vec())
+    }
+
+    /// Calls `f` with the value of `key`, if there is one, in place (values of more than 1 MiB are copied first). What
+    /// is deleted meanwhile is not freed before `f` returns.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_with<R>(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        f: impl FnOnce(Entry<'_>) -> R,
+    ) -> Result<Option<R>, ReadError> {
+        if check_key(key).is_err() {
+            return Ok(None);
+        }
+        self.shared.get_latest(&keyspace.key(key), |found| {
+            let value = found.value()?;
+            Ok(f(Entry {
+                value: &value,
+                expires_at: expires_at(found.expiry()),
+            }))
+        })
+    }
+
+    /// Puts a value.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn put(&self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
+        self.put_expiring(keyspace, key, value, None)
+    }
+
+    /// Puts a value that expires at that time, in ms since 1970. From then on it is read as absent, and vacuumed.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn put_expiring(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expires_at: Option<u64>,
+    ) -> Result<(), WriteError> {
+        check_key(key)?;
+        let key = keyspace.key(key);
+        let inner: &Inner<M> = &self.shared;
+        let record = inner.prepare(&key, Some(value), expiry(expires_at))?;
+        inner.modify(&key, None, |_| Ok((Some(record), ())))?;
+        Ok(())
+    }
+
+    /// Deletes a key; true if it was there.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn delete(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool, WriteError> {
+        check_key(key)?;
+        let key = keyspace.key(key);
+        let inner: &Inner<M> = &self.shared;
+        let tombstone = inner.prepare(&key, None, 0)?;
+        let (there, _) = inner.modify(&key, None, |current| {
+            let there = current.is_some();
+            Ok((Some(tombstone), there))
+        })?;
+        Ok(there)
+    }
+
+    /// Changes a key to what `f` makes of it, atomically, and returns what else `f` returns. `f` runs under the lock of the key's
+    /// stripe: it should be short, and must not use the store.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn update<R>(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        f: impl FnOnce(Option<Entry<'_>>) -> Result<(Update, R), WriteError>,
+    ) -> Result<R, WriteError> {
+        check_key(key)?;
+        let key = keyspace.key(key);
+        let inner: &Inner<M> = &self.shared;
+        let (answer, _) = inner.modify(&key, None, |current| {
+            let (update, answer) = with_entry(current.as_ref(), f)?;
+            Ok((prepared(inner, &key, update)?, answer))
+        })?;
+        Ok(answer)
+    }
+
+    /// If the value of `key` is `expected` (`None`: there is none), replaces it by `new` (`None`: deletes it). Returns `Ok` if so, else what is there.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn compare_and_swap(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Result<(), Option<Vec<u8>>>, WriteError> {
+        self.update(keyspace, key, |entry| {
+            let found = entry.map(|entry| entry.value);
+            if found != expected {
+                return Ok((Update::Keep, Err(found.map(<[u8]>::to_vec))));
+            }
+            let update = match new {
+                Some(value) => Update::Put {
+                    value: value.to_vec(),
+                    expires_at: None,
+                },
+                None => Update::Delete,
+            };
+            Ok((update, Ok(())))
+        })
+    }
+
+    /// Adds to a decimal number, 0 if the key is not there, and returns the sum. The expiry stays.
+    ///
+    /// # Errors
+    /// [`WriteError::NotANumber`], [`WriteError::Overflow`] and others.
+    pub fn increment(&self, keyspace: &Keyspace, key: &[u8], by: i64) -> Result<i64, WriteError> {
+        self.update(keyspace, key, |entry| {
+            let number = match entry {
+                None => 0,
+                Some(entry) => parse(entry.value).ok_or_else(|| WriteError::NotANumber {
+                    keyspace: keyspace.name().to_owned(),
+                    key: key.to_vec(),
+                })?,
+            };
+            let sum = number
+                .checked_add(by)
+                .ok_or(WriteError::Overflow { number, by })?;
+            let update = Update::Put {
+                value: sum.to_string().into_bytes(),
+                expires_at: entry.and_then(|entry| entry.expires_at),
+            };
+            Ok((update, sum))
+        })
+    }
+
+    /// Replaces the value of `key` by what `f` makes of it; `None` stands for no value. As [`update`](Self::update), and the expiry stays.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn merge(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        f: impl FnOnce(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<(), WriteError> {
+        self.update(keyspace, key, |entry| {
+            let update = match f(entry.map(|entry| entry.value)) {
+                Some(value) => Update::Put {
+                    value,
+                    expires_at: entry.and_then(|entry| entry.expires_at),
+                },
+                None => Update::Delete,
+            };
+            Ok((update, ()))
+        })
+    }
+
+    /// Sets when the value of `key` expires, in ms since 1970, or that it does not; false if it is not there.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn expire(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        expires_at: Option<u64>,
+    ) -> Result<bool, WriteError> {
+        self.update(keyspace, key, |entry| {
+            let Some(entry) = entry else {
+                return Ok((Update::Keep, false));
+            };
+            let value = entry.value.to_vec();
+            Ok((Update::Put { value, expires_at }, true))
+        })
+    }
+
+    /// Makes the changes of a batch, all or none of them; gives the time stamp of the commit, 0 if nothing changed.
+    ///
+    /// # Errors
+    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`].
+    pub fn write(&self, batch: Batch) -> Result<u64, WriteError> {
+        self.shared.commit_many(&batch.into_writes()?, None, None)
+    }
+
+    /// Begins a transaction.
+    #[must_use]
+    pub fn begin(&self, options: TransactionOptions) -> Transaction<M> {
+        Transaction::begin(self.snapshot(), options)
+    }
+
+    /// The store as it is now, for as long as the snapshot is kept. Versions that it can read are not vacuumed.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot<M> {
+        Snapshot::enter(&self.shared)
+    }
+
+    /// Every commit up to this time stamp is durable and can be read.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.shared.clock.watermark()
+    }
+
+    /// The time, in ms since 1970, as the store has it.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.shared.wall.now()
+    }
+
+    /// Frees up to `most` versions that nobody can read any more.
+    ///
+    /// # Errors
+    /// [`WriteError`]; what was freed stays freed.
+    pub fn vacuum(&self, most: usize) -> Result<VacuumReport, WriteError> {
+        self.shared.vacuum_step(most)
+    }
+
+    /// Frees all versions that nobody can read any more.
+    ///
+    /// # Errors
+    /// As [`vacuum`](Self::vacuum).
+    pub fn vacuum_all(&self) -> Result<VacuumReport, WriteError> {
+        self.shared.vacuum_everything()
+    }
+}
+
+/// Keys that [`Store::clear`] deletes in one commit.
+const CLEARED_AT_ONCE: usize = 256;
+
+/// See [`Inner::spare`].
+fn spare<M: Media>(heap: &Heap<M>) -> u64 {
+    if heap.pool().pm().read_only() {
+        return 0;
+    }
+    heap.alloc(HEADER).map_or(0, POff::get)
+}
+
+/// Takes away the index of a store whose making was cut short.
+fn clear_remains<M: Media>(pool: &Arc<Pool<M>>, index_name: &str) -> Result<(), StoreError> {
+    if !pool.roots().iter().any(|root| root.name == index_name) {
+        return Ok(());
+    }
+    let (index, ..) = index::open(pool, index_name, 1)?;
+    // The making of a store leaves an empty one; this one is somebody else's.
+    if !Inner::<M>::index_is_empty(&*index) {
+        return Err(RootError::Exists(index_name.to_owned()).into());
+    }
+    drop(index);
+    pool.open_root(index_name, None)?.unpublish();
+    Ok(())
+}
+
+/// Expiry as records have it.
+pub(crate) fn expiry(expires_at: Option<u64>) -> u64 {
+    // 0 stands for none, and all of these have passed.
+    expires_at.map_or(0, |at| at.max(1))
+}
+
+/// Expiry as users have it.
+pub(crate) fn expires_at(expiry: u64) -> Option<u64> {
+    (expiry != 0).then_some(expiry)
+}
+
+/// A decimal number as this crate writes it: no sign but `-`, no leading zeros.
+fn parse(text: &[u8]) -> Option<i64> {
+    let number: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    (number.to_string().as_bytes() == text).then_some(number)
+}
+
+fn with_entry<M: Media, R>(
+    current: Option<&Current<'_, M>>,
+    f: impl FnOnce(Option<Entry<'_>>) -> Result<R, WriteError>,
+) -> Result<R, WriteError> {
+    let Some(current) = current else {
+        return f(None);
+    };
+    let value = current.value()?;
+    f(Some(Entry {
+        value: &value,
+        expires_at: expires_at(current.expiry()),
+    }))
+}
+
+fn prepared<'s, M: Media>(
+    inner: &'s Inner<M>,
+    key: &[u8],
+    update: Update,
+) -> Result<Option<Prepared<'s, M>>, WriteError> {
+    match update {
+        Update::Keep => Ok(None),
+        Update::Put { value, expires_at } => {
+            let record = inner.prepare_locked(key, Some(&value), expiry(expires_at))?;
+            Ok(Some(record))
+        }
+        Update::Delete => Ok(Some(inner.prepare_locked(key, None, 0)?)),
+    }
+}

@@ -1,0 +1,173 @@
+//! Lock stripes: who writes a key holds the stripe of its hash.
+//!
+//! A stripe also has what is counted of its keys, and which of their versions have been superseded, in the order of
+//! their time stamps: both change under the lock that a write holds anyway.
+//!
+//! Order of the locks: a keyspace catalogue's, stripes ascending, a slot of the commit table, the index's own.
+
+use crate::record::Terms;
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use crossbeam_utils::CachePadded;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard};
+
+/// How many there are.
+const STRIPES: usize = 1024;
+/// How many there are on a simulated medium, where threads are to meet.
+const FEW: usize = 4;
+
+/// A version that superseded another one, or a tombstone.
+#[derive(Debug)]
+pub(crate) struct Obsolete {
+    /// When it was committed.
+    pub ts: u64,
+    /// Its record.
+    pub off: u64,
+    /// Its index key, if it is a tombstone: then it goes itself.
+    pub tombstone: Option<Box<[u8]>>,
+}
+
+/// What is counted. Stripes' counts wrap, since recovery counts everything in one of them; their sums do not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    /// Records that are reachable.
+    pub versions: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the newest versions that are no tombstones.
+    pub live_bytes: u64,
+    /// Of these, how many have an expiry.
+    pub expiring: u64,
+    /// Records that were vacuumed, and their bytes.
+    pub vacuumed: u64,
+    pub vacuumed_bytes: u64,
+    /// Keys of each keyspace.
+    pub keys: Vec<(u32, u64)>,
+}
+
+impl Counts {
+    fn keys_of(&mut self, keyspace: u32) -> &mut u64 {
+        let at = self.keys.iter().position(|(id, _)| *id == keyspace);
+        let at = at.unwrap_or_else(|| {
+            self.keys.push((keyspace, 0));
+            self.keys.len() - 1
+        });
+        &mut self.keys[at].1
+    }
+
+    /// A record is the newest of its key now.
+    pub fn is_newest(&mut self, keyspace: u32, terms: &Terms) {
+        if !terms.tombstone {
+            self.live_bytes = self.live_bytes.wrapping_add(terms.bytes());
+            self.expiring = self.expiring.wrapping_add(u64::from(terms.expiry != 0));
+            let keys = self.keys_of(keyspace);
+            *keys = keys.wrapping_add(1);
+        }
+    }
+
+    /// It is no longer.
+    pub fn was_newest(&mut self, keyspace: u32, terms: &Terms) {
+        if !terms.tombstone {
+            self.live_bytes = self.live_bytes.wrapping_sub(terms.bytes());
+            self.expiring = self.expiring.wrapping_sub(u64::from(terms.expiry != 0));
+            let keys = self.keys_of(keyspace);
+            *keys = keys.wrapping_sub(1);
+        }
+    }
+
+    /// A record is reachable.
+    pub fn made(&mut self, terms: &Terms) {
+        self.versions = self.versions.wrapping_add(1);
+        self.bytes = self.bytes.wrapping_add(terms.bytes());
+    }
+
+    /// It no longer is.
+    pub fn gone(&mut self, terms: &Terms) {
+        self.versions = self.versions.wrapping_sub(1);
+        self.bytes = self.bytes.wrapping_sub(terms.bytes());
+        self.vacuumed += 1;
+        self.vacuumed_bytes += terms.bytes();
+    }
+
+    /// Adds another stripe's.
+    pub fn add(&mut self, other: &Self) {
+        self.versions = self.versions.wrapping_add(other.versions);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+        self.live_bytes = self.live_bytes.wrapping_add(other.live_bytes);
+        self.expiring = self.expiring.wrapping_add(other.expiring);
+        self.vacuumed = self.vacuumed.wrapping_add(other.vacuumed);
+        self.vacuumed_bytes = self.vacuumed_bytes.wrapping_add(other.vacuumed_bytes);
+        for (keyspace, keys) in &other.keys {
+            let sum = self.keys_of(*keyspace);
+            *sum = sum.wrapping_add(*keys);
+        }
+    }
+}
+
+/// What a stripe's lock guards.
+#[derive(Debug, Default)]
+pub(crate) struct Stripe {
+    /// By time stamp, ascending.
+    pub obsolete: VecDeque<Obsolete>,
+    pub counts: Counts,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stripes(Box<[CachePadded<Mutex<Stripe>>]>);
+
+/// A locked stripe.
+pub(crate) type Held<'a> = MutexGuard<'a, Stripe>;
+
+impl Stripes {
+    pub fn new<M: Media>(pm: &M) -> Self {
+        let stripes = if pm.tiny() { FEW } else { STRIPES };
+        Self((0..stripes).map(|_| CachePadded::default()).collect())
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The stripe of an index key.
+    pub fn of(&self, key: &[u8]) -> usize {
+        crc32c::crc32c(key) as usize % self.0.len()
+    }
+
+    pub fn lock(&self, stripe: usize) -> Held<'_> {
+        lock(&self.0[stripe])
+    }
+
+    /// What all of them have counted.
+    pub fn counts(&self) -> Counts {
+        let mut all = Counts::default();
+        for stripe in &self.0 {
+            all.add(&lock(stripe).counts);
+        }
+        all
+    }
+}
+
+/// Several locked stripes, each once.
+pub(crate) struct HeldMany<'a>(Vec<(usize, Held<'a>)>);
+
+impl<'a> HeldMany<'a> {
+    /// Locks them in ascending order.
+    pub fn lock(stripes: &'a Stripes, keys: impl Iterator<Item = usize>) -> Self {
+        let mut wanted: Vec<usize> = keys.collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        Self(wanted.into_iter().map(|i| (i, stripes.lock(i))).collect())
+    }
+
+    /// One that is locked.
+    ///
+    /// # Panics
+    /// If it is not: a bug of the caller's.
+    pub fn get(&mut self, stripe: usize) -> &mut Stripe {
+        match self.0.binary_search_by_key(&stripe, |(i, _)| *i) {
+            Ok(at) => &mut self.0[at].1,
+            Err(_) => unreachable!("stripe {stripe} was locked"),
+        }
+    }
+}

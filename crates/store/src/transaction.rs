@@ -1,0 +1,342 @@
+//! Transactions: a snapshot, and changes over it that are committed together or not at all.
+
+use crate::batch::checked;
+use crate::commit::{Write, check_key, check_value};
+use crate::error::{ReadError, WriteError};
+use crate::index::{PREFIX, Range, is_empty};
+use crate::keyspace::Keyspace;
+use crate::read::{Bounds, Direction};
+use crate::serial::ReadSet;
+use crate::snapshot::{Snapshot, bounds_of};
+use crate::store::{Entry, expires_at, expiry};
+use bristlecone_pmem::Media;
+use std::borrow::{Borrow, Cow};
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::ops::{Bound, ControlFlow, RangeBounds};
+
+/// What of other transactions a transaction is kept from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// It reads one snapshot, and commits only if nobody changed a key that it writes since. Write skew can happen.
+    #[default]
+    Snapshot,
+    /// Beside that it commits only if nobody changed what it read, keys and ranges: serialisable transactions take place one after the
+    /// other. One that writes nothing always commits.
+    Serializable,
+}
+
+/// How a transaction is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionOptions {
+    /// What it is kept from.
+    pub isolation: Isolation,
+}
+
+impl TransactionOptions {
+    /// A serialisable transaction.
+    #[must_use]
+    pub fn serializable() -> Self {
+        Self {
+            isolation: Isolation::Serializable,
+        }
+    }
+}
+
+/// A place in a transaction that it can be rolled back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Savepoint(usize);
+
+/// A transaction. It reads its own changes. Nobody else sees them before it is committed; dropping it forgets them.
+#[derive(Debug)]
+pub struct Transaction<M: Media> {
+    snapshot: Snapshot<M>,
+    isolation: Isolation,
+    /// By index key.
+    writes: BTreeMap<Vec<u8>, Write>,
+    /// What each change took the place of, in order.
+    undo: Vec<(Vec<u8>, Option<Write>)>,
+    reads: ReadSet,
+}
+
+impl<M: Media> Transaction<M> {
+    pub(crate) fn begin(snapshot: Snapshot<M>, options: TransactionOptions) -> Self {
+        Self {
+            snapshot,
+            isolation: options.isolation,
+            writes: BTreeMap::new(),
+            undo: Vec::new(),
+            reads: ReadSet::default(),
+        }
+    }
+
+    /// The snapshot that it reads.
+    #[must_use]
+    pub fn snapshot(&self) -> &Snapshot<M> {
+        &self.snapshot
+    }
+
+    /// How many keys it has changed.
+    #[must_use]
+    pub fn changes(&self) -> usize {
+        self.writes.len()
+    }
+
+    fn serializable(&self) -> bool {
+        self.isolation == Isolation::Serializable
+    }
+
+    /// A copy of the value of `key`.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        self.get_with(keyspace, key, |entry| entry.value.to_vec())
+    }
+
+    /// Calls `f` with the value of `key`, if there is one.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_with<R>(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        f: impl FnOnce(Entry<'_>) -> R,
+    ) -> Result<Option<R>, ReadError> {
+        if check_key(key).is_err() {
+            return Ok(None);
+        }
+        let key = keyspace.key(key);
+        if let Some(write) = self.writes.get(&*key) {
+            return Ok(own(write, self.snapshot.ticket.now).map(f));
+        }
+        if self.serializable() {
+            self.reads.key(&key);
+        }
+        self.snapshot.get_index_key(&key, f)
+    }
+
+    fn change(&mut self, key: Vec<u8>, write: Write) {
+        let before = self.writes.insert(key.clone(), write);
+        self.undo.push((key, before));
+    }
+
+    /// Puts a value.
+    ///
+    /// # Errors
+    /// [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]
+    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
+        self.put_expiring(keyspace, key, value, None)
+    }
+
+    /// Puts a value that expires at that time, in ms since 1970.
+    ///
+    /// # Errors
+    /// [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]
+    pub fn put_expiring(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expires_at: Option<u64>,
+    ) -> Result<(), WriteError> {
+        check_key(key)?;
+        check_value(value)?;
+        let write = Write::Put {
+            value: value.to_vec(),
+            expiry: expiry(expires_at),
+        };
+        self.change(keyspace.key(key).to_vec(), write);
+        Ok(())
+    }
+
+    /// Deletes a key, if it is there.
+    ///
+    /// # Errors
+    /// [`WriteError::KeyTooLong`]
+    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<(), WriteError> {
+        check_key(key)?;
+        self.change(keyspace.key(key).to_vec(), Write::Delete);
+        Ok(())
+    }
+
+    /// A place that [`rollback_to`](Self::rollback_to) comes back to.
+    #[must_use]
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint(self.undo.len())
+    }
+
+    /// Takes back all changes since the savepoint. One that was itself rolled back past does nothing.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) {
+        while self.undo.len() > savepoint.0 {
+            let Some((key, before)) = self.undo.pop() else {
+                return;
+            };
+            match before {
+                Some(write) => self.writes.insert(key, write),
+                None => self.writes.remove(&key),
+            };
+        }
+    }
+
+    /// Visits the keys of `range` with their values, own changes included, ascending, until `visit` breaks.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn scan<K: Borrow<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        range: impl RangeBounds<K>,
+        visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let bounds = bounds_of(keyspace.id, &range);
+        self.visit(&bounds, Direction::Up, visit)
+    }
+
+    /// As [`scan`](Self::scan), descending.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn scan_reverse<K: Borrow<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        range: impl RangeBounds<K>,
+        visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let bounds = bounds_of(keyspace.id, &range);
+        self.visit(&bounds, Direction::Down, visit)
+    }
+
+    /// As [`scan`](Self::scan), the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn prefix(
+        &mut self,
+        keyspace: &Keyspace,
+        prefix: &[u8],
+        visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let bounds = Bounds::prefix(keyspace.id, prefix);
+        self.visit(&bounds, Direction::Up, visit)
+    }
+
+    fn visit(
+        &mut self,
+        bounds: &Bounds,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let range = bounds.range();
+        if is_empty(&range) {
+            return Ok(());
+        }
+        let now = self.snapshot.ticket.now;
+        let mut last: Option<Vec<u8>> = None;
+        let noted = self.serializable();
+        let mut each = |key: &[u8], entry: Entry<'_>| {
+            let step = visit(&key[PREFIX..], entry);
+            if noted && step.is_break() {
+                last = Some(key.to_vec());
+            }
+            step
+        };
+        let up = self.writes.range::<[u8], _>(range);
+        let own: Box<dyn Iterator<Item = (&Vec<u8>, &Write)>> = match direction {
+            Direction::Up => Box::new(up),
+            Direction::Down => Box::new(up.rev()),
+        };
+        let mut own = own.peekable();
+        let mut flow = ControlFlow::Continue(());
+        let read = self.snapshot.visit(range, direction, &mut |key, entry| {
+            flow = merged(&mut own, Some((key, entry)), direction, now, &mut each);
+            flow
+        });
+        if read.is_ok() && flow.is_continue() {
+            let _ = merged(&mut own, None, direction, now, &mut each);
+        }
+        if noted {
+            // What it was told of: as far as it went.
+            let (start, end) = range;
+            let read = match (&last, direction) {
+                (None, _) => (start, end),
+                (Some(last), Direction::Up) => (start, Bound::Included(last.as_slice())),
+                (Some(last), Direction::Down) => (Bound::Included(last.as_slice()), end),
+            };
+            self.reads.range(read);
+        }
+        read
+    }
+
+    /// Commits: all changes, or none. Gives the time stamp of the commit, 0 if there were no changes. Durable when it returns, and every
+    /// later snapshot has it.
+    ///
+    /// # Errors
+    /// [`WriteError::Conflict`] if another transaction was first; others. Nothing has changed then, but for [`WriteError::Commit`].
+    pub fn commit(self) -> Result<u64, WriteError> {
+        checked(&self.writes)?;
+        let writes: Vec<_> = (self.writes.iter())
+            .map(|(key, write)| (Cow::Borrowed(key.as_slice()), Cow::Borrowed(write)))
+            .collect();
+        let reads = self.serializable().then_some(&self.reads);
+        let since = Some(self.snapshot.ticket);
+        self.snapshot.shared.commit_many(&writes, since, reads)
+    }
+
+    /// Forgets all changes, as dropping it does.
+    pub fn rollback(self) {}
+}
+
+/// What an own change reads as.
+fn own(write: &Write, now: u64) -> Option<Entry<'_>> {
+    match write {
+        Write::Put { value, expiry } if *expiry == 0 || *expiry > now => Some(Entry {
+            value,
+            expires_at: expires_at(*expiry),
+        }),
+        _ => None,
+    }
+}
+
+/// Gives the own changes that come before `stored`, and then that, unless it was changed; all the rest if there is none.
+fn merged<'w>(
+    own_changes: &mut Peekable<impl Iterator<Item = (&'w Vec<u8>, &'w Write)>>,
+    stored: Option<(&[u8], Entry<'_>)>,
+    direction: Direction,
+    now: u64,
+    each: &mut impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let first = |a: &[u8], b: &[u8]| match direction {
+        Direction::Up => a < b,
+        Direction::Down => a > b,
+    };
+    while let Some((key, write)) = own_changes.peek().copied() {
+        let same = stored.is_some_and(|(stored, _)| stored == key.as_slice());
+        if !same && stored.is_some_and(|(stored, _)| first(stored, key)) {
+            break;
+        }
+        own_changes.next();
+        if let Some(entry) = own(write, now) {
+            each(key, entry)?;
+        }
+        if same {
+            return ControlFlow::Continue(());
+        }
+    }
+    match stored {
+        Some((key, entry)) => each(key, entry),
+        None => ControlFlow::Continue(()),
+    }
+}
+
+/// Bounds are shown as they are.
+impl std::fmt::Debug for Bounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let range: Range<'_> = self.range();
+        f.debug_tuple("Bounds")
+            .field(&range.0)
+            .field(&range.1)
+            .finish()
+    }
+}

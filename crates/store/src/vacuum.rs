@@ -1,0 +1,306 @@
+//! Vacuum: what nobody can read any more is unlinked, and freed once readers have left.
+//!
+//! | garbage | found | goes when |
+//! | --- | --- | --- |
+//! | a superseded version | in its stripe's queue, by the version that superseded it | that is at or below the horizon |
+//! | a tombstone | likewise | it is at or below the horizon: the index's entry first |
+//! | an expired value | by a sweep of the index, while there are any with an expiry | likewise, and every snapshot reads it as absent |
+//!
+//! A queue is in the order of the time stamps and is worked off from its front, so a version that is let go of has nothing
+//! behind it any more, and no entry of the queue outlives its record. Each step takes a stripe's lock for a few
+//! versions at a time, and does no more than it was told to.
+//!
+//! # Persist cost
+//! None for versions, but a fence and a line for each record of a commit of several keys, if one of them is the last commit's through
+//! its slot; for tombstones and expired values, the index's removal.
+
+use crate::commit::{Inner, Newest};
+use crate::error::{Damage, WriteError};
+use crate::horizon::Horizon;
+use crate::index::split;
+use crate::record::{self, Stamp};
+use crate::stripes::{Obsolete, Stripe};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use crossbeam_epoch as epoch;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Versions that a stripe's lock is held for.
+const AT_A_TIME: usize = 32;
+/// Versions of a step of the background thread.
+const STEP: usize = 4096;
+/// Entries that a sweep looks at for each version that it may free.
+const LOOKS: usize = 8;
+
+/// What a vacuum did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VacuumReport {
+    /// Versions that were freed, tombstones and expired ones included.
+    pub versions: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of these, tombstones.
+    pub tombstones: u64,
+    /// Of these, values that had expired.
+    pub expired: u64,
+    /// True if there was nothing left that could have been freed.
+    pub complete: bool,
+}
+
+/// Where vacuuming is, and what its thread is told.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    next_stripe: AtomicUsize,
+    /// The sweep goes on after this index key.
+    sweep: Mutex<Option<Vec<u8>>>,
+    stop: Mutex<bool>,
+    told: Condvar,
+}
+
+impl Control {
+    /// Ends the thread.
+    pub fn stop(&self) {
+        *lock(&self.stop) = true;
+        self.told.notify_all();
+    }
+
+    /// Waits; true if the thread is to end.
+    fn nap(&self, interval: Duration) -> bool {
+        let stop = lock(&self.stop);
+        if *stop {
+            return true;
+        }
+        let told = self.told.wait_timeout(stop, interval);
+        *told.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Vacuums every `interval` until told to stop.
+///
+/// # Errors
+/// The system's, which refused a thread.
+pub(crate) fn spawn<M: Media>(
+    inner: &Arc<Inner<M>>,
+    interval: Duration,
+) -> std::io::Result<JoinHandle<()>> {
+    let inner = Arc::clone(inner);
+    std::thread::Builder::new()
+        .name("store-vacuum".into())
+        .spawn(move || {
+            while !inner.control.nap(interval) {
+                // Damage, and a pool that takes no more commits, is reported to who uses the store.
+                while let Ok(report) = inner.vacuum_step(STEP) {
+                    if report.complete || *lock(&inner.control.stop) {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        })
+}
+
+impl<M: Media> Inner<M> {
+    /// Frees up to `most` versions.
+    ///
+    /// # Errors
+    /// [`WriteError`]; what was freed stays freed.
+    pub(crate) fn vacuum_step(&self, most: usize) -> Result<VacuumReport, WriteError> {
+        let mut report = VacuumReport::default();
+        if self.pm().read_only() {
+            report.complete = true;
+            return Ok(report);
+        }
+        self.clock.sound()?;
+        let horizon = self.snapshots.advance(&self.clock, self.wall.now());
+        let stripes = self.stripes.len();
+        let mut left = most;
+        let mut expiring = 0u64;
+        for _ in 0..stripes {
+            // ORDERING: Relaxed; where to go on does not matter.
+            let at = self.control.next_stripe.load(Ordering::Relaxed) % stripes;
+            loop {
+                let mut stripe = self.stripes.lock(at);
+                let (freed, more) =
+                    self.work_off(&mut stripe, horizon, left.min(AT_A_TIME), &mut report)?;
+                left -= freed;
+                if !more {
+                    expiring = stripe.counts.expiring.wrapping_add(expiring);
+                    break;
+                }
+                if left == 0 {
+                    return Ok(report);
+                }
+            }
+            // ORDERING: Relaxed; as above.
+            self.control.next_stripe.store(at + 1, Ordering::Relaxed);
+        }
+        report.complete = expiring == 0 || self.sweep(horizon, left, &mut report)?;
+        Ok(report)
+    }
+
+    /// Frees all that can be freed.
+    ///
+    /// # Errors
+    /// As [`vacuum_step`](Self::vacuum_step).
+    pub(crate) fn vacuum_everything(&self) -> Result<VacuumReport, WriteError> {
+        *lock(&self.control.sweep) = None;
+        let mut all = VacuumReport::default();
+        loop {
+            let one = self.vacuum_step(STEP)?;
+            all.versions += one.versions;
+            all.bytes += one.bytes;
+            all.tombstones += one.tombstones;
+            all.expired += one.expired;
+            if one.complete {
+                all.complete = true;
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Works off up to `most` entries of a stripe's queue. How many it were, and whether there are more that can be.
+    fn work_off(
+        &self,
+        stripe: &mut Stripe,
+        horizon: Horizon,
+        most: usize,
+        report: &mut VacuumReport,
+    ) -> Result<(usize, bool), WriteError> {
+        let mut done = 0;
+        loop {
+            let due = stripe
+                .obsolete
+                .front()
+                .is_some_and(|first| first.ts <= horizon.ts);
+            if !due || done == most {
+                return Ok((done, due));
+            }
+            let Some(first) = stripe.obsolete.pop_front() else {
+                return Ok((done, false));
+            };
+            if let Err(e) = self.let_go(stripe, &first, report) {
+                stripe.obsolete.push_front(first);
+                return Err(e);
+            }
+            done += 1;
+        }
+    }
+
+    /// Frees what a version superseded, and the version itself if it is a tombstone.
+    fn let_go(
+        &self,
+        stripe: &mut Stripe,
+        obsolete: &Obsolete,
+        report: &mut VacuumReport,
+    ) -> Result<(), WriteError> {
+        let pm = self.pm();
+        let header = record::header(pm, obsolete.off)?;
+        let before = header.previous(pm);
+        if before != 0 {
+            header.cut(pm);
+            self.free_version(stripe, before, report)?;
+        }
+        if let Some(key) = &obsolete.tombstone
+            && self.index.get(key) == Some(obsolete.off)
+        {
+            self.remove_entry(key)?;
+            self.free_version(stripe, obsolete.off, report)?;
+            report.tombstones += 1;
+        }
+        Ok(())
+    }
+
+    fn free_version(
+        &self,
+        stripe: &mut Stripe,
+        off: u64,
+        report: &mut VacuumReport,
+    ) -> Result<(), Damage> {
+        let header = record::header(self.pm(), off)?;
+        if let Stamp::Pending { slot, .. } = header.stamp(self.pm()) {
+            // The slot's next commit would stamp it.
+            self.slots.stamp(self.pm(), slot)?;
+        }
+        let terms = header.terms(self.pm());
+        record::retire(&self.heap, off, &terms, &epoch::pin())?;
+        stripe.counts.gone(&terms);
+        report.versions += 1;
+        report.bytes += terms.bytes();
+        Ok(())
+    }
+
+    /// Looks for expired values, and frees up to `most`. True if the sweep has come to the end of the index.
+    fn sweep(
+        &self,
+        horizon: Horizon,
+        most: usize,
+        report: &mut VacuumReport,
+    ) -> Result<bool, WriteError> {
+        let mut at = lock(&self.control.sweep);
+        let mut expired: Vec<Vec<u8>> = Vec::new();
+        let (mut looks, mut last) = (0, None);
+        let mut damage = None;
+        {
+            let _guard = epoch::pin();
+            let from = at.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            self.index
+                .scan((from, Bound::Unbounded), &mut |key, entry| {
+                    looks += 1;
+                    match record::header(self.pm(), entry) {
+                        Ok(header) if header.terms(self.pm()).expired(horizon.now) => {
+                            expired.push(key.to_vec());
+                        }
+                        Ok(_) => {}
+                        Err(e) => damage = Some(e),
+                    }
+                    if damage.is_some() {
+                        return ControlFlow::Break(());
+                    }
+                    if looks >= most.saturating_mul(LOOKS) || expired.len() >= most {
+                        last = Some(key.to_vec());
+                        return ControlFlow::Break(());
+                    }
+                    ControlFlow::Continue(())
+                });
+        }
+        if let Some(e) = damage {
+            return Err(e.into());
+        }
+        let complete = last.is_none();
+        *at = last;
+        drop(at);
+        for key in expired {
+            self.remove_expired(&key, horizon, report)?;
+        }
+        Ok(complete)
+    }
+
+    /// Takes a key out whose value has expired, if it still has, and nobody reads an older one.
+    fn remove_expired(
+        &self,
+        key: &[u8],
+        horizon: Horizon,
+        report: &mut VacuumReport,
+    ) -> Result<(), WriteError> {
+        let mut stripe = self.stripes.lock(self.stripes.of(key));
+        // What it superseded goes first, so that no entry of the queue outlives it.
+        while self.work_off(&mut stripe, horizon, AT_A_TIME, report)?.1 {}
+        let Newest::Version(head) = self.newest(key, &epoch::pin())? else {
+            return Ok(());
+        };
+        let gone = head.terms.expired(horizon.now) && head.ts <= horizon.ts;
+        if !gone || head.entry != head.off || head.terms.tombstone {
+            return Ok(());
+        }
+        self.remove_entry(key)?;
+        let keyspace = split(key).map_or(0, |(keyspace, _)| keyspace);
+        stripe.counts.was_newest(keyspace, &head.terms);
+        self.free_version(&mut stripe, head.off, report)?;
+        report.expired += 1;
+        Ok(())
+    }
+}

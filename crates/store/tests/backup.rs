@@ -1,0 +1,160 @@
+//! Backups while others write, restoring into other designs, and streams that are none.
+
+mod common;
+
+use bristlecone_store::{BackupError, Store, StoreError, StoreOptions};
+use common::{DESIGNS, Fixture, text};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn filled(design: &str) -> Fixture {
+    let f = Fixture::new(design);
+    let other = f.store.keyspace("other").unwrap();
+    for i in 0..3000 {
+        f.put(&format!("key {i}"), &format!("value {i}"));
+    }
+    f.store.put(&other, b"large", &vec![7; 3 << 20]).unwrap();
+    f.hands.set(10);
+    f.store
+        .put_expiring(&other, b"brief", b"1", Some(100))
+        .unwrap();
+    f.store
+        .put_expiring(&other, b"over", b"1", Some(10))
+        .unwrap();
+    f
+}
+
+#[test]
+fn a_backup_is_of_one_time_and_comes_back_in_another_design() {
+    for (from, to) in [DESIGNS, [DESIGNS[1], DESIGNS[0]]].map(|[a, b]| (a, b)) {
+        let f = filled(from);
+        let snapshot = f.store.snapshot();
+        let done = AtomicBool::new(false);
+        let mut stream = Vec::new();
+        let report = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut i = 0;
+                while !done.load(Ordering::Relaxed) {
+                    f.put(&format!("key {}", i % 3000), "changed meanwhile");
+                    f.store.vacuum(100).unwrap();
+                    i += 1;
+                }
+            });
+            let report = snapshot.backup(&mut stream).unwrap();
+            done.store(true, Ordering::Relaxed);
+            report
+        });
+        assert_eq!((report.keyspaces, report.entries), (2, 3002));
+        assert_eq!(report.bytes, stream.len() as u64);
+        let pool = f.new_pool();
+        let options = StoreOptions {
+            design: to.into(),
+            ..f.options.clone()
+        };
+        let (restored, again) =
+            Store::restore(&pool, "r", &options, &mut stream.as_slice()).unwrap();
+        assert_eq!(again, report);
+        assert_eq!(restored.design().0, to);
+        let check = |store: &Store<_>| {
+            let k = store.find_keyspace("k").unwrap();
+            for i in 0..3000 {
+                let found = text(store.get(&k, format!("key {i}").as_bytes()).unwrap());
+                assert_eq!(found.unwrap(), format!("value {i}"));
+            }
+            let other = store.find_keyspace("other").unwrap();
+            assert_eq!(
+                store.get(&other, b"large").unwrap().unwrap(),
+                vec![7; 3 << 20]
+            );
+            let brief = store.get_with(&other, b"brief", |entry| entry.expires_at);
+            assert_eq!(brief.unwrap(), Some(Some(100)));
+            assert_eq!(store.len(&other), 2);
+            store.check().unwrap();
+        };
+        check(&restored);
+        drop((restored, pool));
+    }
+}
+
+#[test]
+fn a_stream_that_is_no_whole_backup_leaves_no_store() {
+    let f = filled("lbtree");
+    let mut stream = Vec::new();
+    f.store.backup(&mut stream).unwrap();
+    let restore = |bytes: &[u8]| {
+        let pool = f.new_pool();
+        let error = Store::restore(&pool, "r", &f.options, &mut &bytes[..]).unwrap_err();
+        assert!(pool.roots().is_empty(), "{:?}", pool.roots());
+        error
+    };
+    assert!(matches!(restore(b""), BackupError::NotABackup));
+    assert!(matches!(
+        restore(b"BCSTORY\n and more of it"),
+        BackupError::NotABackup
+    ));
+    assert!(matches!(
+        restore(&stream[..20]),
+        BackupError::Damaged { .. }
+    ));
+    for cut in [stream.len() - 1, stream.len() - 30, 100, 30, 24] {
+        let error = restore(&stream[..cut]);
+        assert!(
+            matches!(error, BackupError::Damaged { .. }),
+            "{cut}: {error}"
+        );
+        assert!(error.to_string().contains("bytes in"), "{error}");
+    }
+    for at in [9, 15, 24, 26, 40, stream.len() / 2, stream.len() - 10] {
+        let mut bad = stream.clone();
+        bad[at] ^= 0x40;
+        let error = restore(&bad);
+        assert!(
+            matches!(error, BackupError::Damaged { .. }),
+            "{at}: {error}"
+        );
+    }
+    // A length of 4 GiB that is not there.
+    let mut bad = stream[..24].to_vec();
+    bad.extend([2, 0xFF, 0xFF, 0xFF, 0xFF, 1, 2, 3]);
+    assert!(matches!(restore(&bad), BackupError::Damaged { .. }));
+}
+
+#[test]
+fn a_restore_that_was_cut_short_cannot_be_opened_only_removed() {
+    let f = filled("nvtree");
+    let mut stream = Vec::new();
+    f.store.backup(&mut stream).unwrap();
+    // A stream that copies the pool as a kill would leave it, half-way.
+    struct Halfway<'a> {
+        rest: &'a [u8],
+        at: usize,
+        file: std::path::PathBuf,
+    }
+    impl std::io::Read for Halfway<'_> {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            if self.rest.len() < self.at {
+                self.at = 0;
+                std::fs::copy(&self.file, self.file.with_extension("killed"))?;
+            }
+            let n = out.len().min(self.rest.len()).min(64 << 10);
+            out[..n].copy_from_slice(&self.rest[..n]);
+            self.rest = &self.rest[n..];
+            Ok(n)
+        }
+    }
+    let pool = f.new_pool();
+    let mut halfway = Halfway {
+        rest: &stream,
+        at: stream.len() / 2,
+        file: pool.path().to_owned(),
+    };
+    let (restored, _) = Store::restore(&pool, "r", &f.options, &mut halfway).unwrap();
+    restored.check().unwrap();
+    let killed: std::sync::Arc<bristlecone_pmem::Pool<bristlecone_pmem::media::Mapped>> =
+        bristlecone_pmem::Pool::open(&pool.path().with_extension("killed"), &Default::default())
+            .unwrap();
+    let error = Store::open(&killed, "r", &f.options).unwrap_err();
+    assert!(matches!(error, StoreError::Unfinished(_)), "{error}");
+    Store::remove(&killed, "r").unwrap();
+    let (restored, _) = Store::restore(&killed, "r", &f.options, &mut stream.as_slice()).unwrap();
+    restored.check().unwrap();
+}

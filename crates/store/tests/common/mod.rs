@@ -1,0 +1,142 @@
+//! A store in a file, its copy as a crash would leave it, and a clock that is set by hand.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_store::{Keyspace, Store, StoreOptions, WallClock};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tempfile::TempDir;
+
+/// The designs that every scenario is run in.
+pub const DESIGNS: [&str; 2] = ["nvtree", "lbtree"];
+
+/// All designs that this build has.
+pub fn designs() -> Vec<&'static str> {
+    if cfg!(feature = "every-design") {
+        let all = bristlecone_trees::designs::DESIGNS.iter();
+        return all.map(|design| design.name).collect();
+    }
+    DESIGNS.to_vec()
+}
+
+/// A time that is set by hand.
+#[derive(Clone, Default)]
+pub struct Hands(Arc<AtomicU64>);
+
+impl Hands {
+    pub fn set(&self, now: u64) {
+        self.0.store(now, Ordering::SeqCst);
+    }
+
+    pub fn clock(&self) -> WallClock {
+        let hands = self.clone();
+        WallClock::new(move || hands.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A store `s` with keyspace `k`, in a directory of its own.
+pub struct Fixture {
+    // First: it is closed while its file is there.
+    pub store: Store<Mapped>,
+    pub k: Keyspace,
+    pub hands: Hands,
+    pub options: StoreOptions,
+    dir: TempDir,
+    copies: AtomicU64,
+}
+
+pub fn directory() -> TempDir {
+    let fast = PathBuf::from("/dev/shm");
+    let made = if fast.is_dir() {
+        tempfile::tempdir_in(fast)
+    } else {
+        tempfile::tempdir()
+    };
+    made.unwrap()
+}
+
+impl Fixture {
+    pub fn new(design: &str) -> Self {
+        Self::with(StoreOptions::design(design).without_thread())
+    }
+
+    pub fn with(options: StoreOptions) -> Self {
+        let dir = directory();
+        let hands = Hands::default();
+        let options = StoreOptions {
+            clock: hands.clock(),
+            recovery_threads: 2,
+            ..options
+        };
+        let pool = Pool::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+        let store = Store::create(&pool, "s", &options).unwrap();
+        let k = store.keyspace("k").unwrap();
+        Self {
+            store,
+            k,
+            hands,
+            options,
+            dir,
+            copies: AtomicU64::new(0),
+        }
+    }
+
+    pub fn new_pool(&self) -> Arc<Pool<Mapped>> {
+        let number = self.copies.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.path().join(format!("new-{number}"));
+        Pool::create(&path, &PoolOptions::default()).unwrap()
+    }
+
+    /// A copy of the file as it is now, which is what a kill leaves.
+    pub fn copy(&self) -> PathBuf {
+        let number = self.copies.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.path().join(format!("copy-{number}"));
+        std::fs::copy(self.dir.path().join("pool"), &path).unwrap();
+        path
+    }
+
+    /// The store after a kill.
+    pub fn killed(&self) -> Store<Mapped> {
+        let pool = Pool::open(&self.copy(), &PoolOptions::default()).unwrap();
+        Store::open(&pool, "s", &self.options).unwrap()
+    }
+
+    /// The store after it was closed and opened again.
+    pub fn reopened(self) -> Self {
+        let Self {
+            store,
+            k,
+            hands,
+            options,
+            dir,
+            copies,
+        } = self;
+        drop(store);
+        let pool = Pool::open(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+        let store = Store::open(&pool, "s", &options).unwrap();
+        Self {
+            store,
+            k,
+            hands,
+            options,
+            dir,
+            copies,
+        }
+    }
+
+    pub fn put(&self, key: &str, value: &str) {
+        let put = self.store.put(&self.k, key.as_bytes(), value.as_bytes());
+        put.unwrap();
+    }
+
+    pub fn get(&self, key: &str) -> Option<String> {
+        text(self.store.get(&self.k, key.as_bytes()).unwrap())
+    }
+}
+
+pub fn text(value: Option<Vec<u8>>) -> Option<String> {
+    value.map(|value| String::from_utf8(value).unwrap())
+}

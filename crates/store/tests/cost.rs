@@ -1,0 +1,112 @@
+//! What operations persist: records, fences, and the index's own; one commit of the medium for each.
+
+use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
+use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
+use bristlecone_store::{Batch, Keyspace, Store, StoreOptions, TransactionOptions};
+
+type Medium = Counting<Dram>;
+
+fn store(design: &str) -> (Store<Medium>, Keyspace) {
+    let options = PoolOptions {
+        media: MediaOptions {
+            reserve: 1 << 30,
+            ..MediaOptions::default()
+        },
+    };
+    let pool = Pool::<Medium>::create("counted".as_ref(), &options).unwrap();
+    let options = StoreOptions::design(design).without_thread();
+    let store = Store::create(&pool, "s", &options).unwrap();
+    let k = store.keyspace("k").unwrap();
+    for key in [b"a", b"b", b"c"] {
+        store.put(&k, key, b"0").unwrap();
+    }
+    // What is allocated from now on comes from chunks that are assigned.
+    store.put(&k, b"a", b"1").unwrap();
+    store.put(&k, b"d", b"1").unwrap();
+    store.delete(&k, b"d").unwrap();
+    (store, k)
+}
+
+fn cost(store: &Store<Medium>, work: impl FnOnce()) -> PersistCounts {
+    let pm = store.pool().pm();
+    let before = pm.counts();
+    work();
+    let after = pm.counts();
+    PersistCounts {
+        lines: after.lines - before.lines,
+        fences: after.fences - before.fences,
+        commits: after.commits - before.commits,
+    }
+}
+
+fn counts(lines: u64, fences: u64) -> PersistCounts {
+    PersistCounts {
+        lines,
+        fences,
+        commits: 1,
+    }
+}
+
+#[test]
+fn a_put_is_its_record_a_fence_and_the_index() {
+    let (store, k) = store("lbtree");
+    // The index's update is one NAW.
+    assert_eq!(
+        cost(&store, || store.put(&k, b"a", b"2").unwrap()),
+        counts(2, 2)
+    );
+    let four_lines = [7; 4 * 64 - 32];
+    let put = || store.put(&k, b"a", &four_lines).unwrap();
+    put();
+    assert_eq!(cost(&store, put), counts(1 + 4, 2));
+    // A deletion is a record too.
+    let delete = || assert!(store.delete(&k, b"a").unwrap());
+    assert_eq!(cost(&store, delete), counts(2, 2));
+    let reads = cost(&store, || {
+        assert_eq!(store.get(&k, b"a").unwrap(), None);
+        assert!(!store.delete(&k, b"a").unwrap());
+    });
+    assert_eq!(reads, PersistCounts::default());
+}
+
+#[test]
+fn several_keys_share_a_fence_and_one_commit_and_no_value_is_written_twice() {
+    let (store, k) = store("lbtree");
+    let commit = || {
+        let mut tx = store.begin(TransactionOptions::default());
+        for key in [b"a", b"b", b"c"] {
+            tx.put(&k, key, b"3").unwrap();
+        }
+        tx.commit().unwrap();
+    };
+    // Three records, three updates of the index, the slot.
+    assert_eq!(cost(&store, commit), counts(3 + 3 + 1, 1 + 3 + 1));
+    // The stamps of the commit before, under a fence that is there anyway.
+    assert_eq!(cost(&store, commit), counts(3 + 3 + 3 + 1, 1 + 3 + 1));
+    let batch = || {
+        let mut batch = Batch::new();
+        batch.put(&k, b"a", b"4");
+        batch.delete(&k, b"b");
+        batch.delete(&k, b"not there");
+        store.write(batch).unwrap();
+    };
+    assert_eq!(cost(&store, batch), counts(3 + 2 + 2 + 1, 1 + 2 + 1));
+    // A batch of one key needs no slot.
+    let one = || {
+        let mut batch = Batch::new();
+        batch.put(&k, b"a", b"5");
+        store.write(batch).unwrap();
+    };
+    assert_eq!(cost(&store, one), counts(2, 2));
+}
+
+#[test]
+fn versions_are_vacuumed_without_persisting_anything() {
+    let (store, k) = store("lbtree");
+    store.vacuum_all().unwrap();
+    for _ in 0..10 {
+        store.put(&k, b"a", b"6").unwrap();
+    }
+    let vacuum = || assert_eq!(store.vacuum_all().unwrap().versions, 10);
+    assert_eq!(cost(&store, vacuum), PersistCounts::default());
+}

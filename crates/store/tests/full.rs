@@ -1,0 +1,93 @@
+//! Full pools: errors that leave everything as it was, transactions undone half-way, and room again after deletions.
+
+mod common;
+
+use bristlecone_pmem::media::Dram;
+use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
+use bristlecone_store::{Store, StoreOptions, TransactionOptions, WriteError};
+use common::DESIGNS;
+
+fn small(design: &str) -> Store<Dram> {
+    let options = PoolOptions {
+        media: MediaOptions {
+            reserve: 6 << 20,
+            ..MediaOptions::default()
+        },
+    };
+    let pool = Pool::<Dram>::create("small".as_ref(), &options).unwrap();
+    Store::create(&pool, "s", &StoreOptions::design(design).without_thread()).unwrap()
+}
+
+fn key(number: u32) -> [u8; 4] {
+    number.wrapping_mul(2_654_435_761).to_be_bytes()
+}
+
+#[test]
+fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
+    for design in DESIGNS {
+        for value in [300usize, 5000] {
+            let store = small(design);
+            let k = store.keyspace("k").unwrap();
+            let bytes = |round: u8| vec![round; value];
+            let mut there = 0;
+            let refused = loop {
+                // Several keys at a time, so that the index is what has no room now and then.
+                let mut tx = store.begin(TransactionOptions::default());
+                for i in 0..5 {
+                    tx.put(&k, &key(there + i), &bytes(1)).unwrap();
+                }
+                match tx.commit() {
+                    Ok(_) => there += 5,
+                    Err(e) => break e,
+                }
+            };
+            assert!(matches!(refused, WriteError::Space(_)), "{refused}");
+            assert!(there > 100, "{there}");
+            let mut more = Vec::new();
+            for attempt in 1..200u32 {
+                let mut tx = store.begin(TransactionOptions::default());
+                for i in 0..1 + attempt % 7 {
+                    tx.put(&k, &key(there + 1000 * attempt + i), &bytes(2))
+                        .unwrap();
+                }
+                if tx.commit().is_ok() {
+                    more.extend((0..1 + attempt % 7).map(|i| there + 1000 * attempt + i));
+                }
+            }
+            for i in 0..there {
+                assert_eq!(store.get(&k, &key(i)).unwrap().unwrap(), bytes(1));
+            }
+            for number in &more {
+                let found = store.get(&k, &key(*number)).unwrap();
+                assert_eq!(found.unwrap(), bytes(2));
+            }
+            assert_eq!(store.len(&k), u64::from(there) + more.len() as u64);
+            store.check().unwrap();
+            let mut deleted = 0;
+            for i in 0..there {
+                match store.delete(&k, &key(i)) {
+                    Ok(true) => deleted += 1,
+                    Ok(false) => unreachable!("key {i} is there"),
+                    Err(WriteError::Space(_)) => {}
+                    Err(e) => unreachable!("{e}"),
+                }
+            }
+            // An update of NV-Tree's takes room in a leaf.
+            let all = design != "nvtree";
+            assert!(
+                if all {
+                    deleted == there
+                } else {
+                    deleted > there / 2
+                },
+                "{deleted} of {there}"
+            );
+            store.vacuum_all().unwrap();
+            store.check().unwrap();
+            if all {
+                store.put(&k, b"again", &bytes(3)).unwrap();
+                assert_eq!(store.get(&k, b"again").unwrap().unwrap(), bytes(3));
+            }
+        }
+    }
+}

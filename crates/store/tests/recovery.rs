@@ -1,0 +1,102 @@
+//! What opening makes of a transaction that was cut off, for writers and for readers.
+
+mod common;
+
+use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_store::{Store, TransactionOptions, WriteError};
+use common::{DESIGNS, Fixture, text};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Takes the commit of that time stamp back: its slot is as it was before the NAW that commits.
+fn uncommit(path: &Path, ts: u64) {
+    let bytes = std::fs::read(path).unwrap();
+    let mut slot = [0; 64];
+    slot[..8].copy_from_slice(&ts.to_le_bytes());
+    let lines: Vec<usize> = (0..bytes.len() / 64)
+        .filter(|line| bytes[line * 64..line * 64 + 64] == slot)
+        .collect();
+    assert_eq!(lines.len(), 1, "one slot has it");
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[0; 8], lines[0] as u64 * 64).unwrap();
+}
+
+/// `a` and `b` are changed, `c` is deleted, `d` is new, and so is `e`, over a tombstone: by one transaction.
+fn changed(f: &Fixture) -> u64 {
+    for key in ["a", "b", "c", "e"] {
+        f.put(key, "old");
+    }
+    f.store.delete(&f.k, b"e").unwrap();
+    let mut tx = f.store.begin(TransactionOptions::default());
+    for key in [b"a", b"b", b"d", b"e"] {
+        tx.put(&f.k, key, b"new").unwrap();
+    }
+    tx.delete(&f.k, b"c").unwrap();
+    tx.commit().unwrap()
+}
+
+fn all(store: &Store<Mapped>) -> Vec<Option<String>> {
+    let k = store.find_keyspace("k").unwrap();
+    ["a", "b", "c", "d", "e"]
+        .iter()
+        .map(|key| text(store.get(&k, key.as_bytes()).unwrap()))
+        .collect()
+}
+
+fn old() -> Vec<Option<String>> {
+    let old = Some("old".to_owned());
+    vec![old.clone(), old.clone(), old, None, None]
+}
+
+#[test]
+fn a_transaction_without_its_slot_never_was() {
+    for design in DESIGNS {
+        let f = Fixture::new(design);
+        let ts = changed(&f);
+        let path = f.copy();
+        let pool: std::sync::Arc<Pool<Mapped>> =
+            Pool::open(&path, &PoolOptions::default()).unwrap();
+        let store = Store::open(&pool, "s", &f.options).unwrap();
+        let new = Some("new".to_owned());
+        assert_eq!(
+            all(&store),
+            [new.clone(), new.clone(), None, new.clone(), new]
+        );
+        assert_eq!((store.recovery().undone, store.recovery().stamped), (0, 5));
+        drop((store, pool));
+
+        let path = f.copy();
+        uncommit(&path, ts);
+        // First for a reader, whose repairs are its own.
+        let pool: std::sync::Arc<Pool<Mapped>> =
+            Pool::open(&path, &PoolOptions::read_only()).unwrap();
+        let store = Store::open(&pool, "s", &f.options).unwrap();
+        assert_eq!(all(&store), old());
+        assert!(matches!(
+            store.put(&f.k, b"a", b"x"),
+            Err(WriteError::ReadOnly)
+        ));
+        assert_eq!(store.vacuum_all().unwrap().versions, 0);
+        store.check().unwrap();
+        drop((store, pool));
+        let pool: std::sync::Arc<Pool<Mapped>> =
+            Pool::open(&path, &PoolOptions::default()).unwrap();
+        let store = Store::open(&pool, "s", &f.options).unwrap();
+        assert_eq!(store.recovery().undone, 5);
+        assert_eq!(all(&store), old());
+        assert_eq!(store.len(&f.k), 3);
+        store.check().unwrap();
+        // What was undone does not come back, also not with another commit through its slot.
+        let mut tx = store.begin(TransactionOptions::default());
+        tx.put(&f.k, b"x", b"1").unwrap();
+        tx.put(&f.k, b"y", b"1").unwrap();
+        assert!(tx.commit().unwrap() > 0);
+        drop((store, pool));
+        let pool: std::sync::Arc<Pool<Mapped>> =
+            Pool::open(&path, &PoolOptions::default()).unwrap();
+        let store = Store::open(&pool, "s", &f.options).unwrap();
+        assert_eq!(all(&store), old());
+        store.check().unwrap();
+    }
+}
