@@ -271,6 +271,20 @@ fn the_model_has_the_hardware_s_characteristics() {
     assert!(copied.count() < figure.claims.len() / 2);
 }
 
+#[cfg(feature = "unproven")]
+#[test]
+fn every_swap_of_the_bztree_is_met_and_has_the_paper_s_words() {
+    let figure = made("bz-table1", On::Counted);
+    // All but the update of an inlined payload, which deletes the old record in the same swap.
+    let broken: Vec<_> = figure.claims.iter().filter(|c| !c.holds).collect();
+    assert_eq!(figure.claims.len(), 7);
+    assert!(
+        matches!(broken[..], [claim] if claim.claim.contains("inlined") && claim.measured == 5.0),
+        "{broken:#?}"
+    );
+    assert_eq!(json(&made("bz-table1", On::Counted)), json(&figure));
+}
+
 #[test]
 fn drawing_and_numbers_are_written_and_named() {
     let dir = tempfile::tempdir().unwrap();
