@@ -29,9 +29,10 @@ pub(super) const STATS: Entry = Entry {
     run: failures,
 };
 
-type Tree = BzTree<u64, u64, Forgetting>;
+pub(super) type Tree = BzTree<u64, u64, Forgetting>;
 
-fn tree(keys: &[u64]) -> Result<Tree, FigureError> {
+/// A tree of these sorted keys, with values that are words which swaps replace.
+pub(super) fn tree(keys: &[u64]) -> Result<Tree, FigureError> {
     let media = MediaOptions {
         access: Access::Create,
         ..MediaOptions::default()

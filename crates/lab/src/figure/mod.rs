@@ -21,7 +21,13 @@
 #[cfg(feature = "unproven")]
 mod bz;
 #[cfg(feature = "unproven")]
+mod bz_complexity;
+#[cfg(feature = "unproven")]
 mod bz_fig4;
+#[cfg(feature = "unproven")]
+mod bz_fig8;
+#[cfg(feature = "unproven")]
+mod bz_fig9;
 #[cfg(feature = "unproven")]
 mod bz_footprint;
 #[cfg(feature = "unproven")]
@@ -118,6 +124,8 @@ pub const ALL: &[Entry] = &[
     #[cfg(feature = "unproven")]
     bz_stats::TABLE1,
     #[cfg(feature = "unproven")]
+    bz_complexity::ENTRY,
+    #[cfg(feature = "unproven")]
     bz_fig4::FIG4,
     #[cfg(feature = "unproven")]
     bz_fig4::FIG5,
@@ -128,7 +136,11 @@ pub const ALL: &[Entry] = &[
     #[cfg(feature = "unproven")]
     bz_stats::STATS,
     #[cfg(feature = "unproven")]
+    bz_fig8::ENTRY,
+    #[cfg(feature = "unproven")]
     bz_footprint::ENTRY,
+    #[cfg(feature = "unproven")]
+    bz_fig9::ENTRY,
     #[cfg(feature = "unproven")]
     bz_recovery::ENTRY,
     nv_fig1::ENTRY,
