@@ -270,6 +270,45 @@ fn the_model_has_the_hardware_s_characteristics() {
 }
 
 #[test]
+fn every_swap_of_the_bztree_is_met_and_has_the_paper_s_words() {
+    let figure = made("bz-table1", On::Counted);
+    // All but the update of an inlined payload, which deletes the old record in the same swap.
+    let broken: Vec<_> = figure.claims.iter().filter(|c| !c.holds).collect();
+    assert_eq!(figure.claims.len(), 7);
+    assert!(
+        matches!(broken[..], [claim] if claim.claim.contains("inlined") && claim.measured == 5.0),
+        "{broken:#?}"
+    );
+    assert_eq!(json(&made("bz-table1", On::Counted)), json(&figure));
+}
+
+#[test]
+fn node_split_is_counted_from_the_sources_of_both_trees() {
+    let figure = made("bz-complexity", On::Counted);
+    let of = |tree| values(&figure, "Node split", tree);
+    for tree in ["BzTree", "Bw-Tree"] {
+        // Functions of more than a few lines, with more than a few ways through each.
+        assert!(of(tree)[0] > 100.0 && of(tree)[1] > 20.0, "{:?}", of(tree));
+    }
+}
+
+#[test]
+fn the_bztree_s_figures_can_be_had_on_the_host() {
+    for name in ["bz-recovery", "bz-fig8"] {
+        made_at(name, On::Host, Scale::Glance);
+    }
+    let figure = made_at("bz-fig9", On::Host, Scale::Glance);
+    for mix in ["balanced", "read-mostly"] {
+        let shares = values(&figure, "Time by component", mix);
+        assert!(shares[..2].iter().all(|share| *share > 0.0), "{shares:?}");
+        assert!(shares.iter().sum::<f64>() > 99.9, "{shares:?}");
+    }
+    // Fewer writes, fewer swaps.
+    let swaps = |mix| values(&figure, "Time by component", mix)[1];
+    assert!(swaps("read-mostly") < swaps("balanced"));
+}
+
+#[test]
 fn drawing_and_numbers_are_written_and_named() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("new/folder");

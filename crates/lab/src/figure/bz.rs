@@ -93,6 +93,8 @@ pub(super) enum Spread {
     /// Writes add one key after the other behind the last; reads look at a thread's last one, or without writes at one
     /// record after the other.
     Monotonic,
+    /// Writes add random keys; reads look at records that were there from the beginning.
+    Growing,
 }
 
 /// What a read is.
@@ -113,7 +115,7 @@ pub(super) struct Load {
 
 /// One operation.
 #[derive(Clone, Copy, Debug)]
-enum Act {
+pub(super) enum Act {
     Get(u64),
     Scan(u64),
     Upsert(u64, u64),
@@ -132,49 +134,26 @@ pub(super) trait Tree: Send + Sync {
 /// Operations, by thread.
 pub(super) struct Acts(Vec<Vec<Act>>);
 
-struct Loaded<I, M> {
-    index: I,
-    medium: PhantomData<M>,
-}
-
-impl<I: OrderedIndex<u64, u64>, M: Media> Tree for Loaded<I, M> {
-    fn run(&self, acts: &Acts) -> Result<Duration, FigureError> {
-        let ready = Barrier::new(acts.0.len());
+impl Acts {
+    /// Does each thread's operations at once, where each gives what it read; from the first one's start to the last
+    /// one's end.
+    pub fn run(
+        &self,
+        act: impl Fn(Act) -> Result<u64, LabError> + Sync,
+    ) -> Result<Duration, FigureError> {
+        let ready = Barrier::new(self.0.len());
         let work = |acts: &[Act]| -> Result<(Instant, Instant), LabError> {
             ready.wait();
             let started = Instant::now();
             let mut read = 0;
-            for act in acts {
-                match *act {
-                    Act::Get(key) => {
-                        read ^= self.index.get(&key).unwrap_or_default();
-                    }
-                    Act::Scan(from) => {
-                        let mut left = SCANNED;
-                        self.index.scan(from.., |_, value| {
-                            read ^= *value;
-                            left -= 1;
-                            if left == 0 {
-                                ControlFlow::Break(())
-                            } else {
-                                ControlFlow::Continue(())
-                            }
-                        });
-                    }
-                    Act::Upsert(key, value) => {
-                        self.index
-                            .upsert(&key, &value)
-                            .map_err(|e| LabError::index("upserting", e))?;
-                    }
-                }
+            for one in acts {
+                read ^= act(*one)?;
             }
             std::hint::black_box(read);
             Ok((started, Instant::now()))
         };
         let spans: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = acts
-                .0
-                .iter()
+            let threads: Vec<_> = (self.0.iter())
                 .map(|acts| scope.spawn(|| work(acts)))
                 .collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
@@ -189,6 +168,38 @@ impl<I: OrderedIndex<u64, u64>, M: Media> Tree for Loaded<I, M> {
         Ok(begin
             .zip(end)
             .map_or(Duration::ZERO, |(begin, end)| end - begin))
+    }
+}
+
+struct Loaded<I, M> {
+    index: I,
+    medium: PhantomData<M>,
+}
+
+impl<I: OrderedIndex<u64, u64>, M: Media> Tree for Loaded<I, M> {
+    fn run(&self, acts: &Acts) -> Result<Duration, FigureError> {
+        acts.run(
+            #[inline(always)]
+            |act| match act {
+                Act::Get(key) => Ok(self.index.get(&key).unwrap_or_default()),
+                Act::Scan(from) => {
+                    let (mut read, mut left) = (0, SCANNED);
+                    self.index.scan(from.., |_, value| {
+                        read ^= *value;
+                        left -= 1;
+                        if left == 0 {
+                            ControlFlow::Break(())
+                        } else {
+                            ControlFlow::Continue(())
+                        }
+                    });
+                    Ok(read)
+                }
+                Act::Upsert(key, value) => (self.index.upsert(&key, &value))
+                    .map(u64::from)
+                    .map_err(|e| LabError::index("upserting", e)),
+            },
+        )
     }
 
     fn insert(&self, seed: u64, records: Range<u64>) -> Result<(), FigureError> {
@@ -306,7 +317,9 @@ impl<'a> Source<'a> {
             let mut written = 0;
             let mut act = |n| {
                 let reads = random.below(100) < load.mix.reads;
-                let key = if load.spread != Spread::Monotonic {
+                let key = if load.spread == Spread::Growing && !reads {
+                    random.word()
+                } else if load.spread != Spread::Monotonic {
                     self.keys[pick.index() as usize]
                 } else if load.mix.reads == 100 {
                     self.keys[(start as usize + n) % self.keys.len()]
@@ -350,6 +363,31 @@ impl Rates {
     }
 }
 
+/// Gives the trees a load in turns. `steps`: done before, and of how many.
+pub(super) fn take_turns(
+    setting: &mut Setting<'_>,
+    trees: &[Box<dyn Tree>],
+    source: &mut Source<'_>,
+    load: &Load,
+    ops: u64,
+    (before, total): (u64, u64),
+) -> Result<Rates, FigureError> {
+    let mut rates = Rates(vec![Vec::new(); trees.len()]);
+    let each = (ops as usize / load.threads).max(1);
+    for turn in 0..TURNS {
+        let acts = source.acts(load, each);
+        for place in 0..trees.len() {
+            let who = (turn + place) % trees.len();
+            let took = trees[who].run(&acts)?;
+            let done = (each * load.threads) as f64;
+            rates.0[who].push(done * 1e3 / took.as_nanos().max(1) as f64);
+            let done = (turn * trees.len() + place + 1) as u64;
+            setting.step(load.mix.name, before + done, total);
+        }
+    }
+    Ok(rates)
+}
+
 /// Runs each load on fresh trees of `keys` keys, the contenders in turns.
 pub(super) fn compete(
     setting: &mut Setting<'_>,
@@ -371,19 +409,8 @@ pub(super) fn compete(
             trees.push(contender.load(&dir.path().join(format!("{number}-{i}")), &sorted)?);
         }
         let mut source = Source::new(&sorted);
-        let mut rates = Rates(vec![Vec::new(); contenders.len()]);
-        for turn in 0..TURNS {
-            let each = (ops as usize / load.threads).max(1);
-            let acts = source.acts(load, each);
-            for place in 0..trees.len() {
-                let who = (turn + place) % trees.len();
-                let took = trees[who].run(&acts)?;
-                let done = (each * load.threads) as f64;
-                rates.0[who].push(done * 1e3 / took.as_nanos().max(1) as f64);
-                let before = (number * TURNS + turn) * trees.len() + place + 1;
-                setting.step(load.mix.name, before as u64, total);
-            }
-        }
+        let before = (number * TURNS * trees.len()) as u64;
+        let rates = take_turns(setting, &trees, &mut source, load, ops, (before, total))?;
         all.push(rates);
     }
     Ok(all)

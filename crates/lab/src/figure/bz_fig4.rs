@@ -90,6 +90,7 @@ fn diagrams(
             Spread::Uniform => "random keys",
             Spread::Zipfian => "Zipfian keys",
             Spread::Monotonic => "ascending keys",
+            Spread::Growing => "random keys, written ones new",
         };
         let title = format!("{}, {keys}{reads}", diagram.mix.name);
         findings

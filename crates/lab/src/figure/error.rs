@@ -31,6 +31,13 @@ pub enum FigureError {
     Lab(LabError),
     /// The device model refused.
     Model(ModelError),
+    /// What the figure is about was not met, or is not where it is looked for.
+    NotFound {
+        /// The figure.
+        name: &'static str,
+        /// What was not found.
+        what: String,
+    },
     /// A file could not be written.
     Write {
         /// The file or directory.
@@ -66,6 +73,7 @@ impl fmt::Display for FigureError {
             ),
             Self::Lab(e) => write!(f, "{e}"),
             Self::Model(e) => write!(f, "{e}"),
+            Self::NotFound { name, what } => write!(f, "{name}: {what}"),
             Self::Write { path, what } => {
                 write!(f, "{}: writing failed: {what}", path.display())
             }

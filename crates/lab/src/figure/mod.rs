@@ -19,7 +19,10 @@
 //! | `trial` | designs put through the same operations, on the model or in turns on the host |
 
 mod bz;
+mod bz_complexity;
 mod bz_fig4;
+mod bz_fig8;
+mod bz_fig9;
 mod bz_footprint;
 mod bz_recovery;
 mod bz_stats;
@@ -111,12 +114,15 @@ pub const ALL: &[Entry] = &[
     crab_fig12::ENTRY,
     crab_fig13::ENTRY,
     bz_stats::TABLE1,
+    bz_complexity::ENTRY,
     bz_fig4::FIG4,
     bz_fig4::FIG5,
     bz_fig4::FIG6,
     bz_fig4::FIG7,
     bz_stats::STATS,
+    bz_fig8::ENTRY,
     bz_footprint::ENTRY,
+    bz_fig9::ENTRY,
     bz_recovery::ENTRY,
     nv_fig1::ENTRY,
     nv_fig5::ENTRY,
