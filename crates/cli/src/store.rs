@@ -102,15 +102,17 @@ struct Root<'a> {
 }
 
 impl Task for Root<'_> {
-    type Output = Result<Box<dyn AnyIndex>, TreeError>;
+    /// The index, and the longest key that it takes.
+    type Output = Result<(Box<dyn AnyIndex>, usize), TreeError>;
 
     fn run<D: Design>(self, design: D) -> Self::Output {
+        let longest = design.longest_key();
         let index = if self.make {
             design.create::<[u8], [u8], _>(self.pool, ROOT)
         } else {
             design.open::<[u8], [u8], _>(self.pool, ROOT)
         };
-        Ok(Box::new(index?))
+        Ok((Box::new(index?), longest))
     }
 }
 
@@ -178,6 +180,7 @@ pub struct Store {
     path: PathBuf,
     // Before the pool, so that it is dropped first.
     index: Box<dyn AnyIndex>,
+    longest_key: usize,
     pool: Arc<Pool<Auto>>,
     design: &'static DesignInfo,
     node_bytes: u32,
@@ -193,7 +196,7 @@ impl Store {
             pool: &pool,
             make: true,
         };
-        let index = with_design(choice, root).map_err(unknown)?.map_err(|e| {
+        let (index, longest_key) = with_design(choice, root).map_err(unknown)?.map_err(|e| {
             // A pool without its index is of no use to anyone. (A device stays.)
             if path.is_file() {
                 let _ = std::fs::remove_file(path);
@@ -203,6 +206,7 @@ impl Store {
         Ok(Self {
             path: path.to_path_buf(),
             index,
+            longest_key,
             pool,
             design,
             node_bytes,
@@ -260,14 +264,20 @@ impl Store {
             make: false,
         };
         let index = with_design(&choice, root).map_err(unknown)?;
-        let index = index.map_err(|e| named(&e))?;
+        let (index, longest_key) = index.map_err(|e| named(&e))?;
         Ok(Self {
             path: path.to_path_buf(),
             index,
+            longest_key,
             pool,
             design,
             node_bytes,
         })
+    }
+
+    /// Longest key that the index takes, in bytes.
+    pub fn longest_key(&self) -> usize {
+        self.longest_key
     }
 
     /// The index's design.

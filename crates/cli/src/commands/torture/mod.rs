@@ -88,8 +88,9 @@ fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
     let seed = args.seed.unwrap_or_else(rand::random);
     let how = How::durable(args.medium.choice().kind());
     let choice = args.index.durable()?;
-    Store::create(pool, how, &choice)?.close()?;
-    let mut model = Model::new(args.threads);
+    let store = Store::create(pool, how, &choice)?;
+    let mut model = Model::new(args.threads, store.longest_key());
+    store.close()?;
     let mut total = Findings::default();
     let mut reopened = Vec::new();
     let mut entries = 0;

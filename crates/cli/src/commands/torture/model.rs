@@ -59,14 +59,14 @@ fn shown(state: State) -> String {
 }
 
 impl Model {
-    /// An empty pool, for writers of `threads` threads.
-    pub fn new(threads: u16) -> Self {
+    /// An empty pool, for writers of `threads` threads, whose keys have up to `longest` bytes.
+    pub fn new(threads: u16, longest: usize) -> Self {
         let keys = KEYS_PER_THREAD * KeyId::from(threads);
         Self {
             threads,
             states: vec![None; keys as usize],
             newest: vec![None; keys as usize],
-            ids: (0..keys).map(|id| (plan::key(id), id)).collect(),
+            ids: (0..keys).map(|id| (plan::key(id, longest), id)).collect(),
         }
     }
 
@@ -185,7 +185,7 @@ impl Model {
             ));
         }
         for id in 0..self.states.len() as KeyId {
-            let got = store.get(&plan::key(id));
+            let got = store.get(&plan::key(id, store.longest_key()));
             let scanned = found.get(&id);
             if got.as_ref() != scanned.map(|(_, value)| value) {
                 findings.phantom(format!("key {id}: a look-up and a scan disagree"));
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_truthful_history_has_no_findings() {
-        let mut model = Model::new(1);
+        let mut model = Model::new(1, 64 << 10);
         let mut findings = Findings::default();
         let open = model
             .replay(&acks(5, 3_000, truthful), 5, 1, &mut findings)
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn a_lie_is_found() {
         for lie in [0x00, 0xFF] {
-            let mut model = Model::new(1);
+            let mut model = Model::new(1, 64 << 10);
             let mut findings = Findings::default();
             model
                 .replay(&acks(5, 3_000, |_, _| lie), 5, 1, &mut findings)
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_gap_in_the_acknowledgements_is_an_error() {
-        let mut model = Model::new(1);
+        let mut model = Model::new(1, 64 << 10);
         let mut list = acks(5, 10, truthful);
         list.remove(4);
         assert!(model.replay(&list, 5, 1, &mut Findings::default()).is_err());

@@ -27,14 +27,14 @@ pub const READY: [u8; ACK] = [0x5A; ACK];
 /// A key, by number. Key `n` belongs to thread `n % threads`.
 pub type KeyId = u32;
 
-/// The bytes of key `id`: mostly short, some long, the first empty, no two alike.
-pub fn key(id: KeyId) -> Vec<u8> {
+/// The bytes of key `id`: mostly short, some long, up to `longest`, the first empty, no two alike.
+pub fn key(id: KeyId, longest: usize) -> Vec<u8> {
     if id == 0 {
         return Vec::new();
     }
     let mut key = format!("torture/{id:08}").into_bytes();
     match id % 509 {
-        1 => key.resize(64 << 10, b'+'),
+        1 => key.resize(longest.min(64 << 10), b'+'),
         2..12 => key.resize(40 + (id % 300) as usize, b'.'),
         _ => {}
     }
@@ -45,7 +45,7 @@ pub fn key(id: KeyId) -> Vec<u8> {
 pub fn value(id: KeyId, version: u64) -> Vec<u8> {
     let mut random = Random::seed_from_u64(version ^ u64::from(id) << 32);
     let len = match random.random_range(0..256u32) {
-        0 => random.random_range(2_000..20_000),
+        0 => random.random_range(2_000..16_000),
         1..40 => random.random_range(100..1_000),
         _ => random.random_range(0..100),
     };
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn keys_and_values_tell_themselves_apart() {
-        let keys: HashSet<_> = (0..12_000).map(key).collect();
+        let keys: HashSet<_> = (0..12_000).map(|id| key(id, usize::MAX)).collect();
         assert_eq!(keys.len(), 12_000);
         assert!(keys.contains(&b""[..]) && keys.iter().any(|k| k.len() == 64 << 10));
         assert_eq!(version_of(&value(5, 99)), Some(99));

@@ -29,12 +29,13 @@ pub fn run(args: &TortureWriter) -> Outcome {
 fn work(store: &Store, thread: u16, plan: Plan) -> Outcome {
     for step in plan {
         let value = |key| plan::value(key, step.version);
+        let bytes = |key| plan::key(key, store.longest_key());
         let outcome = match &step.action {
-            Action::Upsert(key) => store.upsert(&plan::key(*key), &value(*key))?.into(),
-            Action::Update(key) => store.update(&plan::key(*key), &value(*key))?.into(),
-            Action::Remove(key) => store.remove(&plan::key(*key))?.into(),
+            Action::Upsert(key) => store.upsert(&bytes(*key), &value(*key))?.into(),
+            Action::Update(key) => store.update(&bytes(*key), &value(*key))?.into(),
+            Action::Remove(key) => store.remove(&bytes(*key))?.into(),
             Action::Insert(keys) => {
-                let pairs: Vec<_> = keys.iter().map(|k| (plan::key(*k), value(*k))).collect();
+                let pairs: Vec<_> = keys.iter().map(|k| (bytes(*k), value(*k))).collect();
                 let mut results = Vec::with_capacity(pairs.len());
                 store.multi_insert(&pairs, &mut results);
                 let mut inserted = 0;
