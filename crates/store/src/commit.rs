@@ -408,11 +408,13 @@ impl<M: Media> Inner<M> {
         let stripes = writes.iter().map(|(key, _)| self.stripes.of(key));
         let mut held = HeldMany::lock(&self.stripes, stripes);
         let mut changes = Vec::with_capacity(writes.len());
+        let mut latest = 0;
         for ((key, _), record) in writes.iter().zip(&mut records) {
             let before = self.newest(key, &guard)?;
             if since.is_some_and(|ticket| before.ts() > ticket.ts) {
                 return Err(self.conflict(key, false).into());
             }
+            latest = latest.max(before.ts());
             let record = record
                 .take()
                 .filter(|record| !record.terms.tombstone || before.is_value());
@@ -425,6 +427,9 @@ impl<M: Media> Inner<M> {
             }
         }
         if changes.is_empty() && reads.is_none() {
+            // The answer rests on what is there: deletions, say, that are not durable yet.
+            drop((held, guard));
+            self.clock.wait_for(latest)?;
             return Ok(0);
         }
         // Not pinned any more, as in `modify`.

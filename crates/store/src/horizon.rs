@@ -27,6 +27,8 @@ type Shard = Mutex<BTreeMap<Entry, u32>>;
 pub(crate) struct Snapshots {
     shards: Box<[CachePadded<Shard>]>,
     horizon: AtomicU64,
+    /// The latest time in ms that any of them was given: it does not go back, whatever the clock on the wall does.
+    now: AtomicU64,
 }
 
 /// A snapshot that is entered. It has to be [left](Snapshots::leave).
@@ -51,14 +53,21 @@ impl Snapshots {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             horizon: AtomicU64::new(0),
+            now: AtomicU64::new(0),
         }
+    }
+
+    /// `now`, or the latest time before it that was later.
+    fn not_before(&self, now: u64) -> u64 {
+        // ORDERING: AcqRel; pairs with itself: what expires by a horizon's time is no later for who enters afterwards.
+        self.now.fetch_max(now, Ordering::AcqRel).max(now)
     }
 
     /// Enters a snapshot at the watermark, which reads expiries at `now`.
     pub fn enter(&self, clock: &Clock, now: impl FnOnce() -> u64) -> Ticket {
         let shard = worker() % SHARDS;
         let mut entries = lock(&self.shards[shard]);
-        let (ts, now) = (clock.watermark(), now());
+        let (ts, now) = (clock.watermark(), self.not_before(now()));
         *entries.entry((ts, now)).or_insert(0) += 1;
         Ticket { ts, now, shard }
     }
@@ -101,7 +110,7 @@ impl Snapshots {
     /// Moves the horizon as far as it may go, and gives it. Whatever is cut off by it is cut off afterwards.
     pub fn advance(&self, clock: &Clock, now: u64) -> Horizon {
         let mut ts = clock.watermark();
-        let mut least = now;
+        let mut least = self.not_before(now);
         for shard in &self.shards {
             for (at, read) in lock(shard).keys() {
                 ts = ts.min(*at);

@@ -19,9 +19,10 @@ use crate::commit::Inner;
 use crate::error::{Damage, StoreError, WriteError};
 use crate::index::{Entries, split};
 use crate::read::Direction;
-use crate::record::{self, Stamp, Terms};
+use crate::record::{self, Stamp, TS_MOST, Terms};
 use crate::slots::{SLOTS, Slots, TABLE};
 use crate::stripes::{Counts, Stripes};
+use bristlecone_pmem::media::deferring_commits;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Heap, Media, PWord};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -102,6 +103,11 @@ impl Claims {
     }
 }
 
+/// Whether a commit can have that time stamp: so many that no store comes to the last one.
+fn is_time_stamp(ts: u64) -> bool {
+    (1..TS_MOST / 2).contains(&ts)
+}
+
 /// What an entry is to become.
 enum Mend {
     /// It goes.
@@ -165,6 +171,11 @@ impl<'a, M: Media> Walk<'a, M> {
             .map_err(Damage::new)?;
         let claims = Mutex::new(Claims::default());
         let mut walk = Self::new(heap, slots);
+        if let Some(ts) = walk.last.iter().find(|ts| !is_time_stamp(**ts)) {
+            return Err(Damage::new(format!(
+                "the commit table has time stamp {ts:#x}"
+            )));
+        }
         // Simulated media are used by one thread.
         if threads < 2 || M::TRACED {
             walk.go(index, Direction::Up, &claims)?;
@@ -253,14 +264,19 @@ impl<'a, M: Media> Walk<'a, M> {
         let Some((keyspace, _)) = split(key) else {
             return Err(Damage::new("too short for a key"));
         };
+        if keyspace >= u32::MAX - 1 {
+            return Err(Damage::new(format!("no keyspace has number {keyspace}")));
+        }
         self.report.entries += 1;
         self.largest = self.largest.max(keyspace);
         let (committed, terms) = self.judge(entry)?;
         if committed {
             return self.keep(key, entry, terms, guard);
         }
-        // Dead, or undone now.
+        // Dead, or undone now; nothing is taken away for a damaged record's sake: what the index leads to was durable as a
+        // whole, and a stamp has no sum.
         let pm = self.heap.pool().pm();
+        record::check_sum(pm, key, entry, &terms)?;
         let dead = record::header(pm, entry)?.stamp(pm) == Stamp::Dead;
         let before = record::header(pm, entry)?.previous(pm);
         self.report.undone += u64::from(!dead);
@@ -274,6 +290,7 @@ impl<'a, M: Media> Walk<'a, M> {
                 "record {entry:#x} is not committed, nor is {before:#x} before it"
             )));
         }
+        record::check_sum(pm, key, before, &terms)?;
         if terms.tombstone {
             self.mends.push(Mend::Remove(key.to_vec()));
             return Ok(());
@@ -297,6 +314,14 @@ impl<'a, M: Media> Walk<'a, M> {
             return Err(broken(format!("no record is {terms:?}")));
         }
         let stamp = header.stamp(pm);
+        let possible = match stamp {
+            Stamp::Dead => true,
+            Stamp::At(ts) => is_time_stamp(ts),
+            Stamp::Pending { slot, ts } => is_time_stamp(ts) && slot < SLOTS,
+        };
+        if !possible {
+            return Err(broken(format!("no commit has {stamp:?}")));
+        }
         self.floor = self.floor.max(stamp.ts().unwrap_or(0));
         let committed = match stamp {
             Stamp::Dead => false,
@@ -308,7 +333,7 @@ impl<'a, M: Media> Walk<'a, M> {
                 true
             }
             Stamp::Pending { slot, ts } => {
-                let committed = slot < SLOTS && self.slots.committed(pm, slot) == ts;
+                let committed = self.slots.committed(pm, slot) == ts;
                 if committed {
                     self.pending.push((off, ts));
                 }
@@ -349,26 +374,30 @@ impl<'a, M: Media> Walk<'a, M> {
             pm.flush_of::<PWord>(&header.stamp);
             self.report.stamped += 1;
         }
-        for mend in std::mem::take(&mut self.mends) {
-            if pm.read_only() {
-                self.pass_by(index, &mend, stripes, &guard)?;
-                continue;
-            }
-            match mend {
-                Mend::Remove(key) => {
-                    index.remove(&key)?;
+        // One commit for all, below.
+        deferring_commits(|| -> Result<(), StoreError> {
+            for mend in std::mem::take(&mut self.mends) {
+                if pm.read_only() {
+                    self.pass_by(index, &mend, stripes, &guard)?;
+                    continue;
                 }
-                Mend::LeadTo {
-                    key,
-                    before,
-                    undone,
-                } => match index.set(&key, before, true) {
-                    Ok(()) => {}
-                    Err(WriteError::Space(_)) => self.leave(undone, stripes, &guard)?,
-                    Err(e) => return Err(e.into()),
-                },
+                match mend {
+                    Mend::Remove(key) => {
+                        index.remove(&key)?;
+                    }
+                    Mend::LeadTo {
+                        key,
+                        before,
+                        undone,
+                    } => match index.set(&key, before, true) {
+                        Ok(()) => {}
+                        Err(WriteError::Space(_)) => self.leave(undone, stripes, &guard)?,
+                        Err(e) => return Err(e.into()),
+                    },
+                }
             }
-        }
+            Ok(())
+        })?;
         // PERSIST: stamps, before a slot that they were pending under is used again.
         pm.fence();
         pm.commit()?;

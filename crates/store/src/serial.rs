@@ -9,7 +9,8 @@
 //!
 //! Then reading at T would have given the same, phantoms included: it takes place at T, as a whole. So all serialisable transactions
 //! that write take place in the order of their time stamps, whatever others do meanwhile, and those that only read at their
-//! snapshot. Others pay nothing; who is serialisable waits once more for the commits before it.
+//! snapshot. Others pay nothing while nobody is serialisable; who is waits once more for the commits before it. While it looks
+//! again at what it read, commits after T wait to be seen: a large range is a long wait for all.
 //!
 //! Waiting is no deadlock: who has a time stamp holds all the locks that it needs, and each waits for lower time stamps only.
 

@@ -47,11 +47,17 @@ pub(crate) struct Slot<'a> {
 }
 
 fn word<M: Media>(pm: &M, table: u64, slot: usize) -> &PWord {
+    word_of(pm, table, slot, 0)
+}
+
+/// Word `i` of a slot's line.
+fn word_of<M: Media>(pm: &M, table: u64, slot: usize, i: usize) -> &PWord {
+    debug_assert!(slot < SLOTS && i < LINE / 8, "{slot}, {i}");
     // SAFETY: 1. `create` and `open` have checked that the table is inside the pool, which outlives the borrow of `pm`;
-    // 2. 64-aligned; 3. any bits are a valid PWord.
+    // 2. 8-aligned; 3. any bits are a valid PWord.
     unsafe {
         &*pm.base()
-            .wrapping_add(table as usize + slot * LINE)
+            .wrapping_add(table as usize + slot * LINE + i * 8)
             .cast_const()
             .cast()
     }
@@ -74,8 +80,11 @@ impl Slots {
         let table = heap.alloc(TABLE)?.get();
         let pm = heap.pool().pm();
         for slot in 0..SLOTS {
-            // ORDERING: Relaxed; nothing leads to the table yet.
-            word(pm, table, slot).store(pm, 0, Ordering::Relaxed);
+            // Whole lines, whatever the block held before.
+            for i in 0..LINE / 8 {
+                // ORDERING: Relaxed; nothing leads to the table yet.
+                word_of(pm, table, slot, i).store(pm, 0, Ordering::Relaxed);
+            }
             // PERSIST: the empty slot; fenced before the store's root is published.
             pm.flush_of(word(pm, table, slot));
         }
@@ -87,7 +96,11 @@ impl Slots {
     /// # Errors
     /// [`Damage`] if there can be none.
     pub fn open<M: Media>(pm: &M, table: u64) -> Result<Self, Damage> {
-        if table < CHUNK || !table.is_multiple_of(LINE as u64) || table + TABLE > pm.len() {
+        let end = table.checked_add(TABLE);
+        if table < CHUNK
+            || !table.is_multiple_of(LINE as u64)
+            || end.is_none_or(|end| end > pm.len())
+        {
             return Err(Damage::new(format!("no commit table at {table:#x}")));
         }
         Ok(Self::at(pm, table))

@@ -15,7 +15,7 @@ use bristlecone_pmem::pool::{DataKind, ROOT_NAME, RootError, RootKind};
 use bristlecone_pmem::{Heap, Media, POff, Pool};
 use bristlecone_trees::designs::Choice;
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Bound, Deref};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -429,12 +429,17 @@ impl<M: Media> Store<M> {
     /// Those of a write; some of the keys are deleted then.
     pub fn clear(&self, keyspace: &Keyspace) -> Result<u64, WriteError> {
         let mut cleared = 0;
-        let mut cursor = self.snapshot().into_cursor(keyspace, ..);
+        let mut after: Bound<Vec<u8>> = Bound::Unbounded;
         loop {
+            // A snapshot for each batch: one for all would keep all that is deleted from being vacuumed.
+            let range = (after.clone(), Bound::Unbounded);
+            let mut cursor = self.snapshot().into_cursor(keyspace, range);
             let keys = cursor.next_keys(CLEARED_AT_ONCE)?;
-            if keys.is_empty() {
+            drop(cursor);
+            let Some(last) = keys.last() else {
                 return Ok(cleared);
-            }
+            };
+            after = Bound::Excluded(last.clone());
             cleared += keys.len() as u64;
             let mut batch = Batch::new();
             for key in keys {

@@ -70,7 +70,8 @@ impl<M: Media> Transaction<M> {
         }
     }
 
-    /// The snapshot that it reads.
+    /// The snapshot that it reads. What is read there directly, cursors included, a serialisable transaction does not know of, and
+    /// does not check when it commits.
     #[must_use]
     pub fn snapshot(&self) -> &Snapshot<M> {
         &self.snapshot

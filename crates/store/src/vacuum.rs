@@ -119,9 +119,10 @@ impl<M: Media> Inner<M> {
         let stripes = self.stripes.len();
         let mut left = most;
         let mut expiring = 0u64;
-        for _ in 0..stripes {
-            // ORDERING: Relaxed; where to go on does not matter.
-            let at = self.control.next_stripe.load(Ordering::Relaxed) % stripes;
+        // ORDERING: Relaxed; where to begin does not matter. Another vacuum may begin at the same place: each looks at all.
+        let first = self.control.next_stripe.load(Ordering::Relaxed);
+        for turn in 0..stripes {
+            let at = first.wrapping_add(turn) % stripes;
             loop {
                 let mut stripe = self.stripes.lock(at);
                 let (freed, more) =
