@@ -109,25 +109,31 @@ impl Chosen for Small<Bz> {
 
 type Numbers<D> = Of<D, u64, u64, Mapped>;
 
+#[cfg(feature = "every-layout")]
 scenario_suite!(lbtree, Numbers<Lb<1>>: [hostile]);
 scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
 scenario_suite!(lstree_strings, Of<Ls, [u8], [u8], Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
 scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(fastfair_wide, Of<Small<Fair>, u128, u128, Mapped>: [hostile]);
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(bztree, Numbers<Small<Bz>>: [hostile]);
 scenario_suite!(bztree_strings, Of<Small<Bz>, [u8], [u8], Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(btree_wal_wide, Of<Small<Wal>, u128, u128, Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
 scenario_suite!(skiplist, Numbers<DividedSkip>: [hostile]);
