@@ -145,7 +145,7 @@ const ANCHOR_BYTES: u64 = 64;
 const SWAP_WORDS: usize = 5;
 /// Descriptors: for so many threads, and for each.
 const THREADS: usize = 32;
-const PER_THREAD: usize = 32;
+const PER_THREAD: usize = 16;
 /// How often who is out of space looks whether blocks have come back.
 const ROUNDS: usize = 64;
 /// How often descriptors, or the turn, are waited for; after how many turns by sleeping; and for how long at a time.

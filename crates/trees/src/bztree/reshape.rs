@@ -148,6 +148,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         // The inner node that has to be split first.
         let mut full = 0;
         loop {
+            // So that blocks do not wait in descriptors that no one happens to take again.
+            self.swaps.recycle_ready();
             let turns = match want {
                 Want::Help | Want::Room(_) => TURNS,
                 Want::Compact | Want::Merge => FEW_TURNS,
