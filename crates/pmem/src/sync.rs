@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 thread_local! {
     static GIVE_WAY: Cell<Option<fn()>> = const { Cell::new(None) };
@@ -47,6 +48,31 @@ pub fn give_way() -> bool {
         give_way();
     }
     give_way.is_some()
+}
+
+/// After how many turns a waiting thread sleeps, for how long at first, after how many more twice as long, and for how
+/// long at most.
+const SPINS: usize = 12;
+const NAP: Duration = Duration::from_micros(100);
+const DOUBLED: usize = 32;
+const LONGEST_NAP: Duration = Duration::from_millis(20);
+
+/// Turns of [`pause`] that are some six seconds: for what comes back when others have left, who may be slow, but not for
+/// ever. Grace periods are the whole process's: they end late where a reader of some other structure is late.
+pub const PATIENT_TURNS: usize = 512;
+
+/// Turn `turn` (from 0) of a loop that may wait for long: lets others run, then sleeps, longer and longer.
+pub fn pause(turn: usize) {
+    let simulated = give_way();
+    let Some(naps) = turn.checked_sub(SPINS) else {
+        if !simulated {
+            std::thread::yield_now();
+        }
+        return;
+    };
+    // Simulated threads take naps too: for other simulations in this process, whose grace periods are the same ones.
+    let doubled = if simulated { 0 } else { naps / DOUBLED };
+    std::thread::sleep(LONGEST_NAP.min(NAP * (1 << doubled.min(10))));
 }
 
 /// Locks, and does not mind a panic elsewhere: what these locks guard is whole between statements, so no

@@ -12,7 +12,7 @@ use super::{
 use crate::cell::PWord;
 use crate::media::Media;
 use crate::pmwcas::lists::Counted;
-use crate::sync::{give_way, worker};
+use crate::sync::{PATIENT_TURNS, pause, simulates, worker};
 use crossbeam_epoch as epoch;
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -24,8 +24,8 @@ const ATTEMPT: u64 = (1 << 22) - 1;
 pub(super) const OWN_ATTEMPT: u32 = 1 << 21;
 const _: () = assert!(OWN_ATTEMPT as u64 == ATTEMPT / 2 + 1);
 const SHORT_GENERATION: u64 = (1 << 20) - 1;
-/// How often the epoch is asked to move on before a pool is exhausted.
-const PATIENCE: usize = 256;
+/// How often the epoch is asked to move on before a pool is exhausted, by a thread that is pinned itself.
+const OWN_PATIENCE: usize = 256;
 
 /// How far an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,17 +298,17 @@ impl<M: Media> DescriptorPool<M> {
     /// told: recovery has to know it before it meets the first descriptor, so it cannot be given here.
     ///
     /// # Errors
-    /// [`Exhausted`] if no descriptor comes back. It is tried a bounded number of times; a thread that is pinned
-    /// itself keeps its own ones from coming back.
+    /// [`Exhausted`] if no descriptor comes back for some six seconds; soon, if the thread is pinned itself, which keeps
+    /// its own ones from coming back.
     pub fn allocate_descriptor(&self) -> Result<Descriptor<'_, M>, Exhausted> {
-        for attempt in 0..PATIENCE {
+        let pinned = epoch::is_pinned() && !simulates();
+        let turns = if pinned { OWN_PATIENCE } else { PATIENT_TURNS };
+        for turn in 0..turns {
             if let Some(descriptor) = self.try_allocate_descriptor() {
                 return Ok(descriptor);
             }
             self.lists.age_all(&epoch::pin());
-            if attempt > 8 && !give_way() {
-                std::thread::yield_now();
-            }
+            pause(if pinned { 0 } else { turn });
         }
         Err(Exhausted {
             descriptors: self.descriptors,

@@ -25,11 +25,12 @@
 
 use super::node::{Form, Meta, Node, Status, word_at};
 use super::reshape::{Reserved, Want};
-use super::{BzTree, TURNS, corrupt, no_room};
+use super::{BzTree, corrupt, no_room};
 use crate::repr::{KeyRepr, Repr, record_bytes, write_record};
 use crate::sync::wait;
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::pmwcas::{Descriptor, FLAGS, Policy, WordError};
+use bristlecone_pmem::sync::PATIENT_TURNS;
 use bristlecone_pmem::{Media, POff, SpaceError};
 use crossbeam_epoch as epoch;
 use crossbeam_utils::Backoff;
@@ -190,7 +191,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         loop {
             // Before this thread is pinned, which would keep descriptors from coming back.
             let swaps = if two {
-                let (first, second) = self.descriptors(TURNS)?;
+                let (first, second) = self.descriptors(PATIENT_TURNS)?;
                 (first, Some(second))
             } else {
                 (self.descriptor()?, None)

@@ -74,7 +74,7 @@
 //!
 //! *Descriptors* come back when everyone who was pinned has left. They are waited for before a thread is pinned, and
 //! by nobody who holds one; pinned, a thread takes what there is. Someone who reads for long (a thread stopped in a
-//! callback) keeps all of them once they are used up: then writers fail after a second or so, with an error that
+//! callback) keeps all of them once they are used up: then writers fail after some six seconds, with an error that
 //! says so. So does at once, and at the same point, who writes in its own callback of a search or scan. Nothing
 //! was changed then, but that a leaf may stay frozen, which is no trouble to others.
 //!
@@ -110,14 +110,13 @@ use crate::index::{
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::repr::{KeyRepr, Repr};
-use crate::sync::wait;
 use bristlecone_pmem::heap::activated::{Activated, MAX_ACTIVATED};
 use bristlecone_pmem::pmwcas::{Counts, Descriptor, DescriptorPool};
 use bristlecone_pmem::pool::{Root, RootKind};
+use bristlecone_pmem::sync::{PATIENT_TURNS, pause, simulates};
 use bristlecone_pmem::{CommitError, Heap, Media, POff, Pool, SpaceError};
 use build::Image;
 use crossbeam_epoch as epoch;
-use crossbeam_utils::Backoff;
 use leaf::{Done, Mode};
 use node::{FROZEN, HEADER, Node, word_at};
 use std::borrow::Borrow;
@@ -128,7 +127,7 @@ use std::marker::PhantomData;
 use std::ops::{ControlFlow, RangeBounds};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What the root table calls it.
 const DESIGN: &str = "bztree";
@@ -148,12 +147,8 @@ const THREADS: usize = 32;
 const PER_THREAD: usize = 16;
 /// How often who is out of space looks whether blocks have come back.
 const ROUNDS: usize = 64;
-/// How often descriptors, or the turn, are waited for; after how many turns by sleeping; and for how long at a time.
-const TURNS: usize = 512;
-/// The same for what can be left.
-const FEW_TURNS: usize = 2;
-const SPINS: usize = 12;
-const NAP: Duration = Duration::from_micros(100);
+/// How often descriptors are waited for by who can leave what they are for.
+const FEW_TURNS: usize = 12;
 
 /// Node sizes in bytes, ascending.
 pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
@@ -215,15 +210,6 @@ impl Sizes {
     }
 }
 
-/// Turn `turn` of a loop that may wait for long.
-fn pause(backoff: &Backoff, turn: usize) {
-    wait(backoff);
-    // Simulated threads take naps too: for other simulations in this process, whose epochs are the same ones.
-    if turn >= SPINS {
-        std::thread::sleep(NAP);
-    }
-}
-
 /// The pool's content contradicts itself.
 #[cold]
 fn corrupt() -> SpaceError {
@@ -232,6 +218,11 @@ fn corrupt() -> SpaceError {
         doing: "following the index",
         source,
     }
+}
+
+/// True if this thread is what descriptors wait for.
+fn pinned() -> bool {
+    epoch::is_pinned() && !simulates()
 }
 
 /// Descriptors do not come back.
@@ -325,9 +316,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// A descriptor. The caller had better not be pinned.
     ///
     /// # Errors
-    /// None comes back, for a second or so; at once if the caller is pinned, who may be what they wait for.
+    /// None comes back, for some six seconds; at once if the caller is pinned, who may be what they wait for.
     fn descriptor(&self) -> Result<Descriptor<'_, M>, SpaceError> {
-        self.patiently(TURNS, || self.swaps.allocate_descriptor().ok())
+        if pinned() {
+            return self.swaps.try_allocate_descriptor().ok_or_else(busy);
+        }
+        self.swaps.allocate_descriptor().map_err(|_| busy())
     }
 
     /// Two descriptors: none is held while the second one is waited for for long. `turns`: how often.
@@ -339,21 +333,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         &self,
         turns: usize,
     ) -> Result<(Descriptor<'_, M>, Descriptor<'_, M>), SpaceError> {
-        self.patiently(turns, || {
-            let first = self.swaps.allocate_descriptor().ok()?;
-            Some((first, self.swaps.allocate_descriptor().ok()?))
-        })
-    }
-
-    fn patiently<T>(&self, turns: usize, take: impl Fn() -> Option<T>) -> Result<T, SpaceError> {
-        let backoff = Backoff::new();
-        let own_pin = epoch::is_pinned() && !bristlecone_pmem::sync::simulates();
-        let turns = if own_pin { 1 } else { turns };
+        let turns = if pinned() { 1 } else { turns };
         for turn in 0..turns {
-            if let Some(taken) = take() {
-                return Ok(taken);
+            let first = self.swaps.try_allocate_descriptor();
+            if let Some(first) = first
+                && let Some(second) = self.swaps.try_allocate_descriptor()
+            {
+                return Ok((first, second));
             }
-            pause(&backoff, turn);
+            self.swaps.recycle_ready();
+            pause(turn);
         }
         Err(busy())
     }
@@ -361,16 +350,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// Where space was refused: has blocks recycled that ended operations still hold, as far as readers have left, or waits
     /// for a thread that is doing that. True if it may be tried again. The caller is not pinned.
     fn make_room(&self) -> bool {
-        let backoff = Backoff::new();
         let mut waited = false;
-        for turn in 0..TURNS {
+        for turn in 0..PATIENT_TURNS {
             // One at a time; what one frees serves another.
             let _turn = match self.turn.try_lock() {
                 Ok(turn) => turn,
                 Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
                 Err(TryLockError::WouldBlock) => {
                     waited = true;
-                    pause(&backoff, turn);
+                    pause(turn);
                     continue;
                 }
             };
@@ -383,7 +371,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 if self.swaps.held_blocks().is_empty() {
                     break;
                 }
-                pause(&backoff, round);
+                pause(round);
             }
             break;
         }

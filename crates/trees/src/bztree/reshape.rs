@@ -28,9 +28,10 @@ use super::build::Image;
 use super::find::Step;
 use super::merge::Merged;
 use super::node::{FROZEN, HEADER, Meta, Node, Status, next_version};
-use super::{BzTree, FEW_TURNS, TURNS, corrupt, no_room};
+use super::{BzTree, FEW_TURNS, corrupt, no_room};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
+use bristlecone_pmem::sync::PATIENT_TURNS;
 use bristlecone_pmem::{Media, POff, PWord, SpaceError};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
@@ -151,7 +152,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             // So that blocks do not wait in descriptors that no one happens to take again.
             self.swaps.recycle_ready();
             let turns = match want {
-                Want::Help | Want::Room(_) => TURNS,
+                Want::Help | Want::Room(_) => PATIENT_TURNS,
                 Want::Compact | Want::Merge => FEW_TURNS,
             };
             let swaps = self.descriptors(turns)?;

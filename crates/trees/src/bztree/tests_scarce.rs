@@ -190,7 +190,7 @@ fn who_gets_no_second_descriptor_gives_the_first_back() {
     taken.pop();
     let guard = epoch::pin();
     for _ in 0..3 {
-        assert!(tree.descriptors(TURNS).is_err_and(|e| is_busy(&e)));
+        assert!(tree.descriptors(PATIENT_TURNS).is_err_and(|e| is_busy(&e)));
     }
     let insertion = tree.insert(&2, &2);
     assert!(matches!(insertion, Err(InsertError::Space(e)) if is_busy(&e)));
