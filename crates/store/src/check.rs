@@ -170,10 +170,10 @@ impl<M: Media> Inner<M> {
                     "record {off:#x} has time stamp {ts}, behind one of {above}"
                 )));
             }
-            if ts > self.clock.watermark() {
+            if ts > self.clock.applied() {
                 return Err(Damage::new(format!(
                     "record {off:#x} has time stamp {ts}; the last commit has {}",
-                    self.clock.watermark()
+                    self.clock.applied()
                 )));
             }
             if let Stamp::Pending { slot, .. } = stamp

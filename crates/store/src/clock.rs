@@ -1,16 +1,19 @@
-//! Time stamps, and the *watermark*: the highest one at or below which every commit is durable and finished.
+//! Time stamps, and two *watermarks*: the highest at or below which every commit is applied, and durable.
 //!
 //! ```text
-//! take -> ts          finish(ts): ring[ts mod N] = ts, then the watermark goes on while ring[w + 1] = w + 1
+//! take -> ts      apply(ts): ring[ts mod N] = ts, then applied goes on while ring[w + 1] = w + 1
+//!                 make_durable(ts): until durable >= ts: w = applied, the medium commits, durable = w
 //! ```
 //!
 //! A commit takes its time stamp when it can no longer be refused by anyone else: with its locks held, before it is
-//! published. Snapshots read at the watermark, so no reader sees what a power cut could undo, and none waits. A
-//! commit returns once the watermark has passed it, so that who made it reads it.
+//! published. It is applied once it is published, and durable once the medium has committed after that: a medium commits
+//! everything that any thread has fenced, so one commit of it serves all that were applied. Snapshots read at the durable watermark, so no reader
+//! sees what a power cut could undo, and none waits. A commit returns once that watermark has passed it, so that who
+//! made it reads it. Handles that [defer](crate::Store::deferring) read at the applied one, and return before.
 //!
 //! # Concurrency
-//! Whoever finishes moves the watermark as far as it goes. Of two that finish at once, each stores its flag and then looks at the
-//! other's, with a full fence between, so that one of them at least sees both.
+//! Whoever applies moves the applied watermark as far as it goes. Of two at once, each stores its flag and then looks at the
+//! other's, with a full fence between, so that one of them at least sees both. The durable one is never above the applied one.
 
 use bristlecone_pmem::sync::{give_way, lock};
 use bristlecone_pmem::{CommitError, Media};
@@ -26,10 +29,28 @@ const FEW: usize = 8;
 /// How long who waits naps, once spinning was of no use.
 const NAP: Duration = Duration::from_micros(30);
 
+/// What an operation waits for before it returns; it reads at the watermark of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Applied,
+    Durable,
+}
+
+impl Wait {
+    #[inline]
+    pub fn watermark(self, clock: &Clock) -> u64 {
+        match self {
+            Self::Applied => clock.applied(),
+            Self::Durable => clock.durable(),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Clock {
     next: CachePadded<AtomicU64>,
-    watermark: CachePadded<AtomicU64>,
+    applied: CachePadded<AtomicU64>,
+    durable: CachePadded<AtomicU64>,
     ring: Box<[AtomicU64]>,
     failed: AtomicBool,
     error: Mutex<Option<CommitError>>,
@@ -59,7 +80,8 @@ impl Clock {
     pub fn after(floor: u64, ring: usize) -> Self {
         Self {
             next: CachePadded::new(AtomicU64::new(floor + 1)),
-            watermark: CachePadded::new(AtomicU64::new(floor)),
+            applied: CachePadded::new(AtomicU64::new(floor)),
+            durable: CachePadded::new(AtomicU64::new(floor)),
             ring: (0..ring).map(|_| AtomicU64::new(0)).collect(),
             failed: AtomicBool::new(false),
             error: Mutex::new(None),
@@ -73,18 +95,26 @@ impl Clock {
         self.floor
     }
 
-    /// Every commit up to it is durable and can be read.
+    /// Every commit up to it is published.
     #[inline]
-    pub fn watermark(&self) -> u64 {
+    pub fn applied(&self) -> u64 {
         // ORDERING: Acquire; pairs with the AcqRel of `advance`: who sees it sees those commits.
-        self.watermark.load(Ordering::Acquire)
+        self.applied.load(Ordering::Acquire)
+    }
+
+    /// Every commit up to it is durable.
+    #[inline]
+    pub fn durable(&self) -> u64 {
+        // ORDERING: Acquire; pairs with the AcqRel of `make_durable`: who sees it sees those commits, and an applied watermark that
+        // is no lower.
+        self.durable.load(Ordering::Acquire)
     }
 
     fn cell(&self, ts: u64) -> &AtomicU64 {
         &self.ring[(ts % self.ring.len() as u64) as usize]
     }
 
-    /// The next time stamp. Its holder has to [finish](Self::finish) it, or to [fail](Self::fail).
+    /// The next time stamp. Its holder has to [apply](Self::apply) it.
     ///
     /// # Errors
     /// The failure of an earlier commit.
@@ -93,7 +123,7 @@ impl Clock {
         // ORDERING: Relaxed; the locks of who takes it order what it stands for.
         let ts = self.next.fetch_add(1, Ordering::Relaxed);
         let backoff = Backoff::new();
-        while ts - self.watermark() >= self.ring.len() as u64 {
+        while ts - self.applied() >= self.ring.len() as u64 {
             // The flag is still another commit's.
             self.sound()?;
             wait(&backoff);
@@ -101,22 +131,22 @@ impl Clock {
         Ok(ts)
     }
 
-    /// What `ts` stands for is durable, or undone.
-    pub fn finish(&self, ts: u64) {
+    /// What `ts` stands for is published, or undone.
+    pub fn apply(&self, ts: u64) {
         // ORDERING: Release; pairs with the Acquire in `advance`.
         self.cell(ts).store(ts, Ordering::Release);
-        // ORDERING: SeqCst fence; of two finishers one sees the other's flag (module head).
+        // ORDERING: SeqCst fence; of two at once one sees the other's flag (module head).
         fence(Ordering::SeqCst);
         self.advance();
     }
 
     fn advance(&self) {
-        let mut at = self.watermark();
-        // ORDERING: Acquire; pairs with the Release of `finish`.
+        let mut at = self.applied();
+        // ORDERING: Acquire; pairs with the Release of `apply`.
         while self.cell(at + 1).load(Ordering::Acquire) == at + 1 {
-            // ORDERING: AcqRel; Release hands on what was finished, Acquire takes over what others finished.
+            // ORDERING: AcqRel; Release hands on what was applied, Acquire takes over what others applied.
             let moved =
-                self.watermark
+                self.applied
                     .compare_exchange(at, at + 1, Ordering::AcqRel, Ordering::Acquire);
             at = match moved {
                 Ok(_) => at + 1,
@@ -125,21 +155,41 @@ impl Clock {
         }
     }
 
-    /// Waits until the watermark has passed `ts`.
+    /// Waits until the applied watermark has passed `ts`.
     ///
     /// # Errors
-    /// The failure of another commit, which it cannot pass.
-    pub fn wait_for(&self, ts: u64) -> Result<(), CommitError> {
+    /// The failure of a commit.
+    pub fn wait_applied(&self, ts: u64) -> Result<(), CommitError> {
         let backoff = Backoff::new();
-        while self.watermark() < ts {
+        while self.applied() < ts {
             self.sound()?;
             wait(&backoff);
         }
         Ok(())
     }
 
-    /// A commit could not be made durable: the watermark stays below it, and nothing is committed any more.
-    pub fn fail(&self, e: &CommitError) {
+    /// Makes every commit up to `ts` durable, with as many others as are applied.
+    ///
+    /// # Errors
+    /// The failure of a commit: of this one, or of another that it cannot pass.
+    pub fn make_durable<M: Media>(&self, pm: &M, ts: u64) -> Result<(), CommitError> {
+        if self.durable() >= ts {
+            return Ok(());
+        }
+        self.wait_applied(ts)?;
+        self.sound()?;
+        let applied = self.applied();
+        if let Err(e) = pm.commit() {
+            self.fail(&e);
+            return Err(e);
+        }
+        // ORDERING: AcqRel; pairs with the Acquire of `durable`.
+        self.durable.fetch_max(applied, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// A commit could not be made durable: that watermark stays below it, and nothing is committed any more.
+    fn fail(&self, e: &CommitError) {
         lock(&self.error).get_or_insert_with(|| e.duplicate());
         // ORDERING: Release; pairs with the Acquire in `sound`.
         self.failed.store(true, Ordering::Release);
@@ -165,22 +215,22 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_watermark_stops_before_what_is_not_finished() {
+    fn the_watermark_stops_before_what_is_not_applied() {
         let clock = Clock::after(7, RING);
-        assert_eq!(clock.watermark(), 7);
+        assert_eq!(clock.applied(), 7);
         let (a, b, c) = (
             clock.take().unwrap(),
             clock.take().unwrap(),
             clock.take().unwrap(),
         );
         assert_eq!((a, b, c), (8, 9, 10));
-        clock.finish(b);
-        assert_eq!(clock.watermark(), 7);
-        clock.finish(a);
-        assert_eq!(clock.watermark(), 9);
-        clock.wait_for(9).unwrap();
-        clock.finish(c);
-        assert_eq!(clock.watermark(), 10);
+        clock.apply(b);
+        assert_eq!(clock.applied(), 7);
+        clock.apply(a);
+        assert_eq!(clock.applied(), 9);
+        clock.wait_applied(9).unwrap();
+        clock.apply(c);
+        assert_eq!(clock.applied(), 10);
     }
 
     #[test]
@@ -192,7 +242,7 @@ mod tests {
                 std::thread::spawn(move || {
                     for _ in 0..20_000 {
                         let ts = clock.take().unwrap();
-                        clock.finish(ts);
+                        clock.apply(ts);
                     }
                 })
             })
@@ -200,7 +250,7 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!(clock.watermark(), 80_000);
+        assert_eq!(clock.applied(), 80_000);
     }
 
     #[test]
@@ -211,8 +261,8 @@ mod tests {
             doing: "testing",
             source: std::io::Error::other("full"),
         });
-        assert!(clock.wait_for(ts).is_err());
+        assert!(clock.wait_applied(ts).is_err());
         assert!(clock.take().is_err());
-        assert_eq!(clock.watermark(), 0);
+        assert_eq!(clock.applied(), 0);
     }
 }

@@ -23,7 +23,7 @@
 //! refused: so what is newest under the lock is committed or dead. Time stamps are taken under these locks, so those of one key's
 //! versions rise in the order in which they follow each other. Waiting for durability is done without locks.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Wait};
 use crate::error::{ConflictError, Damage, WriteError};
 use crate::horizon::{Snapshots, Ticket};
 use crate::index::{Entries, KEY_MOST, PREFIX, split};
@@ -297,17 +297,16 @@ impl<M: Media> Inner<M> {
         }
     }
 
-    /// Makes what was fenced durable, and waits until it can be read.
-    fn settle(&self, ts: u64) -> Result<(), WriteError> {
-        if let Err(e) = self.pm().commit() {
-            self.clock.fail(&e);
-            return Err(e.into());
+    /// Returns once the commit of that time stamp, and all before it, are what `wait` says.
+    fn settle(&self, ts: u64, wait: Wait) -> Result<(), WriteError> {
+        match wait {
+            // Those before it, too: so that who made it reads it.
+            Wait::Applied => Ok(self.clock.wait_applied(ts)?),
+            Wait::Durable => Ok(self.clock.make_durable(self.pm(), ts)?),
         }
-        self.clock.finish(ts);
-        Ok(self.clock.wait_for(ts)?)
     }
 
-    /// Publishes a record as the newest version, under the lock of its stripe. Its time stamp is to be settled.
+    /// Publishes a record as the newest version, under the lock of its stripe. Its time stamp is to be applied.
     fn publish(
         &self,
         stripe: &mut Stripe,
@@ -327,7 +326,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Changes one key to what `decide` makes of what is there: a record, or no change. `since`: only if nothing newer than
-    /// that snapshot is there. The answer is durable, and so is what it rests on. The change's time stamp; 0 for no change.
+    /// that snapshot is there. The answer is what `wait` says, and so is what it rests on. The change's time stamp; 0 for no change.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -335,6 +334,7 @@ impl<M: Media> Inner<M> {
         &'s self,
         key: &[u8],
         since: Option<Ticket>,
+        wait: Wait,
         decide: impl FnOnce(Option<Current<'s, M>>) -> Result<(Option<Prepared<'s, M>>, R), WriteError>,
     ) -> Result<(R, u64), WriteError> {
         let guard = epoch::pin();
@@ -352,19 +352,17 @@ impl<M: Media> Inner<M> {
         let record = record.filter(|record| !record.terms.tombstone || before.is_value());
         let Some(record) = record else {
             drop(stripe);
-            self.clock.wait_for(before.ts())?;
+            self.settle(before.ts(), wait)?;
             return Ok((answer, 0));
         };
         // Not pinned any more: an index without room waits for readers to leave. The lock keeps what is there from being freed.
         drop(guard);
         let ts = self.clock.take()?;
         let published = self.publish(&mut stripe, key, &before, record, ts);
+        self.clock.apply(ts);
         drop(stripe);
-        if let Err(e) = published {
-            self.clock.finish(ts);
-            return Err(e);
-        }
-        self.settle(ts)?;
+        published?;
+        self.settle(ts, wait)?;
         Ok((answer, ts))
     }
 
@@ -388,13 +386,14 @@ impl<M: Media> Inner<M> {
         writes: &[(Cow<'_, [u8]>, Cow<'_, Write>)],
         since: Option<Ticket>,
         reads: Option<&ReadSet>,
+        wait: Wait,
     ) -> Result<u64, WriteError> {
         match (writes, reads) {
             ([], _) => return Ok(0),
             ([(key, write)], None) => {
                 let (value, expiry) = write.parts();
                 let record = self.prepare(key, value, expiry)?;
-                let (_, ts) = self.modify(key, since, |_| Ok((Some(record), ())))?;
+                let (_, ts) = self.modify(key, since, wait, |_| Ok((Some(record), ())))?;
                 return Ok(ts);
             }
             _ => {}
@@ -429,7 +428,7 @@ impl<M: Media> Inner<M> {
         if changes.is_empty() && reads.is_none() {
             // The answer rests on what is there: deletions, say, that are not durable yet.
             drop((held, guard));
-            self.clock.wait_for(latest)?;
+            self.settle(latest, wait)?;
             return Ok(0);
         }
         // Not pinned any more, as in `modify`.
@@ -437,11 +436,11 @@ impl<M: Media> Inner<M> {
         let outcome = self.commit_locked(&mut held, changes, since, reads);
         drop(held);
         let ts = outcome?;
-        self.settle(ts)?;
+        self.settle(ts, wait)?;
         Ok(ts)
     }
 
-    /// Commits under the locks of the keys' stripes. The time stamp is to be settled; on an error it is finished.
+    /// Commits under the locks of the keys' stripes. The time stamp is applied; it is to be settled, but on an error.
     fn commit_locked(
         &self,
         held: &mut HeldMany<'_>,
@@ -452,12 +451,12 @@ impl<M: Media> Inner<M> {
         let pm = self.pm();
         let mut slot = self.slots.take();
         let ts = self.clock.take()?;
-        let finished = |e: WriteError| {
-            self.clock.finish(ts);
+        let applied = |e: WriteError| {
+            self.clock.apply(ts);
             e
         };
         if let (Some(reads), Some(ticket)) = (reads, since) {
-            self.validate(reads, ticket, ts).map_err(finished)?;
+            self.validate(reads, ticket, ts).map_err(applied)?;
         }
         let stamp = Stamp::Pending {
             slot: slot.number,
@@ -465,17 +464,16 @@ impl<M: Media> Inner<M> {
         };
         for change in &changes {
             let stamped = change.record.stamp(stamp, change.before.off());
-            stamped.map_err(|e| finished(e.into()))?;
+            stamped.map_err(|e| applied(e.into()))?;
         }
-        slot.stamp(pm, &self.slots)
-            .map_err(|e| finished(e.into()))?;
+        slot.stamp(pm, &self.slots).map_err(|e| applied(e.into()))?;
         // PERSIST: the records, before the index leads to them; the stamps of the slot's last commit.
         pm.fence();
         for (i, change) in changes.iter().enumerate() {
             let there = change.before.entry() != 0;
             if let Err(e) = self.lead_to(change.key, change.record.off, there) {
                 self.undo(held, changes, i);
-                return Err(finished(e));
+                return Err(applied(e));
             }
         }
         self.slots.commit(pm, &slot, ts);
@@ -486,11 +484,12 @@ impl<M: Media> Inner<M> {
             let stripe = held.get(self.stripes.of(change.key));
             self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
         }
+        self.clock.apply(ts);
         Ok(ts)
     }
 
     /// Lets the first `led` keys' entries lead to what they led to before. Readers have passed the new records by, since their time
-    /// stamp is not finished.
+    /// stamp is not applied.
     fn undo(&self, held: &mut HeldMany<'_>, changes: Vec<Change<'_, M>>, led: usize) {
         let pm = self.pm();
         for change in changes.into_iter().take(led) {

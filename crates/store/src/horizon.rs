@@ -1,14 +1,14 @@
 //! Which snapshots are being read, and the *horizon*: what is older than the newest version at or below it is garbage.
 //!
 //! # Concurrency
-//! A snapshot reads the watermark and is entered under its shard's lock. The horizon is the watermark, read first, or the lowest
+//! A snapshot reads a watermark and is entered under its shard's lock. The horizon is the durable watermark, read first, or the lowest
 //! snapshot that the shards then have. A snapshot that the horizon overlooked was entered after its shard had been looked at, so it
-//! saw that watermark or a later one.
+//! saw that watermark or a later one (the applied one is never below it).
 //!
 //! Single reads are not entered. They take the version that is newest at the watermark; one that finds
 //! something newer has to go along versions that may be cut off meanwhile, and reads again if the horizon has passed it.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Wait};
 use bristlecone_pmem::sync::{lock, worker};
 use crossbeam_utils::CachePadded;
 use std::collections::BTreeMap;
@@ -63,11 +63,11 @@ impl Snapshots {
         self.now.fetch_max(now, Ordering::AcqRel).max(now)
     }
 
-    /// Enters a snapshot at the watermark, which reads expiries at `now`.
-    pub fn enter(&self, clock: &Clock, now: impl FnOnce() -> u64) -> Ticket {
+    /// Enters a snapshot at the watermark that `wait` stands for, which reads expiries at `now`.
+    pub fn enter(&self, clock: &Clock, wait: Wait, now: impl FnOnce() -> u64) -> Ticket {
         let shard = worker() % SHARDS;
         let mut entries = lock(&self.shards[shard]);
-        let (ts, now) = (clock.watermark(), self.not_before(now()));
+        let (ts, now) = (wait.watermark(clock), self.not_before(now()));
         *entries.entry((ts, now)).or_insert(0) += 1;
         Ticket { ts, now, shard }
     }
@@ -109,7 +109,7 @@ impl Snapshots {
 
     /// Moves the horizon as far as it may go, and gives it. Whatever is cut off by it is cut off afterwards.
     pub fn advance(&self, clock: &Clock, now: u64) -> Horizon {
-        let mut ts = clock.watermark();
+        let mut ts = clock.durable();
         let mut least = self.not_before(now);
         for shard in &self.shards {
             for (at, read) in lock(shard).keys() {
@@ -136,15 +136,22 @@ impl Snapshots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bristlecone_pmem::media::Dram;
+    use bristlecone_pmem::{Pool, PoolOptions};
 
     #[test]
     fn the_horizon_stays_at_the_oldest_snapshot() {
         let clock = Clock::after(5, 8);
         let snapshots = Snapshots::new();
-        let old = snapshots.enter(&clock, || 100);
+        let old = snapshots.enter(&clock, Wait::Durable, || 100);
         let ts = clock.take().unwrap();
-        clock.finish(ts);
-        let new = snapshots.enter(&clock, || 200);
+        clock.apply(ts);
+        let deferring = snapshots.enter(&clock, Wait::Applied, || 150);
+        assert_eq!((deferring.ts, snapshots.advance(&clock, 150).ts), (6, 5));
+        snapshots.leave(deferring);
+        let pool = Pool::<Dram>::create("horizon".as_ref(), &PoolOptions::default()).unwrap();
+        clock.make_durable(pool.pm(), ts).unwrap();
+        let new = snapshots.enter(&clock, Wait::Durable, || 200);
         assert_eq!((old.ts, new.ts), (5, 6));
         assert_eq!(snapshots.oldest(), (Some(5), 2));
         let horizon = snapshots.advance(&clock, 300);

@@ -4,6 +4,7 @@
 //! little-endian). Numbers are not used again while the store is open, and after that only once nothing is left of their keys.
 
 use crate::Snapshot;
+use crate::clock::Wait;
 use crate::commit::Inner;
 use crate::error::{Damage, ReadError, StoreError, WriteError};
 use crate::index::{IndexKey, split};
@@ -103,7 +104,7 @@ impl<M: Media> Inner<M> {
     /// # Errors
     /// [`StoreError::Damaged`]
     pub(crate) fn load_catalogue(&self, largest: u32) -> Result<(), StoreError> {
-        let ticket = self.snapshots.enter(&self.clock, || 0);
+        let ticket = self.snapshots.enter(&self.clock, Wait::Durable, || 0);
         let mut known = lock(&self.catalogue.known);
         known.next = largest + 1;
         let bounds = Bounds::new(CATALOGUE, Bound::Unbounded, Bound::Unbounded);
@@ -161,7 +162,7 @@ impl<M: Media> Inner<M> {
         }
         let key = IndexKey::new(CATALOGUE, name.as_bytes());
         let record = self.prepare(&key, Some(&id.to_le_bytes()), 0)?;
-        self.modify(&key, None, |_| Ok((Some(record), ())))?;
+        self.modify(&key, None, Wait::Durable, |_| Ok((Some(record), ())))?;
         let name: Arc<str> = name.into();
         let mut known = lock(&self.catalogue.known);
         known.next = id + 1;
@@ -187,7 +188,7 @@ impl<M: Media> Inner<M> {
         let _changing = lock(&self.catalogue.changing);
         let key = IndexKey::new(CATALOGUE, keyspace.name.as_bytes());
         let tombstone = self.prepare(&key, None, 0)?;
-        self.modify(&key, None, |_| Ok((Some(tombstone), ())))?;
+        self.modify(&key, None, Wait::Durable, |_| Ok((Some(tombstone), ())))?;
         lock(&self.catalogue.known).by_name.remove(&keyspace.name);
         Ok(())
     }

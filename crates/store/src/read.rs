@@ -1,8 +1,9 @@
 //! Reading: without locks, at a time stamp.
 //!
 //! A reader is pinned, takes the record that the index leads to, and goes along `previous` to the first version at or below its time stamp. A
-//! pending record of a time stamp that has finished is committed: what was undone is dead by then.
+//! pending record of a time stamp that is applied is committed: what was undone is dead by then.
 
+use crate::clock::Wait;
 use crate::commit::Inner;
 use crate::error::{Damage, ReadError};
 use crate::horizon::Ticket;
@@ -77,16 +78,17 @@ impl<M: Media> Inner<M> {
         Ok(None)
     }
 
-    /// Calls `f` with the value of a key at the watermark.
+    /// Calls `f` with the value of a key at a watermark.
     #[inline]
     pub(crate) fn get_latest<R>(
         &self,
+        wait: Wait,
         key: &[u8],
         f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
     ) -> Result<Option<R>, ReadError> {
         let _guard = epoch::pin();
         loop {
-            let ts = self.clock.watermark();
+            let ts = wait.watermark(&self.clock);
             let Some(entry) = self.index.get(key) else {
                 return Ok(None);
             };

@@ -4,7 +4,7 @@
 //! checked against what it read, keys and ranges:
 //!
 //! 1. It takes its time stamp T, with the locks of what it writes held.
-//! 2. It waits until every commit before T has finished.
+//! 2. It waits until every commit before T is applied.
 //! 3. It looks again at what it read: no version between its snapshot and T may be there.
 //!
 //! Then reading at T would have given the same, phantoms included: it takes place at T, as a whole. So all serialisable transactions
@@ -59,7 +59,7 @@ impl<M: Media> Inner<M> {
         since: Ticket,
         ts: u64,
     ) -> Result<(), WriteError> {
-        self.clock.wait_for(ts - 1)?;
+        self.clock.wait_applied(ts - 1)?;
         let _guard = epoch::pin();
         for key in &reads.keys {
             if let Some(entry) = self.index.get(key)

@@ -1,5 +1,6 @@
 //! Snapshots: the store as it was at one durable commit; and cursors, which go on where they stopped.
 
+use crate::clock::Wait;
 use crate::commit::check_key;
 use crate::error::ReadError;
 use crate::horizon::Ticket;
@@ -33,6 +34,8 @@ pub(crate) fn bounds_of<K: Borrow<[u8]>>(keyspace: u32, range: &impl RangeBounds
 pub struct Snapshot<M: Media> {
     pub(crate) shared: Arc<Shared<M>>,
     pub(crate) ticket: Ticket,
+    /// What a transaction's commit on it waits for.
+    pub(crate) wait: Wait,
 }
 
 impl<M: Media> fmt::Debug for Snapshot<M> {
@@ -48,6 +51,7 @@ impl<M: Media> Clone for Snapshot<M> {
         Self {
             ticket: self.shared.snapshots.enter_again(self.ticket),
             shared: Arc::clone(&self.shared),
+            wait: self.wait,
         }
     }
 }
@@ -59,10 +63,12 @@ impl<M: Media> Drop for Snapshot<M> {
 }
 
 impl<M: Media> Snapshot<M> {
-    pub(crate) fn enter(shared: &Arc<Shared<M>>) -> Self {
+    pub(crate) fn enter(shared: &Arc<Shared<M>>, wait: Wait) -> Self {
+        let now = || shared.wall.now();
         Self {
-            ticket: shared.snapshots.enter(&shared.clock, || shared.wall.now()),
+            ticket: shared.snapshots.enter(&shared.clock, wait, now),
             shared: Arc::clone(shared),
+            wait,
         }
     }
 

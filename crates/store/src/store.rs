@@ -1,6 +1,7 @@
 //! The store: creating, opening, and operations on single keys.
 
 use crate::clock::Clock;
+use crate::clock::Wait;
 use crate::commit::{Current, Inner, check_key};
 use crate::error::{StoreError, WriteError};
 use crate::horizon::Snapshots;
@@ -179,12 +180,14 @@ pub enum Update {
 /// A write of one key: its record (32 bytes and the value) and a fence, then the index's insertion or update.
 pub struct Store<M: Media> {
     pub(crate) shared: Arc<Shared<M>>,
+    wait: Wait,
 }
 
 impl<M: Media> Clone for Store<M> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
+            wait: self.wait,
         }
     }
 }
@@ -376,7 +379,34 @@ impl<M: Media> Store<M> {
                 thread,
                 recovery,
             }),
+            wait: Wait::Durable,
         })
+    }
+
+    /// A handle of the same store that does not wait for durability, nor does anything that is begun by it: its writes return when every
+    /// later read of such handles sees them, and it reads what may not be durable yet. Before anyone is answered, on the ground of what
+    /// it wrote or read, the [applied](Self::applied) time stamp is to be made durable by [`settle`](Self::settle): one commit of the medium then serves
+    /// any number of operations. For servers.
+    #[must_use]
+    pub fn deferring(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            wait: Wait::Applied,
+        }
+    }
+
+    /// Every commit up to this time stamp is there, durable or not.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.shared.clock.applied()
+    }
+
+    /// Makes every commit up to that time stamp durable, with whatever else is applied; at once, if they are.
+    ///
+    /// # Errors
+    /// [`WriteError::Commit`]; what is [durable](Self::durable) stays so.
+    pub fn settle(&self, ts: u64) -> Result<(), WriteError> {
+        Ok(self.shared.clock.make_durable(self.shared.pm(), ts)?)
     }
 
     /// Its name.
@@ -497,13 +527,14 @@ impl<M: Media> Store<M> {
         if check_key(key).is_err() {
             return Ok(None);
         }
-        self.shared.get_latest(&keyspace.key(key), |found| {
-            let value = found.value()?;
-            Ok(f(Entry {
-                value: &value,
-                expires_at: expires_at(found.expiry()),
-            }))
-        })
+        self.shared
+            .get_latest(self.wait, &keyspace.key(key), |found| {
+                let value = found.value()?;
+                Ok(f(Entry {
+                    value: &value,
+                    expires_at: expires_at(found.expiry()),
+                }))
+            })
     }
 
     /// Puts a value.
@@ -529,7 +560,7 @@ impl<M: Media> Store<M> {
         let key = keyspace.key(key);
         let inner: &Inner<M> = &self.shared;
         let record = inner.prepare(&key, Some(value), expiry(expires_at))?;
-        inner.modify(&key, None, |_| Ok((Some(record), ())))?;
+        inner.modify(&key, None, self.wait, |_| Ok((Some(record), ())))?;
         Ok(())
     }
 
@@ -542,7 +573,7 @@ impl<M: Media> Store<M> {
         let key = keyspace.key(key);
         let inner: &Inner<M> = &self.shared;
         let tombstone = inner.prepare(&key, None, 0)?;
-        let (there, _) = inner.modify(&key, None, |current| {
+        let (there, _) = inner.modify(&key, None, self.wait, |current| {
             let there = current.is_some();
             Ok((Some(tombstone), there))
         })?;
@@ -563,7 +594,7 @@ impl<M: Media> Store<M> {
         check_key(key)?;
         let key = keyspace.key(key);
         let inner: &Inner<M> = &self.shared;
-        let (answer, _) = inner.modify(&key, None, |current| {
+        let (answer, _) = inner.modify(&key, None, self.wait, |current| {
             let (update, answer) = with_entry(current.as_ref(), f)?;
             Ok((prepared(inner, &key, update)?, answer))
         })?;
@@ -667,7 +698,8 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`].
     pub fn write(&self, batch: Batch) -> Result<u64, WriteError> {
-        self.shared.commit_many(&batch.into_writes()?, None, None)
+        self.shared
+            .commit_many(&batch.into_writes()?, None, None, self.wait)
     }
 
     /// Begins a transaction.
@@ -679,13 +711,13 @@ impl<M: Media> Store<M> {
     /// The store as it is now, for as long as the snapshot is kept. Versions that it can read are not vacuumed.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<M> {
-        Snapshot::enter(&self.shared)
+        Snapshot::enter(&self.shared, self.wait)
     }
 
     /// Every commit up to this time stamp is durable and can be read.
     #[must_use]
     pub fn durable(&self) -> u64 {
-        self.shared.clock.watermark()
+        self.shared.clock.durable()
     }
 
     /// The time, in ms since 1970, as the store has it.

@@ -282,7 +282,10 @@ impl<M: Media> Transaction<M> {
             .collect();
         let reads = self.serializable().then_some(&self.reads);
         let since = Some(self.snapshot.ticket);
-        self.snapshot.shared.commit_many(&writes, since, reads)
+        let wait = self.snapshot.wait;
+        self.snapshot
+            .shared
+            .commit_many(&writes, since, reads, wait)
     }
 
     /// Forgets all changes, as dropping it does.

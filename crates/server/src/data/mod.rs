@@ -1,0 +1,214 @@
+//! Databases over a store: where keys and elements are, locks of keys, and transactions.
+//!
+//! ```text
+//! keyspace "0" to "15"   key --> tag, body              all of a string or a small collection; its expiry is the record's
+//!                        key --> tag | BIG, id, expiry, body      the head of a large collection
+//! keyspace "elements"    id, ... --> ...                its elements: big-endian id, then what its kind puts there
+//! keyspace "expiries"    expiry, database, key --> ""   of large collections, for the sweeper
+//! keyspace "garbage"     id --> ""                      ids whose elements the sweeper takes away
+//! ```
+//!
+//! # Concurrency
+//! Who writes a key holds its lock stripe, so that commands on one key take place one after the other, and reads what is
+//! there without a snapshot. Readers hold no lock. Elements belong to the key whose head has their id. A command's
+//! changes are one commit of the store.
+
+pub mod locks;
+pub mod touched;
+mod tx;
+pub mod value;
+
+pub use tx::{Space, Tx};
+
+use crate::command::{Access, Arg, Command, Failed, Outcome};
+use crate::reply::Out;
+use bristlecone_pmem::media::Auto;
+use bristlecone_store::{Keyspace, ReadError, Snapshot, Store, WriteError};
+use locks::Locks;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, Ordering};
+use touched::Touched;
+
+/// How many databases there are.
+pub const DATABASES: usize = 16;
+
+/// Databases in a store. See the module's head.
+#[derive(Debug)]
+pub struct Data {
+    store: Store<Auto>,
+    deferring: Store<Auto>,
+    databases: Vec<Keyspace>,
+    elements: Keyspace,
+    expiries: Keyspace,
+    garbage: Keyspace,
+    locks: Locks,
+    /// Who waits for changes to which keys.
+    pub touched: Touched,
+    next_id: AtomicU64,
+}
+
+/// What a reading command may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// What is durable: its answer needs no waiting.
+    Durable,
+    /// What this connection has written too: its answer has to wait as that of the writes.
+    Applied,
+}
+
+impl Data {
+    /// The databases of an open store; their keyspaces are made if they are not there.
+    ///
+    /// # Errors
+    /// Those of a write.
+    pub fn open(store: Store<Auto>) -> Result<Self, WriteError> {
+        let databases: Result<Vec<_>, _> = (0..DATABASES)
+            .map(|number| store.keyspace(&number.to_string()))
+            .collect();
+        let [elements, expiries, garbage] =
+            ["elements", "expiries", "garbage"].map(|name| store.keyspace(name));
+        let (elements, garbage) = (elements?, garbage?);
+        let snapshot = store.snapshot();
+        let last = last_id(&snapshot, &elements)?.max(last_id(&snapshot, &garbage)?);
+        Ok(Self {
+            deferring: store.deferring(),
+            databases: databases?,
+            expiries: expiries?,
+            elements,
+            garbage,
+            locks: Locks::new(),
+            touched: Touched::default(),
+            next_id: AtomicU64::new(last + 1),
+            store,
+        })
+    }
+
+    /// The store: its reads see what is durable.
+    #[must_use]
+    pub fn store(&self) -> &Store<Auto> {
+        &self.store
+    }
+
+    /// An id that no collection has.
+    pub fn new_id(&self) -> u64 {
+        // ORDERING: Relaxed; only that it is new matters.
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How many keys a database has, expired ones that are still there included.
+    #[must_use]
+    pub fn len(&self, db: usize) -> u64 {
+        self.store.len(&self.databases[db])
+    }
+
+    fn keyspace(&self, space: Space) -> &Keyspace {
+        match space {
+            Space::Keys(db) => &self.databases[db],
+            Space::Elements => &self.elements,
+            Space::Expiries => &self.expiries,
+            Space::Garbage => &self.garbage,
+        }
+    }
+
+    /// Every commit up to this time stamp has been applied: what an answer has to wait for, with [`settle`](Self::settle).
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.deferring.applied()
+    }
+
+    /// Waits until every commit up to that time stamp is durable.
+    ///
+    /// # Errors
+    /// [`WriteError::Commit`]: nobody may be answered.
+    pub fn settle(&self, ts: u64) -> Result<(), WriteError> {
+        self.store.settle(ts)
+    }
+
+    /// Runs one command on database `db`. An error is answered, too; nothing else is in `out` then, and nothing has changed.
+    /// True if it may have changed something, or has read what may not be durable yet.
+    pub fn run(
+        &self,
+        command: &Command,
+        db: usize,
+        args: &[Arg<'_>],
+        reads: Reads,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let mark = out.mark();
+        let done = self.try_run(command, db, args, reads, out);
+        if let Err(e) = done {
+            out.truncate(mark);
+            out.error(&e.to_string());
+        }
+        reads == Reads::Applied || matches!(command.access, Access::Write | Access::WriteAll)
+    }
+
+    fn try_run(
+        &self,
+        command: &Command,
+        db: usize,
+        args: &[Arg<'_>],
+        reads: Reads,
+        out: &mut Out<'_>,
+    ) -> Outcome {
+        let deferring = match reads {
+            Reads::Durable => &self.store,
+            Reads::Applied => &self.deferring,
+        };
+        match command.access {
+            Access::ReadOne => (command.run)(&mut Tx::new(self, deferring, db), args, out),
+            Access::Read => {
+                let mut tx = Tx::new(self, deferring, db);
+                tx.snapshot();
+                (command.run)(&mut tx, args, out)
+            }
+            Access::Write => {
+                let places = command.keys.places(args);
+                let _held = self.locks.keys(places.into_iter().map(|at| (db, args[at])));
+                self.written(command, db, args, out)
+            }
+            Access::WriteAll => {
+                let _held = self.locks.all();
+                self.written(command, db, args, out)
+            }
+        }
+    }
+
+    /// Runs a command that writes; its locks are held.
+    fn written(
+        &self,
+        command: &Command,
+        db: usize,
+        args: &[Arg<'_>],
+        out: &mut Out<'_>,
+    ) -> Outcome {
+        let mut tx = self.begin(db);
+        (command.run)(&mut tx, args, out)?;
+        tx.commit()
+    }
+
+    /// What writes keys whose locks the caller holds.
+    fn begin(&self, db: usize) -> Tx<'_> {
+        let mut tx = Tx::new(self, &self.deferring, db);
+        tx.writes = true;
+        tx
+    }
+}
+
+/// The highest id that a keyspace's keys begin with; 0 if there are none.
+fn last_id(snapshot: &Snapshot<Auto>, keyspace: &Keyspace) -> Result<u64, ReadError> {
+    let mut last = 0;
+    let all = (Bound::<&[u8]>::Unbounded, Bound::<&[u8]>::Unbounded);
+    snapshot.scan_reverse::<&[u8]>(keyspace, all, |key, _| {
+        if let Some(id) = key.first_chunk() {
+            last = u64::from_be_bytes(*id);
+        }
+        ControlFlow::Break(())
+    })?;
+    Ok(last)
+}
+
+/// The damaged record's error: it cannot come from this program.
+pub(crate) fn damaged(what: &str) -> Failed {
+    Failed::reply(format!("ERR the pool is damaged: {what}; check it"))
+}

@@ -1,0 +1,285 @@
+//! What one command, or one `EXEC`, reads and writes: one commit.
+//!
+//! Most commands write one record or none. Such a one goes straight to the store; a transaction of the store is begun with
+//! the second write, or with a scan, or where several reads have to belong together.
+
+use super::Data;
+use crate::command::{Failed, Outcome};
+use bristlecone_pmem::media::Auto;
+use bristlecone_store::{Entry, Savepoint, Store, Transaction, TransactionOptions};
+use std::ops::{Bound, ControlFlow};
+
+/// Where a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// The keys of a database.
+    Keys(usize),
+    /// Elements of large collections.
+    Elements,
+    /// Expiries of large collections.
+    Expiries,
+    /// Large collections that are gone.
+    Garbage,
+}
+
+/// Bounds of keys.
+pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// A change to one record.
+#[derive(Debug)]
+struct Change {
+    space: Space,
+    key: Vec<u8>,
+    /// The value and its expiry; `None` for a deletion.
+    put: Option<(Vec<u8>, Option<u64>)>,
+}
+
+/// A command's view of the data. It reads its own writes.
+#[derive(Debug)]
+pub struct Tx<'d> {
+    data: &'d Data,
+    store: &'d Store<Auto>,
+    /// The database that the command is for.
+    pub db: usize,
+    /// The time in ms since 1970.
+    pub now: u64,
+    /// It may write: locks are held.
+    pub(super) writes: bool,
+    one: Option<Change>,
+    many: Option<Transaction<Auto>>,
+    /// Keys that were written, if somebody listens.
+    touched: Vec<(usize, Vec<u8>)>,
+}
+
+/// A place to go back to.
+#[derive(Debug)]
+pub struct Mark {
+    savepoint: Savepoint,
+    touched: usize,
+}
+
+impl<'d> Tx<'d> {
+    pub(super) fn new(data: &'d Data, store: &'d Store<Auto>, db: usize) -> Self {
+        Self {
+            data,
+            store,
+            db,
+            now: store.now(),
+            writes: false,
+            one: None,
+            many: None,
+            touched: Vec::new(),
+        }
+    }
+
+    /// The databases.
+    #[must_use]
+    pub fn data(&self) -> &'d Data {
+        self.data
+    }
+
+    /// From here on all is read on one snapshot. The transaction that it is part of.
+    pub fn snapshot(&mut self) -> &mut Transaction<Auto> {
+        let many = self
+            .many
+            .get_or_insert_with(|| self.store.begin(TransactionOptions::default()));
+        if let Some(Change { space, key, put }) = self.one.take() {
+            let keyspace = self.data.keyspace(space);
+            // Its lengths were checked when it was made.
+            let _ = match put {
+                Some((value, expires_at)) => many.put_expiring(keyspace, &key, &value, expires_at),
+                None => many.delete(keyspace, &key),
+            };
+        }
+        many
+    }
+
+    /// Calls `f` with a record's value and expiry.
+    ///
+    /// # Errors
+    /// [`Failed::Read`]
+    pub fn get_with<R>(
+        &mut self,
+        space: Space,
+        key: &[u8],
+        f: impl FnOnce(Entry<'_>) -> R,
+    ) -> Result<Option<R>, Failed> {
+        let keyspace = self.data.keyspace(space);
+        if let Some(many) = &mut self.many {
+            return Ok(many.get_with(keyspace, key, f)?);
+        }
+        match &self.one {
+            Some(one) if one.space == space && one.key == key => {
+                let put = one.put.as_ref();
+                let live = put.filter(|(_, expiry)| expiry.is_none_or(|at| at > self.now));
+                Ok(live.map(|(value, expires_at)| {
+                    f(Entry {
+                        value,
+                        expires_at: *expires_at,
+                    })
+                }))
+            }
+            _ => Ok(self.store.get_with(keyspace, key, f)?),
+        }
+    }
+
+    /// A copy of a record's value.
+    ///
+    /// # Errors
+    /// [`Failed::Read`]
+    pub fn get(&mut self, space: Space, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+        self.get_with(space, key, |entry| entry.value.to_vec())
+    }
+
+    fn change(&mut self, change: Change) -> Outcome {
+        let Change { space, key, .. } = &change;
+        if let Space::Keys(db) = *space
+            && self.data.touched.any()
+        {
+            self.touched.push((db, key.clone()));
+        }
+        let same = (self.one.as_ref()).is_none_or(|one| one.space == *space && one.key == *key);
+        if self.many.is_none() && same {
+            self.one = Some(change);
+            return Ok(());
+        }
+        let data = self.data;
+        let many = self.snapshot();
+        let keyspace = data.keyspace(change.space);
+        match change.put {
+            Some((value, expires_at)) => {
+                many.put_expiring(keyspace, &change.key, &value, expires_at)?;
+            }
+            None => many.delete(keyspace, &change.key)?,
+        }
+        Ok(())
+    }
+
+    /// Puts a record, which expires at that time, in ms since 1970.
+    ///
+    /// # Errors
+    /// [`Failed::Reply`] if key or value is too long.
+    pub fn put(
+        &mut self,
+        space: Space,
+        key: &[u8],
+        value: Vec<u8>,
+        expires_at: Option<u64>,
+    ) -> Outcome {
+        if key.len() > bristlecone_store::KEY_MOST {
+            let most = bristlecone_store::KEY_MOST;
+            return Err(Failed::reply(format!(
+                "ERR a key of {} bytes: at most {most} are possible",
+                key.len()
+            )));
+        }
+        if value.len() > bristlecone_store::VALUE_MOST {
+            return Err(Failed::reply(
+                "ERR string exceeds maximum allowed size (proto-max-bulk-len)",
+            ));
+        }
+        self.change(Change {
+            space,
+            key: key.to_vec(),
+            put: Some((value, expires_at)),
+        })
+    }
+
+    /// Deletes a record, if it is there.
+    ///
+    /// # Errors
+    /// [`Failed::Write`]
+    pub fn delete(&mut self, space: Space, key: &[u8]) -> Outcome {
+        if key.len() > bristlecone_store::KEY_MOST {
+            return Ok(());
+        }
+        self.change(Change {
+            space,
+            key: key.to_vec(),
+            put: None,
+        })
+    }
+
+    /// Visits the records of a range, ascending.
+    ///
+    /// # Errors
+    /// [`Failed::Read`]
+    pub fn scan(
+        &mut self,
+        space: Space,
+        range: Range<'_>,
+        visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
+        let keyspace = self.data.keyspace(space);
+        Ok(self.snapshot().scan::<&[u8]>(keyspace, range, visit)?)
+    }
+
+    /// Visits the records of a range, descending.
+    ///
+    /// # Errors
+    /// [`Failed::Read`]
+    pub fn scan_reverse(
+        &mut self,
+        space: Space,
+        range: Range<'_>,
+        visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
+        let keyspace = self.data.keyspace(space);
+        Ok(self
+            .snapshot()
+            .scan_reverse::<&[u8]>(keyspace, range, visit)?)
+    }
+
+    /// Visits the records whose keys begin with `prefix`, ascending.
+    ///
+    /// # Errors
+    /// [`Failed::Read`]
+    pub fn prefix(
+        &mut self,
+        space: Space,
+        prefix: &[u8],
+        visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
+        let keyspace = self.data.keyspace(space);
+        Ok(self.snapshot().prefix(keyspace, prefix, visit)?)
+    }
+
+    /// A place that [`rollback`](Self::rollback) goes back to.
+    pub fn mark(&mut self) -> Mark {
+        Mark {
+            savepoint: self.snapshot().savepoint(),
+            touched: self.touched.len(),
+        }
+    }
+
+    /// Takes back all changes since `mark`.
+    pub fn rollback(&mut self, mark: &Mark) {
+        self.touched.truncate(mark.touched);
+        self.snapshot().rollback_to(mark.savepoint);
+    }
+
+    /// Commits what was written. The locks of its keys are still held.
+    ///
+    /// # Errors
+    /// [`Failed::Write`]; nothing has changed then.
+    pub fn commit(self) -> Outcome {
+        if let Some(many) = self.many {
+            many.commit()?;
+        } else if let Some(Change { space, key, put }) = self.one {
+            let keyspace = self.data.keyspace(space);
+            match put {
+                Some((value, expires_at)) => {
+                    self.store
+                        .put_expiring(keyspace, &key, &value, expires_at)?;
+                }
+                None => {
+                    self.store.delete(keyspace, &key)?;
+                }
+            }
+        }
+        for (db, key) in &self.touched {
+            self.data.touched.touch(*db, key);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! What a key's record holds: a string, a small collection as a whole, or the head of a large one.
+//!
+//! ```text
+//! tag (1) | body                                    expires with the record
+//! tag | BIG (1) | id (8) | expiry (8, 0: none) | body         big-endian; elements in Space::Elements begin with the id
+//! ```
+//!
+//! Records that expire are taken away by the store alone, which knows nothing of elements: so a large collection's expiry is in
+//! its head, and in [`Space::Expiries`], where the sweeper finds it.
+
+use super::{Space, Tx, damaged};
+use crate::command::{Failed, Outcome};
+
+/// Bit of the tag of large collections.
+const BIG: u8 = 0x80;
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A string.
+    String = 1,
+    /// A list.
+    List = 2,
+    /// A set.
+    Set = 3,
+    /// A sorted set.
+    SortedSet = 4,
+    /// A hash.
+    Hash = 5,
+}
+
+impl Kind {
+    /// The name that `TYPE` gives.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::List => "list",
+            Self::Set => "set",
+            Self::SortedSet => "zset",
+            Self::Hash => "hash",
+        }
+    }
+
+    fn of(tag: u8) -> Result<Self, Failed> {
+        [
+            Self::String,
+            Self::List,
+            Self::Set,
+            Self::SortedSet,
+            Self::Hash,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == tag & !BIG)
+        .ok_or_else(|| damaged(&format!("tag {tag:#x} of a value")))
+    }
+}
+
+/// A key's value, or the head of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// What it is.
+    pub kind: Kind,
+    /// The id of its elements, if it is large.
+    pub id: Option<u64>,
+    /// When it expires, in ms since 1970.
+    pub expires_at: Option<u64>,
+    /// What its kind keeps here: all of it, or what a large one's head says.
+    pub body: Vec<u8>,
+}
+
+impl Value {
+    /// One that is all in its record.
+    #[must_use]
+    pub fn small(kind: Kind, body: Vec<u8>, expires_at: Option<u64>) -> Self {
+        Self {
+            kind,
+            id: None,
+            expires_at,
+            body,
+        }
+    }
+
+    fn decode(record: &[u8], expires_at: Option<u64>) -> Result<Self, Failed> {
+        let (tag, rest) = record.split_first().ok_or_else(|| damaged("empty value"))?;
+        let kind = Kind::of(*tag)?;
+        if tag & BIG == 0 {
+            return Ok(Self::small(kind, rest.to_vec(), expires_at));
+        }
+        let (id, rest) = rest.split_first_chunk().ok_or_else(|| damaged("head"))?;
+        let (expiry, body) = rest.split_first_chunk().ok_or_else(|| damaged("head"))?;
+        let expiry = u64::from_be_bytes(*expiry);
+        Ok(Self {
+            kind,
+            id: Some(u64::from_be_bytes(*id)),
+            expires_at: (expiry != 0).then_some(expiry),
+            body: body.to_vec(),
+        })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut record = Vec::with_capacity(17 + self.body.len());
+        match self.id {
+            None => record.push(self.kind as u8),
+            Some(id) => {
+                record.push(self.kind as u8 | BIG);
+                record.extend_from_slice(&id.to_be_bytes());
+                record.extend_from_slice(&self.expires_at.unwrap_or(0).to_be_bytes());
+            }
+        }
+        record.extend_from_slice(&self.body);
+        record
+    }
+}
+
+/// Key of an expiry in [`Space::Expiries`].
+pub(crate) fn expiry_key(expires_at: u64, db: usize, key: &[u8]) -> Vec<u8> {
+    [
+        &expires_at.to_be_bytes()[..],
+        &(db as u16).to_be_bytes(),
+        key,
+    ]
+    .concat()
+}
+
+impl Tx<'_> {
+    /// The value of `key` in database `db`, unless it has expired.
+    ///
+    /// # Errors
+    /// [`Failed::Read`] and [`Failed::Reply`]
+    pub fn load_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, Failed> {
+        let found = self.get_with(Space::Keys(db), key, |entry| {
+            Value::decode(entry.value, entry.expires_at)
+        })?;
+        let Some(value) = found.transpose()? else {
+            return Ok(None);
+        };
+        if value.expires_at.is_none_or(|at| at > self.now) {
+            return Ok(Some(value));
+        }
+        if self.writes {
+            // Who puts something in its place knows nothing of its elements.
+            self.erase_from(db, key, &value)?;
+        }
+        Ok(None)
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// As [`load_from`](Self::load_from).
+    pub fn load(&mut self, key: &[u8]) -> Result<Option<Value>, Failed> {
+        self.load_from(self.db, key)
+    }
+
+    /// The value of `key`, which is of that kind if it is there.
+    ///
+    /// # Errors
+    /// [`Failed::wrong_type`]
+    pub fn load_kind(&mut self, key: &[u8], kind: Kind) -> Result<Option<Value>, Failed> {
+        match self.load(key)? {
+            Some(value) if value.kind != kind => Err(Failed::wrong_type()),
+            value => Ok(value),
+        }
+    }
+
+    /// Makes `value` that of `key` in database `db`, in place of `before`, which [`load_from`](Self::load_from) has given. An id that `before` has, and
+    /// `value` has not, goes with its elements.
+    ///
+    /// # Errors
+    /// Those of [`put`](Self::put).
+    pub fn save_to(
+        &mut self,
+        db: usize,
+        key: &[u8],
+        before: Option<&Value>,
+        value: &Value,
+    ) -> Outcome {
+        self.unlink(db, key, before, Some(value))?;
+        if value.id.is_some() {
+            let noted = before
+                .is_some_and(|before| before.id.is_some() && before.expires_at == value.expires_at);
+            if let Some(at) = value.expires_at.filter(|_| !noted) {
+                self.put(Space::Expiries, &expiry_key(at, db, key), Vec::new(), None)?;
+            }
+            return self.put(Space::Keys(db), key, value.encode(), None);
+        }
+        self.put(Space::Keys(db), key, value.encode(), value.expires_at)
+    }
+
+    /// As [`save_to`](Self::save_to), in the command's database.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn save(&mut self, key: &[u8], before: Option<&Value>, value: &Value) -> Outcome {
+        self.save_to(self.db, key, before, value)
+    }
+
+    /// Takes `key` away, whose value [`load_from`](Self::load_from) has given; with its elements.
+    ///
+    /// # Errors
+    /// Those of [`delete`](Self::delete).
+    pub fn erase_from(&mut self, db: usize, key: &[u8], before: &Value) -> Outcome {
+        self.unlink(db, key, Some(before), None)?;
+        self.delete(Space::Keys(db), key)
+    }
+
+    /// As [`erase_from`](Self::erase_from), in the command's database.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn erase(&mut self, key: &[u8], before: &Value) -> Outcome {
+        self.erase_from(self.db, key, before)
+    }
+
+    /// What a large value leaves behind when `after` takes its place under `key`.
+    fn unlink(
+        &mut self,
+        db: usize,
+        key: &[u8],
+        before: Option<&Value>,
+        after: Option<&Value>,
+    ) -> Outcome {
+        let Some((before, id)) = before.and_then(|before| Some((before, before.id?))) else {
+            return Ok(());
+        };
+        let same = after.filter(|after| after.id == Some(id));
+        if same.is_none() {
+            self.put(Space::Garbage, &id.to_be_bytes(), Vec::new(), None)?;
+        }
+        if let Some(at) = before.expires_at
+            && same.is_none_or(|after| after.expires_at != Some(at))
+        {
+            self.delete(Space::Expiries, &expiry_key(at, db, key))?;
+        }
+        Ok(())
+    }
+}
