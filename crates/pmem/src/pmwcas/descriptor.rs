@@ -14,6 +14,7 @@ use crate::media::Media;
 use crate::pmwcas::lists::Counted;
 use crate::sync::{PATIENT_TURNS, pause, simulates, worker};
 use crossbeam_epoch as epoch;
+use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
@@ -328,7 +329,6 @@ impl<M: Media> DescriptorPool<M> {
         Some(Descriptor {
             pool: self,
             number: taken.number,
-            words: [Word::default(); MOST_WORDS],
             count: 0,
             stage: Stage::Building,
         })
@@ -392,7 +392,7 @@ impl<M: Media> DescriptorPool<M> {
 
 /// A word of an operation that is being put together.
 #[derive(Clone, Copy, Debug, Default)]
-struct Word {
+pub(super) struct Word {
     entry: Entry,
     policy: Policy,
     /// Its new value was not given yet.
@@ -404,9 +404,23 @@ struct Word {
 pub struct Descriptor<'p, M: Media> {
     pool: &'p DescriptorPool<M>,
     number: usize,
-    words: [Word; MOST_WORDS],
+    /// Of the pool's scratch for this descriptor, which is this operation's meanwhile.
     count: usize,
     stage: Stage,
+}
+
+/// The words of operations that are being put together, by descriptor: kept beside the pool's descriptors, so that a
+/// [`Descriptor`] is small and cheap to hand on.
+pub(super) struct Scratch(Box<[UnsafeCell<[Word; MOST_WORDS]>]>);
+
+// SAFETY: 1. a descriptor's words are reached through the one `Descriptor` that has its number alone; 2. numbers are handed on by
+// the lists, with Release and Acquire.
+unsafe impl Sync for Scratch {}
+
+impl Scratch {
+    pub(super) fn of(descriptors: usize) -> Self {
+        Self((0..descriptors).map(|_| UnsafeCell::default()).collect())
+    }
 }
 
 /// How far an operation is, for who drops it.
@@ -422,7 +436,7 @@ impl<M: Media> fmt::Debug for Descriptor<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Descriptor")
             .field("number", &self.number)
-            .field("words", &&self.words[..self.count])
+            .field("words", &self.words())
             .finish_non_exhaustive()
     }
 }
@@ -457,6 +471,18 @@ fn plain(value: u64) -> Result<u64, WordError> {
 }
 
 impl<M: Media> Descriptor<'_, M> {
+    fn words(&self) -> &[Word] {
+        // SAFETY: 1. this descriptor's words are its own (see `Scratch`); 2. they are changed through `&mut self` only.
+        let words = unsafe { &*self.pool.scratch.0[self.number].get() };
+        &words[..self.count]
+    }
+
+    /// All of its words, those beyond the operation's included.
+    fn words_mut(&mut self) -> &mut [Word; MOST_WORDS] {
+        // SAFETY: 1. as in `words`; 2. `&mut self` is the only way to them now.
+        unsafe { &mut *self.pool.scratch.0[self.number].get() }
+    }
+
     fn add(
         &mut self,
         word: &PWord,
@@ -471,8 +497,7 @@ impl<M: Media> Descriptor<'_, M> {
             old: plain(old)?,
             new: plain(new)?,
         };
-        let words = &self.words[..self.count];
-        if words.iter().any(|word| word.entry.place == place) {
+        if self.words().iter().any(|word| word.entry.place == place) {
             return Err(WordError::Duplicate(place));
         }
         if self.count == self.pool.words {
@@ -483,8 +508,9 @@ impl<M: Media> Descriptor<'_, M> {
             policy,
             open,
         };
-        check_recycled(&self.words[..self.count], &word)?;
-        self.words[self.count] = word;
+        check_recycled(self.words(), &word)?;
+        let count = self.count;
+        self.words_mut()[count] = word;
         self.count += 1;
         Ok(())
     }
@@ -528,7 +554,7 @@ impl<M: Media> Descriptor<'_, M> {
     fn find(&self, word: &PWord) -> Result<usize, WordError> {
         let addr = word.addr().addr();
         let place = self.pool.place_of(word)?;
-        let mut words = self.words[..self.count].iter();
+        let mut words = self.words().iter();
         words
             .position(|word| word.entry.place == place)
             .ok_or(WordError::Absent(addr))
@@ -541,16 +567,16 @@ impl<M: Media> Descriptor<'_, M> {
     /// [`WordError`]; the operation is as it was.
     pub fn fill(&mut self, word: &PWord, desired: u64) -> Result<(), WordError> {
         let at = self.find(word)?;
-        let word = &self.words[at];
+        let word = &self.words()[at];
         if !word.open {
             return Err(WordError::NotReserved(word.entry.place));
         }
         let mut filled = *word;
         filled.entry.new = plain(desired)?;
         filled.open = false;
-        let (before, after) = (&self.words[..at], &self.words[at + 1..self.count]);
+        let (before, after) = (&self.words()[..at], &self.words()[at + 1..]);
         check_recycled(before, &filled).and_then(|()| check_recycled(after, &filled))?;
-        self.words[at] = filled;
+        self.words_mut()[at] = filled;
         Ok(())
     }
 
@@ -560,7 +586,8 @@ impl<M: Media> Descriptor<'_, M> {
     /// [`WordError`]; the operation is as it was.
     pub fn remove_word(&mut self, word: &PWord) -> Result<(), WordError> {
         let at = self.find(word)?;
-        self.words.copy_within(at + 1..self.count, at);
+        let count = self.count;
+        self.words_mut().copy_within(at + 1..count, at);
         self.count -= 1;
         Ok(())
     }
@@ -588,7 +615,7 @@ impl<M: Media> Descriptor<'_, M> {
     /// # Errors
     /// [`ExecuteError`]; the operation was discarded.
     pub fn execute(mut self) -> Result<bool, ExecuteError> {
-        let open = self.words[..self.count].iter().find(|word| word.open);
+        let open = self.words().iter().find(|word| word.open);
         if let Some(word) = open {
             return Err(ExecuteError::Unfilled(word.entry.place));
         }
@@ -599,7 +626,8 @@ impl<M: Media> Descriptor<'_, M> {
                 let guard = epoch::pin();
                 // From here on the descriptor is the protocol's, even if this thread panics.
                 self.stage = Stage::Published;
-                let status = pool.publish(self.number, &mut self.words[..count]);
+                let number = self.number;
+                let status = pool.publish(number, &mut self.words_mut()[..count]);
                 let decided = if status.single() {
                     pool.execute_single(self.number, status, &guard)
                 } else {
@@ -640,7 +668,7 @@ impl<M: Media> Drop for Descriptor<'_, M> {
             Stage::Published => return self.pool.lists.abandon(self.number),
             Stage::Ended => return,
         }
-        for word in &self.words[..self.count] {
+        for word in self.words() {
             let frees = word.policy.frees_new();
             if frees && !word.open && word.entry.new != 0 {
                 self.pool.recycle.release(word.entry.new);

@@ -100,7 +100,7 @@ use crate::off::POff;
 use crate::pool::Pool;
 use crate::pool::layout::{CHUNK, REGION};
 use crossbeam_epoch::Guard;
-use descriptor::{GENERATION, State, Status};
+use descriptor::{GENERATION, Scratch, State, Status};
 use lists::{Counters, Lists};
 use std::fmt;
 use std::sync::Arc;
@@ -315,6 +315,7 @@ pub struct DescriptorPool<M: Media> {
     /// By descriptor: attempts of helpers to install a pointer to it.
     attempts: Box<[AtomicU32]>,
     counters: Counters,
+    scratch: Scratch,
     recycle: Box<dyn Recycle>,
 }
 
@@ -358,6 +359,7 @@ impl<M: Media> DescriptorPool<M> {
             next: (0..descriptors).map(|_| AtomicU64::new(1)).collect(),
             attempts: (0..descriptors).map(|_| AtomicU32::new(0)).collect(),
             counters: Counters::new(),
+            scratch: Scratch::of(descriptors),
             recycle,
         }
     }
