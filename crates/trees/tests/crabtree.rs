@@ -55,6 +55,7 @@ type Strings<const WHICH: u32, const THREADS: usize> =
 
 // Other leaf sizes, and each optimization by itself, are gone through by the design's own tests.
 scenario_suite!(numbers, Numbers<0, 3>: [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, power_cuts, compact]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(numbers_opt, Numbers<7, 1>: [base, pooled, durable]);
 scenario_suite!(strings_opt, Strings<7, 2>: [base, reverse, bulk, pooled, durable, power_cuts]);
 scenario_suite!(numbers_copying, Of<Only<true>, u64, u64, Mapped>: [base, pooled, durable]);

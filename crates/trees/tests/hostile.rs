@@ -5,15 +5,11 @@ mod common;
 
 use bristlecone_pmem::media::Mapped;
 use bristlecone_trees::cddstree::CddsOptions;
-use bristlecone_trees::designs::{
-    Cdds, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
-};
-use bristlecone_trees::{BTreeOptions, BzOptions, FastFairOptions};
-use bristlecone_trees::{
-    CrabOptions,
-    crabtree::Strategy,
-    designs::{Bz, Crab, Ls},
-};
+use bristlecone_trees::crabtree::Strategy;
+use bristlecone_trees::designs::{Bz, Cdds, Crab, Fair, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb};
+#[cfg(feature = "every-layout")]
+use bristlecone_trees::designs::{DividedSkip, FairSp, Ls};
+use bristlecone_trees::{BTreeOptions, BzOptions, CrabOptions, FastFairOptions};
 use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
@@ -115,15 +111,18 @@ scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
 scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(lstree_strings, Of<Ls, [u8], [u8], Mapped>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
 scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(fastfair_wide, Of<Small<Fair>, u128, u128, Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
 #[cfg(feature = "every-layout")]
@@ -131,9 +130,11 @@ scenario_suite!(bztree, Numbers<Small<Bz>>: [hostile]);
 scenario_suite!(bztree_strings, Of<Small<Bz>, [u8], [u8], Mapped>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(btree_wal_wide, Of<Small<Wal>, u128, u128, Mapped>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(skiplist, Numbers<DividedSkip>: [hostile]);

@@ -31,6 +31,7 @@ scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, Mapped>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
 scenario_suite!(strings_256, Of<Lb<1>, [u8], [u8], Mapped>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
+#[cfg(feature = "every-layout")]
 scenario_suite!(numbers_1024, Numbers<Mapped, 4, 2>: [base, reverse, bulk, durable, power_cuts]);
 scenario_suite!(numbers_to_strings_1024, Of<Tuned<4, true, 2>, u64, [u8], Mapped>: [pooled, durable]);
 #[cfg(feature = "every-layout")]

@@ -1,12 +1,10 @@
 //! Damaged pools: an error in words, or what is there; never a panic.
 
-mod common;
-
+use crate::common::{DESIGNS, Fixture};
 use bristlecone_pmem::heap::damage_is_expected;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Store, TransactionOptions};
-use common::{DESIGNS, Fixture};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::ops::ControlFlow;

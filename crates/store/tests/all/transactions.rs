@@ -1,10 +1,8 @@
 //! Transactions against a model, savepoints, cursors, batches, vacuum beside snapshots.
 
-mod common;
-
+use crate::common::{DESIGNS, Fixture, text};
 use bristlecone_pmem::media::Mapped;
 use bristlecone_store::{Batch, Snapshot, Store, StoreOptions, Transaction, TransactionOptions};
-use common::{DESIGNS, Fixture, text};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
@@ -221,7 +219,7 @@ fn against_the_model(design: &str, seed: u64, rounds: usize) {
 
 #[test]
 fn random_histories_of_one_thread_are_those_of_a_map_with_versions() {
-    for design in common::designs() {
+    for design in crate::common::designs() {
         for seed in 0..3 {
             against_the_model(design, seed, 250);
         }

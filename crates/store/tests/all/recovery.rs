@@ -1,11 +1,9 @@
 //! What opening makes of a transaction that was cut off, for writers and for readers.
 
-mod common;
-
+use crate::common::{DESIGNS, Fixture, text};
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Store, TransactionOptions, WriteError};
-use common::{DESIGNS, Fixture, text};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 

@@ -1,9 +1,7 @@
 //! Backups while others write, restoring into other designs, and streams that are none.
 
-mod common;
-
+use crate::common::{DESIGNS, Fixture, text};
 use bristlecone_store::{BackupError, Store, StoreError, StoreOptions};
-use common::{DESIGNS, Fixture, text};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn filled(design: &str) -> Fixture {

@@ -1,14 +1,11 @@
 //! Randomised histories of threads, checked for isolation anomalies; and the checker, checked with anomalies that are planted.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod checker;
 
+use crate::common::Fixture;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_store::{Isolation, Store, StoreOptions, TransactionOptions, WriteError};
 use checker::{Anomaly, Kind, Op, Txn, check, check_snapshot_isolation};
-use common::Fixture;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::ops::ControlFlow;
@@ -219,7 +216,7 @@ fn hold(design: &str, seed: u64, threads: u64, operations: u64) {
 
 #[test]
 fn randomised_histories_have_no_anomalies() {
-    for design in common::DESIGNS {
+    for design in crate::common::DESIGNS {
         hold(design, 1, 4, 12_000);
     }
 }
@@ -228,7 +225,7 @@ fn randomised_histories_have_no_anomalies() {
 #[test]
 #[ignore = "a minute or so"]
 fn a_million_operations_have_no_anomalies() {
-    for design in common::DESIGNS {
+    for design in crate::common::DESIGNS {
         hold(design, 2, 8, 1_000_000);
     }
 }

@@ -1,7 +1,5 @@
 //! Handles that do not wait for durability: who sees what, and when.
 
-mod common;
-
 use bristlecone_pmem::media::Journal;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Batch, Store, StoreOptions, TransactionOptions, Update, WriteError};
@@ -15,7 +13,7 @@ fn journalled(dir: &tempfile::TempDir) -> (Arc<Pool<Journal>>, Store<Journal>) {
 
 #[test]
 fn what_is_deferred_is_seen_by_those_that_defer_and_by_all_once_it_is_settled() {
-    let dir = common::directory();
+    let dir = crate::common::directory();
     let (_pool, store) = journalled(&dir);
     let keys = store.keyspace("keys").unwrap();
     let deferring = store.deferring();
@@ -56,7 +54,7 @@ fn what_is_deferred_is_seen_by_those_that_defer_and_by_all_once_it_is_settled() 
 
 #[test]
 fn one_that_waits_makes_durable_what_others_deferred() {
-    let dir = common::directory();
+    let dir = crate::common::directory();
     let (_pool, store) = journalled(&dir);
     let keys = store.keyspace("keys").unwrap();
     store.deferring().put(&keys, b"a", b"1").unwrap();
@@ -73,7 +71,7 @@ fn one_that_waits_makes_durable_what_others_deferred() {
 
 #[test]
 fn what_was_deferred_is_there_when_the_store_was_closed() {
-    let dir = common::directory();
+    let dir = crate::common::directory();
     let (pool, store) = journalled(&dir);
     let keys = store.keyspace("keys").unwrap();
     let deferring = store.deferring();

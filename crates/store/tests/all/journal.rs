@@ -1,7 +1,5 @@
 //! On an ordinary file behind the journal: what is acknowledged is in the journal, and what is read is.
 
-mod common;
-
 use bristlecone_pmem::media::Journal;
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{Batch, Store, StoreOptions};
@@ -30,7 +28,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn commits_of_threads_share_syncs_and_survive() {
-    let dir = common::directory();
+    let dir = crate::common::directory();
     let home = dir.path().join("home");
     std::fs::create_dir(&home).unwrap();
     let pool: Arc<Pool<Journal>> = Pool::create(&home.join("pool"), &options()).unwrap();

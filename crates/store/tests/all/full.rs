@@ -1,11 +1,9 @@
 //! Full pools: errors that leave everything as it was, transactions undone half-way, and room again after deletions.
 
-mod common;
-
+use crate::common::DESIGNS;
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{Store, StoreOptions, TransactionOptions, WriteError};
-use common::DESIGNS;
 
 fn small(design: &str) -> Store<Dram> {
     let options = PoolOptions {

@@ -1,11 +1,9 @@
 //! The published isolation anomalies, each by its name: Adya's G0, G1a, G1b, G1c, G-single and G2-item, and OTV, PMP and P4 of the
 //! surveys that followed. Each is tried with transactions interleaved by hand, under both isolation levels.
 
-mod common;
-
+use crate::common::{DESIGNS, Fixture, text};
 use bristlecone_pmem::media::Mapped;
 use bristlecone_store::{Isolation, Transaction, TransactionOptions, WriteError};
-use common::{DESIGNS, Fixture, text};
 use std::ops::ControlFlow;
 
 const BOTH: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];

@@ -1,13 +1,11 @@
 //! Operations on single keys, in every design that the crate promises, through kills and reopenings.
 
-mod common;
-
+use crate::common::{DESIGNS, Fixture, text};
 use bristlecone_store::{KEY_MOST, Update, WriteError};
-use common::{DESIGNS, Fixture, text};
 
 #[test]
 fn what_was_put_is_read_also_after_a_kill_and_a_reopening() {
-    for design in common::designs() {
+    for design in crate::common::designs() {
         let f = Fixture::new(design);
         let other = f.store.keyspace("other").unwrap();
         for i in 0..2000u32 {

@@ -1,0 +1,14 @@
+//! All tests of the store in one program: each would compile the indexes again.
+
+mod backup;
+mod common;
+mod cost;
+mod damage;
+mod deferring;
+mod full;
+mod histories;
+mod isolation;
+mod journal;
+mod recovery;
+mod single;
+mod transactions;
