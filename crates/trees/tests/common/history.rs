@@ -63,7 +63,7 @@ pub struct Event {
 }
 
 /// Most threads that a history may have.
-pub const MAX_THREADS: usize = 8;
+pub const MAX_THREADS: usize = 17;
 
 type Positions = [u32; MAX_THREADS];
 

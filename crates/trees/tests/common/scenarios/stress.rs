@@ -19,8 +19,9 @@ use std::time::Instant;
 
 /// Keys in play; every eighth of the lower half stands still.
 const KEYS: u64 = 512;
-const THREADS: usize = 4;
-const OPS: usize = 3_000;
+/// Threads of three rounds each, in turn; and what all of them do in a round.
+const THREADS: [usize; 2] = [4, 16];
+const OPS: usize = 12_000;
 
 fn stands_still(n: u64) -> bool {
     n < KEYS / 2 && n.is_multiple_of(8)
@@ -88,9 +89,10 @@ pub fn histories_are_linearizable<H: Harness>() {
 }
 
 fn work<H: Harness>(index: &H::Index, clock: &AtomicU64, round: u64, phase: Phase) -> Vec<Log> {
-    let barrier = Barrier::new(THREADS);
+    let threads = THREADS[(round / 3) as usize % THREADS.len()];
+    let barrier = Barrier::new(threads);
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..THREADS as u64)
+        let workers: Vec<_> = (0..threads as u64)
             .map(|t| {
                 let barrier = &barrier;
                 scope.spawn(move || {
@@ -98,11 +100,11 @@ fn work<H: Harness>(index: &H::Index, clock: &AtomicU64, round: u64, phase: Phas
                         index,
                         clock,
                         rng: Rng::new(round << 8 | t),
-                        next_value: (round * THREADS as u64 + t + 1) << 24,
+                        next_value: (round << 8 | t + 1) << 24,
                         log: Log::new(),
                     };
                     barrier.wait();
-                    for _ in 0..OPS {
+                    for _ in 0..OPS / threads {
                         worker.step(phase);
                     }
                     worker.log
