@@ -18,6 +18,7 @@
 use bristlecone_pmem::sync::{give_way, lock};
 use bristlecone_pmem::{CommitError, Media};
 use crossbeam_utils::{Backoff, CachePadded};
+use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
@@ -70,6 +71,27 @@ pub(crate) fn wait(backoff: &Backoff) {
     }
 }
 
+/// A time stamp that was taken: applied when this is dropped, as what it stands for is published then, or undone. Where a panic
+/// drops it, no one knows which, and nothing is committed any more.
+#[derive(Debug)]
+pub(crate) struct Taken<'c> {
+    clock: &'c Clock,
+    pub ts: u64,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.clock.fail(&CommitError::Failed {
+                doing: "committing",
+                source: io::Error::other("a panic cut a commit short; open the store again"),
+            });
+        } else {
+            self.clock.apply(self.ts);
+        }
+    }
+}
+
 impl Clock {
     /// Goes on after `floor`.
     pub fn on<M: Media>(pm: &M, floor: u64) -> Self {
@@ -114,11 +136,11 @@ impl Clock {
         &self.ring[(ts % self.ring.len() as u64) as usize]
     }
 
-    /// The next time stamp. Its holder has to [apply](Self::apply) it.
+    /// The next time stamp.
     ///
     /// # Errors
     /// The failure of an earlier commit.
-    pub fn take(&self) -> Result<u64, CommitError> {
+    pub fn take(&self) -> Result<Taken<'_>, CommitError> {
         self.sound()?;
         // ORDERING: Relaxed; the locks of who takes it order what it stands for.
         let ts = self.next.fetch_add(1, Ordering::Relaxed);
@@ -128,11 +150,10 @@ impl Clock {
             self.sound()?;
             wait(&backoff);
         }
-        Ok(ts)
+        Ok(Taken { clock: self, ts })
     }
 
-    /// What `ts` stands for is published, or undone.
-    pub fn apply(&self, ts: u64) {
+    fn apply(&self, ts: u64) {
         // ORDERING: Release; pairs with the Acquire in `advance`.
         self.cell(ts).store(ts, Ordering::Release);
         // ORDERING: SeqCst fence; of two at once one sees the other's flag (module head).
@@ -180,7 +201,10 @@ impl Clock {
         self.sound()?;
         let applied = self.applied();
         if let Err(e) = pm.commit() {
-            self.fail(&e);
+            // Where there was no space, a later commit makes that durable too.
+            if matches!(e, CommitError::Failed { .. }) {
+                self.fail(&e);
+            }
             return Err(e);
         }
         // ORDERING: AcqRel; pairs with the Acquire of `durable`.
@@ -218,31 +242,26 @@ mod tests {
     fn the_watermark_stops_before_what_is_not_applied() {
         let clock = Clock::after(7, RING);
         assert_eq!(clock.applied(), 7);
-        let (a, b, c) = (
-            clock.take().unwrap(),
-            clock.take().unwrap(),
-            clock.take().unwrap(),
-        );
-        assert_eq!((a, b, c), (8, 9, 10));
-        clock.apply(b);
+        let [a, b, c] = [(); 3].map(|()| clock.take().unwrap());
+        assert_eq!((a.ts, b.ts, c.ts), (8, 9, 10));
+        drop(b);
         assert_eq!(clock.applied(), 7);
-        clock.apply(a);
+        drop(a);
         assert_eq!(clock.applied(), 9);
         clock.wait_applied(9).unwrap();
-        clock.apply(c);
-        assert_eq!(clock.applied(), 10);
+        drop(c);
+        assert_eq!((clock.applied(), clock.durable()), (10, 7));
     }
 
     #[test]
-    fn threads_that_finish_at_once_leave_none_behind() {
+    fn threads_that_apply_at_once_leave_none_behind() {
         let clock = Arc::new(Clock::after(0, 2));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let clock = Arc::clone(&clock);
                 std::thread::spawn(move || {
                     for _ in 0..20_000 {
-                        let ts = clock.take().unwrap();
-                        clock.apply(ts);
+                        drop(clock.take().unwrap());
                     }
                 })
             })
@@ -254,14 +273,18 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_ends_waiting() {
+    fn a_panic_while_committing_ends_all_waiting() {
         let clock = Clock::after(0, RING);
-        let ts = clock.take().unwrap();
-        clock.fail(&CommitError::NoSpace {
-            doing: "testing",
-            source: std::io::Error::other("full"),
-        });
-        assert!(clock.wait_applied(ts).is_err());
+        let cut_short = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _taken = clock.take().unwrap();
+            panic!("as planned");
+        }));
+        assert!(cut_short.is_err());
+        let error = clock.wait_applied(1).unwrap_err();
+        assert!(
+            error.to_string().contains("open the store again"),
+            "{error}"
+        );
         assert!(clock.take().is_err());
         assert_eq!(clock.applied(), 0);
     }

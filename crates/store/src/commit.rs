@@ -357,10 +357,10 @@ impl<M: Media> Inner<M> {
         };
         // Not pinned any more: an index without room waits for readers to leave. The lock keeps what is there from being freed.
         drop(guard);
-        let ts = self.clock.take()?;
+        let taken = self.clock.take()?;
+        let ts = taken.ts;
         let published = self.publish(&mut stripe, key, &before, record, ts);
-        self.clock.apply(ts);
-        drop(stripe);
+        drop((taken, stripe));
         published?;
         self.settle(ts, wait)?;
         Ok((answer, ts))
@@ -440,7 +440,7 @@ impl<M: Media> Inner<M> {
         Ok(ts)
     }
 
-    /// Commits under the locks of the keys' stripes. The time stamp is applied; it is to be settled, but on an error.
+    /// Commits under the locks of the keys' stripes. The time stamp, which is applied, is to be settled, but on an error.
     fn commit_locked(
         &self,
         held: &mut HeldMany<'_>,
@@ -450,30 +450,26 @@ impl<M: Media> Inner<M> {
     ) -> Result<u64, WriteError> {
         let pm = self.pm();
         let mut slot = self.slots.take();
-        let ts = self.clock.take()?;
-        let applied = |e: WriteError| {
-            self.clock.apply(ts);
-            e
-        };
+        let taken = self.clock.take()?;
+        let ts = taken.ts;
         if let (Some(reads), Some(ticket)) = (reads, since) {
-            self.validate(reads, ticket, ts).map_err(applied)?;
+            self.validate(reads, ticket, ts)?;
         }
         let stamp = Stamp::Pending {
             slot: slot.number,
             ts,
         };
         for change in &changes {
-            let stamped = change.record.stamp(stamp, change.before.off());
-            stamped.map_err(|e| applied(e.into()))?;
+            change.record.stamp(stamp, change.before.off())?;
         }
-        slot.stamp(pm, &self.slots).map_err(|e| applied(e.into()))?;
+        slot.stamp(pm, &self.slots)?;
         // PERSIST: the records, before the index leads to them; the stamps of the slot's last commit.
         pm.fence();
         for (i, change) in changes.iter().enumerate() {
             let there = change.before.entry() != 0;
             if let Err(e) = self.lead_to(change.key, change.record.off, there) {
                 self.undo(held, changes, i);
-                return Err(applied(e));
+                return Err(e);
             }
         }
         self.slots.commit(pm, &slot, ts);
@@ -484,7 +480,6 @@ impl<M: Media> Inner<M> {
             let stripe = held.get(self.stripes.of(change.key));
             self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
         }
-        self.clock.apply(ts);
         Ok(ts)
     }
 

@@ -144,8 +144,9 @@ mod tests {
         let clock = Clock::after(5, 8);
         let snapshots = Snapshots::new();
         let old = snapshots.enter(&clock, Wait::Durable, || 100);
-        let ts = clock.take().unwrap();
-        clock.apply(ts);
+        let taken = clock.take().unwrap();
+        let ts = taken.ts;
+        drop(taken);
         let deferring = snapshots.enter(&clock, Wait::Applied, || 150);
         assert_eq!((deferring.ts, snapshots.advance(&clock, 150).ts), (6, 5));
         snapshots.leave(deferring);
