@@ -1,5 +1,5 @@
 //! BzTree and Bw-Tree under mixes of reads and upserts: random keys, skewed and ascending ones, scans, and
-//! what persistence costs (BzTree, figures 4 to 7).
+//! what persistence costs (BzTree, figures 4, 5 and 7, and 6 on the host).
 
 use super::bz::{
     BALANCED, BWTREE, BZTREE, Contender, DURABLE, Load, Mix, READ_HEAVY, READ_MOSTLY, READ_ONLY,
@@ -31,12 +31,6 @@ pub(super) const FIG5: Entry = entry!(
     "skewed and ascending keys: throughput",
     "section 7.3, figure 5",
     skewed
-);
-pub(super) const FIG6: Entry = entry!(
-    "bz-fig6",
-    "the cost of persistence",
-    "section 7.4, figure 6",
-    durable
 );
 pub(super) const FIG7: Entry = entry!(
     "bz-fig7",
@@ -175,7 +169,8 @@ fn scans(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     diagrams(setting, &PEERS, &all, "both in DRAM")
 }
 
-fn durable(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
+/// Figure 6, on this machine.
+pub(super) fn durable(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let of = |mix, paper| Diagram {
         mix,
         spread: Spread::Uniform,

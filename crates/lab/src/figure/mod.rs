@@ -21,6 +21,7 @@
 mod bz;
 mod bz_complexity;
 mod bz_fig4;
+mod bz_fig6;
 mod bz_fig8;
 mod bz_fig9;
 mod bz_footprint;
@@ -117,7 +118,7 @@ pub const ALL: &[Entry] = &[
     bz_complexity::ENTRY,
     bz_fig4::FIG4,
     bz_fig4::FIG5,
-    bz_fig4::FIG6,
+    bz_fig6::ENTRY,
     bz_fig4::FIG7,
     bz_stats::STATS,
     bz_fig8::ENTRY,

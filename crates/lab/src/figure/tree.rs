@@ -47,6 +47,8 @@ macro_rules! designs {
 }
 
 designs! {
+    /// BzTree.
+    BZTREE = "bztree", "BzTree";
     /// LB+-Tree.
     LBTREE = "lbtree", "LB+-Tree";
     /// The same without entry moving.
