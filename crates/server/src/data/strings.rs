@@ -136,12 +136,11 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Nothing is there that is of a kind that strings are not; the string and its expiry are copied, as its record.
-fn record(
-    tx: &mut Tx<'_>,
-    key: &[u8],
-    room: usize,
-) -> Result<Option<(Vec<u8>, Option<u64>)>, Failed> {
+/// A string's record, and its expiry.
+type Record = (Vec<u8>, Option<u64>);
+
+/// A copy of the string's record, with room for more bytes.
+fn record(tx: &mut Tx<'_>, key: &[u8], room: usize) -> Result<Option<Record>, Failed> {
     tx.string_with(key, |bytes, expires_at| {
         let mut record = Vec::with_capacity(1 + bytes.len() + room);
         record.extend_from_slice(&string_record(&[]));
