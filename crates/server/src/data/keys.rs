@@ -355,3 +355,116 @@ fn object(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Data;
+    use crate::data::fixture::{Fixture, put_large};
+
+    fn head(data: &Data, db: usize, key: &[u8]) -> Value {
+        let value = data.begin(db).load(key).unwrap();
+        value.expect("it is there")
+    }
+
+    fn elements(data: &Data, id: u64) -> u32 {
+        let mut count = 0;
+        data.begin(0)
+            .prefix(Space::Elements, &id.to_be_bytes(), |_, _| {
+                count += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        count
+    }
+
+    #[test]
+    fn large_collections_are_renamed_and_moved_with_their_elements() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let id = put_large(&data, 0, b"a", 20, Some(5000));
+        let other = put_large(&data, 0, b"b", 10, Some(5000));
+        assert_eq!(fixture.call(&data, "rename a b"), "+OK\r\n");
+        let renamed = head(&data, 0, b"b");
+        assert_eq!((renamed.id, renamed.expires_at), (Some(id), Some(5000)));
+        assert_eq!(fixture.call(&data, "exists a"), ":0\r\n");
+        assert_eq!(data.store.len(&data.expiries), 1, "b's new one");
+        assert_eq!(data.store.len(&data.garbage), 1);
+        while data.sweep().unwrap() {}
+        assert_eq!((elements(&data, id), elements(&data, other)), (20, 0));
+
+        assert_eq!(fixture.call(&data, "move b 7"), ":1\r\n");
+        assert_eq!(head(&data, 7, b"b"), renamed);
+        assert_eq!(data.store.len(&data.expiries), 1);
+        fixture.at(5000);
+        while data.sweep().unwrap() {}
+        assert_eq!(data.len(7), 0);
+        assert_eq!(data.store.len(&data.elements), 0);
+    }
+
+    #[test]
+    fn copies_of_large_collections_have_elements_of_their_own() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let id = put_large(&data, 0, b"a", 20, Some(5000));
+        let replaced = put_large(&data, 2, b"b", 7, Some(5000));
+        assert_eq!(fixture.call(&data, "copy a b db 2"), ":0\r\n");
+        assert_eq!(fixture.call(&data, "copy a b db 2 replace"), ":1\r\n");
+        let copy = head(&data, 2, b"b");
+        let copied = copy.id.expect("large");
+        assert!(copied != id && copied != replaced);
+        assert_eq!(copy.body, b"head");
+        assert_eq!(data.store.len(&data.expiries), 2);
+        assert_eq!(fixture.call(&data, "del a"), ":1\r\n");
+        while data.sweep().unwrap() {}
+        assert_eq!(elements(&data, copied), 20);
+        assert_eq!(data.store.len(&data.elements), 20);
+        assert_eq!(data.store.len(&data.expiries), 1);
+    }
+
+    #[test]
+    fn a_flush_of_many_keys_takes_all_of_them() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let many = FLUSHED_AT_ONCE * 2 + 10;
+        for number in 0..many {
+            fixture.call(&data, &format!("set {number} x"));
+        }
+        put_large(&data, 0, b"large", 3, Some(9000));
+        put_large(&data, 1, b"other", 3, None);
+        assert_eq!(data.len(0), many as u64 + 1);
+        assert_eq!(fixture.call(&data, "flushdb"), "+OK\r\n");
+        assert_eq!((data.len(0), data.len(1)), (0, 1));
+        assert_eq!(fixture.call(&data, "flushall async"), "+OK\r\n");
+        assert_eq!(data.len(1), 0);
+        assert_eq!(data.store.len(&data.expiries), 0);
+        while data.sweep().unwrap() {}
+        assert_eq!(data.store.len(&data.elements), 0);
+    }
+
+    #[test]
+    fn expired_large_collections_are_as_absent() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        put_large(&data, 0, b"a", 20, Some(5000));
+        assert_eq!(fixture.call(&data, "get a").get(..10), Some("-WRONGTYPE"));
+        fixture.at(5000);
+        for (line, reply) in [
+            ("get a", "$-1\r\n"),
+            ("type a", "+none\r\n"),
+            ("keys *", "*0\r\n"),
+            ("scan 0", "*2\r\n$1\r\n0\r\n*0\r\n"),
+            ("randomkey", "$-1\r\n"),
+            ("ttl a", ":-2\r\n"),
+            ("rename a b", "-ERR no such key\r\n"),
+            ("append a x", ":1\r\n"),
+            ("ttl a", ":-1\r\n"),
+            ("get a", "$1\r\nx\r\n"),
+        ] {
+            assert_eq!(fixture.call(&data, line), reply, "{line}");
+        }
+        while data.sweep().unwrap() {}
+        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(data.store.len(&data.expiries), 0);
+    }
+}

@@ -296,6 +296,7 @@ fn random_key(tx: &mut Tx<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::fixture::Fixture;
 
     #[test]
     fn cursors_stand_for_keys_until_the_next_but_one_is_made() {
@@ -318,6 +319,66 @@ mod tests {
         assert!(cursors.bytes <= REMEMBERED && cursors.by_number.len() > 10);
         assert_eq!(cursors.find(oldest, 0), None);
         assert!(cursors.find(newest, 0).is_some());
+    }
+
+    /// A page: the next cursor, and its keys.
+    fn page(reply: &str) -> (String, Vec<String>) {
+        let mut lines = reply.split("\r\n");
+        let cursor = lines.nth(2).unwrap().to_owned();
+        let keys = lines.skip(2).step_by(2).filter(|key| !key.is_empty());
+        (cursor, keys.map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn an_iteration_gives_every_key_once_that_is_there_all_the_time() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        for number in 0..300 {
+            fixture.call(&data, &format!("set user:{number} x"));
+            fixture.call(&data, &format!("set gone:{number} x"));
+        }
+        let (mut cursor, mut found) = ("0".to_owned(), Vec::new());
+        let mut turn = 0;
+        loop {
+            let (next, keys) = page(&fixture.call(&data, &format!("scan {cursor} count 7")));
+            // A client that did not get the answer asks again.
+            let (_, again) = page(&fixture.call(&data, &format!("scan {cursor} count 7")));
+            assert_eq!(keys, again);
+            found.extend(keys);
+            fixture.call(&data, &format!("del gone:{turn}"));
+            fixture.call(&data, &format!("set new:{turn} x"));
+            turn += 1;
+            if next == "0" {
+                break;
+            }
+            cursor = next;
+        }
+        found.retain(|key| key.starts_with("user:"));
+        found.sort();
+        let all = found.len();
+        found.dedup();
+        assert_eq!((all, found.len()), (300, 300));
+        let (next, keys) = page(&fixture.call(&data, "scan 0 match user:29? count 1000"));
+        assert_eq!((next.as_str(), keys.len()), ("0", 10));
+        let (_, keys) = page(&fixture.call(&data, "scan 12345 count 1"));
+        assert_eq!(keys.len(), 1, "what is not known begins again");
+    }
+
+    #[test]
+    fn any_key_is_the_random_one_some_time() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        assert_eq!(fixture.call(&data, "randomkey"), "$-1\r\n");
+        let all = ["a", "ab", "abc", "b", "user:1", "user:10", "user:2"];
+        for key in all {
+            fixture.call(&data, &format!("set {key} x"));
+        }
+        let mut met = std::collections::BTreeSet::new();
+        for _ in 0..20_000 {
+            met.insert(fixture.call(&data, "randomkey"));
+        }
+        let expected = all.map(|key| format!("${}\r\n{key}\r\n", key.len()));
+        assert_eq!(met, expected.into());
     }
 
     #[test]
