@@ -21,6 +21,7 @@ pub mod keys;
 mod lcs;
 pub mod locks;
 pub mod long_double;
+pub mod multi;
 pub mod scan;
 pub mod strings;
 pub mod sweep;
@@ -38,7 +39,7 @@ use locks::Locks;
 use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use touched::Touched;
 
 /// How many databases there are.
@@ -55,7 +56,7 @@ pub struct Data {
     garbage: Keyspace,
     locks: Locks,
     /// Who waits for changes to which keys.
-    pub touched: Touched,
+    pub touched: Arc<Touched>,
     next_id: AtomicU64,
     cursors: Mutex<Cursors>,
 }
@@ -102,7 +103,7 @@ impl Data {
             elements,
             garbage,
             locks: Locks::new(),
-            touched: Touched::default(),
+            touched: Arc::default(),
             next_id: AtomicU64::new(last + 1),
             cursors: Mutex::default(),
             store,
