@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 pub mod keys;
+pub mod multi;
 pub mod strings;
 
 use rand::{Rng, RngExt};
