@@ -13,6 +13,7 @@
 //! there without a snapshot. Readers hold no lock. Elements belong to the key whose head has their id. A command's
 //! changes are one commit of the store.
 
+pub mod bits;
 pub mod expire;
 #[cfg(test)]
 mod fixture;
@@ -73,6 +74,7 @@ pub enum Reads {
 /// All commands on data.
 pub fn commands() -> impl Iterator<Item = &'static Command> {
     [
+        bits::COMMANDS,
         expire::COMMANDS,
         keys::COMMANDS,
         scan::COMMANDS,
