@@ -193,14 +193,14 @@ fn bitpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 
 fn bitop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (to, from) = (args[2], &args[3..]);
-    let known: [(&str, fn(u8, u8) -> u8); 4] = [
-        ("and", |a, b| a & b),
-        ("or", |a, b| a | b),
-        ("xor", |a, b| a ^ b),
-        ("not", |a, _| a),
-    ];
-    let named = known.into_iter().find(|(name, _)| is(args[1], name));
-    let (name, f) = named.ok_or_else(Failed::syntax)?;
+    let known = ["and", "or", "xor", "not"];
+    let named = known.into_iter().find(|name| is(args[1], name));
+    let name = named.ok_or_else(Failed::syntax)?;
+    let f = |a: u8, b: u8| match name {
+        "and" => a & b,
+        "or" => a | b,
+        _ => a ^ b,
+    };
     if name == "not" && from.len() != 1 {
         return Err(Failed::reply(
             "ERR BITOP NOT must be called with a single source key.",

@@ -23,6 +23,7 @@ mod lcs;
 pub mod locks;
 pub mod long_double;
 pub mod multi;
+pub mod ordered;
 pub mod scan;
 pub mod strings;
 pub mod sweep;
@@ -77,6 +78,7 @@ pub fn commands() -> impl Iterator<Item = &'static Command> {
         bits::COMMANDS,
         expire::COMMANDS,
         keys::COMMANDS,
+        ordered::COMMANDS,
         scan::COMMANDS,
         strings::COMMANDS,
     ]
