@@ -60,14 +60,18 @@ fn setbit(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
             return Err(Failed::reply("ERR bit is not an integer or out of range"));
         }
     };
-    let (mut record, expires_at): Record =
-        record(tx, args[1], 0)?.unwrap_or_else(|| (string_record(&[]), None));
+    let found = record(tx, args[1], 0)?;
     // The tag comes first.
     let at = byte + 1;
+    let before = (found.as_ref()).and_then(|(record, _)| Some(record.get(at)? & mask != 0));
+    out.integer(before.unwrap_or(false).into());
+    if before == Some(on) {
+        return Ok(());
+    }
+    let (mut record, expires_at): Record = found.unwrap_or_else(|| (string_record(&[]), None));
     if record.len() <= at {
         record.resize(at + 1, 0);
     }
-    out.integer((record[at] & mask != 0).into());
     if on {
         record[at] |= mask;
     } else {
@@ -165,10 +169,6 @@ fn bitpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
                 let start = integer(start)?;
                 let of_bits = of_bits(unit.first())?;
                 bits_of(len, start, integer(end)?, of_bits)
-            }
-            [_, _, _, start, ..] => {
-                integer(start)?;
-                return Err(Failed::syntax());
             }
             _ => return Err(Failed::syntax()),
         };
