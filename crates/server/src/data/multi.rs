@@ -7,6 +7,7 @@ use super::touched::{Listener, Touched};
 use super::tx::Tx;
 use crate::command::{Access, Command, Failed};
 use crate::reply::Out;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,18 +23,11 @@ pub struct Queued {
     pub args: Vec<Vec<u8>>,
 }
 
-/// A key that is watched.
-#[derive(Debug)]
-struct Watched {
-    db: usize,
-    key: Vec<u8>,
-    existed: bool,
-}
-
 /// What a connection watches, until it is cleared or dropped.
 #[derive(Default)]
 pub struct Watch {
-    keys: Vec<Watched>,
+    /// Database and key, and whether it was there.
+    keys: BTreeMap<(usize, Vec<u8>), bool>,
     /// Who tells, and what is told.
     listening: Option<(Arc<Touched>, Listener)>,
     touched: Arc<AtomicBool>,
@@ -52,7 +46,7 @@ impl Watch {
     /// Ends watching.
     pub fn clear(&mut self) {
         if let Some((touched, listener)) = self.listening.take() {
-            for Watched { db, key, .. } in self.keys.drain(..) {
+            for (db, key) in std::mem::take(&mut self.keys).into_keys() {
                 touched.leave(db, &key, &listener);
             }
         }
@@ -90,8 +84,8 @@ impl Data {
     /// # Errors
     /// [`Failed::Read`]
     pub fn watch(&self, watch: &mut Watch, db: usize, key: &[u8]) -> Result<(), Failed> {
-        let same = |watched: &Watched| watched.db == db && watched.key == key;
-        if watch.keys.iter().any(same) {
+        let name = (db, key.to_vec());
+        if watch.keys.contains_key(&name) {
             return Ok(());
         }
         // Who changes the key has either done so, or will find the listener.
@@ -104,11 +98,7 @@ impl Data {
             (Arc::clone(&self.touched), Arc::new(listener))
         });
         touched.listen(db, key, Arc::clone(listener));
-        watch.keys.push(Watched {
-            db,
-            key: key.to_vec(),
-            existed,
-        });
+        watch.keys.insert(name, existed);
         Ok(())
     }
 
@@ -146,11 +136,11 @@ impl Data {
                 let places = queued.command.keys.places(args).into_iter();
                 places.map(|at| (queued.db, args[at]))
             });
-            let of_watch = watch.keys.iter().map(|key| (key.db, key.key.as_slice()));
+            let of_watch = watch.keys.keys().map(|(db, key)| (*db, key.as_slice()));
             self.locks.keys(of_commands.chain(of_watch))
         };
         let mut changed = watch.is_touched();
-        for Watched { db, key, existed } in &watch.keys {
+        for ((db, key), existed) in &watch.keys {
             // What has expired has told nobody.
             changed = changed || *existed && !self.is_there(*db, key)?;
         }
