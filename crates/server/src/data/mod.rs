@@ -13,20 +13,35 @@
 //! there without a snapshot. Readers hold no lock. Elements belong to the key whose head has their id. A command's
 //! changes are one commit of the store.
 
+pub mod bits;
+pub mod expire;
+#[cfg(test)]
+mod fixture;
+pub mod glob;
+pub mod keys;
+mod lcs;
 pub mod locks;
+pub mod long_double;
+pub mod multi;
+pub mod ordered;
+pub mod scan;
+pub mod strings;
+pub mod sweep;
 pub mod touched;
 mod tx;
 pub mod value;
 
 pub use tx::{Space, Tx};
 
-use crate::command::{Access, Arg, Command, Failed, Outcome};
+use crate::command::{Access, Arg, Command, Failed, ONE, Outcome};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Keyspace, ReadError, Snapshot, Store, WriteError};
 use locks::Locks;
+use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use touched::Touched;
 
 /// How many databases there are.
@@ -43,8 +58,9 @@ pub struct Data {
     garbage: Keyspace,
     locks: Locks,
     /// Who waits for changes to which keys.
-    pub touched: Touched,
+    pub touched: Arc<Touched>,
     next_id: AtomicU64,
+    cursors: Mutex<Cursors>,
 }
 
 /// What a reading command may see.
@@ -54,6 +70,20 @@ pub enum Reads {
     Durable,
     /// What this connection has written too: its answer has to wait as that of the writes.
     Applied,
+}
+
+/// All commands on data.
+pub fn commands() -> impl Iterator<Item = &'static Command> {
+    [
+        bits::COMMANDS,
+        expire::COMMANDS,
+        keys::COMMANDS,
+        ordered::COMMANDS,
+        scan::COMMANDS,
+        strings::COMMANDS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 impl Data {
@@ -77,8 +107,9 @@ impl Data {
             elements,
             garbage,
             locks: Locks::new(),
-            touched: Touched::default(),
+            touched: Arc::default(),
             next_id: AtomicU64::new(last + 1),
+            cursors: Mutex::default(),
             store,
         })
     }
@@ -95,10 +126,21 @@ impl Data {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// False only if no large collection can be there.
+    #[must_use]
+    pub fn any_large(&self) -> bool {
+        // ORDERING: Relaxed; who asks holds the lock of the key, as did who gave an id to what is under it.
+        self.next_id.load(Ordering::Relaxed) > 1
+    }
+
     /// How many keys a database has, expired ones that are still there included.
     #[must_use]
     pub fn len(&self, db: usize) -> u64 {
         self.store.len(&self.databases[db])
+    }
+
+    fn cursors(&self) -> MutexGuard<'_, Cursors> {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn keyspace(&self, space: Space) -> &Keyspace {
@@ -163,8 +205,13 @@ impl Data {
                 (command.run)(&mut tx, args, out)
             }
             Access::Write => {
-                let places = command.keys.places(args);
-                let _held = self.locks.keys(places.into_iter().map(|at| (db, args[at])));
+                let _held = if command.keys == ONE {
+                    self.locks
+                        .keys(args.get(1).into_iter().map(|key| (db, *key)))
+                } else {
+                    let places = command.keys.places(args);
+                    self.locks.keys(places.into_iter().map(|at| (db, args[at])))
+                };
                 self.written(command, db, args, out)
             }
             Access::WriteAll => {

@@ -10,9 +10,12 @@
 
 use super::{Space, Tx, damaged};
 use crate::command::{Failed, Outcome};
+use bristlecone_store::Entry;
 
 /// Bit of the tag of large collections.
 const BIG: u8 = 0x80;
+/// Tag of strings.
+pub(super) const STRING: u8 = Kind::String as u8;
 
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,20 +86,41 @@ impl Value {
     }
 
     fn decode(record: &[u8], expires_at: Option<u64>) -> Result<Self, Failed> {
+        let (mut value, body) = Self::parts(record, expires_at)?;
+        value.body = body.to_vec();
+        Ok(value)
+    }
+
+    /// All but the body, and the body.
+    fn parts(record: &[u8], expires_at: Option<u64>) -> Result<(Self, &[u8]), Failed> {
         let (tag, rest) = record.split_first().ok_or_else(|| damaged("empty value"))?;
         let kind = Kind::of(*tag)?;
         if tag & BIG == 0 {
-            return Ok(Self::small(kind, rest.to_vec(), expires_at));
+            return Ok((Self::small(kind, Vec::new(), expires_at), rest));
         }
         let (id, rest) = rest.split_first_chunk().ok_or_else(|| damaged("head"))?;
         let (expiry, body) = rest.split_first_chunk().ok_or_else(|| damaged("head"))?;
         let expiry = u64::from_be_bytes(*expiry);
-        Ok(Self {
+        let head = Self {
             kind,
             id: Some(u64::from_be_bytes(*id)),
             expires_at: (expiry != 0).then_some(expiry),
-            body: body.to_vec(),
-        })
+            body: Vec::new(),
+        };
+        Ok((head, body))
+    }
+
+    /// All but the body of what an entry holds: its `body` is empty.
+    ///
+    /// # Errors
+    /// [`Failed::Reply`] if it is damaged.
+    pub fn head(entry: &Entry<'_>) -> Result<Self, Failed> {
+        Ok(Self::parts(entry.value, entry.expires_at)?.0)
+    }
+
+    /// True unless it has expired.
+    pub(super) fn lives(&self, now: u64) -> bool {
+        self.expires_at.is_none_or(|at| at > now)
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -112,6 +136,16 @@ impl Value {
         record.extend_from_slice(&self.body);
         record
     }
+}
+
+/// The record of a string of these parts.
+#[must_use]
+pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let mut record = Vec::with_capacity(1 + len);
+    record.push(STRING);
+    parts.iter().for_each(|part| record.extend_from_slice(part));
+    record
 }
 
 /// Key of an expiry in [`Space::Expiries`].
@@ -133,10 +167,29 @@ impl Tx<'_> {
         let found = self.get_with(Space::Keys(db), key, |entry| {
             Value::decode(entry.value, entry.expires_at)
         })?;
-        let Some(value) = found.transpose()? else {
-            return Ok(None);
-        };
-        if value.expires_at.is_none_or(|at| at > self.now) {
+        match found.transpose()? {
+            Some(value) => self.living(db, key, value),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`load_from`](Self::load_from), without the body, which is not read: its `body` is empty.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_head_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, Failed> {
+        let found = self.get_with(Space::Keys(db), key, |entry| {
+            Value::parts(entry.value, entry.expires_at).map(|(head, _)| head)
+        })?;
+        match found.transpose()? {
+            Some(head) => self.living(db, key, head),
+            None => Ok(None),
+        }
+    }
+
+    /// `value`, which is that of `key`, unless it has expired.
+    fn living(&mut self, db: usize, key: &[u8], value: Value) -> Result<Option<Value>, Failed> {
+        if value.lives(self.now) {
             return Ok(Some(value));
         }
         if self.writes {
@@ -144,6 +197,46 @@ impl Tx<'_> {
             self.erase_from(db, key, &value)?;
         }
         Ok(None)
+    }
+
+    /// Calls `f` with the string under `key` and its expiry, in place, if there is one.
+    ///
+    /// # Errors
+    /// [`Failed::wrong_type`] and others.
+    pub fn string_with<R>(
+        &mut self,
+        key: &[u8],
+        f: impl FnOnce(&[u8], Option<u64>) -> R,
+    ) -> Result<Option<R>, Failed> {
+        let db = self.db;
+        let found = self.get_with(Space::Keys(db), key, |entry| {
+            match entry.value.split_first() {
+                Some((&STRING, bytes)) => Ok(f(bytes, entry.expires_at)),
+                _ => Err(Value::parts(entry.value, entry.expires_at).map(|(head, _)| head)),
+            }
+        })?;
+        match found {
+            None => Ok(None),
+            Some(Ok(answer)) => Ok(Some(answer)),
+            Some(Err(head)) => match self.living(db, key, head?)? {
+                Some(_) => Err(Failed::wrong_type()),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Puts a string's record, made by [`string_record`], under `key`, in place of whatever is there.
+    ///
+    /// # Errors
+    /// Those of [`put`](Self::put).
+    pub fn put_string(&mut self, key: &[u8], record: Vec<u8>, expires_at: Option<u64>) -> Outcome {
+        let db = self.db;
+        // Only what is large leaves something behind.
+        if self.data().any_large() {
+            let before = self.load_head_from(db, key)?;
+            self.unlink(db, key, before.as_ref(), None)?;
+        }
+        self.put(Space::Keys(db), key, record, expires_at)
     }
 
     /// The value of `key`.
@@ -179,8 +272,9 @@ impl Tx<'_> {
     ) -> Outcome {
         self.unlink(db, key, before, Some(value))?;
         if value.id.is_some() {
-            let noted = before
-                .is_some_and(|before| before.id.is_some() && before.expires_at == value.expires_at);
+            let noted = before.is_some_and(|before| {
+                before.id == value.id && before.expires_at == value.expires_at
+            });
             if let Some(at) = value.expires_at.filter(|_| !noted) {
                 self.put(Space::Expiries, &expiry_key(at, db, key), Vec::new(), None)?;
             }
@@ -212,6 +306,17 @@ impl Tx<'_> {
     /// As there.
     pub fn erase(&mut self, key: &[u8], before: &Value) -> Outcome {
         self.erase_from(self.db, key, before)
+    }
+
+    /// Takes `key` away, whose value goes on under another key: its elements stay.
+    ///
+    /// # Errors
+    /// Those of [`delete`](Self::delete).
+    pub fn forget(&mut self, db: usize, key: &[u8], value: &Value) -> Outcome {
+        if let Some(at) = value.expires_at.filter(|_| value.id.is_some()) {
+            self.delete(Space::Expiries, &expiry_key(at, db, key))?;
+        }
+        self.delete(Space::Keys(db), key)
     }
 
     /// What a large value leaves behind when `after` takes its place under `key`.
