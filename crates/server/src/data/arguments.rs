@@ -76,10 +76,18 @@ pub(super) fn cursor(text: Arg<'_>) -> Result<u64, Failed> {
         return Err(invalid());
     }
     if digits.is_empty() {
-        return if text.is_empty() { Ok(0) } else { Err(invalid()) };
+        return if text.is_empty() {
+            Ok(0)
+        } else {
+            Err(invalid())
+        };
     }
     let number: u64 = digits.parse().map_err(|_| invalid())?;
-    Ok(if negative { number.wrapping_neg() } else { number })
+    Ok(if negative {
+        number.wrapping_neg()
+    } else {
+        number
+    })
 }
 
 /// The options of a scan within a collection.

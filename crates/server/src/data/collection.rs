@@ -158,12 +158,7 @@ pub(super) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Val
 }
 
 /// Saves a collection that was changed, in place of `before`. The head of a large one is written only if it says something else.
-pub(super) fn save(
-    tx: &mut Tx<'_>,
-    key: &[u8],
-    before: Option<&Value>,
-    value: &Value,
-) -> Outcome {
+pub(super) fn save(tx: &mut Tx<'_>, key: &[u8], before: Option<&Value>, value: &Value) -> Outcome {
     if value.id.is_some() && before == Some(value) {
         tx.touch(key);
         return Ok(());
@@ -198,7 +193,10 @@ mod tests {
         assert!(packed.splice(place, 2, &[], 2));
         assert_eq!(packed.len(), 2);
         let again = Packed::open(packed.into_body(), 2).unwrap();
-        assert_eq!(again.items().map(|(_, item)| item).collect::<Vec<_>>(), [b"a", b"1"]);
+        assert_eq!(
+            again.items().map(|(_, item)| item).collect::<Vec<_>>(),
+            [b"a", b"1"]
+        );
         assert!(!Packed::default().splice(0..0, 0, &[&[0; ITEM_MOST + 1]], 1));
         let mut full = Packed::default();
         while full.splice(0..0, 0, &[b"x"], 1) {}

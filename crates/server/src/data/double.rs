@@ -60,7 +60,8 @@ pub(super) fn double(text: &[u8]) -> Result<f64, Failed> {
     let has = |digits: std::ops::RangeInclusive<u8>| text.iter().any(|byte| digits.contains(byte));
     let too_large = number.is_infinite() && has(b'0'..=b'9');
     let hexadecimal = text.iter().any(|byte| matches!(byte, b'x' | b'X'));
-    let mantissa = text.split(|byte| !hexadecimal && matches!(byte, b'e' | b'E') || matches!(byte, b'p' | b'P'));
+    let mantissa = text
+        .split(|byte| !hexadecimal && matches!(byte, b'e' | b'E') || matches!(byte, b'p' | b'P'));
     let digits = mantissa.into_iter().next().unwrap_or_default();
     let too_small = number == 0.0 && digits.iter().any(|byte| matches!(byte, b'1'..=b'9'));
     if too_large || too_small {
@@ -129,7 +130,11 @@ pub(super) fn ordered(number: f64) -> u64 {
 
 /// The number that has these bytes.
 pub(super) fn from_ordered(bits: u64) -> f64 {
-    f64::from_bits(if bits >> 63 == 0 { !bits } else { bits ^ 1 << 63 })
+    f64::from_bits(if bits >> 63 == 0 {
+        !bits
+    } else {
+        bits ^ 1 << 63
+    })
 }
 
 #[cfg(test)]
@@ -152,14 +157,31 @@ mod tests {
             ("-Infinity", f64::NEG_INFINITY),
             ("0e5", 0.0),
             ("5e-324", 5e-324),
-            ("0xffffffffffffffffffff", 1_208_925_819_614_629_174_706_175.0),
+            (
+                "0xffffffffffffffffffff",
+                1_208_925_819_614_629_174_706_175.0,
+            ),
         ];
         for (given, number) in good {
             assert_eq!(double(given.as_bytes()).unwrap(), number, "{given}");
         }
         for bad in [
-            "", " 1", "1 ", "x", "nan", "-nan", "1e400", "-1e400", "1e-400", "0x", "0x1p-2000", "--1", "+-1",
-            "1e", "0xg", "1p3",
+            "",
+            " 1",
+            "1 ",
+            "x",
+            "nan",
+            "-nan",
+            "1e400",
+            "-1e400",
+            "1e-400",
+            "0x",
+            "0x1p-2000",
+            "--1",
+            "+-1",
+            "1e",
+            "0xg",
+            "1p3",
         ] {
             assert!(double(bad.as_bytes()).is_err(), "{bad}");
         }

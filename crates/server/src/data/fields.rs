@@ -5,9 +5,9 @@
 //! large   head: how many (8)     elements: id (8) | spread (4) | name --> value
 //! ```
 
+use super::arguments::random_elements;
 use super::collection::{self, Packed, element, spread};
 use super::value::{Kind, Value};
-use super::arguments::random_elements;
 use super::{Space, Tx};
 use crate::command::{Failed, Outcome};
 use crate::reply::Out;
@@ -274,7 +274,10 @@ impl Fields {
 
     /// `count` of them, none twice; all, if there are not so many.
     pub fn sample(&self, tx: &mut Tx<'_>, count: u64) -> Result<Vec<Pair>, Failed> {
-        let (random, all) = (|tx: &mut Tx<'_>| self.random(tx), |tx: &mut Tx<'_>| self.all(tx));
+        let (random, all) = (
+            |tx: &mut Tx<'_>| self.random(tx),
+            |tx: &mut Tx<'_>| self.all(tx),
+        );
         sample(self.len(), count, tx, random, all)
     }
 
@@ -287,7 +290,10 @@ impl Fields {
         out: &mut Out<'_>,
         reply: impl FnMut(&mut Out<'_>, &Pair),
     ) -> Outcome {
-        let (random, all) = (|tx: &mut Tx<'_>| self.random(tx), |tx: &mut Tx<'_>| self.all(tx));
+        let (random, all) = (
+            |tx: &mut Tx<'_>| self.random(tx),
+            |tx: &mut Tx<'_>| self.all(tx),
+        );
         let counts = (self.len(), count);
         random_elements(tx, counts, with_values, out, random, all, reply)
     }

@@ -1,9 +1,7 @@
 //! Commands on hashes.
 
 use super::Tx;
-use super::arguments::{
-    ScanOptions, arity, cursor, nothing_to_scan, pair, random_count,
-};
+use super::arguments::{ScanOptions, arity, cursor, nothing_to_scan, pair, random_count};
 use super::fields::{Fields, Pair};
 use super::long_double::LongDouble;
 use super::value::Kind;

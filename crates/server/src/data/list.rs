@@ -103,9 +103,7 @@ impl List {
     /// An element.
     pub fn get(&self, tx: &mut Tx<'_>, index: u64) -> Result<Option<Vec<u8>>, Failed> {
         match &self.content {
-            Content::Small(packed) => {
-                Ok(Self::place(packed, index).map(|(_, item)| item.to_vec()))
-            }
+            Content::Small(packed) => Ok(Self::place(packed, index).map(|(_, item)| item.to_vec())),
             Content::Large { id, at } => tx.get(Space::Elements, &key(*id, at.start + index)?),
         }
     }
@@ -150,12 +148,7 @@ impl List {
             End::Right => (at.end.checked_add(1)).map(|next| (at.start..next, at.end)),
         };
         let (wider, position) = moved.ok_or_else(|| Failed::reply("ERR no room in the list"))?;
-        tx.put(
-            Space::Elements,
-            &key(*id, position)?,
-            item.to_vec(),
-            None,
-        )?;
+        tx.put(Space::Elements, &key(*id, position)?, item.to_vec(), None)?;
         *at = wider;
         Ok(())
     }
@@ -173,12 +166,7 @@ impl List {
     }
 
     /// Takes up to `count` elements from an end, the outermost first.
-    pub fn pop(
-        &mut self,
-        tx: &mut Tx<'_>,
-        end: End,
-        count: u64,
-    ) -> Result<Vec<Vec<u8>>, Failed> {
+    pub fn pop(&mut self, tx: &mut Tx<'_>, end: End, count: u64) -> Result<Vec<Vec<u8>>, Failed> {
         let count = count.min(self.len());
         let mut items = match end {
             End::Left => self.part(tx, 0, count)?,
@@ -286,12 +274,7 @@ impl List {
     }
 
     /// Up to `count` elements from index `start` on.
-    pub fn part(
-        &self,
-        tx: &mut Tx<'_>,
-        start: u64,
-        count: u64,
-    ) -> Result<Vec<Vec<u8>>, Failed> {
+    pub fn part(&self, tx: &mut Tx<'_>, start: u64, count: u64) -> Result<Vec<Vec<u8>>, Failed> {
         let mut items = Vec::new();
         if count == 0 {
             return Ok(items);

@@ -54,13 +54,7 @@ pub const COMMANDS: &[Command] = &[
     writes("lmpop", -4, Keys::Counted { at: 1, before: 0 }, lmpop),
 ];
 
-fn push(
-    tx: &mut Tx<'_>,
-    args: &[Arg<'_>],
-    out: &mut Out<'_>,
-    end: End,
-    there: bool,
-) -> Outcome {
+fn push(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, end: End, there: bool) -> Outcome {
     let mut list = List::load(tx, args[1])?;
     if !there || !list.is_empty() {
         for item in &args[2..] {
@@ -92,13 +86,7 @@ fn items(out: &mut Out<'_>, items: &[Vec<u8>]) {
     items.iter().for_each(|item| out.bulk(item));
 }
 
-fn pop(
-    tx: &mut Tx<'_>,
-    args: &[Arg<'_>],
-    out: &mut Out<'_>,
-    end: End,
-    name: &str,
-) -> Outcome {
+fn pop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, end: End, name: &str) -> Outcome {
     let wanted = match &args[2..] {
         [] => None,
         [wanted] => Some(count(wanted)?),

@@ -285,7 +285,9 @@ impl SortedSet {
                     .get(9..)
                     .and_then(<[u8]>::split_first_chunk)
                 {
-                    Some((score, member)) => visit(member, from_ordered(u64::from_be_bytes(*score))),
+                    Some((score, member)) => {
+                        visit(member, from_ordered(u64::from_be_bytes(*score)))
+                    }
                     None => {
                         torn = true;
                         ControlFlow::Break(())
@@ -434,9 +436,8 @@ fn write(tx: &mut Tx<'_>, id: u64, member: &[u8], score: f64) -> Outcome {
 
 /// The first key of a large one's elements that are visited, and the first beyond.
 fn bounds(id: u64, which: Which<'_>, way: Way) -> (Vec<u8>, Vec<u8>) {
-    let at = |score: u64, member: &[u8]| {
-        [&prefix(id, b's')[..], &score.to_be_bytes(), member].concat()
-    };
+    let at =
+        |score: u64, member: &[u8]| [&prefix(id, b's')[..], &score.to_be_bytes(), member].concat();
     match which {
         Which::All => (at(0, b""), at(u64::MAX, b"")),
         Which::Scores(scores) => {

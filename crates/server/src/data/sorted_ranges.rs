@@ -85,8 +85,8 @@ fn scores(least: Arg<'_>, most: Arg<'_>) -> Result<Scores, Failed> {
             [b'(', number @ ..] => (true, number),
             number => (false, number),
         };
-        let number = double::bound(number)
-            .ok_or_else(|| Failed::reply("ERR min or max is not a float"))?;
+        let number =
+            double::bound(number).ok_or_else(|| Failed::reply("ERR min or max is not a float"))?;
         Ok::<_, Failed>((number, without))
     };
     let ((least, after_least), (most, before_most)) = (end(least)?, end(most)?);
@@ -279,12 +279,7 @@ pub(super) fn zrangestore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) 
 }
 
 /// Makes these all of a key's value, and replies with their number.
-pub(super) fn store(
-    tx: &mut Tx<'_>,
-    key: Arg<'_>,
-    found: &[Scored],
-    out: &mut Out<'_>,
-) -> Outcome {
+pub(super) fn store(tx: &mut Tx<'_>, key: Arg<'_>, found: &[Scored], out: &mut Out<'_>) -> Outcome {
     let before = tx.load(key)?;
     let mut set = SortedSet::in_place_of(before);
     for (member, score) in found {

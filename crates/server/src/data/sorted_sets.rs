@@ -1,7 +1,8 @@
 //! Commands on sorted sets: members, scores and ranks. Ranges and combinations are in modules of their own.
 
 use super::arguments::{
-    ScanOptions, at_least, count, cursor, nothing_to_scan, number_of_keys, pair, pairs, random_count,
+    ScanOptions, at_least, count, cursor, nothing_to_scan, number_of_keys, pair, pairs,
+    random_count,
 };
 use super::scored::{Scored, SortedSet, Way, Which};
 use super::sorted_combined as combined;
@@ -131,7 +132,12 @@ impl AddOptions {
         }
         let error = if self.new && self.known {
             "ERR XX and NX options at the same time are not compatible"
-        } else if [self.new, self.higher, self.lower].into_iter().filter(|set| *set).count() > 1 {
+        } else if [self.new, self.higher, self.lower]
+            .into_iter()
+            .filter(|set| *set)
+            .count()
+            > 1
+        {
             "ERR GT, LT, and/or NX options at the same time are not compatible"
         } else if self.increment && rest.len() > 2 {
             "ERR INCR option supports a single increment-element pair"
@@ -183,8 +189,9 @@ fn zadd(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     }
     options.check(rest)?;
     let (given, _) = rest.as_chunks::<2>();
-    let scores: Result<Vec<f64>, Failed> =
-        (given.iter()).map(|[score, _]| double::double(score)).collect();
+    let scores: Result<Vec<f64>, Failed> = (given.iter())
+        .map(|[score, _]| double::double(score))
+        .collect();
     let scores = scores?;
     let mut set = SortedSet::load(tx, args[1])?;
     let (mut new, mut changed, mut last) = (0, 0, None);
