@@ -2,6 +2,10 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod hashes;
+pub mod lists;
+pub mod sets;
+pub mod sorted_sets;
 pub mod strings;
 
 use rand::{Rng, RngExt};
