@@ -33,6 +33,21 @@ pub(super) fn number_of_keys(text: Arg<'_>) -> Result<usize, Failed> {
     Ok(usize::try_from(keys).unwrap_or(usize::MAX))
 }
 
+/// The option of commands that take elements from the first key that has some: how many.
+pub(super) fn pop_count(options: &[Arg<'_>]) -> Result<u64, Failed> {
+    let (count, rest) = match options {
+        [] => return Ok(1),
+        [word, count, rest @ ..] if is(word, "count") => (count, rest),
+        _ => return Err(Failed::syntax()),
+    };
+    let count = at_least(count, 1, "ERR count should be greater than 0")?;
+    if rest.is_empty() {
+        Ok(count)
+    } else {
+        Err(Failed::syntax())
+    }
+}
+
 /// How many random elements are wanted: different ones, if not negative.
 pub(super) fn random_count(text: Arg<'_>, pairs: bool) -> Result<i64, Failed> {
     let count = integer(text)?;

@@ -1,7 +1,7 @@
 //! Commands on lists.
 
 use super::Tx;
-use super::arguments::{arity, at_least, count, number_of_keys, part};
+use super::arguments::{arity, at_least, count, number_of_keys, part, pop_count};
 use super::list::{End, List};
 use super::value::Kind;
 use crate::command::{Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, integer, is};
@@ -332,13 +332,7 @@ fn lmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         return Err(Failed::syntax());
     };
     let end = end(place)?;
-    let wanted = match options {
-        [] => 1,
-        [word, wanted] if is(word, "count") => {
-            at_least(wanted, 1, "ERR count should be greater than 0")?
-        }
-        _ => return Err(Failed::syntax()),
-    };
+    let wanted = pop_count(options)?;
     for key in keys {
         if tx.load_kind(key, Kind::List)?.is_none() {
             continue;

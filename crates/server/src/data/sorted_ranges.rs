@@ -232,6 +232,10 @@ impl<'a> Asked<'a> {
                 "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
             ));
         }
+        if by == By::Rank {
+            // An offset without a limit says nothing there.
+            limit = (0, -1);
+        }
         if with_scores && by == By::Member {
             return Err(Failed::reply(
                 "ERR syntax error, WITHSCORES not supported in combination with BYLEX",

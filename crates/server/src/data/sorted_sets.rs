@@ -1,7 +1,7 @@
 //! Commands on sorted sets: members, scores and ranks. Ranges and combinations are in modules of their own.
 
 use super::arguments::{
-    ScanOptions, at_least, count, cursor, nothing_to_scan, number_of_keys, pair, pairs,
+    ScanOptions, count, cursor, nothing_to_scan, number_of_keys, pair, pairs, pop_count,
     random_count,
 };
 use super::scored::{Scored, SortedSet, Way, Which};
@@ -316,13 +316,7 @@ fn zmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         () if is(place, "max") => Way::Down,
         () => return Err(Failed::syntax()),
     };
-    let wanted = match options {
-        [] => 1,
-        [word, wanted] if is(word, "count") => {
-            at_least(wanted, 1, "ERR count should be greater than 0")?
-        }
-        _ => return Err(Failed::syntax()),
-    };
+    let wanted = pop_count(options)?;
     for key in keys {
         if tx.load_kind(key, Kind::SortedSet)?.is_none() {
             continue;
