@@ -120,9 +120,10 @@ fn same(words: &Words, mut theirs: &[u8], mut ours: &[u8]) -> bool {
     if name.starts_with(b"z") {
         (theirs, ours) = (plain_scores(theirs), plain_scores(ours));
     }
+    let scan_of_all = generate::words(&["0", "count", "1000"]);
     match name.as_slice() {
-        // Cursors are each server's own.
-        b"sscan" | b"hscan" | b"zscan" if words[2] != b"0" => {
+        // Cursors, and how many are found at once, are each server's own.
+        b"sscan" | b"hscan" | b"zscan" if words[2..].iter().take(3).ne(&scan_of_all) => {
             matches!((theirs, ours), (Reply::Many(b'*', _), Reply::Many(b'*', _)))
         }
         b"smembers" | b"sinter" | b"sunion" | b"sdiff" | b"hkeys" | b"hvals" | b"sscan" => {

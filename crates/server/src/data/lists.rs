@@ -252,7 +252,8 @@ fn lpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         wanted => wanted.unwrap_or(1),
     };
     let mut left = if compared == 0 { u64::MAX } else { compared };
-    let mut skip = rank.unsigned_abs() - 1;
+    // The lowest number has no counterpart: for Redis it is the first match.
+    let mut skip = rank.checked_abs().map_or(0, |rank| rank.unsigned_abs() - 1);
     let mut found = Vec::new();
     list.visit(tx, from, 0, |index, item| {
         if item == args[2] {
