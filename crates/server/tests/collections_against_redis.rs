@@ -8,15 +8,39 @@ mod common;
 mod generate;
 
 use common::{Ours, Redis};
-use generate::{Words, spoilt};
+use generate::{Words, one, rarely, spoilt};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 /// Commands that are sent at once.
 const BATCH: usize = 200;
 
+/// A command on keys, whatever they hold.
+fn on_keys(rng: &mut SmallRng) -> Words {
+    let name = one(
+        rng,
+        &[
+            "del", "expire", "persist", "rename", "copy", "type", "exists",
+        ],
+    );
+    let group = one(rng, &["h", "l", "e", "z", "x"]);
+    let key = |rng: &mut SmallRng| format!("{group}{}", rng.random_range(0..3)).into_bytes();
+    let mut words = generate::words(&[name]);
+    words.push(key(rng));
+    match name {
+        "expire" => words.push(b"100000".to_vec()),
+        "rename" => words.push(key(rng)),
+        "copy" => words.extend([key(rng), b"replace".to_vec()]),
+        _ => {}
+    }
+    words
+}
+
 /// A command of any group.
 fn command(rng: &mut SmallRng) -> Words {
+    if rarely(rng, 60) {
+        return on_keys(rng);
+    }
     let (command, may_be_spoilt) = match rng.random_range(0..9) {
         0 => (generate::strings::command(rng), false),
         1 | 2 => (generate::hashes::command(rng), true),

@@ -16,20 +16,27 @@
 mod arguments;
 mod collection;
 mod double;
+pub mod expire;
 mod fields;
+#[cfg(test)]
+mod fixture;
 pub mod glob;
 pub mod hashes;
+pub mod keys;
 mod lcs;
 mod list;
 pub mod lists;
 pub mod locks;
 pub mod long_double;
+pub mod multi;
+pub mod scan;
 mod scored;
 pub mod sets;
 mod sorted_combined;
 mod sorted_ranges;
 pub mod sorted_sets;
 pub mod strings;
+pub mod sweep;
 pub mod touched;
 mod tx;
 pub mod value;
@@ -41,8 +48,10 @@ use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Keyspace, ReadError, Snapshot, Store, WriteError};
 use locks::Locks;
+use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use touched::Touched;
 
 /// How many databases there are.
@@ -59,8 +68,9 @@ pub struct Data {
     garbage: Keyspace,
     locks: Locks,
     /// Who waits for changes to which keys.
-    pub touched: Touched,
+    pub touched: Arc<Touched>,
     next_id: AtomicU64,
+    cursors: Mutex<Cursors>,
 }
 
 /// What a reading command may see.
@@ -75,11 +85,14 @@ pub enum Reads {
 /// All commands on data.
 pub fn commands() -> impl Iterator<Item = &'static Command> {
     [
-        strings::COMMANDS,
+        expire::COMMANDS,
         hashes::COMMANDS,
+        keys::COMMANDS,
         lists::COMMANDS,
+        scan::COMMANDS,
         sets::COMMANDS,
         sorted_sets::COMMANDS,
+        strings::COMMANDS,
     ]
     .into_iter()
     .flatten()
@@ -106,8 +119,9 @@ impl Data {
             elements,
             garbage,
             locks: Locks::new(),
-            touched: Touched::default(),
+            touched: Arc::default(),
             next_id: AtomicU64::new(last + 1),
+            cursors: Mutex::default(),
             store,
         })
     }
@@ -135,6 +149,10 @@ impl Data {
     #[must_use]
     pub fn len(&self, db: usize) -> u64 {
         self.store.len(&self.databases[db])
+    }
+
+    fn cursors(&self) -> MutexGuard<'_, Cursors> {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn keyspace(&self, space: Space) -> &Keyspace {

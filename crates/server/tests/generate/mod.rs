@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 pub mod hashes;
+pub mod keys;
 pub mod lists;
 pub mod sets;
 pub mod sorted_sets;

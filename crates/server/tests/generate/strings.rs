@@ -23,7 +23,7 @@ fn expiry(rng: &mut impl Rng, words: &mut Words) {
     ];
     words.push(
         if word.ends_with("at") && rarely(rng, 6) || rarely(rng, 60) {
-            // 1 is past, if it is a time; else it would expire within the test.
+            // As a time since 1970, 1 is past.
             let strange = if word.ends_with("at") {
                 &strange[..]
             } else {
