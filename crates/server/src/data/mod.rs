@@ -15,6 +15,8 @@
 
 mod arguments;
 mod collection;
+#[cfg(test)]
+mod collection_tests;
 mod double;
 pub mod expire;
 mod fields;
