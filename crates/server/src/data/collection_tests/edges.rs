@@ -1,6 +1,7 @@
 //! Wrong kinds, wrong arguments, scans, random elements, watching, expiry, and readers beside a writer.
 
 use super::super::multi::Watch;
+use super::super::value::{Kind, Value};
 use super::super::{Reads, commands};
 use super::{Server, fill, strings};
 use crate::reply::{Out, Protocol};
@@ -382,4 +383,47 @@ fn readers_see_a_collection_as_it_was_at_one_time() {
         }
         assert!(!seen.is_empty());
     });
+}
+
+#[test]
+fn damaged_records_are_errors() {
+    let mut server = Server::new();
+    for kind in [Kind::Hash, Kind::Set, Kind::SortedSet, Kind::List] {
+        let lines: &[&str] = match kind {
+            Kind::Hash => &["hgetall k", "hset k a b", "hdel k a", "hscan k 0"],
+            Kind::Set => &["smembers k", "sadd k a", "srem k a", "spop k", "zunion 1 k"],
+            Kind::SortedSet => &["zrange k 0 -1", "zadd k 1 a", "zrem k a", "zunion 1 k"],
+            _ => &[
+                "lrange k 0 -1",
+                "rpush k a",
+                "lpop k",
+                "linsert k before a b",
+            ],
+        };
+        for (id, body) in [
+            (None, &b"\0"[..]),
+            (None, b"\0\x05a"),
+            (None, b"\0\x01a\xff\xff"),
+            (Some(7), b""),
+            (Some(7), b"\0\0\0\0\0\0\0\x01\0"),
+        ] {
+            let expires_at = None;
+            let value = Value {
+                kind,
+                id,
+                expires_at,
+                body: body.to_vec(),
+            };
+            let mut tx = server.data().begin(0);
+            tx.save(b"k", None, &value).unwrap();
+            tx.commit().unwrap();
+            for line in lines {
+                let reply = server.text(line);
+                assert!(
+                    reply.starts_with("-ERR the pool is damaged"),
+                    "{line}: {reply}"
+                );
+            }
+        }
+    }
 }
