@@ -310,8 +310,12 @@ fn encoding(kind: Kind, large: bool, string: &[u8]) -> &'static str {
     }
 }
 
-fn object(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let word = args[1];
+/// The subcommand of `OBJECT`, with as many arguments as it takes. Redis looks at this before it queues the command.
+///
+/// # Errors
+/// [`Failed::Reply`] if there is no such one.
+pub fn object_subcommand(args: &[Arg<'_>]) -> Result<&'static str, Failed> {
+    let word = args.get(1).copied().unwrap_or_default();
     let known = ["encoding", "freq", "idletime", "refcount", "help"];
     let Some(what) = known.into_iter().find(|name| is(word, name)) else {
         return Err(Failed::reply(format!(
@@ -324,6 +328,11 @@ fn object(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
             "ERR wrong number of arguments for 'object|{what}' command"
         )));
     }
+    Ok(what)
+}
+
+fn object(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
+    let what = object_subcommand(args)?;
     if what == "help" {
         out.array(HELP.len());
         HELP.iter().for_each(|line| out.status(line));

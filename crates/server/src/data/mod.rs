@@ -14,6 +14,7 @@
 //! changes are one commit of the store.
 
 mod arguments;
+pub mod bits;
 mod collection;
 #[cfg(test)]
 mod collection_tests;
@@ -31,6 +32,7 @@ pub mod lists;
 pub mod locks;
 pub mod long_double;
 pub mod multi;
+pub mod ordered;
 pub mod scan;
 mod scored;
 pub mod sets;
@@ -87,10 +89,12 @@ pub enum Reads {
 /// All commands on data.
 pub fn commands() -> impl Iterator<Item = &'static Command> {
     [
+        bits::COMMANDS,
         expire::COMMANDS,
         hashes::COMMANDS,
         keys::COMMANDS,
         lists::COMMANDS,
+        ordered::COMMANDS,
         scan::COMMANDS,
         sets::COMMANDS,
         sorted_sets::COMMANDS,

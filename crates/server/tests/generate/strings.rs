@@ -131,7 +131,7 @@ fn bits(rng: &mut impl Rng) -> Words {
 
 /// A command.
 pub fn command(rng: &mut impl Rng) -> Words {
-    match rng.random_range(0..35) {
+    match rng.random_range(0..40) {
         0..6 => set(rng),
         6..8 => getex(rng),
         8..10 => lcs(rng),
