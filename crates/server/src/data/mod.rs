@@ -13,14 +13,18 @@
 //! there without a snapshot. Readers hold no lock. Elements belong to the key whose head has their id. A command's
 //! changes are one commit of the store.
 
+mod lcs;
+pub mod glob;
 pub mod locks;
+pub mod long_double;
+pub mod strings;
 pub mod touched;
 mod tx;
 pub mod value;
 
 pub use tx::{Space, Tx};
 
-use crate::command::{Access, Arg, Command, Failed, Outcome};
+use crate::command::{Access, Arg, Command, Failed, ONE, Outcome};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Keyspace, ReadError, Snapshot, Store, WriteError};
@@ -54,6 +58,11 @@ pub enum Reads {
     Durable,
     /// What this connection has written too: its answer has to wait as that of the writes.
     Applied,
+}
+
+/// All commands on data.
+pub fn commands() -> impl Iterator<Item = &'static Command> {
+    strings::COMMANDS.iter()
 }
 
 impl Data {
@@ -93,6 +102,13 @@ impl Data {
     pub fn new_id(&self) -> u64 {
         // ORDERING: Relaxed; only that it is new matters.
         self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// False only if no large collection can be there.
+    #[must_use]
+    pub fn any_large(&self) -> bool {
+        // ORDERING: Relaxed; who asks holds the lock of the key, as did who gave an id to what is under it.
+        self.next_id.load(Ordering::Relaxed) > 1
     }
 
     /// How many keys a database has, expired ones that are still there included.
@@ -163,8 +179,13 @@ impl Data {
                 (command.run)(&mut tx, args, out)
             }
             Access::Write => {
-                let places = command.keys.places(args);
-                let _held = self.locks.keys(places.into_iter().map(|at| (db, args[at])));
+                let _held = if command.keys == ONE {
+                    self.locks
+                        .keys(args.get(1).into_iter().map(|key| (db, *key)))
+                } else {
+                    let places = command.keys.places(args);
+                    self.locks.keys(places.into_iter().map(|at| (db, args[at])))
+                };
                 self.written(command, db, args, out)
             }
             Access::WriteAll => {

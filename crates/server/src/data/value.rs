@@ -13,6 +13,8 @@ use crate::command::{Failed, Outcome};
 
 /// Bit of the tag of large collections.
 const BIG: u8 = 0x80;
+/// Tag of strings.
+const STRING: u8 = Kind::String as u8;
 
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,20 +85,33 @@ impl Value {
     }
 
     fn decode(record: &[u8], expires_at: Option<u64>) -> Result<Self, Failed> {
+        let (mut value, body) = Self::parts(record, expires_at)?;
+        value.body = body.to_vec();
+        Ok(value)
+    }
+
+    /// All but the body, and the body.
+    fn parts(record: &[u8], expires_at: Option<u64>) -> Result<(Self, &[u8]), Failed> {
         let (tag, rest) = record.split_first().ok_or_else(|| damaged("empty value"))?;
         let kind = Kind::of(*tag)?;
         if tag & BIG == 0 {
-            return Ok(Self::small(kind, rest.to_vec(), expires_at));
+            return Ok((Self::small(kind, Vec::new(), expires_at), rest));
         }
         let (id, rest) = rest.split_first_chunk().ok_or_else(|| damaged("head"))?;
         let (expiry, body) = rest.split_first_chunk().ok_or_else(|| damaged("head"))?;
         let expiry = u64::from_be_bytes(*expiry);
-        Ok(Self {
+        let head = Self {
             kind,
             id: Some(u64::from_be_bytes(*id)),
             expires_at: (expiry != 0).then_some(expiry),
-            body: body.to_vec(),
-        })
+            body: Vec::new(),
+        };
+        Ok((head, body))
+    }
+
+    /// True unless it has expired.
+    fn lives(&self, now: u64) -> bool {
+        self.expires_at.is_none_or(|at| at > now)
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -112,6 +127,16 @@ impl Value {
         record.extend_from_slice(&self.body);
         record
     }
+}
+
+/// The record of a string of these parts.
+#[must_use]
+pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let mut record = Vec::with_capacity(1 + len);
+    record.push(STRING);
+    parts.iter().for_each(|part| record.extend_from_slice(part));
+    record
 }
 
 /// Key of an expiry in [`Space::Expiries`].
@@ -133,10 +158,29 @@ impl Tx<'_> {
         let found = self.get_with(Space::Keys(db), key, |entry| {
             Value::decode(entry.value, entry.expires_at)
         })?;
-        let Some(value) = found.transpose()? else {
-            return Ok(None);
-        };
-        if value.expires_at.is_none_or(|at| at > self.now) {
+        match found.transpose()? {
+            Some(value) => self.living(db, key, value),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`load_from`](Self::load_from), without the body, which is not read: its `body` is empty.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_head_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, Failed> {
+        let found = self.get_with(Space::Keys(db), key, |entry| {
+            Value::parts(entry.value, entry.expires_at).map(|(head, _)| head)
+        })?;
+        match found.transpose()? {
+            Some(head) => self.living(db, key, head),
+            None => Ok(None),
+        }
+    }
+
+    /// `value`, which is that of `key`, unless it has expired.
+    fn living(&mut self, db: usize, key: &[u8], value: Value) -> Result<Option<Value>, Failed> {
+        if value.lives(self.now) {
             return Ok(Some(value));
         }
         if self.writes {
@@ -144,6 +188,46 @@ impl Tx<'_> {
             self.erase_from(db, key, &value)?;
         }
         Ok(None)
+    }
+
+    /// Calls `f` with the string under `key` and its expiry, in place, if there is one.
+    ///
+    /// # Errors
+    /// [`Failed::wrong_type`] and others.
+    pub fn string_with<R>(
+        &mut self,
+        key: &[u8],
+        f: impl FnOnce(&[u8], Option<u64>) -> R,
+    ) -> Result<Option<R>, Failed> {
+        let db = self.db;
+        let found = self.get_with(Space::Keys(db), key, |entry| {
+            match entry.value.split_first() {
+                Some((&STRING, bytes)) => Ok(f(bytes, entry.expires_at)),
+                _ => Err(Value::parts(entry.value, entry.expires_at).map(|(head, _)| head)),
+            }
+        })?;
+        match found {
+            None => Ok(None),
+            Some(Ok(answer)) => Ok(Some(answer)),
+            Some(Err(head)) => match self.living(db, key, head?)? {
+                Some(_) => Err(Failed::wrong_type()),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Puts a string's record, made by [`string_record`], under `key`, in place of whatever is there.
+    ///
+    /// # Errors
+    /// Those of [`put`](Self::put).
+    pub fn put_string(&mut self, key: &[u8], record: Vec<u8>, expires_at: Option<u64>) -> Outcome {
+        let db = self.db;
+        // Only what is large leaves something behind.
+        if self.data().any_large() {
+            let before = self.load_head_from(db, key)?;
+            self.unlink(db, key, before.as_ref(), None)?;
+        }
+        self.put(Space::Keys(db), key, record, expires_at)
     }
 
     /// The value of `key`.

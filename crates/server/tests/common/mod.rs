@@ -1,0 +1,210 @@
+//! A real `redis-server`, and our data layer, called in the same way: words in, the bytes of the reply out.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_server::command::Command;
+use bristlecone_server::data::{Data, Reads, commands};
+use bristlecone_server::reply::{Out, Protocol};
+use bristlecone_store::{Store, StoreOptions};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A directory in memory, if there is such.
+pub fn directory() -> TempDir {
+    let fast = PathBuf::from("/dev/shm");
+    let made = if fast.is_dir() {
+        tempfile::tempdir_in(fast)
+    } else {
+        tempfile::tempdir()
+    };
+    made.unwrap()
+}
+
+/// A real server, killed at the end.
+pub struct Redis {
+    child: Child,
+    stream: BufReader<TcpStream>,
+    _dir: TempDir,
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Redis {
+    /// Starts one on a free port; `None` if there is none on this machine.
+    pub fn start() -> Option<Self> {
+        let dir = directory();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .unwrap()
+            .port();
+        let started = std::process::Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no"])
+            .current_dir(dir.path())
+            .stdout(Stdio::null())
+            .spawn();
+        let child = match started {
+            Ok(child) => child,
+            Err(e) if e.kind() == ErrorKind::NotFound => return None,
+            Err(e) => panic!("redis-server: {e}"),
+        };
+        let until = Instant::now() + Duration::from_secs(20);
+        let stream = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(e) if Instant::now() > until => panic!("redis-server: {e}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        stream.set_nodelay(true).unwrap();
+        Some(Self {
+            child,
+            stream: BufReader::new(stream),
+            _dir: dir,
+        })
+    }
+
+    /// Sends commands, all at once, and gives their replies.
+    pub fn call_all(&mut self, commands: &[Vec<Vec<u8>>]) -> Vec<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for words in commands {
+            bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+            for word in words {
+                bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+                bytes.extend_from_slice(word);
+                bytes.extend_from_slice(b"\r\n");
+            }
+        }
+        self.stream.get_mut().write_all(&bytes).unwrap();
+        commands.iter().map(|_| self.reply()).collect()
+    }
+
+    fn reply(&mut self) -> Vec<u8> {
+        let mut reply = Vec::new();
+        let mut open = 1usize;
+        while open > 0 {
+            open -= 1;
+            let start = reply.len();
+            let read = self.stream.read_until(b'\n', &mut reply).unwrap();
+            assert!(read > 0, "redis-server is gone");
+            let number = || -> i64 {
+                let digits = &reply[start + 1..reply.len() - 2];
+                std::str::from_utf8(digits).unwrap().parse().unwrap()
+            };
+            match reply[start] {
+                b'*' | b'~' | b'>' => open += usize::try_from(number()).unwrap_or(0),
+                b'%' => open += 2 * usize::try_from(number()).unwrap_or(0),
+                b'$' | b'=' => {
+                    if let Ok(len) = usize::try_from(number()) {
+                        let start = reply.len();
+                        reply.resize(start + len + 2, 0);
+                        self.stream.read_exact(&mut reply[start..]).unwrap();
+                    }
+                }
+                _ => {}
+            }
+        }
+        reply
+    }
+}
+
+/// Our data, and what a connection has.
+pub struct Ours {
+    pub data: Data,
+    table: HashMap<&'static str, &'static Command>,
+    protocol: Protocol,
+    db: usize,
+    _dir: TempDir,
+}
+
+impl Ours {
+    /// Empty databases.
+    pub fn new() -> Self {
+        let dir = directory();
+        let pool = Pool::<Auto>::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+        let store = Store::create(&pool, "s", &StoreOptions::design("lbtree")).unwrap();
+        Self {
+            data: Data::open(store).unwrap(),
+            table: commands().map(|command| (command.name, command)).collect(),
+            protocol: Protocol::Resp2,
+            db: 0,
+            _dir: dir,
+        }
+    }
+
+    /// True if there is such a command.
+    pub fn knows(&self, name: &str) -> bool {
+        self.table.contains_key(name)
+    }
+
+    /// The reply to a command.
+    pub fn call(&mut self, words: &[Vec<u8>]) -> Vec<u8> {
+        let mut reply = Vec::new();
+        let name = String::from_utf8_lossy(&words[0]).to_lowercase();
+        let mut out = Out::new(&mut reply, self.protocol);
+        match name.as_str() {
+            "hello" => {
+                self.protocol = Protocol::Resp3;
+                return reply;
+            }
+            "select" => {
+                self.db = std::str::from_utf8(&words[1]).unwrap().parse().unwrap();
+                out.status("OK");
+                return reply;
+            }
+            _ => {}
+        }
+        let Some(command) = self.command(&name, words, &mut out) else {
+            return reply;
+        };
+        let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        self.data
+            .run(command, self.db, &args, Reads::Applied, &mut out);
+        reply
+    }
+
+    /// The command of that name, if it takes so many words; else the error is in `out`.
+    fn command(
+        &self,
+        name: &str,
+        words: &[Vec<u8>],
+        out: &mut Out<'_>,
+    ) -> Option<&'static Command> {
+        let Some(command) = self.table.get(name) else {
+            let args: String = words[1..]
+                .iter()
+                .map(|word| format!("'{}' ", String::from_utf8_lossy(word)))
+                .collect();
+            let name = String::from_utf8_lossy(&words[0]);
+            out.error(&format!(
+                "ERR unknown command '{name}', with args beginning with: {args}"
+            ));
+            return None;
+        };
+        let (arity, len) = (command.arity, words.len() as i32);
+        if arity >= 0 && len != arity || len < -arity {
+            out.error(&format!(
+                "ERR wrong number of arguments for '{name}' command"
+            ));
+            return None;
+        }
+        Some(command)
+    }
+
+    /// Makes all that was done durable, so that it need not be kept in mind.
+    pub fn settle(&self) {
+        self.data.settle(self.data.applied()).unwrap();
+    }
+}
