@@ -101,7 +101,10 @@ mod tests {
             ("h[a-z]llo*", "hello world"),
         ];
         for (pattern, text) in good {
-            assert!(matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
+            assert!(
+                matches(pattern.as_bytes(), text.as_bytes()),
+                "{pattern} {text}"
+            );
         }
         let bad = [
             ("", "a"),
@@ -115,7 +118,10 @@ mod tests {
             ("*a", "ab"),
         ];
         for (pattern, text) in bad {
-            assert!(!matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
+            assert!(
+                !matches(pattern.as_bytes(), text.as_bytes()),
+                "{pattern} {text}"
+            );
         }
     }
 

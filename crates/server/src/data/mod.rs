@@ -13,10 +13,11 @@
 //! there without a snapshot. Readers hold no lock. Elements belong to the key whose head has their id. A command's
 //! changes are one commit of the store.
 
-mod lcs;
 pub mod glob;
+mod lcs;
 pub mod locks;
 pub mod long_double;
+pub mod multi;
 pub mod strings;
 pub mod touched;
 mod tx;
@@ -30,6 +31,7 @@ use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Keyspace, ReadError, Snapshot, Store, WriteError};
 use locks::Locks;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use touched::Touched;
 
@@ -47,7 +49,7 @@ pub struct Data {
     garbage: Keyspace,
     locks: Locks,
     /// Who waits for changes to which keys.
-    pub touched: Touched,
+    pub touched: Arc<Touched>,
     next_id: AtomicU64,
 }
 
@@ -86,7 +88,7 @@ impl Data {
             elements,
             garbage,
             locks: Locks::new(),
-            touched: Touched::default(),
+            touched: Arc::default(),
             next_id: AtomicU64::new(last + 1),
             store,
         })
@@ -115,6 +117,16 @@ impl Data {
     #[must_use]
     pub fn len(&self, db: usize) -> u64 {
         self.store.len(&self.databases[db])
+    }
+
+    /// How many bytes a key's record has, if the key is there.
+    ///
+    /// # Errors
+    /// Those of a read.
+    pub fn record_bytes(&self, db: usize, key: &[u8]) -> Result<Option<usize>, ReadError> {
+        let bytes = |entry: bristlecone_store::Entry<'_>| entry.value.len();
+        self.store
+            .get_with(self.keyspace(Space::Keys(db)), key, bytes)
     }
 
     fn keyspace(&self, space: Space) -> &Keyspace {
