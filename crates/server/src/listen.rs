@@ -3,6 +3,7 @@
 use crate::config::Settings;
 use crate::connection;
 use crate::data::Data;
+use crate::data::sweep::{self, Sweeper};
 use crate::server::{PrepareError, Server, stopped};
 use crate::table::add;
 use crate::{metrics, tls};
@@ -53,6 +54,7 @@ pub enum StartError {
 pub struct Running {
     runtime: Runtime,
     server: Arc<Server>,
+    sweeper: Sweeper,
     address: SocketAddr,
     tls_address: Option<SocketAddr>,
     metrics_address: Option<SocketAddr>,
@@ -87,7 +89,9 @@ impl Running {
         let tls_listener = listen_maybe(&runtime, settings.tls_listen.as_ref())?;
         let metrics_listener = listen_maybe(&runtime, settings.metrics.as_ref())?;
         let data = Data::open(store).map_err(PrepareError::Store)?;
-        let server = Arc::new(Server::new(Arc::new(data), settings)?);
+        let data = Arc::new(data);
+        let sweeper = sweep::spawn(&data).map_err(StartError::Runtime)?;
+        let server = Arc::new(Server::new(data, settings)?);
         let address = address(&listener)?;
         let tls_address = tls_listener.as_ref().map(self::address).transpose()?;
         let metrics_address = metrics_listener.as_ref().map(self::address).transpose()?;
@@ -102,6 +106,7 @@ impl Running {
         Ok(Self {
             runtime,
             server,
+            sweeper,
             address,
             tls_address,
             metrics_address,
@@ -164,6 +169,7 @@ impl Running {
             client.kill.notify_one();
         }
         self.runtime.shutdown_timeout(GRACE);
+        drop(self.sweeper);
         let data = &self.server.data;
         data.settle(data.applied())
     }

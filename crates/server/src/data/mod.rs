@@ -13,12 +13,19 @@
 //! there without a snapshot. Readers hold no lock. Elements belong to the key whose head has their id. A command's
 //! changes are one commit of the store.
 
+pub mod bits;
+pub mod expire;
+#[cfg(test)]
+mod fixture;
 pub mod glob;
+pub mod keys;
 mod lcs;
 pub mod locks;
 pub mod long_double;
 pub mod multi;
+pub mod scan;
 pub mod strings;
+pub mod sweep;
 pub mod touched;
 mod tx;
 pub mod value;
@@ -30,9 +37,10 @@ use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Keyspace, ReadError, Snapshot, Store, WriteError};
 use locks::Locks;
+use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use touched::Touched;
 
 /// How many databases there are.
@@ -51,6 +59,7 @@ pub struct Data {
     /// Who waits for changes to which keys.
     pub touched: Arc<Touched>,
     next_id: AtomicU64,
+    cursors: Mutex<Cursors>,
 }
 
 /// What a reading command may see.
@@ -64,7 +73,15 @@ pub enum Reads {
 
 /// All commands on data.
 pub fn commands() -> impl Iterator<Item = &'static Command> {
-    strings::COMMANDS.iter()
+    [
+        bits::COMMANDS,
+        expire::COMMANDS,
+        keys::COMMANDS,
+        scan::COMMANDS,
+        strings::COMMANDS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 impl Data {
@@ -90,6 +107,7 @@ impl Data {
             locks: Locks::new(),
             touched: Arc::default(),
             next_id: AtomicU64::new(last + 1),
+            cursors: Mutex::default(),
             store,
         })
     }
@@ -117,6 +135,10 @@ impl Data {
     #[must_use]
     pub fn len(&self, db: usize) -> u64 {
         self.store.len(&self.databases[db])
+    }
+
+    fn cursors(&self) -> MutexGuard<'_, Cursors> {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many bytes a key's record has, if the key is there.

@@ -1,47 +1,80 @@
-//! `EXEC` in the data layer: queued commands as one commit, unless a watched key has changed.
+//! `EXEC` and `WATCH`: several commands as one commit, if what was watched is as it was.
+//!
+//! All keys of all commands are locked together, those that are only read, too: so nothing else happens to them meanwhile.
 
 use super::Data;
 use super::touched::{Listener, Touched};
-use crate::command::{Access, Arg, Command};
+use super::tx::Tx;
+use crate::command::{Access, Command, Failed};
 use crate::reply::Out;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A command that waits for `EXEC`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Queued {
     /// The command.
     pub command: &'static Command,
     /// The database that it is for.
     pub db: usize,
-    /// Its arguments, its name first.
+    /// Its name and arguments, as many as it takes.
     pub args: Vec<Vec<u8>>,
 }
 
-/// Keys that a connection watches; dropping it ends that.
+/// A key that is watched.
+#[derive(Debug)]
+struct Watched {
+    db: usize,
+    key: Vec<u8>,
+    existed: bool,
+}
+
+/// What a connection watches, until it is cleared or dropped.
 #[derive(Default)]
 pub struct Watch {
-    changed: Arc<AtomicBool>,
-    keys: Vec<(usize, Vec<u8>, Listener)>,
-    touched: Option<Arc<Touched>>,
+    keys: Vec<Watched>,
+    /// Who tells, and what is told.
+    listening: Option<(Arc<Touched>, Listener)>,
+    touched: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watch({})", self.keys.len())
+        f.debug_struct("Watch")
+            .field("keys", &self.keys)
+            .field("touched", &self.touched)
+            .finish_non_exhaustive()
     }
 }
 
 impl Watch {
-    /// Watches nothing any more.
+    /// Ends watching.
     pub fn clear(&mut self) {
-        for (db, key, listener) in self.keys.drain(..) {
-            if let Some(touched) = &self.touched {
+        if let Some((touched, listener)) = self.listening.take() {
+            for Watched { db, key, .. } in self.keys.drain(..) {
                 touched.leave(db, &key, &listener);
             }
         }
-        self.changed = Arc::default();
+        // A new one: who was about to tell the old one is not heard.
+        self.touched = Arc::default();
+    }
+
+    /// How many keys are watched.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// True if no key is watched.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    fn is_touched(&self) -> bool {
+        // ORDERING: Acquire; with the Release of who tells. The key's lock orders them as well.
+        self.touched.load(Ordering::Acquire)
     }
 }
 
@@ -52,64 +85,282 @@ impl Drop for Watch {
 }
 
 impl Data {
-    /// Lets `watch` know of every change of the key from now on.
-    pub fn watch(&self, watch: &mut Watch, db: usize, key: &[u8]) {
-        let there = |(at, name, _): &(usize, Vec<u8>, Listener)| *at == db && name == key;
-        if watch.keys.iter().any(there) {
-            return;
+    /// Watches a key from now on, too.
+    ///
+    /// # Errors
+    /// [`Failed::Read`]
+    pub fn watch(&self, watch: &mut Watch, db: usize, key: &[u8]) -> Result<(), Failed> {
+        let same = |watched: &Watched| watched.db == db && watched.key == key;
+        if watch.keys.iter().any(same) {
+            return Ok(());
         }
-        let changed = Arc::clone(&watch.changed);
-        // ORDERING: SeqCst; looked at under the locks of the keys.
-        let listener: Listener = Arc::new(move || changed.store(true, Ordering::SeqCst));
-        self.touched.listen(db, key, Arc::clone(&listener));
-        watch.touched = Some(Arc::clone(&self.touched));
-        watch.keys.push((db, key.to_vec(), listener));
+        // Who changes the key has either done so, or will find the listener.
+        let _held = self.locks.keys(std::iter::once((db, key)));
+        let existed = self.is_there(db, key)?;
+        let (touched, listener) = watch.listening.get_or_insert_with(|| {
+            let told = Arc::clone(&watch.touched);
+            // ORDERING: Release; see `is_touched`.
+            let listener = move || told.store(true, Ordering::Release);
+            (Arc::clone(&self.touched), Arc::new(listener))
+        });
+        touched.listen(db, key, Arc::clone(listener));
+        watch.keys.push(Watched {
+            db,
+            key: key.to_vec(),
+            existed,
+        });
+        Ok(())
     }
 
-    /// Runs the commands as one commit, and answers them in an array: a null one, with nothing done, if a watched key has changed. A
-    /// command that fails changes nothing, and the others go on. Ends the watching. True if the answer has to wait for
-    /// durability.
+    /// The key's lock is held.
+    fn is_there(&self, db: usize, key: &[u8]) -> Result<bool, Failed> {
+        let mut tx = Tx::new(self, &self.deferring, db);
+        Ok(tx.load_head_from(db, key)?.is_some())
+    }
+
+    /// Runs queued commands as one commit, and answers all of their replies; a null array, if what is watched has changed. Nothing is
+    /// watched after it. True as in [`run`](Self::run).
     pub fn exec(&self, queued: &[Queued], watch: &mut Watch, out: &mut Out<'_>) -> bool {
-        let args: Vec<Vec<Arg<'_>>> = queued
-            .iter()
-            .map(|one| one.args.iter().map(Vec::as_slice).collect())
-            .collect();
-        let all = queued
-            .iter()
-            .any(|one| one.command.access == Access::WriteAll);
-        let _held = if all {
-            self.locks.all()
-        } else {
-            let of_commands = queued.iter().zip(&args).flat_map(|(one, args)| {
-                let places = one.command.keys.places(args).into_iter();
-                places.filter_map(move |at| Some((one.db, *args.get(at)?)))
-            });
-            let watched = watch.keys.iter().map(|(db, key, _)| (*db, key.as_slice()));
-            self.locks.keys(of_commands.chain(watched))
-        };
-        // ORDERING: SeqCst; as in `watch`.
-        let changed = watch.changed.load(Ordering::SeqCst);
+        let mark = out.mark();
+        let done = self.try_exec(queued, watch, out);
         watch.clear();
-        if changed {
-            out.null_array();
-            return true;
-        }
-        let start = out.mark();
-        out.array(queued.len());
-        let mut tx = self.begin(0);
-        for (one, args) in queued.iter().zip(&args) {
-            tx.db = one.db;
-            let (before, mark) = (tx.mark(), out.mark());
-            if let Err(e) = (one.command.run)(&mut tx, args, out) {
-                tx.rollback(&before);
-                out.truncate(mark);
-                out.error(&e.to_string());
-            }
-        }
-        if let Err(e) = tx.commit() {
-            out.truncate(start);
+        if let Err(e) = done {
+            out.truncate(mark);
             out.error(&e.to_string());
         }
         true
+    }
+
+    fn try_exec(&self, queued: &[Queued], watch: &Watch, out: &mut Out<'_>) -> Result<(), Failed> {
+        let args: Vec<Vec<&[u8]>> = queued
+            .iter()
+            .map(|queued| queued.args.iter().map(Vec::as_slice).collect())
+            .collect();
+        let all = queued
+            .iter()
+            .any(|queued| queued.command.access == Access::WriteAll);
+        let _held = if all {
+            self.locks.all()
+        } else {
+            let of_commands = queued.iter().zip(&args).flat_map(|(queued, args)| {
+                let places = queued.command.keys.places(args).into_iter();
+                places.map(|at| (queued.db, args[at]))
+            });
+            let of_watch = watch.keys.iter().map(|key| (key.db, key.key.as_slice()));
+            self.locks.keys(of_commands.chain(of_watch))
+        };
+        let mut changed = watch.is_touched();
+        for Watched { db, key, existed } in &watch.keys {
+            // What has expired has told nobody.
+            changed = changed || *existed && !self.is_there(*db, key)?;
+        }
+        if changed {
+            out.null_array();
+            return Ok(());
+        }
+        let mut tx = self.begin(0);
+        tx.queued = true;
+        out.array(queued.len());
+        for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
+            tx.db = *db;
+            let (place, end) = (tx.mark(), out.mark());
+            if let Err(e) = (command.run)(&mut tx, args, out) {
+                tx.rollback(&place);
+                out.truncate(end);
+                out.error(&e.to_string());
+            }
+        }
+        tx.commit()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::commands;
+    use crate::data::fixture::{Fixture, put_large, words};
+    use crate::reply::Protocol;
+
+    fn queued(lines: &[&str]) -> Vec<Queued> {
+        let of = |line: &&str| {
+            let words = words(line);
+            Queued {
+                command: commands().find(|known| known.name == words[0]).unwrap(),
+                db: 0,
+                args: words.into_iter().map(String::into_bytes).collect(),
+            }
+        };
+        lines.iter().map(of).collect()
+    }
+
+    fn exec(data: &Data, lines: &[&str], watch: &mut Watch) -> String {
+        let mut reply = Vec::new();
+        data.exec(
+            &queued(lines),
+            watch,
+            &mut Out::new(&mut reply, Protocol::Resp2),
+        );
+        String::from_utf8(reply).unwrap()
+    }
+
+    #[test]
+    fn commands_see_what_those_before_them_did_and_an_error_is_its_own() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let lines = [
+            "set a 1",
+            "incr a",
+            "dbsize",
+            "keys *",
+            "mset b x a",
+            "incr nothing",
+            "set c x",
+            "incr c",
+            "rename c d",
+            "del a",
+        ];
+        assert_eq!(
+            exec(&data, &lines, &mut Watch::default()),
+            "*10\r\n+OK\r\n:2\r\n:1\r\n*1\r\n$1\r\na\r\n\
+             -ERR wrong number of arguments for 'mset' command\r\n:1\r\n+OK\r\n\
+             -ERR value is not an integer or out of range\r\n+OK\r\n:1\r\n"
+        );
+        assert_eq!(
+            fixture.call(&data, "mget a b c d nothing"),
+            "*5\r\n$-1\r\n$-1\r\n$-1\r\n$1\r\nx\r\n$1\r\n1\r\n"
+        );
+        assert_eq!(exec(&data, &[], &mut Watch::default()), "*0\r\n");
+    }
+
+    #[test]
+    fn what_a_failing_command_wrote_is_taken_back() {
+        fn half(tx: &mut Tx<'_>, args: &[&[u8]], out: &mut Out<'_>) -> crate::command::Outcome {
+            out.status("lost");
+            tx.put_string(args[1], crate::data::value::string_record(&[b"half"]), None)?;
+            Err(Failed::syntax())
+        }
+        static HALF: Command = Command {
+            name: "half",
+            arity: 2,
+            access: Access::Write,
+            keys: crate::command::ONE,
+            group: "string",
+            run: half,
+        };
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut all = queued(&["set a before", "get a", "get a"]);
+        all[1].command = &HALF;
+        let mut reply = Vec::new();
+        let mut out = Out::new(&mut reply, Protocol::Resp2);
+        data.exec(&all, &mut Watch::default(), &mut out);
+        assert_eq!(
+            String::from_utf8(reply).unwrap(),
+            "*3\r\n+OK\r\n-ERR syntax error\r\n$6\r\nbefore\r\n"
+        );
+    }
+
+    #[test]
+    fn nothing_is_done_if_a_watched_key_was_changed() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut watch = Watch::default();
+        for change in [
+            "set a 1",
+            "incr a",
+            "pexpireat a 900",
+            "rename a b",
+            "rename b a",
+            "flushall",
+        ] {
+            data.watch(&mut watch, 0, b"a").unwrap();
+            data.watch(&mut watch, 0, b"a").unwrap();
+            assert_eq!(watch.len(), 1);
+            fixture.call(&data, change);
+            assert_eq!(exec(&data, &["set x 1"], &mut watch), "*-1\r\n", "{change}");
+            assert!(watch.is_empty() && !data.touched.any());
+        }
+        assert_eq!(fixture.call(&data, "exists x"), ":0\r\n");
+        for other in ["set b 1", "get a", "persist a", "del a", "mget a b"] {
+            data.watch(&mut watch, 0, b"a").unwrap();
+            data.watch(&mut watch, 1, b"b").unwrap();
+            fixture.call(&data, other);
+            assert_eq!(
+                exec(&data, &["set x 1"], &mut watch),
+                "*1\r\n+OK\r\n",
+                "{other}"
+            );
+        }
+        data.watch(&mut watch, 0, b"a").unwrap();
+        fixture.call(&data, "set a 1");
+        watch.clear();
+        assert_eq!(exec(&data, &["get a"], &mut watch), "*1\r\n$1\r\n1\r\n");
+        data.watch(&mut watch, 0, b"a").unwrap();
+        drop(watch);
+        assert!(!data.touched.any());
+    }
+
+    #[test]
+    fn a_key_that_has_expired_since_was_changed() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut watch = Watch::default();
+        fixture.call(&data, "set a 1 pxat 1000");
+        put_large(&data, 0, b"large", 3, Some(1000));
+        for key in [&b"a"[..], b"large"] {
+            fixture.at(500);
+            data.watch(&mut watch, 0, key).unwrap();
+            fixture.at(1000);
+            assert_eq!(exec(&data, &["get x"], &mut watch), "*-1\r\n");
+            data.watch(&mut watch, 0, key).unwrap();
+            assert_eq!(exec(&data, &["get x"], &mut watch), "*1\r\n$-1\r\n");
+        }
+    }
+
+    #[test]
+    fn a_flush_is_part_of_it() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        fixture.call(&data, "mset a 1 b 2");
+        put_large(&data, 0, b"c", 3, None);
+        let lines = ["flushall", "dbsize", "set a 3", "dbsize", "keys *"];
+        assert_eq!(
+            exec(&data, &lines, &mut Watch::default()),
+            "*5\r\n+OK\r\n:0\r\n+OK\r\n:1\r\n*1\r\n$1\r\na\r\n"
+        );
+        assert_eq!(fixture.call(&data, "mget a b"), "*2\r\n$1\r\n3\r\n$-1\r\n");
+        assert_eq!(data.store.len(&data.garbage), 1);
+    }
+
+    #[test]
+    fn counters_lose_nothing_under_watch() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let (threads, each) = (3, 200);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let mut watch = Watch::default();
+                    let mut done = 0;
+                    while done < each {
+                        data.watch(&mut watch, 0, b"n").unwrap();
+                        let reply = fixture_get(&data);
+                        let set = format!("set n {}", reply + 1);
+                        if exec(&data, &[&set, "incr commits"], &mut watch) != "*-1\r\n" {
+                            done += 1;
+                        }
+                    }
+                });
+            }
+        });
+        let total = format!("${0}\r\n{1}\r\n", 3, threads * each);
+        assert_eq!(fixture.call(&data, "get n"), total);
+        assert_eq!(fixture.call(&data, "get commits"), total);
+    }
+
+    fn fixture_get(data: &Data) -> u64 {
+        let found = data.begin(0).string_with(b"n", |bytes, _| bytes.to_vec());
+        let found = found.unwrap().unwrap_or_else(|| b"0".to_vec());
+        String::from_utf8(found).unwrap().parse().unwrap()
     }
 }

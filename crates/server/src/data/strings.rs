@@ -137,10 +137,10 @@ impl<'a> Options<'a> {
 }
 
 /// A string's record, and its expiry.
-type Record = (Vec<u8>, Option<u64>);
+pub(super) type Record = (Vec<u8>, Option<u64>);
 
 /// A copy of the string's record, with room for more bytes.
-fn record(tx: &mut Tx<'_>, key: &[u8], room: usize) -> Result<Option<Record>, Failed> {
+pub(super) fn record(tx: &mut Tx<'_>, key: &[u8], room: usize) -> Result<Option<Record>, Failed> {
     tx.string_with(key, |bytes, expires_at| {
         let mut record = Vec::with_capacity(1 + bytes.len() + room);
         record.extend_from_slice(&string_record(&[]));
@@ -337,14 +337,10 @@ pub(super) fn check_length(len: usize, more: usize) -> Outcome {
 fn append(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (key, more) = (args[1], args[2]);
     let found = record(tx, key, more.len())?;
-    let there = found.is_some();
     let (mut record, expires_at) = found.unwrap_or_else(|| (string_record(&[]), None));
     check_length(record.len() - 1, more.len())?;
     record.extend_from_slice(more);
     out.integer((record.len() - 1) as i64);
-    if there && more.is_empty() {
-        return Ok(());
-    }
     tx.put(Space::Keys(tx.db), key, record, expires_at)
 }
 

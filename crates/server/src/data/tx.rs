@@ -45,6 +45,8 @@ pub struct Tx<'d> {
     pub now: u64,
     /// It may write: locks are held.
     pub(super) writes: bool,
+    /// It is part of an `EXEC`, which commits once.
+    pub(super) queued: bool,
     one: Option<Change>,
     many: Option<Transaction<Auto>>,
     /// Keys that were written, if somebody listens.
@@ -66,6 +68,7 @@ impl<'d> Tx<'d> {
             db,
             now: store.now(),
             writes: false,
+            queued: false,
             one: None,
             many: None,
             touched: Vec::new(),
@@ -76,6 +79,12 @@ impl<'d> Tx<'d> {
     #[must_use]
     pub fn data(&self) -> &'d Data {
         self.data
+    }
+
+    /// True if it has changed anything.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        self.one.is_some() || self.many.as_ref().is_some_and(|many| many.changes() > 0)
     }
 
     /// From here on all is read on one snapshot. The transaction that it is part of.

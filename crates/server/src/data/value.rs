@@ -10,6 +10,7 @@
 
 use super::{Space, Tx, damaged};
 use crate::command::{Failed, Outcome};
+use bristlecone_store::Entry;
 
 /// Bit of the tag of large collections.
 const BIG: u8 = 0x80;
@@ -109,8 +110,16 @@ impl Value {
         Ok((head, body))
     }
 
+    /// All but the body of what an entry holds: its `body` is empty.
+    ///
+    /// # Errors
+    /// [`Failed::Reply`] if it is damaged.
+    pub fn head(entry: &Entry<'_>) -> Result<Self, Failed> {
+        Ok(Self::parts(entry.value, entry.expires_at)?.0)
+    }
+
     /// True unless it has expired.
-    fn lives(&self, now: u64) -> bool {
+    pub(super) fn lives(&self, now: u64) -> bool {
         self.expires_at.is_none_or(|at| at > now)
     }
 
@@ -263,8 +272,9 @@ impl Tx<'_> {
     ) -> Outcome {
         self.unlink(db, key, before, Some(value))?;
         if value.id.is_some() {
-            let noted = before
-                .is_some_and(|before| before.id.is_some() && before.expires_at == value.expires_at);
+            let noted = before.is_some_and(|before| {
+                before.id == value.id && before.expires_at == value.expires_at
+            });
             if let Some(at) = value.expires_at.filter(|_| !noted) {
                 self.put(Space::Expiries, &expiry_key(at, db, key), Vec::new(), None)?;
             }
@@ -296,6 +306,17 @@ impl Tx<'_> {
     /// As there.
     pub fn erase(&mut self, key: &[u8], before: &Value) -> Outcome {
         self.erase_from(self.db, key, before)
+    }
+
+    /// Takes `key` away, whose value goes on under another key: its elements stay.
+    ///
+    /// # Errors
+    /// Those of [`delete`](Self::delete).
+    pub fn forget(&mut self, db: usize, key: &[u8], value: &Value) -> Outcome {
+        if let Some(at) = value.expires_at.filter(|_| value.id.is_some()) {
+            self.delete(Space::Expiries, &expiry_key(at, db, key))?;
+        }
+        self.delete(Space::Keys(db), key)
     }
 
     /// What a large value leaves behind when `after` takes its place under `key`.

@@ -131,7 +131,7 @@ fn watch(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
         return Err(Failed::reply("ERR WATCH inside MULTI is not allowed"));
     }
     for key in args.iter().skip(1) {
-        server.data.watch(&mut session.watch, session.db, key);
+        server.data.watch(&mut session.watch, session.db, key)?;
     }
     out.status("OK");
     Ok(Flow::Go)

@@ -4,7 +4,9 @@
 
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_server::command::Command;
+use bristlecone_server::command::{Access, Command, Keys};
+use bristlecone_server::data::keys::object_subcommand;
+use bristlecone_server::data::multi::{Queued, Watch};
 use bristlecone_server::data::{Data, Reads, commands};
 use bristlecone_server::reply::{Out, Protocol};
 use bristlecone_store::{Store, StoreOptions};
@@ -126,6 +128,9 @@ pub struct Ours {
     table: HashMap<&'static str, &'static Command>,
     protocol: Protocol,
     db: usize,
+    /// The database that `EXEC` would select, and what it would do; `None` if something was wrong.
+    multi: Option<(usize, Option<Vec<Queued>>)>,
+    watch: Watch,
     _dir: TempDir,
 }
 
@@ -140,6 +145,8 @@ impl Ours {
             table: commands().map(|command| (command.name, command)).collect(),
             protocol: Protocol::Resp2,
             db: 0,
+            multi: None,
+            watch: Watch::default(),
             _dir: dir,
         }
     }
@@ -154,57 +161,204 @@ impl Ours {
         let mut reply = Vec::new();
         let name = String::from_utf8_lossy(&words[0]).to_lowercase();
         let mut out = Out::new(&mut reply, self.protocol);
-        match name.as_str() {
-            "hello" => {
-                self.protocol = Protocol::Resp3;
-                return reply;
-            }
-            "select" => {
-                self.db = std::str::from_utf8(&words[1]).unwrap().parse().unwrap();
-                out.status("OK");
-                return reply;
-            }
-            _ => {}
+        if name == "hello" {
+            self.protocol = Protocol::Resp3;
+            return reply;
         }
-        let Some(command) = self.command(&name, words, &mut out) else {
+        let known = SESSION.iter().find(|command| command.name == name);
+        let table = self.table.get(name.as_str()).copied();
+        let Some(command) = checked(known.or(table), words, &mut out) else {
+            if name == "exec" {
+                let error = String::from_utf8_lossy(&reply[5..]).trim_end().to_owned();
+                self.multi = None;
+                self.watch.clear();
+                reply.clear();
+                Out::new(&mut reply, self.protocol).error(&format!(
+                    "EXECABORT Transaction discarded because of: {error}"
+                ));
+            } else if let Some((_, queue)) = &mut self.multi {
+                *queue = None;
+            }
             return reply;
         };
-        let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        self.data
-            .run(command, self.db, &args, Reads::Applied, &mut out);
+        match (name.as_str(), &mut self.multi) {
+            ("multi", None) => {
+                self.multi = Some((self.db, Some(Vec::new())));
+                out.status("OK");
+            }
+            ("multi", Some(_)) => out.error("ERR MULTI calls can not be nested"),
+            ("watch", Some(_)) => out.error("ERR WATCH inside MULTI is not allowed"),
+            ("watch", None) => {
+                for key in &words[1..] {
+                    self.data.watch(&mut self.watch, self.db, key).unwrap();
+                }
+                out.status("OK");
+            }
+            ("exec" | "discard", None) => {
+                out.error(&format!("ERR {} without MULTI", name.to_uppercase()));
+            }
+            ("discard", Some(_)) => {
+                self.multi = None;
+                self.watch.clear();
+                out.status("OK");
+            }
+            ("exec", Some(_)) => self.exec(&mut out),
+            (_, Some((db, queue))) => {
+                if let Some(queue) = queue {
+                    queue.push(Queued {
+                        command,
+                        db: *db,
+                        args: words.to_vec(),
+                    });
+                }
+                if name == "select" {
+                    *db = number(&words[1]);
+                }
+                out.status("QUEUED");
+            }
+            ("unwatch", None) => {
+                self.watch.clear();
+                out.status("OK");
+            }
+            ("select", None) => {
+                self.db = number(&words[1]);
+                out.status("OK");
+            }
+            _ => {
+                let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+                self.data
+                    .run(command, self.db, &args, Reads::Applied, &mut out);
+            }
+        }
         reply
     }
 
-    /// The command of that name, if it takes so many words; else the error is in `out`.
-    fn command(
-        &self,
-        name: &str,
-        words: &[Vec<u8>],
-        out: &mut Out<'_>,
-    ) -> Option<&'static Command> {
-        let Some(command) = self.table.get(name) else {
-            let args: String = words[1..]
-                .iter()
-                .map(|word| format!("'{}' ", String::from_utf8_lossy(word)))
-                .collect();
-            let name = String::from_utf8_lossy(&words[0]);
-            out.error(&format!(
-                "ERR unknown command '{name}', with args beginning with: {args}"
-            ));
-            return None;
-        };
-        let (arity, len) = (command.arity, words.len() as i32);
-        if arity >= 0 && len != arity || len < -arity {
-            out.error(&format!(
-                "ERR wrong number of arguments for '{name}' command"
-            ));
-            return None;
+    fn exec(&mut self, out: &mut Out<'_>) {
+        match self.multi.take() {
+            Some((db, Some(queue))) => {
+                let mark = out.mark();
+                self.data.exec(&queue, &mut self.watch, out);
+                // A null array: nothing was done.
+                if out.mark() > mark + 5 || queue.is_empty() {
+                    self.db = db;
+                }
+            }
+            _ => {
+                self.watch.clear();
+                out.error("EXECABORT Transaction discarded because of previous errors.");
+            }
         }
-        Some(command)
     }
 
     /// Makes all that was done durable, so that it need not be kept in mind.
     pub fn settle(&self) {
         self.data.settle(self.data.applied()).unwrap();
     }
+}
+
+/// The number of a database that there is.
+fn number(word: &[u8]) -> usize {
+    std::str::from_utf8(word).unwrap().parse().unwrap()
+}
+
+/// Commands of the connection, which say here that all is well.
+const SESSION: [Command; 6] = [
+    session("select", 2),
+    session("multi", 1),
+    session("exec", 1),
+    session("discard", 1),
+    session("watch", -2),
+    session("unwatch", 1),
+];
+
+const fn session(name: &'static str, arity: i32) -> Command {
+    Command {
+        name,
+        arity,
+        access: Access::ReadOne,
+        keys: Keys::None,
+        group: "connection",
+        run: |_, _, out| {
+            out.status("OK");
+            Ok(())
+        },
+    }
+}
+
+/// The command, if it takes so many words; else the error is in `out`.
+fn checked(
+    command: Option<&'static Command>,
+    words: &[Vec<u8>],
+    out: &mut Out<'_>,
+) -> Option<&'static Command> {
+    let Some(command) = command else {
+        let args: String = words[1..]
+            .iter()
+            .map(|word| format!("'{}' ", String::from_utf8_lossy(word)))
+            .collect();
+        let name = String::from_utf8_lossy(&words[0]);
+        out.error(&format!(
+            "ERR unknown command '{name}', with args beginning with: {args}"
+        ));
+        return None;
+    };
+    let (arity, len) = (command.arity, words.len() as i32);
+    if arity >= 0 && len != arity || len < -arity {
+        let name = command.name;
+        out.error(&format!(
+            "ERR wrong number of arguments for '{name}' command"
+        ));
+        return None;
+    }
+    if command.name == "object" {
+        let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        if let Err(e) = object_subcommand(&args) {
+            out.error(&e.to_string());
+            return None;
+        }
+    }
+    Some(command)
+}
+
+/// The elements of an array's reply.
+pub fn elements(reply: &[u8]) -> Vec<&[u8]> {
+    let mut rest = reply;
+    let header = frame(&mut rest, false);
+    let mut elements = Vec::new();
+    if header.starts_with(b"*") {
+        while !rest.is_empty() {
+            elements.push(frame(&mut rest, true));
+        }
+    }
+    elements
+}
+
+/// Cuts a reply off; its first line alone, if not `whole`.
+fn frame<'r>(rest: &mut &'r [u8], whole: bool) -> &'r [u8] {
+    let all = *rest;
+    let line = |rest: &mut &'r [u8]| -> &'r [u8] {
+        let end = rest.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        let (line, after) = rest.split_at(end);
+        *rest = after;
+        line
+    };
+    let mut open = 1;
+    while open > 0 {
+        open -= 1;
+        let header = line(rest);
+        if !whole {
+            break;
+        }
+        let number = || -> usize {
+            let digits = std::str::from_utf8(&header[1..header.len() - 2]).unwrap();
+            digits.parse().unwrap_or(0)
+        };
+        match header[0] {
+            b'*' | b'~' | b'>' => open += number(),
+            b'%' => open += 2 * number(),
+            b'$' | b'=' if header[1] != b'-' => *rest = &rest[number() + 2..],
+            _ => {}
+        }
+    }
+    &all[..all.len() - rest.len()]
 }

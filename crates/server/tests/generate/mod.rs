@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod keys;
+pub mod multi;
 pub mod strings;
 
 use rand::{Rng, RngExt};

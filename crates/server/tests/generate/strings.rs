@@ -23,7 +23,7 @@ fn expiry(rng: &mut impl Rng, words: &mut Words) {
     ];
     words.push(
         if word.ends_with("at") && rarely(rng, 6) || rarely(rng, 60) {
-            // 1 is past, if it is a time; else it would expire within the test.
+            // As a time since 1970, 1 is past.
             let strange = if word.ends_with("at") {
                 &strange[..]
             } else {
@@ -131,7 +131,7 @@ fn bits(rng: &mut impl Rng) -> Words {
 
 /// A command.
 pub fn command(rng: &mut impl Rng) -> Words {
-    match rng.random_range(0..35) {
+    match rng.random_range(0..40) {
         0..6 => set(rng),
         6..8 => getex(rng),
         8..10 => lcs(rng),

@@ -1,0 +1,392 @@
+//! Commands that look for keys: `KEYS`, `SCAN`, `RANDOMKEY`.
+//!
+//! Keys are visited in byte order. A cursor of `SCAN` is a number that stands for the last key given, which this process remembers: an
+//! iteration gives every key once that is there all the time. Only so much is remembered, the newest: a number that is not known, as after a
+//! restart, begins again, so that nothing is missed.
+
+use super::glob::{literal_prefix, matches};
+use super::tx::Range;
+use super::value::{Kind, Value};
+use super::{Space, Tx};
+use crate::command::{Access, Arg, Command, Failed, Keys, Outcome, Run, integer, is};
+use crate::reply::Out;
+use rand::RngExt;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+const fn command(name: &'static str, arity: i32, run: Run) -> Command {
+    Command {
+        name,
+        arity,
+        access: Access::Read,
+        keys: Keys::None,
+        group: "keyspace",
+        run,
+    }
+}
+
+/// The commands.
+pub const COMMANDS: &[Command] = &[
+    command("keys", 2, keys),
+    command("randomkey", 1, random_key),
+    command("scan", -2, scan),
+];
+
+/// Bytes of keys that cursors stand for.
+const REMEMBERED: usize = 16 * 1024 * 1024;
+/// What a cursor takes beside its key, about.
+const ENTRY: usize = 100;
+
+/// What the numbers of cursors stand for.
+#[derive(Debug)]
+pub struct Cursors {
+    next: u64,
+    by_number: BTreeMap<u64, Cursor>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Cursor {
+    db: usize,
+    key: Vec<u8>,
+    /// The cursor that it followed, which a client may still ask for again until it uses this one.
+    before: u64,
+}
+
+impl Default for Cursors {
+    /// Numbers begin somewhere else in each process, so that old ones do not stand for something else; they are exact in a `double`.
+    fn default() -> Self {
+        Self {
+            next: rand::rng().random_range(1 << 40..1 << 50),
+            by_number: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl Cursors {
+    /// The key that the cursor stands for. The one that it followed is forgotten.
+    fn find(&mut self, number: u64, db: usize) -> Option<Vec<u8>> {
+        let cursor = self.by_number.get(&number)?;
+        if cursor.db != db {
+            return None;
+        }
+        let (key, before) = (cursor.key.clone(), cursor.before);
+        self.forget(before);
+        Some(key)
+    }
+
+    fn forget(&mut self, number: u64) {
+        if let Some(cursor) = self.by_number.remove(&number) {
+            self.bytes -= cursor.key.len() + ENTRY;
+        }
+    }
+
+    /// A cursor that stands for `key`, and follows `before`.
+    fn remember(&mut self, db: usize, key: Vec<u8>, before: u64) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.bytes += key.len() + ENTRY;
+        self.by_number.insert(number, Cursor { db, key, before });
+        while self.bytes > REMEMBERED
+            && let Some((&oldest, _)) = self.by_number.first_key_value()
+        {
+            self.forget(oldest);
+        }
+        number
+    }
+}
+
+/// Calls `visit` with the live keys of a range, and their kinds.
+fn visit_keys(
+    tx: &mut Tx<'_>,
+    range: Range<'_>,
+    mut visit: impl FnMut(&[u8], Kind) -> ControlFlow<()>,
+) -> Outcome {
+    let (db, now) = (tx.db, tx.now);
+    let mut damaged = Ok(());
+    tx.scan(Space::Keys(db), range, |key, entry| {
+        match Value::head(&entry) {
+            Ok(head) if head.lives(now) => visit(key, head.kind),
+            Ok(_) => ControlFlow::Continue(()),
+            Err(e) => {
+                damaged = Err(e);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    damaged
+}
+
+/// The keys that begin with `prefix`, from `after` on.
+fn visit_prefix(
+    tx: &mut Tx<'_>,
+    prefix: &[u8],
+    after: Option<&[u8]>,
+    mut visit: impl FnMut(&[u8], Kind) -> ControlFlow<()>,
+) -> Outcome {
+    let start = match after {
+        Some(after) if after >= prefix => Bound::Excluded(after),
+        _ => Bound::Included(prefix),
+    };
+    visit_keys(tx, (start, Bound::Unbounded), |key, kind| {
+        if key.starts_with(prefix) {
+            visit(key, kind)
+        } else {
+            ControlFlow::Break(())
+        }
+    })
+}
+
+fn answer(found: &[Vec<u8>], out: &mut Out<'_>) {
+    out.array(found.len());
+    found.iter().for_each(|key| out.bulk(key));
+}
+
+fn keys(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
+    let pattern = args[1];
+    let mut found = Vec::new();
+    visit_prefix(tx, literal_prefix(pattern), None, |key, _| {
+        if matches(pattern, key) {
+            found.push(key.to_vec());
+        }
+        ControlFlow::Continue(())
+    })?;
+    answer(&found, out);
+    Ok(())
+}
+
+/// A cursor as `strtoul` takes it.
+fn cursor_number(text: Arg<'_>) -> Result<u64, Failed> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| match text.strip_prefix('-') {
+            Some(digits) if !digits.starts_with('+') => {
+                digits.parse::<u64>().ok().map(u64::wrapping_neg)
+            }
+            Some(_) => None,
+            None => text.parse().ok(),
+        })
+        .ok_or_else(|| Failed::reply("ERR invalid cursor"))
+}
+
+fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
+    let number = cursor_number(args[1])?;
+    let (mut pattern, mut count, mut of): (Arg<'_>, _, Option<Arg<'_>>) = (b"*", 10, None);
+    let mut rest = args[2..].iter();
+    while let Some(word) = rest.next() {
+        let next = rest.next().ok_or_else(Failed::syntax)?;
+        if is(word, "count") {
+            count = integer(next)?;
+            if count < 1 {
+                return Err(Failed::syntax());
+            }
+        } else if is(word, "match") {
+            pattern = next;
+        } else if is(word, "type") {
+            of = Some(next);
+        } else {
+            return Err(Failed::syntax());
+        }
+    }
+    let db = tx.db;
+    let after = tx.data().cursors().find(number, db);
+    let (mut found, mut last) = (Vec::new(), None);
+    visit_prefix(
+        tx,
+        literal_prefix(pattern),
+        after.as_deref(),
+        |key, kind| {
+            if of.is_none_or(|name| is(name, kind.name())) && matches(pattern, key) {
+                found.push(key.to_vec());
+            }
+            count -= 1;
+            if count > 0 {
+                return ControlFlow::Continue(());
+            }
+            last = Some(key.to_vec());
+            ControlFlow::Break(())
+        },
+    )?;
+    let next = match last {
+        Some(key) => tx.data().cursors().remember(db, key, number),
+        None => 0,
+    };
+    out.array(2);
+    out.bulk(next.to_string().as_bytes());
+    answer(&found, out);
+    Ok(())
+}
+
+/// The first live key of a range.
+fn first(tx: &mut Tx<'_>, range: Range<'_>) -> Result<Option<Vec<u8>>, Failed> {
+    let mut found = None;
+    visit_keys(tx, range, |key, _| {
+        found = Some(key.to_vec());
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
+}
+
+/// The last key that begins with `prefix`.
+fn last(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+    let db = tx.db;
+    let mut end = prefix.to_vec();
+    while end.last() == Some(&u8::MAX) {
+        end.pop();
+    }
+    let upper = match end.last_mut() {
+        Some(byte) => {
+            *byte += 1;
+            Bound::Excluded(end.as_slice())
+        }
+        None => Bound::Unbounded,
+    };
+    let mut found = None;
+    tx.scan_reverse(
+        Space::Keys(db),
+        (Bound::Included(prefix), upper),
+        |key, _| {
+            found = Some(key.to_vec());
+            ControlFlow::Break(())
+        },
+    )?;
+    Ok(found)
+}
+
+/// Goes down from what all keys begin with: one byte by chance, then what those keys begin with that have it, or the next ones. Any key
+/// may come of it; those with few neighbours more often than others.
+fn random_key(tx: &mut Tx<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
+    let mut rng = rand::rng();
+    let mut prefix = Vec::new();
+    let key = loop {
+        let Some(low) = first(tx, (Bound::Included(&prefix), Bound::Unbounded))? else {
+            break None;
+        };
+        let Some(high) = last(tx, &prefix)? else {
+            break Some(low);
+        };
+        let common = low.iter().zip(&high).take_while(|(a, b)| a == b).count();
+        let Some(&most) = high.get(common) else {
+            break Some(low);
+        };
+        // A key that ends where the others go on is one more.
+        let least = low.get(common).copied();
+        let choices =
+            u32::from(most) - u32::from(least.unwrap_or(0)) + 1 + u32::from(least.is_none());
+        let choice = rng.random_range(0..choices);
+        let byte = match (least, choice) {
+            (None, 0) => break Some(low),
+            (None, choice) => choice - 1,
+            (Some(least), choice) => u32::from(least) + choice,
+        };
+        prefix = [&low[..common], &[byte as u8]].concat();
+        match first(tx, (Bound::Included(&prefix), Bound::Unbounded))? {
+            Some(next) => prefix = next[..=common.min(next.len() - 1)].to_vec(),
+            None => break Some(low),
+        }
+    };
+    out.maybe_bulk(key.as_deref());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::fixture::Fixture;
+
+    #[test]
+    fn cursors_stand_for_keys_until_the_next_but_one_is_made() {
+        let mut cursors = Cursors::default();
+        let one = cursors.remember(0, b"a".to_vec(), 0);
+        assert_eq!(cursors.find(one, 0).as_deref(), Some(&b"a"[..]));
+        assert_eq!(cursors.find(one, 1), None);
+        let two = cursors.remember(0, b"b".to_vec(), one);
+        assert!(cursors.find(one, 0).is_some(), "it may be asked for again");
+        assert!(cursors.find(two, 0).is_some());
+        assert_eq!(cursors.find(one, 0), None);
+        assert_eq!(cursors.find(7, 0), None);
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_there_is_room_for() {
+        let mut cursors = Cursors::default();
+        let oldest = cursors.remember(0, vec![0; 1 << 20], 0);
+        let newest = (0..100).fold(0, |_, _| cursors.remember(0, vec![1; 1 << 20], 0));
+        assert!(cursors.bytes <= REMEMBERED && cursors.by_number.len() > 10);
+        assert_eq!(cursors.find(oldest, 0), None);
+        assert!(cursors.find(newest, 0).is_some());
+    }
+
+    /// A page: the next cursor, and its keys.
+    fn page(reply: &str) -> (String, Vec<String>) {
+        let mut lines = reply.split("\r\n");
+        let cursor = lines.nth(2).unwrap().to_owned();
+        let keys = lines.skip(2).step_by(2).filter(|key| !key.is_empty());
+        (cursor, keys.map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn an_iteration_gives_every_key_once_that_is_there_all_the_time() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        for number in 0..300 {
+            fixture.call(&data, &format!("set user:{number} x"));
+            fixture.call(&data, &format!("set gone:{number} x"));
+        }
+        let (mut cursor, mut found) = ("0".to_owned(), Vec::new());
+        let mut turn = 0;
+        loop {
+            let (next, keys) = page(&fixture.call(&data, &format!("scan {cursor} count 7")));
+            // A client that did not get the answer asks again.
+            let (_, again) = page(&fixture.call(&data, &format!("scan {cursor} count 7")));
+            assert_eq!(keys, again);
+            found.extend(keys);
+            fixture.call(&data, &format!("del gone:{turn}"));
+            fixture.call(&data, &format!("set new:{turn} x"));
+            turn += 1;
+            if next == "0" {
+                break;
+            }
+            cursor = next;
+        }
+        found.retain(|key| key.starts_with("user:"));
+        found.sort();
+        let all = found.len();
+        found.dedup();
+        assert_eq!((all, found.len()), (300, 300));
+        let (next, keys) = page(&fixture.call(&data, "scan 0 match user:29? count 1000"));
+        assert_eq!((next.as_str(), keys.len()), ("0", 10));
+        let (_, keys) = page(&fixture.call(&data, "scan 12345 count 1"));
+        assert_eq!(keys.len(), 1, "what is not known begins again");
+    }
+
+    #[test]
+    fn any_key_is_the_random_one_some_time() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        assert_eq!(fixture.call(&data, "randomkey"), "$-1\r\n");
+        let all = ["a", "ab", "abc", "b", "user:1", "user:10", "user:2"];
+        for key in all {
+            fixture.call(&data, &format!("set {key} x"));
+        }
+        let mut met = std::collections::BTreeSet::new();
+        for _ in 0..20_000 {
+            met.insert(fixture.call(&data, "randomkey"));
+        }
+        let expected = all.map(|key| format!("${}\r\n{key}\r\n", key.len()));
+        assert_eq!(met, expected.into());
+    }
+
+    #[test]
+    fn cursors_are_numbers() {
+        assert_eq!(cursor_number(b"17").unwrap(), 17);
+        assert_eq!(cursor_number(b"-1").unwrap(), u64::MAX);
+        for bad in ["x", "1x", " 1", "18446744073709551616", "--1", "-"] {
+            assert!(cursor_number(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The sweeper: a thread that takes away large collections that have expired, and the elements of those that are gone.
+//!
+//! Each step is a commit of its own, and what says that there is something to be done goes with the last one: a crash leaves more to
+//! be swept, and nothing else.
+
+use super::{Data, Space, damaged};
+use crate::command::{Failed, Outcome};
+use bristlecone_store::Batch;
+use std::ops::Bound;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Elements that are taken away in one commit, and expired collections that are looked for at once.
+const AT_ONCE: usize = 256;
+/// How long the sweeper sleeps when there is nothing to do.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long it sleeps after an error: a full pool, or a damaged one.
+const AFTER_ERROR: Duration = Duration::from_secs(5);
+
+/// A sweeper at work. It stops when this is dropped.
+#[derive(Debug)]
+pub struct Sweeper {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Stop {
+    said: Mutex<bool>,
+    told: Condvar,
+}
+
+impl Stop {
+    /// Sleeps; true if it is to stop.
+    fn sleep(&self, pause: Duration) -> bool {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let (said, _) = self
+            .told
+            .wait_timeout_while(said, pause, |said| !*said)
+            .unwrap_or_else(PoisonError::into_inner);
+        *said
+    }
+
+    fn say(&self) {
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.told.notify_all();
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        self.stop.say();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts a sweeper.
+///
+/// # Errors
+/// That of a thread that cannot be started.
+pub fn spawn(data: &Arc<Data>) -> std::io::Result<Sweeper> {
+    let stop = Arc::new(Stop::default());
+    let (data, told) = (Arc::clone(data), Arc::clone(&stop));
+    let thread = std::thread::Builder::new()
+        .name("sweeper".to_owned())
+        .spawn(move || {
+            let mut pause = PAUSE;
+            while !told.sleep(pause) {
+                pause = match data.sweep() {
+                    // Others go first.
+                    Ok(true) => Duration::from_millis(1),
+                    Ok(false) => PAUSE,
+                    Err(_) => AFTER_ERROR,
+                };
+            }
+        })?;
+    Ok(Sweeper {
+        stop,
+        thread: Some(thread),
+    })
+}
+
+impl Data {
+    /// One step of a sweeper: takes away a bounded number of collections that have expired, and of elements of those that are gone.
+    /// True if there may be more.
+    ///
+    /// # Errors
+    /// [`Failed`]; what was done stays done.
+    pub fn sweep(&self) -> Result<bool, Failed> {
+        let expired = self.sweep_expired()?;
+        let gone = self.sweep_garbage()?;
+        if expired || gone {
+            self.settle(self.applied())?;
+        }
+        Ok(expired || gone)
+    }
+
+    /// True if there were any.
+    fn sweep_expired(&self) -> Result<bool, Failed> {
+        let end = self.store.now().saturating_add(1).to_be_bytes();
+        let range = (Bound::Unbounded, Bound::Excluded(end.to_vec()));
+        let snapshot = self.deferring.snapshot();
+        let due = snapshot
+            .into_cursor(&self.expiries, range)
+            .next_keys(AT_ONCE)?;
+        for entry in &due {
+            self.expire(entry)?;
+        }
+        Ok(!due.is_empty())
+    }
+
+    /// Takes away the collection that an entry of [`Space::Expiries`] is of, if that is so; else the entry.
+    fn expire(&self, entry: &[u8]) -> Outcome {
+        let bad = || damaged("entry of an expiry");
+        let (at, rest) = entry.split_first_chunk().ok_or_else(bad)?;
+        let (db, key) = rest.split_first_chunk().ok_or_else(bad)?;
+        let (at, db) = (
+            u64::from_be_bytes(*at),
+            usize::from(u16::from_be_bytes(*db)),
+        );
+        if db >= self.databases.len() {
+            return Err(bad());
+        }
+        let _held = self.locks.keys(std::iter::once((db, key)));
+        let mut tx = self.begin(db);
+        // What has expired is erased by being looked at, with this entry.
+        let head = tx.load_head_from(db, key)?;
+        if head.is_none_or(|head| head.id.is_none() || head.expires_at != Some(at)) {
+            tx.delete(Space::Expiries, entry)?;
+        }
+        tx.commit()
+    }
+
+    /// True if there was any.
+    fn sweep_garbage(&self) -> Result<bool, Failed> {
+        let all = (Bound::Unbounded, Bound::<Vec<u8>>::Unbounded);
+        let mut ids = (self.deferring.snapshot()).into_cursor(&self.garbage, all);
+        let ids = ids.next_keys(AT_ONCE)?;
+        let mut room = AT_ONCE;
+        for id in &ids {
+            // A snapshot for each: what is deleted can be vacuumed meanwhile.
+            let snapshot = self.deferring.snapshot();
+            let elements = snapshot.cursor_prefix(&self.elements, id).next_keys(room)?;
+            let mut batch = Batch::new();
+            for element in &elements {
+                batch.delete(&self.elements, element);
+            }
+            room -= elements.len();
+            if room > 0 {
+                batch.delete(&self.garbage, id);
+            }
+            self.deferring.write(batch)?;
+            if room == 0 {
+                break;
+            }
+        }
+        Ok(!ids.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::fixture::{Fixture, put_large};
+    use std::time::Instant;
+
+    fn sweep_all(data: &Data) {
+        while data.sweep().unwrap() {}
+    }
+
+    #[test]
+    fn elements_of_what_is_deleted_go() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        put_large(&data, 0, b"a", 1000, None);
+        put_large(&data, 0, b"b", 10, None);
+        assert_eq!(fixture.call(&data, "del a"), ":1\r\n");
+        assert_eq!(data.store.len(&data.elements), 1010);
+        assert_eq!(data.store.len(&data.garbage), 1);
+        sweep_all(&data);
+        assert_eq!(data.store.len(&data.elements), 10);
+        assert_eq!(data.store.len(&data.garbage), 0);
+        assert_eq!(fixture.call(&data, "exists a b"), ":1\r\n");
+    }
+
+    #[test]
+    fn a_sweep_that_was_cut_short_is_taken_up_after_opening() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        put_large(&data, 0, b"a", 1000, None);
+        put_large(&data, 3, b"b", 1000, None);
+        let id = data.new_id();
+        assert_eq!(fixture.call(&data, "flushall"), "+OK\r\n");
+        assert!(data.sweep().unwrap());
+        let left = data.store.len(&data.elements);
+        assert!((1..2000).contains(&left), "{left}");
+        data.settle(data.applied()).unwrap();
+        drop(data);
+        let data = fixture.open();
+        assert!(data.new_id() > 2, "ids with elements are not given again");
+        assert!(data.new_id() <= id + 2);
+        assert_eq!(data.store.len(&data.elements), left);
+        sweep_all(&data);
+        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(data.store.len(&data.garbage), 0);
+    }
+
+    #[test]
+    fn what_has_expired_goes_and_what_has_not_stays() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        fixture.at(1000);
+        put_large(&data, 0, b"a", 5, Some(2000));
+        put_large(&data, 0, b"later", 5, Some(3000));
+        put_large(&data, 0, b"no longer", 5, Some(1500));
+        put_large(&data, 0, b"renamed", 5, Some(1600));
+        assert_eq!(fixture.call(&data, "set \"no longer\" x"), "+OK\r\n");
+        assert_eq!(fixture.call(&data, "rename renamed other"), "+OK\r\n");
+        assert_eq!(fixture.call(&data, "persist other"), ":1\r\n");
+        assert_eq!(fixture.call(&data, "pexpireat other 1700"), ":1\r\n");
+        sweep_all(&data);
+        assert_eq!(data.store.len(&data.elements), 15);
+        assert_eq!(data.store.len(&data.expiries), 3);
+        fixture.at(2000);
+        assert_eq!(fixture.call(&data, "exists a"), ":0\r\n");
+        assert_eq!(
+            fixture.call(&data, "dbsize"),
+            ":4\r\n",
+            "they are still there"
+        );
+        sweep_all(&data);
+        assert_eq!(fixture.call(&data, "dbsize"), ":2\r\n");
+        assert_eq!(data.store.len(&data.elements), 5);
+        assert_eq!(data.store.len(&data.expiries), 1);
+        assert_eq!(fixture.call(&data, "pttl later"), ":1000\r\n");
+        assert_eq!(fixture.call(&data, "get \"no longer\""), "$1\r\nx\r\n");
+    }
+
+    #[test]
+    fn a_sweeper_does_it_by_itself_and_stops() {
+        let fixture = Fixture::new();
+        let data = Arc::new(fixture.open());
+        let sweeper = spawn(&data).unwrap();
+        put_large(&data, 0, b"a", 1000, None);
+        fixture.call(&data, "set a b");
+        let until = Instant::now() + Duration::from_secs(30);
+        while data.store.len(&data.elements) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(data.store.len(&data.elements), 0);
+        drop(sweeper);
+        assert_eq!(Arc::strong_count(&data), 1);
+    }
+}
