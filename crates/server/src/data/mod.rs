@@ -13,17 +13,29 @@
 //! there without a snapshot. Readers hold no lock. Elements belong to the key whose head has their id. A command's
 //! changes are one commit of the store.
 
+mod arguments;
 pub mod bits;
+mod collection;
+mod double;
 pub mod expire;
+mod fields;
 #[cfg(test)]
 mod fixture;
 pub mod glob;
+pub mod hashes;
 pub mod keys;
 mod lcs;
+mod list;
+pub mod lists;
 pub mod locks;
 pub mod long_double;
 pub mod multi;
 pub mod scan;
+mod scored;
+pub mod sets;
+mod sorted_combined;
+mod sorted_ranges;
+pub mod sorted_sets;
 pub mod strings;
 pub mod sweep;
 pub mod touched;
@@ -76,8 +88,12 @@ pub fn commands() -> impl Iterator<Item = &'static Command> {
     [
         bits::COMMANDS,
         expire::COMMANDS,
+        hashes::COMMANDS,
         keys::COMMANDS,
+        lists::COMMANDS,
         scan::COMMANDS,
+        sets::COMMANDS,
+        sorted_sets::COMMANDS,
         strings::COMMANDS,
     ]
     .into_iter()

@@ -164,6 +164,14 @@ impl<'d> Tx<'d> {
         Ok(())
     }
 
+    /// Tells who listens to `key` that it was changed, though its record is as it was: the elements of a large collection are
+    /// elsewhere.
+    pub fn touch(&mut self, key: &[u8]) {
+        if self.data.touched.any() {
+            self.touched.push((self.db, key.to_vec()));
+        }
+    }
+
     /// Puts a record, which expires at that time, in ms since 1970.
     ///
     /// # Errors

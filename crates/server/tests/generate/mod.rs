@@ -2,8 +2,12 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod hashes;
 pub mod keys;
+pub mod lists;
 pub mod multi;
+pub mod sets;
+pub mod sorted_sets;
 pub mod strings;
 
 use rand::{Rng, RngExt};

@@ -1,0 +1,269 @@
+//! Arguments that several commands on collections have: numbers within bounds, counts, cursors, and the options of scans.
+
+use super::fields::{Pair, is_dear, sample};
+use super::glob::matches;
+use super::{Tx, damaged};
+use crate::command::{Arg, Failed, Outcome, integer, is};
+use crate::reply::{Out, Protocol};
+use rand::seq::IndexedRandom;
+
+/// The command was given too few arguments, or too many.
+pub(super) fn arity(name: &str) -> Failed {
+    Failed::reply(format!(
+        "ERR wrong number of arguments for '{name}' command"
+    ))
+}
+
+/// A whole number of at least `least`; the error says `otherwise`.
+pub(super) fn at_least(text: Arg<'_>, least: i64, otherwise: &str) -> Result<u64, Failed> {
+    let number = integer(text).ok().filter(|number| *number >= least);
+    number
+        .and_then(|number| u64::try_from(number).ok())
+        .ok_or_else(|| Failed::reply(otherwise))
+}
+
+/// How many: not negative.
+pub(super) fn count(text: Arg<'_>) -> Result<u64, Failed> {
+    at_least(text, 0, "ERR value is out of range, must be positive")
+}
+
+/// How many keys follow; at least one.
+pub(super) fn number_of_keys(text: Arg<'_>) -> Result<usize, Failed> {
+    let keys = at_least(text, 1, "ERR numkeys should be greater than 0")?;
+    Ok(usize::try_from(keys).unwrap_or(usize::MAX))
+}
+
+/// The option of commands that take elements from the first key that has some: how many.
+pub(super) fn pop_count(options: &[Arg<'_>]) -> Result<u64, Failed> {
+    let (count, rest) = match options {
+        [] => return Ok(1),
+        [word, count, rest @ ..] if is(word, "count") => (count, rest),
+        _ => return Err(Failed::syntax()),
+    };
+    let count = at_least(count, 1, "ERR count should be greater than 0")?;
+    if rest.is_empty() {
+        Ok(count)
+    } else {
+        Err(Failed::syntax())
+    }
+}
+
+/// How many random elements are wanted: different ones, if not negative.
+pub(super) fn random_count(text: Arg<'_>, pairs: bool) -> Result<i64, Failed> {
+    let count = integer(text)?;
+    if count == i64::MIN {
+        let (least, most) = (-i64::MAX, i64::MAX);
+        return Err(Failed::reply(format!(
+            "ERR value is out of range, value must between {least} and {most}"
+        )));
+    }
+    if pairs && count.unsigned_abs() > i64::MAX as u64 / 2 {
+        return Err(Failed::reply("ERR value is out of range"));
+    }
+    Ok(count)
+}
+
+/// The part of `len` elements that is from `start` to `stop`, counted from the end if negative: the first one, and how many.
+pub(super) fn part(start: i64, stop: i64, len: u64) -> (u64, u64) {
+    let from_front = |at: i64| match u64::try_from(at) {
+        Ok(at) => Some(at),
+        Err(_) => len.checked_sub(at.unsigned_abs()),
+    };
+    let start = from_front(start).unwrap_or(0);
+    let Some(stop) = from_front(stop) else {
+        return (0, 0);
+    };
+    if start > stop || start >= len {
+        return (0, 0);
+    }
+    (start, stop.min(len - 1) - start + 1)
+}
+
+/// Where a scan goes on.
+pub(super) fn cursor(text: Arg<'_>) -> Result<u64, Failed> {
+    let invalid = || Failed::reply("ERR invalid cursor");
+    let text = std::str::from_utf8(text).map_err(|_| invalid())?;
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(invalid());
+    }
+    if digits.is_empty() {
+        return if text.is_empty() {
+            Ok(0)
+        } else {
+            Err(invalid())
+        };
+    }
+    let number: u64 = digits.parse().map_err(|_| invalid())?;
+    Ok(if negative {
+        number.wrapping_neg()
+    } else {
+        number
+    })
+}
+
+/// The options of a scan within a collection.
+#[derive(Debug)]
+pub(super) struct ScanOptions<'a> {
+    /// About how many to look at.
+    pub count: u64,
+    pattern: Option<Arg<'a>>,
+}
+
+impl<'a> ScanOptions<'a> {
+    /// The options after a scan's cursor.
+    pub fn parse(mut args: &[Arg<'a>]) -> Result<Self, Failed> {
+        let mut options = Self {
+            count: 10,
+            pattern: None,
+        };
+        while let [name, rest @ ..] = args {
+            args = match rest {
+                [value, rest @ ..] if is(name, "count") => {
+                    let count = integer(value)?;
+                    options.count = u64::try_from(count)
+                        .ok()
+                        .filter(|count| *count > 0)
+                        .ok_or_else(Failed::syntax)?;
+                    rest
+                }
+                [value, rest @ ..] if is(name, "match") => {
+                    options.pattern = Some(value);
+                    rest
+                }
+                _ => return Err(Failed::syntax()),
+            };
+        }
+        Ok(options)
+    }
+
+    /// Replies with the next cursor, and what matches; `with_values`: each with its value.
+    pub fn reply(&self, out: &mut Out<'_>, next: u64, found: &[Pair], with_values: bool) {
+        let wanted = |pair: &&Pair| self.pattern.is_none_or(|pattern| matches(pattern, &pair.0));
+        let found: Vec<&Pair> = found.iter().filter(wanted).collect();
+        out.array(2);
+        out.bulk(next.to_string().as_bytes());
+        out.array(found.len() * if with_values { 2 } else { 1 });
+        for (name, value) in found {
+            out.bulk(name);
+            if with_values {
+                out.bulk(value);
+            }
+        }
+    }
+}
+
+/// The reply of a scan of a key that is not there.
+pub(super) fn nothing_to_scan(out: &mut Out<'_>) {
+    out.array(2);
+    out.bulk(b"0");
+    out.array(0);
+}
+
+/// The head of an array of pairs: one array in RESP2, and an array of arrays in RESP3.
+pub(super) fn pairs(out: &mut Out<'_>, count: usize) {
+    out.array(if out.protocol() == Protocol::Resp3 {
+        count
+    } else {
+        2 * count
+    });
+}
+
+/// The head of one of [`pairs`].
+pub(super) fn pair(out: &mut Out<'_>) {
+    if out.protocol() == Protocol::Resp3 {
+        out.array(2);
+    }
+}
+
+/// Longest reply, in bytes, to a command that gives elements again and again.
+const REPLY_MOST: usize = 64 << 20;
+
+/// Replies with random elements: up to `count` different ones of `len`, or, if it is negative, as many as it says, some of them
+/// again and again. `random` gives one, `all` gives all, and `reply` answers one.
+pub(super) fn random_elements<V>(
+    tx: &mut Tx<'_>,
+    (len, count): (u64, i64),
+    with_values: bool,
+    out: &mut Out<'_>,
+    mut random: impl FnMut(&mut Tx<'_>) -> Result<Option<(Vec<u8>, V)>, Failed>,
+    all: impl FnOnce(&mut Tx<'_>) -> Result<Vec<(Vec<u8>, V)>, Failed>,
+    mut reply: impl FnMut(&mut Out<'_>, &(Vec<u8>, V)),
+) -> Outcome {
+    let head = |out: &mut Out<'_>, count: usize| {
+        if with_values {
+            pairs(out, count);
+        } else {
+            out.array(count);
+        }
+    };
+    if len == 0 || count == 0 {
+        out.array(0);
+        return Ok(());
+    }
+    if let Ok(count) = u64::try_from(count) {
+        let found = sample(len, count, tx, random, all)?;
+        head(out, found.len());
+        found.iter().for_each(|one| reply(out, one));
+        return Ok(());
+    }
+    let too_long = || Failed::reply(format!("ERR the reply is longer than {REPLY_MOST} bytes"));
+    let count = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    if count > REPLY_MOST / 6 {
+        return Err(too_long());
+    }
+    head(out, count);
+    let mark = out.mark();
+    let all = if is_dear(count as u64, len) {
+        all(tx)?
+    } else {
+        Vec::new()
+    };
+    for _ in 0..count {
+        match all.choose(&mut rand::rng()) {
+            Some(one) => reply(out, one),
+            None => {
+                let one = random(tx)?.ok_or_else(|| damaged("no element of a large collection"))?;
+                reply(out, &one);
+            }
+        }
+        if out.mark() - mark > REPLY_MOST {
+            return Err(too_long());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_counted_from_both_ends() {
+        assert_eq!(part(0, -1, 5), (0, 5));
+        assert_eq!(part(1, 2, 5), (1, 2));
+        assert_eq!(part(-2, -1, 5), (3, 2));
+        assert_eq!(part(-9, 9, 5), (0, 5));
+        assert_eq!(part(3, 1, 5), (0, 0));
+        assert_eq!(part(5, 9, 5), (0, 0));
+        assert_eq!(part(0, -6, 5), (0, 0));
+        assert_eq!(part(i64::MIN, i64::MAX, 5), (0, 5));
+        assert_eq!(part(0, -1, 0), (0, 0));
+    }
+
+    #[test]
+    fn cursors_are_unsigned_numbers() {
+        assert_eq!(cursor(b"0").unwrap(), 0);
+        assert_eq!(cursor(b"-1").unwrap(), u64::MAX);
+        assert_eq!(cursor(b"18446744073709551615").unwrap(), u64::MAX);
+        for bad in ["18446744073709551616", " 1", "x", "1x", "-"] {
+            assert_eq!(
+                cursor(bad.as_bytes()).unwrap_err().to_string(),
+                "ERR invalid cursor"
+            );
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What hashes, sets, sorted sets and lists have in common: the record that holds a small one, keys of the elements of a large one,
+//! and how they are loaded and saved.
+//!
+//! A collection is small up to [`ENTRIES_MOST`] entries of [`ITEM_MOST`] bytes and [`BODY_MOST`] bytes in all. A small one is its
+//! key's record: strings, each after its length (2 bytes, big-endian). Once large, it stays so.
+
+use super::value::{Kind, Value};
+use super::{Tx, damaged};
+use crate::command::{Failed, Outcome};
+use bristlecone_store::KEY_MOST;
+use std::ops::Range;
+
+/// Most entries of a small collection.
+pub(super) const ENTRIES_MOST: usize = 128;
+/// Longest string in a small collection.
+pub(super) const ITEM_MOST: usize = 1 << 10;
+/// Longest record of a small collection.
+pub(super) const BODY_MOST: usize = 4 << 10;
+
+/// Strings in one record.
+#[derive(Debug, Default)]
+pub(super) struct Packed {
+    body: Vec<u8>,
+    items: usize,
+}
+
+impl Packed {
+    /// The strings of a record, in groups of `width`.
+    pub fn open(body: Vec<u8>, width: usize) -> Result<Self, Failed> {
+        let mut rest = body.as_slice();
+        let mut items = 0;
+        while !rest.is_empty() {
+            let (length, after) = rest.split_first_chunk().ok_or_else(torn)?;
+            rest = after
+                .get(usize::from(u16::from_be_bytes(*length))..)
+                .ok_or_else(torn)?;
+            items += 1;
+        }
+        if items % width != 0 {
+            return Err(torn());
+        }
+        Ok(Self { body, items })
+    }
+
+    /// The record.
+    pub fn into_body(self) -> Vec<u8> {
+        self.body
+    }
+
+    /// How many strings there are.
+    pub fn len(&self) -> usize {
+        self.items
+    }
+
+    /// Bytes of the record.
+    pub fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// The strings, each with its place.
+    pub fn items(&self) -> Items<'_> {
+        Items {
+            body: &self.body,
+            at: 0,
+        }
+    }
+
+    /// The strings in twos: the place of both, the first, the second.
+    pub fn pairs(&self) -> impl Iterator<Item = (Range<usize>, &[u8], &[u8])> {
+        let mut items = self.items();
+        std::iter::from_fn(move || {
+            let (first, second) = (items.next()?, items.next()?);
+            Some((first.0.start..second.0.end, first.1, second.1))
+        })
+    }
+
+    /// Puts `new` in the place of the `removed` strings at `place`, if that leaves the collection small; false if not.
+    pub fn splice(
+        &mut self,
+        place: Range<usize>,
+        removed: usize,
+        new: &[&[u8]],
+        width: usize,
+    ) -> bool {
+        let items = self.items - removed + new.len();
+        let added: usize = new.iter().map(|item| 2 + item.len()).sum();
+        let fits = new.is_empty()
+            || items <= ENTRIES_MOST * width
+                && new.iter().all(|item| item.len() <= ITEM_MOST)
+                && self.body.len() - place.len() + added <= BODY_MOST;
+        if fits {
+            let new = new
+                .iter()
+                .flat_map(|item| [&(item.len() as u16).to_be_bytes()[..], item].concat());
+            self.body.splice(place, new);
+            self.items = items;
+        }
+        fits
+    }
+}
+
+fn torn() -> Failed {
+    damaged("a small collection")
+}
+
+/// Strings and their places.
+#[derive(Clone, Debug)]
+pub(super) struct Items<'p> {
+    body: &'p [u8],
+    at: usize,
+}
+
+impl<'p> Iterator for Items<'p> {
+    type Item = (Range<usize>, &'p [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let start = self.at;
+        let (length, _) = self.body.get(start..)?.split_first_chunk()?;
+        let end = start + 2 + usize::from(u16::from_be_bytes(*length));
+        let item = self.body.get(start + 2..end)?;
+        self.at = end;
+        Some((start..end, item))
+    }
+}
+
+/// The key of an element: the collection's id, then `parts`. `name` is what of it the client has given.
+pub(super) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, Failed> {
+    let mut key = id.to_be_bytes().to_vec();
+    parts.iter().for_each(|part| key.extend_from_slice(part));
+    key.extend_from_slice(name);
+    if key.len() > KEY_MOST {
+        let most = KEY_MOST - (key.len() - name.len());
+        return Err(Failed::reply(format!(
+            "ERR a field or member of {} bytes: at most {most} are possible",
+            name.len()
+        )));
+    }
+    Ok(key)
+}
+
+/// Where a field or member is in the order of a large collection's elements: evenly spread, the same for ever. Scanning
+/// goes on from there, and random elements are found by it.
+pub(super) fn spread(name: &[u8]) -> u32 {
+    let mut hash = crc32c::crc32c(name);
+    hash = (hash ^ (hash >> 16)).wrapping_mul(0x7feb_352d);
+    hash = (hash ^ (hash >> 15)).wrapping_mul(0x846c_a68b);
+    hash ^ (hash >> 16)
+}
+
+/// The collection under `key`, for its command. A large one is read with its elements on one snapshot.
+pub(super) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Value>, Failed> {
+    let value = tx.load_kind(key, kind)?;
+    if tx.writes || value.as_ref().is_none_or(|value| value.id.is_none()) {
+        return Ok(value);
+    }
+    tx.snapshot();
+    tx.load_kind(key, kind)
+}
+
+/// Saves a collection that was changed, in place of `before`. The head of a large one is written only if it says something else.
+pub(super) fn save(tx: &mut Tx<'_>, key: &[u8], before: Option<&Value>, value: &Value) -> Outcome {
+    if value.id.is_some() && before == Some(value) {
+        tx.touch(key);
+        return Ok(());
+    }
+    tx.save(key, before, value)
+}
+
+/// Numbers in the head of a large collection.
+pub(super) fn numbers<const N: usize>(body: &[u8]) -> Result<[u64; N], Failed> {
+    let mut numbers = [0; N];
+    if body.len() != 8 * N {
+        return Err(damaged("the head of a large collection"));
+    }
+    for (number, bytes) in numbers.iter_mut().zip(body.chunks_exact(8)) {
+        *number = u64::from_be_bytes(bytes.try_into().unwrap_or_default());
+    }
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_holds_strings_until_it_is_large() {
+        let mut packed = Packed::default();
+        assert!(packed.splice(0..0, 0, &[b"a", b"1"], 2));
+        assert!(packed.splice(0..0, 0, &[b"bc", b""], 2));
+        let pairs: Vec<_> = packed.pairs().map(|(_, a, b)| (a, b)).collect();
+        assert_eq!(pairs, [(&b"bc"[..], &b""[..]), (b"a", b"1")]);
+        let place = packed.pairs().next().unwrap().0;
+        assert!(packed.splice(place, 2, &[], 2));
+        assert_eq!(packed.len(), 2);
+        let again = Packed::open(packed.into_body(), 2).unwrap();
+        assert_eq!(
+            again.items().map(|(_, item)| item).collect::<Vec<_>>(),
+            [b"a", b"1"]
+        );
+        assert!(!Packed::default().splice(0..0, 0, &[&[0; ITEM_MOST + 1]], 1));
+        let mut full = Packed::default();
+        while full.splice(0..0, 0, &[b"x"], 1) {}
+        assert_eq!(full.len(), ENTRIES_MOST);
+        let mut full = Packed::default();
+        while full.splice(0..0, 0, &[&[1; 500]], 1) {}
+        assert_eq!(full.bytes(), 8 * 502);
+        assert!(Packed::open(vec![0], 1).is_err());
+        assert!(Packed::open(vec![0, 2, 1], 1).is_err());
+        assert!(Packed::open(vec![0, 1, 1], 2).is_err());
+    }
+
+    #[test]
+    fn elements_keys_have_a_longest_name() {
+        assert_eq!(element(1, &[b"m"], b"x").unwrap(), b"\0\0\0\0\0\0\0\x01mx");
+        let long = vec![0; KEY_MOST - 9];
+        assert!(element(1, &[b"m"], &long).is_ok());
+        let error = element(1, &[b"mm"], &long).unwrap_err().to_string();
+        assert!(error.ends_with("at most 65526 are possible"), "{error}");
+    }
+}

@@ -1,0 +1,430 @@
+//! What a hash and a set are made of: names, each with a value. A set's values are empty, and not kept in small sets.
+//!
+//! ```text
+//! small   names and values in turn; of a set only names
+//! large   head: how many (8)     elements: id (8) | spread (4) | name --> value
+//! ```
+
+use super::arguments::random_elements;
+use super::collection::{self, Packed, element, spread};
+use super::value::{Kind, Value};
+use super::{Space, Tx};
+use crate::command::{Failed, Outcome};
+use crate::reply::Out;
+use rand::RngExt;
+use rand::seq::SliceRandom;
+use std::collections::BTreeSet;
+use std::ops::{Bound, ControlFlow};
+
+/// Bytes of a large one's element before its name.
+const BEFORE_NAME: usize = 12;
+
+/// A name and its value.
+pub(super) type Pair = (Vec<u8>, Vec<u8>);
+
+/// A hash or a set that a command works on.
+#[derive(Debug)]
+pub(super) struct Fields {
+    kind: Kind,
+    before: Option<Value>,
+    expires_at: Option<u64>,
+    content: Content,
+    changed: bool,
+}
+
+#[derive(Debug)]
+enum Content {
+    Small(Packed),
+    Large { id: u64, count: u64 },
+}
+
+/// How many strings an entry is.
+fn width(kind: Kind) -> usize {
+    if kind == Kind::Hash { 2 } else { 1 }
+}
+
+impl Fields {
+    /// What is under `key`; empty, if nothing is.
+    pub fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Self, Failed> {
+        match collection::load(tx, key, kind)? {
+            Some(value) => Self::of(value),
+            None => Ok(Self::in_place_of(kind, None)),
+        }
+    }
+
+    /// A hash or set that was loaded.
+    pub fn of(value: Value) -> Result<Self, Failed> {
+        let content = match value.id {
+            Some(id) => {
+                let [count] = collection::numbers(&value.body)?;
+                Content::Large { id, count }
+            }
+            None => Content::Small(Packed::open(value.body.clone(), width(value.kind))?),
+        };
+        Ok(Self {
+            kind: value.kind,
+            expires_at: value.expires_at,
+            before: Some(value),
+            content,
+            changed: false,
+        })
+    }
+
+    /// An empty one that does not expire, to be saved in place of `before`, whatever that is.
+    pub fn in_place_of(kind: Kind, before: Option<Value>) -> Self {
+        Self {
+            kind,
+            changed: before.is_some(),
+            before,
+            expires_at: None,
+            content: Content::Small(Packed::default()),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u64 {
+        match &self.content {
+            Content::Small(packed) => (packed.len() / width(self.kind)) as u64,
+            Content::Large { count, .. } => *count,
+        }
+    }
+
+    /// True if the key is not there.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn find<'p>(
+        &self,
+        packed: &'p Packed,
+        name: &[u8],
+    ) -> Option<(std::ops::Range<usize>, &'p [u8])> {
+        if self.kind == Kind::Hash {
+            let found = packed.pairs().find(|(_, field, _)| *field == name);
+            found.map(|(place, _, value)| (place, value))
+        } else {
+            let found = packed.items().find(|(_, member)| *member == name);
+            found.map(|(place, _)| (place, &[][..]))
+        }
+    }
+
+    fn key(id: u64, name: &[u8]) -> Result<Vec<u8>, Failed> {
+        element(id, &[&spread(name).to_be_bytes()], name)
+    }
+
+    /// The value of a name.
+    pub fn get(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+        match &self.content {
+            Content::Small(packed) => Ok(self.find(packed, name).map(|(_, value)| value.to_vec())),
+            Content::Large { id, .. } => match Self::key(*id, name) {
+                Ok(key) => tx.get(Space::Elements, &key),
+                // Too long to be there.
+                Err(_) => Ok(None),
+            },
+        }
+    }
+
+    /// True if there is such a name.
+    pub fn contains(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, Failed> {
+        match &self.content {
+            Content::Small(packed) => Ok(self.find(packed, name).is_some()),
+            Content::Large { .. } => Ok(self.get(tx, name)?.is_some()),
+        }
+    }
+
+    /// Puts a value; true if the name is new.
+    pub fn put(&mut self, tx: &mut Tx<'_>, name: &[u8], value: &[u8]) -> Result<bool, Failed> {
+        let width = width(self.kind);
+        if let Content::Small(packed) = &self.content {
+            let found = self.find(packed, name).map(|(place, _)| place);
+            if found.is_some() && self.kind == Kind::Set {
+                return Ok(false);
+            }
+            let new = found.is_none();
+            let removed = if new { 0 } else { width };
+            let place = found.unwrap_or(packed.bytes()..packed.bytes());
+            let entry = [name, value];
+            if let Content::Small(packed) = &mut self.content
+                && packed.splice(place, removed, &entry[..width], width)
+            {
+                self.changed = true;
+                return Ok(new);
+            }
+            self.enlarge(tx)?;
+        }
+        let Content::Large { id, count } = &mut self.content else {
+            return Ok(false);
+        };
+        let key = Self::key(*id, name)?;
+        let new = (tx.get_with(Space::Elements, &key, |_| ())?).is_none();
+        if new || self.kind == Kind::Hash {
+            tx.put(Space::Elements, &key, value.to_vec(), None)?;
+            self.changed = true;
+        }
+        *count += u64::from(new);
+        Ok(new)
+    }
+
+    /// Makes it a large one.
+    fn enlarge(&mut self, tx: &mut Tx<'_>) -> Outcome {
+        let all = self.all(tx)?;
+        let id = tx.data().new_id();
+        self.content = Content::Large {
+            id,
+            count: all.len() as u64,
+        };
+        for (name, value) in all {
+            tx.put(Space::Elements, &Self::key(id, &name)?, value, None)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a name away; false if it is not there.
+    pub fn remove(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, Failed> {
+        let width = width(self.kind);
+        let place = match &self.content {
+            Content::Small(packed) => self.find(packed, name).map(|(place, _)| place),
+            Content::Large { .. } => None,
+        };
+        match &mut self.content {
+            Content::Small(packed) => {
+                let Some(place) = place else {
+                    return Ok(false);
+                };
+                packed.splice(place, width, &[], width);
+            }
+            Content::Large { id, count } => {
+                let Ok(key) = Self::key(*id, name) else {
+                    return Ok(false);
+                };
+                if (tx.get_with(Space::Elements, &key, |_| ())?).is_none() {
+                    return Ok(false);
+                }
+                tx.delete(Space::Elements, &key)?;
+                *count = count.saturating_sub(1);
+            }
+        }
+        self.changed = true;
+        Ok(true)
+    }
+
+    /// Visits all of them.
+    pub fn visit(
+        &self,
+        tx: &mut Tx<'_>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        match &self.content {
+            Content::Small(packed) if self.kind == Kind::Hash => {
+                let _ = packed
+                    .pairs()
+                    .try_for_each(|(_, name, value)| visit(name, value));
+                Ok(())
+            }
+            Content::Small(packed) => {
+                let _ = packed.items().try_for_each(|(_, name)| visit(name, &[]));
+                Ok(())
+            }
+            Content::Large { id, .. } => {
+                tx.prefix(Space::Elements, &id.to_be_bytes(), |key, entry| {
+                    visit(key.get(BEFORE_NAME..).unwrap_or_default(), entry.value)
+                })
+            }
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Pair>, Failed> {
+        let mut all = Vec::new();
+        self.visit(tx, |name, value| {
+            all.push((name.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        Ok(all)
+    }
+
+    /// A step of a scan: those from `cursor` on, about `count` of them, and the cursor of the next step: 0 at the end. A small one
+    /// is done in one step.
+    pub fn step(
+        &self,
+        tx: &mut Tx<'_>,
+        cursor: u64,
+        count: u64,
+    ) -> Result<(u64, Vec<Pair>), Failed> {
+        match &self.content {
+            Content::Small(_) => Ok((0, self.all(tx)?)),
+            Content::Large { id, .. } => step(tx, &id.to_be_bytes(), cursor, count),
+        }
+    }
+
+    /// One of them, each as likely as another, or nearly.
+    pub fn random(&self, tx: &mut Tx<'_>) -> Result<Option<Pair>, Failed> {
+        match &self.content {
+            Content::Large { id, count } if *count > FEW => random(tx, &id.to_be_bytes()),
+            _ => {
+                let mut all = self.all(tx)?;
+                if all.is_empty() {
+                    return Ok(None);
+                }
+                let at = rand::rng().random_range(0..all.len());
+                Ok(Some(all.swap_remove(at)))
+            }
+        }
+    }
+
+    /// `count` of them, none twice; all, if there are not so many.
+    pub fn sample(&self, tx: &mut Tx<'_>, count: u64) -> Result<Vec<Pair>, Failed> {
+        let (random, all) = (
+            |tx: &mut Tx<'_>| self.random(tx),
+            |tx: &mut Tx<'_>| self.all(tx),
+        );
+        sample(self.len(), count, tx, random, all)
+    }
+
+    /// Replies with random ones, as [`random_elements`] does.
+    pub fn random_reply(
+        &self,
+        tx: &mut Tx<'_>,
+        count: i64,
+        with_values: bool,
+        out: &mut Out<'_>,
+        reply: impl FnMut(&mut Out<'_>, &Pair),
+    ) -> Outcome {
+        let (random, all) = (
+            |tx: &mut Tx<'_>| self.random(tx),
+            |tx: &mut Tx<'_>| self.all(tx),
+        );
+        let counts = (self.len(), count);
+        random_elements(tx, counts, with_values, out, random, all, reply)
+    }
+
+    /// Saves what was changed.
+    pub fn save(self, tx: &mut Tx<'_>, key: &[u8]) -> Outcome {
+        if !self.changed {
+            return Ok(());
+        }
+        if self.is_empty() {
+            return match &self.before {
+                Some(before) => tx.erase(key, before),
+                None => Ok(()),
+            };
+        }
+        let (id, body) = match self.content {
+            Content::Small(packed) => (None, packed.into_body()),
+            Content::Large { id, count } => (Some(id), count.to_be_bytes().to_vec()),
+        };
+        let value = Value {
+            kind: self.kind,
+            id,
+            expires_at: self.expires_at,
+            body,
+        };
+        collection::save(tx, key, self.before.as_ref(), &value)
+    }
+
+    /// Takes everything away.
+    pub fn clear(&mut self) {
+        self.content = Content::Small(Packed::default());
+        self.changed = true;
+    }
+}
+
+/// Names under `prefix` that are ordered by their spread, as [`Fields::step`] gives them.
+pub(super) fn step(
+    tx: &mut Tx<'_>,
+    prefix: &[u8],
+    cursor: u64,
+    count: u64,
+) -> Result<(u64, Vec<Pair>), Failed> {
+    let Ok(from) = u32::try_from(cursor) else {
+        return Ok((0, Vec::new()));
+    };
+    let start = [prefix, &from.to_be_bytes()].concat();
+    let mut found: Vec<Pair> = Vec::new();
+    let (mut last, mut next) = (from, 0);
+    tx.scan(
+        Space::Elements,
+        (Bound::Included(&start), Bound::Unbounded),
+        |key, entry| {
+            let Some((at, name)) = split(key, prefix) else {
+                return ControlFlow::Break(());
+            };
+            // Those with the same spread belong together: the cursor cannot tell them apart.
+            if found.len() as u64 >= count && at != last {
+                next = u64::from(at);
+                return ControlFlow::Break(());
+            }
+            last = at;
+            found.push((name.to_vec(), entry.value.to_vec()));
+            ControlFlow::Continue(())
+        },
+    )?;
+    Ok((next, found))
+}
+
+/// Spread and name of an element under `prefix`.
+fn split<'k>(key: &'k [u8], prefix: &[u8]) -> Option<(u32, &'k [u8])> {
+    let (at, name) = key.strip_prefix(prefix)?.split_first_chunk()?;
+    Some((u32::from_be_bytes(*at), name))
+}
+
+/// A random one is one of so many in a row. Gaps between names differ: with one name alone, those after wide gaps would come more
+/// often.
+pub(super) const FEW: u64 = 16;
+
+/// One of the names under `prefix`, of which there are more than [`FEW`].
+pub(super) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Failed> {
+    let from = rand::rng().random::<u32>();
+    let (_, mut found) = step(tx, prefix, u64::from(from), FEW)?;
+    if (found.len() as u64) < FEW {
+        let (_, more) = step(tx, prefix, 0, FEW - found.len() as u64)?;
+        found.extend(more);
+    }
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let at = rand::rng().random_range(0..found.len());
+    Ok(Some(found.swap_remove(at)))
+}
+
+/// True if reading `count` random ones costs more than reading all.
+pub(super) fn is_dear(count: u64, len: u64) -> bool {
+    /// Reading one costs as much as so many in a row.
+    const DEARER: u64 = 24;
+    count.saturating_mul(DEARER) >= len
+}
+
+/// `count` of `len` different ones, which `random` gives one by one and `all` at once.
+pub(super) fn sample<N: Ord + Clone, V>(
+    len: u64,
+    count: u64,
+    tx: &mut Tx<'_>,
+    mut random: impl FnMut(&mut Tx<'_>) -> Result<Option<(N, V)>, Failed>,
+    all: impl FnOnce(&mut Tx<'_>) -> Result<Vec<(N, V)>, Failed>,
+) -> Result<Vec<(N, V)>, Failed> {
+    if is_dear(count, len) {
+        return Ok(some_of(all(tx)?, count));
+    }
+    let (mut names, mut found) = (BTreeSet::new(), Vec::new());
+    // Names that were chosen to be close together may never be found.
+    for _ in 0..4 * count + 64 {
+        if found.len() as u64 == count {
+            return Ok(found);
+        }
+        let Some(one) = random(tx)? else {
+            break;
+        };
+        if names.insert(one.0.clone()) {
+            found.push(one);
+        }
+    }
+    Ok(some_of(all(tx)?, count))
+}
+
+/// `count` of them, or all.
+fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
+    let count = usize::try_from(count).map_or(all.len(), |count| count.min(all.len()));
+    // The shuffled part is at the end.
+    let _ = all.partial_shuffle(&mut rand::rng(), count);
+    all.split_off(all.len() - count)
+}
