@@ -22,6 +22,16 @@ pub enum Debugging {
     Local,
 }
 
+/// How logs are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// A line of text for each event.
+    #[default]
+    Text,
+    /// A line of JSON.
+    Json,
+}
+
 /// All settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -63,6 +73,10 @@ pub struct Settings {
     pub backup_file: Option<PathBuf>,
     /// Who may use `DEBUG`.
     pub enable_debug_command: Debugging,
+    /// Events of less weight are not logged.
+    pub log_level: tracing::Level,
+    /// How logs are written.
+    pub log_format: LogFormat,
     /// Worker threads; 0 for as many as there are cores.
     pub threads: usize,
 }
@@ -89,6 +103,8 @@ impl Default for Settings {
             slowlog_max_len: 128,
             backup_file: None,
             enable_debug_command: Debugging::No,
+            log_level: tracing::Level::INFO,
+            log_format: LogFormat::Text,
             threads: 0,
         }
     }
@@ -320,6 +336,29 @@ const SETTINGS: &[Setting] = &[
             Debugging::No => "no".to_owned(),
             Debugging::Yes => "yes".to_owned(),
             Debugging::Local => "local".to_owned(),
+        }
+    ),
+    setting!(
+        "log-level",
+        false,
+        log_level,
+        |text: &str| text
+            .parse()
+            .map_err(|_| "argument must be error, warn, info, debug or trace".to_owned()),
+        |at: &tracing::Level| at.to_string().to_lowercase()
+    ),
+    setting!(
+        "log-format",
+        false,
+        log_format,
+        |text: &str| match text {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err("argument must be 'text' or 'json'".to_owned()),
+        },
+        |at: &LogFormat| match at {
+            LogFormat::Text => "text".to_owned(),
+            LogFormat::Json => "json".to_owned(),
         }
     ),
     setting!("threads", false, threads, whole, usize::to_string),

@@ -21,7 +21,7 @@
 //! | `session` | commands on connections and the server: `HELLO`, `MULTI`, `CONFIG`, `INFO` ... |
 //! | `committer` | durability for many connections at once |
 //! | `client`, `users`, `pubsub`, `slowlog` | clients, users' rights, channels, slow commands |
-//! | `config`, `tls`, `metrics` | settings, TLS, metrics over HTTP |
+//! | `config`, `tls`, `metrics`, `log` | settings, TLS, metrics over HTTP, logs |
 //! | `data` | databases, locks of keys, [`Tx`](data::Tx), and the commands on data |
 
 pub mod client;
@@ -31,6 +31,7 @@ pub mod config;
 mod connection;
 pub mod data;
 mod listen;
+pub mod log;
 mod metrics;
 pub mod pubsub;
 pub mod reply;
