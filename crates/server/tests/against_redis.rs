@@ -14,11 +14,12 @@ use rand::{RngExt, SeedableRng};
 /// Commands that are sent at once.
 const BATCH: usize = 200;
 
-/// A command of any group.
-fn command(rng: &mut SmallRng) -> Words {
+/// A command on strings, keys, or what the connection queues. Collections are only made, if our data layer has them.
+fn command(rng: &mut SmallRng, collections: bool) -> Words {
     loop {
         let command = match rng.random_range(0..30) {
             0 => generate::multi::command(rng),
+            1 if collections => return generate::keys::collection(rng),
             1..10 => generate::keys::command(rng),
             _ => generate::strings::command(rng),
         };
@@ -130,6 +131,7 @@ fn compare(resp3: bool, count: usize, seed: u64) {
         return;
     };
     let mut ours = Ours::new();
+    let collections = ours.knows("hset");
     if resp3 {
         let hello = generate::words(&["hello", "3"]);
         redis.call_all(std::slice::from_ref(&hello));
@@ -140,7 +142,7 @@ fn compare(resp3: bool, count: usize, seed: u64) {
     let mut queued: Vec<Words> = Vec::new();
     let mut done = 0;
     while done < count {
-        let commands: Vec<Words> = (0..BATCH).map(|_| command(&mut rng)).collect();
+        let commands: Vec<Words> = (0..BATCH).map(|_| command(&mut rng, collections)).collect();
         let replies = redis.call_all(&commands);
         for (words, theirs) in commands.into_iter().zip(replies) {
             let mine = ours.call(&words);
@@ -201,7 +203,7 @@ fn every_group_makes_commands_that_succeed_and_some_that_do_not() {
     let mut rng = SmallRng::seed_from_u64(3);
     let (mut good, mut bad) = (0, 0);
     for _ in 0..2000 {
-        let reply = ours.call(&command(&mut rng));
+        let reply = ours.call(&command(&mut rng, false));
         if reply.starts_with(b"-") {
             bad += 1;
         } else {

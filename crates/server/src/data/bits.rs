@@ -60,14 +60,18 @@ fn setbit(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
             return Err(Failed::reply("ERR bit is not an integer or out of range"));
         }
     };
-    let (mut record, expires_at): Record =
-        record(tx, args[1], 0)?.unwrap_or_else(|| (string_record(&[]), None));
+    let found = record(tx, args[1], 0)?;
     // The tag comes first.
     let at = byte + 1;
+    let before = (found.as_ref()).and_then(|(record, _)| Some(record.get(at)? & mask != 0));
+    out.integer(before.unwrap_or(false).into());
+    if before == Some(on) {
+        return Ok(());
+    }
+    let (mut record, expires_at): Record = found.unwrap_or_else(|| (string_record(&[]), None));
     if record.len() <= at {
         record.resize(at + 1, 0);
     }
-    out.integer((record[at] & mask != 0).into());
     if on {
         record[at] |= mask;
     } else {
@@ -166,10 +170,6 @@ fn bitpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
                 let of_bits = of_bits(unit.first())?;
                 bits_of(len, start, integer(end)?, of_bits)
             }
-            [_, _, _, start, ..] => {
-                integer(start)?;
-                return Err(Failed::syntax());
-            }
             _ => return Err(Failed::syntax()),
         };
         let met = bytes_of(bytes, start, end, !one).find_map(|(at, byte)| {
@@ -193,14 +193,14 @@ fn bitpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 
 fn bitop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (to, from) = (args[2], &args[3..]);
-    let known: [(&str, fn(u8, u8) -> u8); 4] = [
-        ("and", |a, b| a & b),
-        ("or", |a, b| a | b),
-        ("xor", |a, b| a ^ b),
-        ("not", |a, _| a),
-    ];
-    let named = known.into_iter().find(|(name, _)| is(args[1], name));
-    let (name, f) = named.ok_or_else(Failed::syntax)?;
+    let known = ["and", "or", "xor", "not"];
+    let named = known.into_iter().find(|name| is(args[1], name));
+    let name = named.ok_or_else(Failed::syntax)?;
+    let f = |a: u8, b: u8| match name {
+        "and" => a & b,
+        "or" => a | b,
+        _ => a ^ b,
+    };
     if name == "not" && from.len() != 1 {
         return Err(Failed::reply(
             "ERR BITOP NOT must be called with a single source key.",

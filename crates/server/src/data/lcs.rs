@@ -5,44 +5,47 @@ use super::strings::LONGEST;
 use crate::command::{Arg, Failed, Outcome, integer, is};
 use crate::reply::Out;
 
-/// Lengths of the longest common subsequences of all beginnings of two strings.
+/// Which way leads back along the longest common subsequences of all beginnings of two strings: one bit for each pair.
 struct Table {
-    lengths: Vec<u32>,
+    /// Set if the beginning without the last byte of the first string has a longer one than that without the last byte of the second.
+    up: Vec<u64>,
     width: usize,
+    /// How long that of the whole strings is.
+    length: u32,
 }
 
 impl Table {
     fn of(a: &[u8], b: &[u8]) -> Self {
-        let width = b.len() + 1;
-        let mut lengths = vec![0; width * (a.len() + 1)];
-        for (i, x) in a.iter().enumerate() {
-            let (above, row) = lengths[i * width..(i + 2) * width].split_at_mut(width);
-            step(*x, b, above, row);
+        let width = b.len();
+        let mut up = vec![0; (width * a.len()).div_ceil(64)];
+        let length = lengths(a, b, |i, j| {
+            let at = i * width + j;
+            up[at / 64] |= 1 << (at % 64);
+        });
+        Self { up, width, length }
+    }
+
+    /// For the beginnings that end with the `i`-th byte of the one and the `j`-th of the other, from 0.
+    fn up(&self, i: usize, j: usize) -> bool {
+        let at = i * self.width + j;
+        self.up[at / 64] >> (at % 64) & 1 == 1
+    }
+}
+
+/// The length for the whole strings, by two rows of all lengths; `up` is called where [`Table`] has a bit.
+fn lengths(a: &[u8], b: &[u8], mut up: impl FnMut(usize, usize)) -> u32 {
+    let (mut above, mut row) = (vec![0u32; b.len() + 1], vec![0u32; b.len() + 1]);
+    for (i, x) in a.iter().enumerate() {
+        for (j, y) in b.iter().enumerate() {
+            row[j + 1] = if x == y {
+                above[j] + 1
+            } else if above[j + 1] > row[j] {
+                up(i, j);
+                above[j + 1]
+            } else {
+                row[j]
+            };
         }
-        Self { lengths, width }
-    }
-
-    fn at(&self, i: usize, j: usize) -> u32 {
-        self.lengths[i * self.width + j]
-    }
-}
-
-/// The row that follows `above` in the table.
-fn step(x: u8, b: &[u8], above: &[u32], row: &mut [u32]) {
-    for (j, y) in b.iter().enumerate() {
-        row[j + 1] = if x == *y {
-            above[j] + 1
-        } else {
-            above[j + 1].max(row[j])
-        };
-    }
-}
-
-/// The length alone, which takes two rows.
-fn length(a: &[u8], b: &[u8]) -> u32 {
-    let (mut above, mut row) = (vec![0; b.len() + 1], vec![0; b.len() + 1]);
-    for x in a {
-        step(*x, b, &above, &mut row);
         std::mem::swap(&mut above, &mut row);
     }
     above.last().copied().unwrap_or(0)
@@ -59,7 +62,7 @@ struct Run {
 /// The subsequence, and its runs from the last to the first.
 fn runs(table: &Table, a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Run>) {
     let (mut i, mut j) = (a.len(), b.len());
-    let mut common = Vec::new();
+    let mut common = Vec::with_capacity(table.length as usize);
     let mut runs: Vec<Run> = Vec::new();
     while i > 0 && j > 0 {
         if a[i - 1] == b[j - 1] {
@@ -76,7 +79,7 @@ fn runs(table: &Table, a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Run>) {
                 }
                 _ => runs.push(Run { a: i, b: j, len: 1 }),
             }
-        } else if table.at(i - 1, j) > table.at(i, j - 1) {
+        } else if table.up(i - 1, j - 1) {
             i -= 1;
         } else {
             j -= 1;
@@ -117,6 +120,7 @@ pub(super) fn lcs(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outco
             "ERR If you want both the length and indexes, please just use IDX.",
         ));
     }
+    // As in Redis, which keeps a number for each pair; a bit is enough.
     let cells = (a.len() + 1).checked_mul(b.len() + 1);
     if cells.is_none_or(|cells| cells > LONGEST / size_of::<u32>()) {
         return Err(Failed::reply(
@@ -124,7 +128,7 @@ pub(super) fn lcs(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outco
         ));
     }
     if only_len {
-        out.integer(length(&a, &b).into());
+        out.integer(lengths(&a, &b, |_, _| ()).into());
         return Ok(());
     }
     let (common, runs) = runs(&Table::of(&a, &b), &a, &b);
@@ -166,7 +170,7 @@ mod tests {
             runs,
             [Run { a: 4, b: 5, len: 4 }, Run { a: 2, b: 0, len: 2 }]
         );
-        assert_eq!(length(a, b), 6);
-        assert_eq!(length(b"", b), 0);
+        assert_eq!(table.length, 6);
+        assert_eq!(lengths(b"", b, |_, _| ()), 0);
     }
 }

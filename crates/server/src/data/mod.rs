@@ -30,6 +30,7 @@ pub mod lists;
 pub mod locks;
 pub mod long_double;
 pub mod multi;
+pub mod ordered;
 pub mod scan;
 mod scored;
 pub mod sets;
@@ -91,6 +92,7 @@ pub fn commands() -> impl Iterator<Item = &'static Command> {
         hashes::COMMANDS,
         keys::COMMANDS,
         lists::COMMANDS,
+        ordered::COMMANDS,
         scan::COMMANDS,
         sets::COMMANDS,
         sorted_sets::COMMANDS,

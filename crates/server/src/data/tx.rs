@@ -6,7 +6,7 @@
 use super::Data;
 use crate::command::{Failed, Outcome};
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Entry, Savepoint, Store, Transaction, TransactionOptions};
+use bristlecone_store::{Entry, KEY_MOST, Savepoint, Store, Transaction, TransactionOptions};
 use std::ops::{Bound, ControlFlow};
 
 /// Where a record is.
@@ -24,6 +24,23 @@ pub enum Space {
 
 /// Bounds of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// Bounds that are no longer than keys can be, of the same keys: what is longer lies right after its beginning.
+fn cut((start, end): Range<'_>) -> Range<'_> {
+    let start = match start {
+        Bound::Included(key) | Bound::Excluded(key) if key.len() > KEY_MOST => {
+            Bound::Excluded(&key[..KEY_MOST])
+        }
+        start => start,
+    };
+    let end = match end {
+        Bound::Included(key) | Bound::Excluded(key) if key.len() > KEY_MOST => {
+            Bound::Included(&key[..KEY_MOST])
+        }
+        end => end,
+    };
+    (start, end)
+}
 
 /// A change to one record.
 #[derive(Debug)]
@@ -183,10 +200,9 @@ impl<'d> Tx<'d> {
         value: Vec<u8>,
         expires_at: Option<u64>,
     ) -> Outcome {
-        if key.len() > bristlecone_store::KEY_MOST {
-            let most = bristlecone_store::KEY_MOST;
+        if key.len() > KEY_MOST {
             return Err(Failed::reply(format!(
-                "ERR a key of {} bytes: at most {most} are possible",
+                "ERR a key of {} bytes: at most {KEY_MOST} are possible",
                 key.len()
             )));
         }
@@ -207,7 +223,7 @@ impl<'d> Tx<'d> {
     /// # Errors
     /// [`Failed::Write`]
     pub fn delete(&mut self, space: Space, key: &[u8]) -> Outcome {
-        if key.len() > bristlecone_store::KEY_MOST {
+        if key.len() > KEY_MOST {
             return Ok(());
         }
         self.change(Change {
@@ -228,6 +244,7 @@ impl<'d> Tx<'d> {
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         let keyspace = self.data.keyspace(space);
+        let range = cut(range);
         Ok(self.snapshot().scan::<&[u8]>(keyspace, range, visit)?)
     }
 
@@ -244,7 +261,7 @@ impl<'d> Tx<'d> {
         let keyspace = self.data.keyspace(space);
         Ok(self
             .snapshot()
-            .scan_reverse::<&[u8]>(keyspace, range, visit)?)
+            .scan_reverse::<&[u8]>(keyspace, cut(range), visit)?)
     }
 
     /// Visits the records whose keys begin with `prefix`, ascending.
@@ -257,6 +274,9 @@ impl<'d> Tx<'d> {
         prefix: &[u8],
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
+        if prefix.len() > KEY_MOST {
+            return Ok(());
+        }
         let keyspace = self.data.keyspace(space);
         Ok(self.snapshot().prefix(keyspace, prefix, visit)?)
     }

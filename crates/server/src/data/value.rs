@@ -15,7 +15,7 @@ use bristlecone_store::Entry;
 /// Bit of the tag of large collections.
 const BIG: u8 = 0x80;
 /// Tag of strings.
-const STRING: u8 = Kind::String as u8;
+pub(super) const STRING: u8 = Kind::String as u8;
 
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

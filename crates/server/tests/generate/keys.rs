@@ -106,6 +106,31 @@ fn scan(rng: &mut impl Rng) -> Words {
     command
 }
 
+/// A command that makes a small or a large collection, with which strings and keys then meet.
+pub fn collection(rng: &mut impl Rng) -> Words {
+    let (name, group) = match rng.random_range(0..4) {
+        0 => ("hset", "h"),
+        1 => ("sadd", "e"),
+        2 => ("zadd", "z"),
+        _ => ("rpush", "l"),
+    };
+    let members = if rarely(rng, 3) {
+        600
+    } else {
+        rng.random_range(1..5)
+    };
+    let mut command = vec![name.into(), super::key(rng, group)];
+    for member in 0..members {
+        let member = format!("member{member}").into_bytes();
+        match name {
+            "hset" => command.extend([member, b"value".to_vec()]),
+            "zadd" => command.extend([b"1".to_vec(), member]),
+            _ => command.push(member),
+        }
+    }
+    command
+}
+
 /// A command.
 pub fn command(rng: &mut impl Rng) -> Words {
     match rng.random_range(0..60) {
