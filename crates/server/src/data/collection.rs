@@ -157,7 +157,7 @@ pub(super) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Val
     tx.load_kind(key, kind)
 }
 
-/// Saves a collection that was changed, in place of `before`. The head of a large one is written only if it says something else.
+/// Saves a collection that was changed, in place of `before`, whose body need not be there if it is a small one. The head of a large one is written only if it says something else.
 pub(super) fn save(tx: &mut Tx<'_>, key: &[u8], before: Option<&Value>, value: &Value) -> Outcome {
     if value.id.is_some() && before == Some(value) {
         tx.touch(key);

@@ -53,13 +53,16 @@ impl Fields {
     }
 
     /// A hash or set that was loaded.
-    pub fn of(value: Value) -> Result<Self, Failed> {
+    pub fn of(mut value: Value) -> Result<Self, Failed> {
         let content = match value.id {
             Some(id) => {
                 let [count] = collection::numbers(&value.body)?;
                 Content::Large { id, count }
             }
-            None => Content::Small(Packed::open(value.body.clone(), width(value.kind))?),
+            None => {
+                let body = std::mem::take(&mut value.body);
+                Content::Small(Packed::open(body, width(value.kind))?)
+            }
         };
         Ok(Self {
             kind: value.kind,

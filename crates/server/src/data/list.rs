@@ -49,13 +49,13 @@ fn key(id: u64, position: u64) -> Result<Vec<u8>, Failed> {
 impl List {
     /// What is under `key`; empty, if nothing is.
     pub fn load(tx: &mut Tx<'_>, key: &[u8]) -> Result<Self, Failed> {
-        let value = collection::load(tx, key, Kind::List)?;
-        let content = match &value {
+        let mut value = collection::load(tx, key, Kind::List)?;
+        let content = match &mut value {
             None => Content::Small(Packed::default()),
             Some(Value {
                 id: Some(id), body, ..
             }) => {
-                let [start, end] = numbers(body)?;
+                let [start, end] = numbers(body.as_slice())?;
                 if start > end {
                     return Err(damaged("the head of a list"));
                 }
@@ -64,7 +64,10 @@ impl List {
                     at: start..end,
                 }
             }
-            Some(value) => Content::Small(Packed::open(value.body.clone(), 1)?),
+            Some(value) => {
+                let body = std::mem::take(&mut value.body);
+                Content::Small(Packed::open(body, 1)?)
+            }
         };
         Ok(Self {
             before: value,
@@ -169,6 +172,11 @@ impl List {
     pub fn pop(&mut self, tx: &mut Tx<'_>, end: End, count: u64) -> Result<Vec<Vec<u8>>, Failed> {
         let count = count.min(self.len());
         let mut items = match end {
+            // One is found without a scan.
+            _ if count == 1 => {
+                let index = if end == End::Left { 0 } else { self.len() - 1 };
+                self.get(tx, index)?.into_iter().collect()
+            }
             End::Left => self.part(tx, 0, count)?,
             End::Right => self.part(tx, self.len() - count, count)?,
         };

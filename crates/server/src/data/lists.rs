@@ -125,8 +125,18 @@ fn lrange(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (start, stop) = (integer(args[2])?, integer(args[3])?);
     let list = List::load(tx, args[1])?;
     let (start, count) = part(start, stop, list.len());
-    items(out, &list.part(tx, start, count)?);
-    Ok(())
+    out.array(count as usize);
+    if count == 0 {
+        return Ok(());
+    }
+    list.visit(tx, End::Left, start, |index, item| {
+        out.bulk(item);
+        if index + 1 == start + count {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })
 }
 
 fn lindex(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {

@@ -16,6 +16,8 @@
 mod arguments;
 pub mod bits;
 mod collection;
+#[cfg(test)]
+mod collection_tests;
 mod double;
 pub mod expire;
 mod fields;

@@ -108,14 +108,14 @@ impl SortedSet {
     }
 
     /// One that was loaded.
-    pub fn of(value: Value) -> Result<Self, Failed> {
+    pub fn of(mut value: Value) -> Result<Self, Failed> {
         let content = match value.id {
             Some(id) => {
                 let [count] = numbers(&value.body)?;
                 Content::Large { id, count }
             }
             None => {
-                let packed = Packed::open(value.body.clone(), 2)?;
+                let packed = Packed::open(std::mem::take(&mut value.body), 2)?;
                 if packed.pairs().any(|(_, _, score)| score.len() != 8) {
                     return Err(damaged("a score"));
                 }
