@@ -179,7 +179,8 @@ impl Clock {
         self.wait_applied(ts)?;
         self.sound()?;
         let applied = self.applied();
-        if let Err(e) = pm.commit() {
+        // Other threads' too: `durable` passes their time stamps.
+        if let Err(e) = pm.commit_all() {
             self.fail(&e);
             return Err(e);
         }
