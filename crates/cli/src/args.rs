@@ -1,5 +1,9 @@
 //! The command line: what may be asked, with help and examples.
 
+mod serve;
+
+pub use serve::Serve;
+
 use crate::failure::{Failure, Outcome};
 use bristlecone_crash::concurrent::MOST_THREADS;
 use bristlecone_crash::token::MOST_OPS;
@@ -62,6 +66,8 @@ pub enum Command {
     Compact(Compact),
     /// Copy a pool to a new file, consistently
     Backup(Backup),
+    /// Serve a store to Redis clients
+    Serve(Serve),
     /// Measure
     #[command(subcommand)]
     Bench(Bench),

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Command::Check(a) => commands::inspect::check(&a),
         Command::Compact(a) => commands::upkeep::compact(&a),
         Command::Backup(a) => commands::upkeep::backup(&a),
+        Command::Serve(a) => commands::serve::run(&a),
         Command::Bench(a) => commands::bench::run(&a),
         Command::Torture(a) => commands::torture::run(&a),
         Command::Crash(a) => commands::crash::run(&a),

@@ -12,10 +12,35 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | `resp` | requests: the incremental parser |
 //! | `reply` | replies in RESP2 and RESP3 |
-//! | `command` | the table of commands |
+//! | `command` | commands on data, as the table has them |
+//! | `table` | the table of all commands |
+//! | `server`, `listen` | what connections share; starting, stopping, listening |
+//! | `connection` | a connection's loop: read, execute, settle, answer |
+//! | `session` | commands on connections and the server: `HELLO`, `MULTI`, `CONFIG`, `INFO` ... |
+//! | `committer` | durability for many connections at once |
+//! | `client`, `users`, `pubsub`, `slowlog` | clients, users' rights, channels, slow commands |
+//! | `config`, `tls`, `metrics`, `log` | settings, TLS, metrics over HTTP, logs |
 //! | `data` | databases, locks of keys, [`Tx`](data::Tx), and the commands on data |
 
+pub mod client;
 pub mod command;
+pub mod committer;
+pub mod config;
+mod connection;
 pub mod data;
+mod listen;
+pub mod log;
+mod metrics;
+pub mod pubsub;
 pub mod reply;
+pub mod resp;
+pub mod server;
+pub mod session;
+pub mod slowlog;
+pub mod table;
+mod tls;
+pub mod users;
+
+pub use listen::{Running, StartError};

@@ -100,6 +100,11 @@ impl<'b> Out<'b> {
         }
     }
 
+    /// From here on another protocol is spoken.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
     /// That there is no such thing, where a string of bytes would be.
     pub fn null(&mut self) {
         let null: &[u8] = if self.resp3() { b"_\r\n" } else { b"$-1\r\n" };
@@ -175,6 +180,12 @@ impl<'b> Out<'b> {
     #[must_use]
     pub fn mark(&self) -> usize {
         self.buffer.len()
+    }
+
+    /// True if what came after `mark` begins with that byte.
+    #[must_use]
+    pub fn starts_with(&self, mark: usize, byte: u8) -> bool {
+        self.buffer.get(mark) == Some(&byte)
     }
 
     /// Takes back everything since `mark`: a command that fails has answered nothing before.

@@ -200,7 +200,8 @@ impl Clock {
         self.wait_applied(ts)?;
         self.sound()?;
         let applied = self.applied();
-        if let Err(e) = pm.commit() {
+        // Other threads' too: `durable` passes their time stamps.
+        if let Err(e) = pm.commit_all() {
             // Where there was no space, a later commit makes that durable too.
             if matches!(e, CommitError::Failed { .. }) {
                 self.fail(&e);

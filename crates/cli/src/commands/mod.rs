@@ -10,6 +10,7 @@ pub mod inspect;
 pub mod model;
 pub mod records;
 pub mod scan;
+pub mod serve;
 pub mod torture;
 pub mod upkeep;
 

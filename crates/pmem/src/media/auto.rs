@@ -121,6 +121,12 @@ impl Media for Auto {
     }
 
     #[inline]
+    #[track_caller]
+    fn commit_all(&self) -> Result<(), CommitError> {
+        each!(self, pm => pm.commit_all())
+    }
+
+    #[inline]
     fn base(&self) -> *mut u8 {
         each!(self, pm => pm.base())
     }

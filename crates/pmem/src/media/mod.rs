@@ -264,6 +264,15 @@ pub trait Media: Send + Sync + Sized + 'static {
         Ok(())
     }
 
+    /// As [`commit`](Self::commit), for everything that any thread has fenced before.
+    ///
+    /// # Errors
+    /// As there.
+    #[track_caller]
+    fn commit_all(&self) -> Result<(), CommitError> {
+        self.commit()
+    }
+
     /// First byte of the pool. Never moves while the medium is open.
     fn base(&self) -> *mut u8;
 

@@ -161,6 +161,16 @@ impl Data {
         self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many bytes a key's record has, if the key is there.
+    ///
+    /// # Errors
+    /// Those of a read.
+    pub fn record_bytes(&self, db: usize, key: &[u8]) -> Result<Option<usize>, ReadError> {
+        let bytes = |entry: bristlecone_store::Entry<'_>| entry.value.len();
+        self.store
+            .get_with(self.keyspace(Space::Keys(db)), key, bytes)
+    }
+
     fn keyspace(&self, space: Space) -> &Keyspace {
         match space {
             Space::Keys(db) => &self.databases[db],

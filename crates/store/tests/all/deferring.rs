@@ -85,3 +85,26 @@ fn what_was_deferred_is_there_when_the_store_was_closed() {
     let keys = store.find_keyspace("keys").unwrap();
     assert_eq!(store.len(&keys), 1000);
 }
+
+#[test]
+fn what_one_thread_deferred_another_one_makes_durable() {
+    let dir = crate::common::directory();
+    let home = dir.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    let pool: Arc<Pool<Journal>> =
+        Pool::create(&home.join("pool"), &PoolOptions::default()).unwrap();
+    let store = Store::create(&pool, "store", &StoreOptions::design("lbtree")).unwrap();
+    let keys = store.keyspace("keys").unwrap();
+    std::thread::scope(|scope| {
+        let write = || store.deferring().put(&keys, b"a", b"1").unwrap();
+        scope.spawn(write).join().unwrap();
+    });
+    store.settle(store.applied()).unwrap();
+    // What is not in the files now, a power cut takes.
+    let after = dir.path().join("after");
+    crate::journal::copy(&home, &after);
+    let pool = Pool::<Journal>::open(&after.join("pool"), &PoolOptions::default()).unwrap();
+    let store = Store::open(&pool, "store", &StoreOptions::default()).unwrap();
+    let keys = store.find_keyspace("keys").unwrap();
+    assert_eq!(store.get(&keys, b"a").unwrap().as_deref(), Some(&b"1"[..]));
+}

@@ -16,7 +16,7 @@ fn options() -> PoolOptions {
 }
 
 /// Copies every file of a pool, the journal first: what is in the pool file only is then missing from the copy, as after a power cut.
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

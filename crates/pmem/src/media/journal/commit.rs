@@ -161,8 +161,16 @@ impl Core {
 
     /// See [`Media::commit`](crate::media::Media::commit).
     pub fn commit(&self) -> Result<(), CommitError> {
+        self.commit_up_to(self.stage.fenced_by_this_thread())
+    }
+
+    /// See [`Media::commit_all`](crate::media::Media::commit_all).
+    pub fn commit_all(&self) -> Result<(), CommitError> {
+        self.commit_up_to(self.stage.appended())
+    }
+
+    fn commit_up_to(&self, target: u64) -> Result<(), CommitError> {
         if self.durability == Durability::Immediate {
-            let target = self.stage.fenced_by_this_thread();
             return if self.is_synced(target) {
                 self.health()
             } else {

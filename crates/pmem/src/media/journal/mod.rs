@@ -569,6 +569,14 @@ impl Media for Journal {
         self.core.commit()
     }
 
+    fn commit_all(&self) -> Result<(), CommitError> {
+        // ORDERING: Acquire; as in `commit`.
+        if !self.attached.load(Ordering::Acquire) || commits_are_deferred() {
+            return Ok(());
+        }
+        self.core.commit_all()
+    }
+
     #[inline]
     fn base(&self) -> *mut u8 {
         self.core.image.base()

@@ -1,0 +1,72 @@
+//! The command line of `serve`.
+
+use super::WriteArgs;
+use bristlecone_trees::designs::DESIGNS;
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use std::path::PathBuf;
+
+/// The designs that a store can be made with.
+fn designs() -> PossibleValuesParser {
+    let values = DESIGNS
+        .iter()
+        .filter(|design| ["lbtree", "nvtree"].contains(&design.name))
+        .map(|design| PossibleValue::new(design.name).help(design.summary));
+    PossibleValuesParser::new(values)
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()))
+        .ok_or_else(|| "expected NAME=VALUE, as maxclients=500".to_owned())
+}
+
+/// `serve`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A pool that is not there is made. Writes are answered when they are durable. Any Redis client will do:
+redis-cli -p 6379.
+
+Settings come from flags, else from the environment (BRISTLECONE_SERVE_MAXCLIENTS=500), else from the
+file (maxclients = 500): listen, tls-listen, tls-cert, tls-key, metrics, requirepass, users (file only),
+protected-mode, maxclients, timeout, tcp-keepalive, proto-max-bulk-len, client-query-buffer-limit,
+client-output-buffer-limit, slowlog-log-slower-than, slowlog-max-len, backup-file,
+enable-debug-command, log-level, log-format, threads.
+
+SIGTERM, SIGINT and the command SHUTDOWN end it: what is under way is answered, and the pool is closed.
+
+Examples:
+  bristlecone serve orders.pool
+  bristlecone serve /mnt/pmem/orders.pool --listen 127.0.0.1:7000 --metrics 127.0.0.1:9121
+  bristlecone serve orders.pool --config serve.toml --set maxclients=500")]
+pub struct Serve {
+    /// The pool, made if it is not there
+    pub pool: PathBuf,
+    /// Where to listen: ADDRESS:PORT; port 0 takes a free one [default: 127.0.0.1:6379]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Settings, TOML
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen for TLS
+    #[arg(long, value_name = "ADDR")]
+    pub tls_listen: Option<String>,
+    /// The certificate and those that it rests on, PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<String>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<String>,
+    /// Where to answer with metrics for Prometheus, over HTTP
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
+    /// Another setting, as in the file; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub set: Vec<(String, String)>,
+    /// Design of the index, for a store that is made
+    #[arg(long, value_name = "NAME", value_parser = designs(), default_value = "lbtree")]
+    pub design: String,
+    /// How to open it.
+    #[command(flatten)]
+    pub write: WriteArgs,
+}

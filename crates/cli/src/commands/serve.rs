@@ -1,0 +1,100 @@
+//! `serve`: a store in a pool, for Redis clients.
+
+use crate::args::Serve;
+use crate::failure::{Failure, Outcome};
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::{Access, Pool, PoolOptions};
+use bristlecone_server::config::Settings;
+use bristlecone_server::{Running, log};
+use bristlecone_store::{Store, StoreOptions};
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The root that the server's store has.
+const ROOT: &str = "store";
+
+/// Serves until it is told to stop.
+pub fn run(args: &Serve) -> Outcome {
+    let settings = settings(args)?;
+    log::start(&settings).map_err(Failure::new)?;
+    let store = open(args)?;
+    let named = |e: &dyn Display| Failure::new(format!("{}: {e}", args.pool.display()));
+    let running = Running::start(store, settings).map_err(|e| named(&e))?;
+    tell(&args.pool, &running).map_err(|e| Failure::output(&e))?;
+    running
+        .wait()
+        .map_err(|e| Failure::new(format!("waiting for signals failed: {e}")))?;
+    running.stop().map_err(|e| named(&e))
+}
+
+fn tell(pool: &Path, running: &Running) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "serving {} on {}", pool.display(), running.address())?;
+    if let Some(address) = running.tls_address() {
+        writeln!(out, "serving TLS on {address}")?;
+    }
+    if let Some(address) = running.metrics_address() {
+        writeln!(out, "metrics on http://{address}/metrics")?;
+    }
+    out.flush()
+}
+
+/// Flags, the environment and the file, in that order of precedence.
+fn settings(args: &Serve) -> Outcome<Settings> {
+    let usage = |e: &dyn Display| Failure::Usage(e.to_string());
+    let mut settings = Settings::default();
+    if let Some(file) = &args.config {
+        settings.read_file(file).map_err(|e| usage(&e))?;
+    }
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    settings
+        .read_environment(variables)
+        .map_err(|e| usage(&e))?;
+    let flags = [
+        ("listen", &args.listen),
+        ("tls-listen", &args.tls_listen),
+        ("tls-cert", &args.tls_cert),
+        ("tls-key", &args.tls_key),
+        ("metrics", &args.metrics),
+    ];
+    for (name, value) in flags {
+        if let Some(value) = value {
+            let flag = format!("--{name}");
+            settings.set(name, value, &flag).map_err(|e| usage(&e))?;
+        }
+    }
+    for (name, value) in &args.set {
+        settings.set(name, value, "--set").map_err(|e| usage(&e))?;
+    }
+    Ok(settings)
+}
+
+/// The pool's store; both are made if they are not there.
+fn open(args: &Serve) -> Outcome<Store<Auto>> {
+    let path = &args.pool;
+    let named = |e: &dyn Display| Failure::new(format!("{}: {e}", path.display()));
+    let mut options = PoolOptions::default();
+    options.media.medium = args.write.medium.kind();
+    options.media.durability = args.write.durability;
+    let there = path
+        .try_exists()
+        .map_err(|e| Failure::io(path, "looking for it", &e))?;
+    let pool: Arc<Pool<Auto>> = if there {
+        options.media.access = Access::ReadWrite;
+        Pool::open(path, &options)
+    } else {
+        options.media.access = Access::Create;
+        Pool::create(path, &options)
+    }
+    .map_err(|e| Failure::new(e.to_string()))?;
+    let choice = StoreOptions::design(&args.design);
+    // Its making may have been cut short.
+    if pool.roots().iter().any(|root| root.name == ROOT) {
+        Store::open(&pool, ROOT, &choice).map_err(|e| named(&e))
+    } else {
+        Store::create(&pool, ROOT, &choice).map_err(|e| named(&e))
+    }
+}

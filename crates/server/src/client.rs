@@ -1,0 +1,267 @@
+//! Clients as others see them: for `CLIENT LIST` and `KILL`, messages, and limits.
+
+use crate::reply::Protocol;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::Notify;
+
+/// What clients say of themselves.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// `CLIENT SETNAME`
+    pub name: String,
+    /// `CLIENT SETINFO LIB-NAME`
+    pub library: String,
+    /// `CLIENT SETINFO LIB-VER`
+    pub version: String,
+    /// The user.
+    pub user: String,
+    /// The last command.
+    pub command: String,
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Client {
+    /// Its number.
+    pub id: u64,
+    /// Its address.
+    pub address: String,
+    /// The server's, that it is connected to.
+    pub local: String,
+    /// It is on this machine.
+    pub on_loopback: bool,
+    connected: Instant,
+    names: Mutex<Names>,
+    /// Database, protocol, commands queued (plus 1; 0 without `MULTI`), channels, patterns.
+    pub db: AtomicUsize,
+    resp3: AtomicBool,
+    /// Commands in `MULTI` plus 1.
+    pub queued: AtomicUsize,
+    /// Channels that it listens to.
+    pub channels: AtomicUsize,
+    /// Patterns that it listens to.
+    pub patterns: AtomicUsize,
+    /// Bytes that it has sent and that are not executed.
+    pub query: AtomicUsize,
+    /// When it was last active, in ms since it was connected.
+    active: AtomicU64,
+    /// Messages for it.
+    pending: Mutex<Vec<u8>>,
+    /// There are some.
+    pub wake: Notify,
+    /// It is to be disconnected.
+    pub kill: Notify,
+}
+
+fn get(number: &AtomicUsize) -> usize {
+    // ORDERING: Relaxed; shown only.
+    number.load(Ordering::Relaxed)
+}
+
+impl Client {
+    fn new(id: u64, address: String, local: String, on_loopback: bool) -> Self {
+        Self {
+            id,
+            address,
+            local,
+            on_loopback,
+            connected: Instant::now(),
+            names: Mutex::default(),
+            db: AtomicUsize::new(0),
+            resp3: AtomicBool::new(false),
+            queued: AtomicUsize::new(0),
+            channels: AtomicUsize::new(0),
+            patterns: AtomicUsize::new(0),
+            query: AtomicUsize::new(0),
+            active: AtomicU64::new(0),
+            pending: Mutex::default(),
+            wake: Notify::new(),
+            kill: Notify::new(),
+        }
+    }
+
+    /// What it says of itself.
+    pub fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The protocol that it speaks.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        // ORDERING: Relaxed; a message that crosses a change of protocols may come in either.
+        if self.resp3.load(Ordering::Relaxed) {
+            Protocol::Resp3
+        } else {
+            Protocol::Resp2
+        }
+    }
+
+    /// It speaks another protocol now.
+    pub fn set_protocol(&self, protocol: Protocol) {
+        // ORDERING: Relaxed; as in `protocol`.
+        self.resp3
+            .store(protocol == Protocol::Resp3, Ordering::Relaxed);
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A message for it. Who does not take them is disconnected.
+    pub fn deliver(&self, message: &[u8], limit: usize) {
+        let mut pending = self.pending();
+        if limit > 0 && pending.len().saturating_add(message.len()) > limit {
+            pending.clear();
+            pending.shrink_to_fit();
+            self.kill.notify_one();
+            return;
+        }
+        pending.extend_from_slice(message);
+        self.wake.notify_one();
+    }
+
+    /// Puts the messages for it at the end of `out`.
+    pub fn take_pending(&self, out: &mut Vec<u8>) {
+        let mut pending = self.pending();
+        if !pending.is_empty() {
+            out.append(&mut pending);
+        }
+    }
+
+    /// It does something.
+    pub fn touch(&self) {
+        let now = u64::try_from(self.connected.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // ORDERING: Relaxed; a time for people, and for limits in seconds.
+        self.active.store(now, Ordering::Relaxed);
+    }
+
+    /// Seconds since it was last active.
+    #[must_use]
+    pub fn idle(&self) -> u64 {
+        let now = u64::try_from(self.connected.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // ORDERING: Relaxed; as in `touch`.
+        now.saturating_sub(self.active.load(Ordering::Relaxed)) / 1000
+    }
+
+    /// True if it listens to channels.
+    #[must_use]
+    pub fn subscribed(&self) -> bool {
+        get(&self.channels) + get(&self.patterns) > 0
+    }
+
+    /// Its type: `normal` or `pubsub`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        if self.subscribed() {
+            "pubsub"
+        } else {
+            "normal"
+        }
+    }
+
+    /// The line of `CLIENT LIST`.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let names = self.names().clone();
+        let queued = get(&self.queued);
+        let mut flags = String::new();
+        if self.subscribed() {
+            flags.push('P');
+        }
+        if queued > 0 {
+            flags.push('x');
+        }
+        if flags.is_empty() {
+            flags.push('N');
+        }
+        let multi = queued as i64 - 1;
+        let mut line = String::new();
+        // Writing to a string does not fail.
+        let _ = write!(
+            line,
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} ssub=0 multi={multi} \
+             qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem=0 events=r cmd={} user={} redir=-1 resp={} \
+             lib-name={} lib-ver={}",
+            self.id,
+            self.address,
+            self.local,
+            names.name,
+            self.connected.elapsed().as_secs(),
+            self.idle(),
+            get(&self.db),
+            get(&self.channels),
+            get(&self.patterns),
+            get(&self.query),
+            self.pending().len(),
+            names.command,
+            names.user,
+            if self.protocol() == Protocol::Resp3 {
+                3
+            } else {
+                2
+            },
+            names.library,
+            names.version,
+        );
+        line
+    }
+}
+
+/// All clients.
+#[derive(Debug, Default)]
+pub struct Clients {
+    by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
+    last: AtomicU64,
+}
+
+impl Clients {
+    fn by_id(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new one; `None` if there are `most`.
+    pub fn enter(
+        &self,
+        most: usize,
+        address: String,
+        local: String,
+        on_loopback: bool,
+    ) -> Option<Arc<Client>> {
+        let mut by_id = self.by_id();
+        if by_id.len() >= most {
+            return None;
+        }
+        // ORDERING: Relaxed; only that it is new matters.
+        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let client = Arc::new(Client::new(id, address, local, on_loopback));
+        by_id.insert(id, Arc::clone(&client));
+        Some(client)
+    }
+
+    /// One is gone.
+    pub fn leave(&self, id: u64) {
+        self.by_id().remove(&id);
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_id().len()
+    }
+
+    /// True if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them, by number.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Client>> {
+        self.by_id().values().cloned().collect()
+    }
+}

@@ -1,0 +1,232 @@
+//! A connection's loop: read, execute what is complete, make it durable, answer.
+
+use crate::client::Client;
+use crate::reply::{Out, Protocol};
+use crate::resp::Parser;
+use crate::server::{Server, stopped};
+use crate::session::{Flow, Session};
+use crate::table::add;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Bytes that a buffer for reading begins with, and grows to while there are as many to read.
+const READ_LEAST: usize = 2 << 10;
+const READ_MOST: usize = 256 << 10;
+/// Replies are sent when there are so many bytes of them, even if there are more commands.
+const OUT_ENOUGH: usize = 1 << 20;
+/// Room for replies that is kept.
+const OUT_KEPT: usize = 64 << 10;
+/// How long a client that is told goodbye has to take it.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What a connection has read.
+struct Input {
+    bytes: Vec<u8>,
+    /// Where the command begins that is not complete.
+    start: usize,
+    parser: Parser,
+    /// How much to read at once.
+    want: usize,
+}
+
+impl Input {
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    /// Makes room for what comes.
+    fn make_room(&mut self) {
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        if self.bytes.is_empty() && self.bytes.capacity() > 2 * self.want {
+            self.bytes.shrink_to(self.want);
+        }
+        let missing = self.parser.needed().saturating_sub(self.bytes.len());
+        // What is announced is believed as far as there is as much already.
+        let trusted = missing.min(self.bytes.len()).max(self.want);
+        self.bytes.reserve(trusted);
+    }
+
+    fn note_read(&mut self, read: usize) {
+        if self.bytes.len() == self.bytes.capacity() {
+            self.want = (2 * self.want).min(READ_MOST);
+        } else if read < self.want / 8 {
+            self.want = (self.want / 2).max(READ_LEAST);
+        }
+    }
+}
+
+/// Serves one client until it is gone, or has to go.
+pub async fn serve<S>(server: &Arc<Server>, client: Arc<Client>, stream: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    // Whatever way it ends, also by the runtime's end.
+    let mut guest = Guest {
+        session: Session::new(server, Arc::clone(&client)),
+        server,
+    };
+    let mut stream = stream;
+    let ended = tokio::select! {
+        biased;
+        () = client.kill.notified() => Ok(()),
+        ended = talk(server, &mut guest.session, &mut stream) => ended,
+    };
+    if let Err(e) = ended {
+        tracing::debug!(client = %client.address, error = %e, "connection lost");
+    }
+}
+
+struct Guest<'s> {
+    session: Session,
+    server: &'s Server,
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        self.session.leave(self.server);
+    }
+}
+
+async fn talk<S>(server: &Server, session: &mut Session, stream: &mut S) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut stopping = server.stopping.subscribe();
+    let client = Arc::clone(session.client());
+    let mut input = Input {
+        bytes: Vec::new(),
+        start: 0,
+        parser: Parser::default(),
+        want: READ_LEAST,
+    };
+    let mut out = Vec::new();
+    loop {
+        let (flow, more) = execute(server, session, &mut input, &mut out);
+        if session.take_unsettled()
+            && let Err(e) = server.committer.settle(server.data.applied()).await
+        {
+            out.clear();
+            let text = format!("ERR what was written is not durable: {e}");
+            Out::new(&mut out, Protocol::Resp2).error(&text);
+            return goodbye(stream, &out).await;
+        }
+        if let Flow::Sleep(time) = flow {
+            tokio::time::sleep(time).await;
+        }
+        client.take_pending(&mut out);
+        if !out.is_empty() {
+            add(&server.stats.output, out.len() as u64);
+            if matches!(flow, Flow::Close | Flow::Shutdown) {
+                if flow == Flow::Shutdown {
+                    server.stop();
+                }
+                return goodbye(stream, &out).await;
+            }
+            stream.write_all(&out).await?;
+            stream.flush().await?;
+            out.clear();
+            out.shrink_to(OUT_KEPT);
+        }
+        match flow {
+            Flow::Close => return Ok(()),
+            Flow::Shutdown => {
+                server.stop();
+                return Ok(());
+            }
+            Flow::Go | Flow::Sleep(_) => {}
+        }
+        if more {
+            // Other connections of this thread are to have their turn.
+            tokio::task::yield_now().await;
+            continue;
+        }
+        input.make_room();
+        tokio::select! {
+            read = stream.read_buf(&mut input.bytes) => {
+                let read = read?;
+                if read == 0 {
+                    return Ok(());
+                }
+                input.note_read(read);
+                add(&server.stats.input, read as u64);
+                if input.bytes.len() > session.settings().client_query_buffer_limit {
+                    tracing::warn!(client = %client.address, "disconnected: its request is longer than client-query-buffer-limit");
+                    return Ok(());
+                }
+            }
+            () = client.wake.notified() => {}
+            () = stopped(&mut stopping) => return Ok(()),
+        }
+    }
+}
+
+/// Sends the last replies, and lets the client see them: what it goes on to send is thrown away for a moment.
+async fn goodbye<S>(stream: &mut S, out: &[u8]) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let sent = async {
+        stream.write_all(out).await?;
+        stream.shutdown().await?;
+        let mut scrap = [0; 4096];
+        while stream.read(&mut scrap).await? > 0 {}
+        Ok(())
+    };
+    // A client that does not take it is let down.
+    tokio::time::timeout(GOODBYE, sent).await.unwrap_or(Ok(()))
+}
+
+/// Executes the commands that are complete, in order. How to go on, and whether there are more.
+fn execute(
+    server: &Server,
+    session: &mut Session,
+    input: &mut Input,
+    out: &mut Vec<u8>,
+) -> (Flow, bool) {
+    if input.rest().is_empty() {
+        return (Flow::Go, false);
+    }
+    if !session.begin_batch(server) {
+        return (Flow::Close, false);
+    }
+    let outcome = loop {
+        let rest = input.bytes.get(input.start..).unwrap_or_default();
+        match input.parser.parse(rest, session.limits()) {
+            Ok(None) => break (Flow::Go, false),
+            Ok(Some(length)) => {
+                let args = input.parser.args(rest);
+                let flow = if args.is_empty() {
+                    Flow::Go
+                } else {
+                    session.execute(server, &args, out)
+                };
+                drop(args);
+                input.start += length;
+                input.parser.clear();
+                if flow != Flow::Go {
+                    break (flow, true);
+                }
+                if out.len() >= OUT_ENOUGH {
+                    break (Flow::Go, true);
+                }
+            }
+            Err(e) => {
+                let text = format!("ERR Protocol error: {e}");
+                Out::new(out, Protocol::Resp2).error(&text);
+                break (Flow::Close, false);
+            }
+        }
+    };
+    // ORDERING: Relaxed; shown only.
+    session
+        .client()
+        .query
+        .store(input.rest().len(), std::sync::atomic::Ordering::Relaxed);
+    session.end_batch();
+    outcome
+}

@@ -1,0 +1,325 @@
+//! Starting and stopping: the runtime, its listeners, and what looks after clients once a second.
+
+use crate::config::Settings;
+use crate::connection;
+use crate::data::Data;
+use crate::data::sweep::{self, Sweeper};
+use crate::server::{PrepareError, Server, stopped};
+use crate::table::add;
+use crate::{metrics, tls};
+use bristlecone_pmem::media::Auto;
+use bristlecone_store::{Store, WriteError};
+use socket2::{SockRef, TcpKeepalive};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_rustls::TlsAcceptor;
+
+/// How long connections have to finish when the server stops.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long a client has for the handshake of TLS.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long to wait when no connection can be accepted, as without file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address.
+    #[error("listening on {address} failed: {error}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The runtime's threads.
+    #[error("starting threads failed: {0}")]
+    Runtime(io::Error),
+    /// The store or the users.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    /// The certificate or its key.
+    #[error("TLS: {0}")]
+    Tls(String),
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Running {
+    runtime: Runtime,
+    server: Arc<Server>,
+    sweeper: Sweeper,
+    address: SocketAddr,
+    tls_address: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
+}
+
+impl Running {
+    /// Starts a server over a store.
+    ///
+    /// # Errors
+    /// [`StartError`]
+    pub fn start(store: Store<Auto>, settings: Settings) -> Result<Self, StartError> {
+        let acceptor = match (&settings.tls_listen, &settings.tls_cert, &settings.tls_key) {
+            (Some(_), Some(cert), Some(key)) => {
+                Some(tls::acceptor(cert, key).map_err(StartError::Tls)?)
+            }
+            (Some(_), ..) => {
+                let missing = "tls-listen needs tls-cert and tls-key";
+                return Err(StartError::Tls(missing.into()));
+            }
+            (None, ..) => None,
+        };
+        let mut builder = Builder::new_multi_thread();
+        if settings.threads > 0 {
+            builder.worker_threads(settings.threads);
+        }
+        let runtime = builder
+            .thread_name("serve")
+            .enable_all()
+            .build()
+            .map_err(StartError::Runtime)?;
+        let listener = listen(&runtime, &settings.listen)?;
+        let tls_listener = listen_maybe(&runtime, settings.tls_listen.as_ref())?;
+        let metrics_listener = listen_maybe(&runtime, settings.metrics.as_ref())?;
+        let data = Data::open(store).map_err(PrepareError::Store)?;
+        let data = Arc::new(data);
+        let sweeper = sweep::spawn(&data).map_err(StartError::Runtime)?;
+        let server = Arc::new(Server::new(data, settings)?);
+        let address = address(&listener)?;
+        let tls_address = tls_listener.as_ref().map(self::address).transpose()?;
+        let metrics_address = metrics_listener.as_ref().map(self::address).transpose()?;
+        runtime.spawn(accept(Arc::clone(&server), listener, None));
+        if let Some(listener) = tls_listener {
+            runtime.spawn(accept(Arc::clone(&server), listener, acceptor));
+        }
+        if let Some(listener) = metrics_listener {
+            runtime.spawn(serve_metrics(Arc::clone(&server), listener));
+        }
+        runtime.spawn(look_after(Arc::clone(&server)));
+        Ok(Self {
+            runtime,
+            server,
+            sweeper,
+            address,
+            tls_address,
+            metrics_address,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it listens for TLS.
+    #[must_use]
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.tls_address
+    }
+
+    /// Where it answers with metrics.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
+    /// The server.
+    #[must_use]
+    pub fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// Waits until it is told to stop: by `SHUTDOWN`, `SIGTERM` or `SIGINT`.
+    ///
+    /// # Errors
+    /// Signals cannot be waited for.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut stopping = self.server.stopping.subscribe();
+        self.runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                () = stopped(&mut stopping) => {}
+            }
+            Ok(())
+        })
+    }
+
+    /// Stops: no new clients, what is under way is finished and answered, and the store is closed.
+    ///
+    /// # Errors
+    /// What clients had not been answered yet may not be durable.
+    pub fn stop(self) -> Result<(), WriteError> {
+        self.server.stop();
+        let until = Instant::now() + GRACE;
+        while !self.server.clients.is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for client in self.server.clients.all() {
+            client.kill.notify_one();
+        }
+        self.runtime.shutdown_timeout(GRACE);
+        drop(self.sweeper);
+        let data = &self.server.data;
+        data.settle(data.applied())
+    }
+}
+
+fn listen(runtime: &Runtime, address: &str) -> Result<TcpListener, StartError> {
+    runtime
+        .block_on(TcpListener::bind(address))
+        .map_err(|error| StartError::Listen {
+            address: address.into(),
+            error,
+        })
+}
+
+fn listen_maybe(
+    runtime: &Runtime,
+    address: Option<&String>,
+) -> Result<Option<TcpListener>, StartError> {
+    address.map(|address| listen(runtime, address)).transpose()
+}
+
+fn address(listener: &TcpListener) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(StartError::Runtime)
+}
+
+/// Gives every client that comes to a task of its own.
+async fn accept(server: Arc<Server>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
+    let mut stopping = server.stopping.subscribe();
+    loop {
+        let (stream, peer) = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(e) => {
+                    tracing::warn!(error = %e, "accepting a connection failed");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            },
+            () = stopped(&mut stopping) => return,
+        };
+        let (server, acceptor) = (Arc::clone(&server), acceptor.clone());
+        tokio::spawn(async move { welcome(&server, stream, peer, acceptor).await });
+    }
+}
+
+const PROTECTED: &[u8] = b"-DENIED Protected mode: no password is set for the default user, and only clients on this machine are served. Set requirepass, or protected-mode no if the network is trusted.\r\n";
+const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
+
+async fn welcome(
+    server: &Arc<Server>,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    acceptor: Option<TlsAcceptor>,
+) {
+    add(&server.stats.connections, 1);
+    let settings = server.settings();
+    let on_loopback = peer.ip().to_canonical().is_loopback();
+    let open = server.users.get(b"default").is_some_and(|user| user.nopass);
+    let local = stream
+        .local_addr()
+        .map_or_else(|_| String::new(), |local| local.to_string());
+    let client = if settings.protected_mode && open && !on_loopback {
+        Err(PROTECTED)
+    } else {
+        let entered =
+            server
+                .clients
+                .enter(settings.maxclients, peer.to_string(), local, on_loopback);
+        entered.ok_or(FULL)
+    };
+    let client = match client {
+        Ok(client) => client,
+        Err(text) => {
+            add(&server.stats.rejected, 1);
+            // Who does not take it is let go.
+            let _ = tokio::time::timeout(PAUSE, stream.write_all(text)).await;
+            return;
+        }
+    };
+    if let Err(e) = prepare(&stream, settings.tcp_keepalive) {
+        tracing::debug!(error = %e, "setting options of a connection failed");
+    }
+    tracing::debug!(client = %client.address, id = client.id, "connected");
+    let id = client.id;
+    match acceptor {
+        None => connection::serve(server, client, stream).await,
+        Some(acceptor) => {
+            match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => connection::serve(server, client, stream).await,
+                Ok(Err(e)) => tracing::debug!(error = %e, "no TLS handshake"),
+                Err(_) => tracing::debug!("no TLS handshake in time"),
+            }
+            server.clients.leave(id);
+        }
+    }
+    tracing::debug!(id, "disconnected");
+}
+
+fn prepare(stream: &TcpStream, keepalive: u64) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    if keepalive > 0 {
+        let every = Duration::from_secs(keepalive);
+        let probes = TcpKeepalive::new()
+            .with_time(every)
+            .with_interval((every / 3).max(Duration::from_secs(1)))
+            .with_retries(3);
+        SockRef::from(stream).set_tcp_keepalive(&probes)?;
+    }
+    Ok(())
+}
+
+/// Disconnects clients that have been idle for too long.
+async fn look_after(server: Arc<Server>) {
+    let mut stopping = server.stopping.subscribe();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = stopped(&mut stopping) => return,
+        }
+        let timeout = server.settings().timeout;
+        if timeout > 0 {
+            for client in server.clients.all() {
+                if client.idle() >= timeout && !client.subscribed() {
+                    client.kill.notify_one();
+                }
+            }
+        }
+    }
+}
+
+async fn serve_metrics(server: Arc<Server>, listener: TcpListener) {
+    let mut stopping = server.stopping.subscribe();
+    // A few at a time: they are one monitor's.
+    let places = Arc::new(tokio::sync::Semaphore::new(8));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stopped(&mut stopping) => return,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        let server = Arc::clone(&server);
+        tokio::spawn(async move {
+            metrics::answer(&server, stream).await;
+            drop(place);
+        });
+    }
+}

@@ -1,0 +1,551 @@
+//! Requests: arrays of bulk strings, and inline commands, parsed as their bytes come in.
+//!
+//! A parser keeps where it is in a command, so that no byte is looked at twice. Arguments stay in the connection's buffer; the
+//! parser has their places alone. What a client announces costs nothing: memory is taken for what has come.
+
+use smallvec::SmallVec;
+
+/// Longest line: an inline command, or a header.
+const LINE_MOST: usize = 64 << 10;
+/// What a client that has not said who it is may send.
+const STRANGER_ARGUMENTS: i64 = 10;
+const STRANGER_BULK: i64 = 16 << 10;
+/// Places that are kept for the next command.
+const KEPT: usize = 1024;
+
+/// The arguments of a command, its name first.
+pub type Args<'a> = SmallVec<[&'a [u8]; 8]>;
+
+/// What a request may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of an argument.
+    pub bulk: usize,
+    /// Arguments of a command.
+    pub arguments: usize,
+    /// The client is yet to say who it is.
+    pub stranger: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            bulk: 512 << 20,
+            arguments: 1 << 20,
+            stranger: false,
+        }
+    }
+}
+
+/// The request is none. The connection cannot go on: nobody knows where the next one begins.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// An inline command without an end.
+    #[error("too big inline request")]
+    LongInline,
+    /// An array's header without an end.
+    #[error("too big mbulk count string")]
+    LongCount,
+    /// A bulk string's header without an end.
+    #[error("too big bulk count string")]
+    LongLength,
+    /// No number of arguments, or too many.
+    #[error("invalid multibulk length")]
+    Count,
+    /// Too many, for a client that is yet to say who it is.
+    #[error("unauthenticated multibulk length")]
+    StrangerCount,
+    /// An argument is no bulk string.
+    #[error("expected '$', got '{}'", printable(*.0))]
+    NoBulk(u8),
+    /// No length, or too long.
+    #[error("invalid bulk length")]
+    Length,
+    /// Too long, for a client that is yet to say who it is.
+    #[error("unauthenticated bulk length")]
+    StrangerLength,
+    /// Quotes of an inline command do not end.
+    #[error("unbalanced quotes in request")]
+    Quotes,
+}
+
+fn printable(byte: u8) -> char {
+    if byte.is_ascii_control() || !byte.is_ascii() {
+        ' '
+    } else {
+        byte as char
+    }
+}
+
+/// Where the parser is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum At {
+    /// At the first byte of a command.
+    #[default]
+    Start,
+    /// In an array, before the header of an argument; so many are missing.
+    Header(usize),
+    /// In an array, before an argument of so many bytes; so many are missing, with this one.
+    Bulk(usize, usize),
+}
+
+/// A connection's parser. Give it the bytes from a command's first one on, as many as there are, until it has a command.
+#[derive(Debug, Default)]
+pub struct Parser {
+    at: At,
+    /// Bytes that were parsed.
+    done: usize,
+    /// Bytes after `done` in which there is no end of line.
+    searched: usize,
+    /// Where arguments begin and end: in the command, or in `inline`.
+    places: Vec<(usize, usize)>,
+    /// Arguments of an inline command, without their quotes.
+    inline: Vec<u8>,
+    is_inline: bool,
+}
+
+impl Parser {
+    /// Parses on. `bytes` begins where the command does. `Some(n)`: it is complete, and `n` bytes long; it may have no arguments, and is
+    /// nothing then.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]
+    pub fn parse(&mut self, bytes: &[u8], limits: Limits) -> Result<Option<usize>, ProtocolError> {
+        loop {
+            match self.at {
+                At::Start => {
+                    match bytes.first() {
+                        None => return Ok(None),
+                        Some(b'*') => {}
+                        Some(_) => return self.parse_inline(bytes),
+                    }
+                    let Some(line) = self.line(bytes, ProtocolError::LongCount)? else {
+                        return Ok(None);
+                    };
+                    let count = number(&line[1..])
+                        .filter(|count| {
+                            usize::try_from(*count).map_or(true, |count| count <= limits.arguments)
+                        })
+                        .ok_or(ProtocolError::Count)?;
+                    if limits.stranger && count > STRANGER_ARGUMENTS {
+                        return Err(ProtocolError::StrangerCount);
+                    }
+                    self.advance(line.len() + 2);
+                    match usize::try_from(count) {
+                        Ok(count) if count > 0 => self.at = At::Header(count),
+                        _ => return Ok(Some(self.done)),
+                    }
+                }
+                At::Header(missing) => {
+                    let Some(line) = self.line(bytes, ProtocolError::LongLength)? else {
+                        return Ok(None);
+                    };
+                    match line.first() {
+                        Some(b'$') => {}
+                        other => return Err(ProtocolError::NoBulk(*other.unwrap_or(&b'\r'))),
+                    }
+                    let length = number(&line[1..]).ok_or(ProtocolError::Length)?;
+                    let bytes_long = usize::try_from(length)
+                        .ok()
+                        .filter(|length| *length <= limits.bulk)
+                        .ok_or(ProtocolError::Length)?;
+                    if limits.stranger && length > STRANGER_BULK {
+                        return Err(ProtocolError::StrangerLength);
+                    }
+                    self.advance(line.len() + 2);
+                    self.at = At::Bulk(bytes_long, missing);
+                }
+                At::Bulk(length, missing) => {
+                    let end = self.done + length;
+                    if bytes.len() < end + 2 {
+                        return Ok(None);
+                    }
+                    self.places.push((self.done, end));
+                    self.advance(length + 2);
+                    if missing == 1 {
+                        self.at = At::Start;
+                        return Ok(Some(self.done));
+                    }
+                    self.at = At::Header(missing - 1);
+                }
+            }
+        }
+    }
+
+    /// How many bytes there have to be, at least, before parsing on gives anything; of those from the command's first on.
+    #[must_use]
+    pub fn needed(&self) -> usize {
+        match self.at {
+            At::Bulk(length, _) => self.done + length + 2,
+            At::Start | At::Header(_) => 0,
+        }
+    }
+
+    /// The arguments of the command that is complete, from the bytes that were parsed last.
+    #[must_use]
+    pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
+        let from = if self.is_inline { &self.inline } else { bytes };
+        let places = self.places.iter();
+        places
+            .filter_map(|(start, end)| from.get(*start..*end))
+            .collect()
+    }
+
+    /// Gets ready for the next command: the last one's arguments are forgotten.
+    pub fn clear(&mut self) {
+        self.at = At::Start;
+        self.done = 0;
+        self.searched = 0;
+        self.is_inline = false;
+        self.places.clear();
+        self.places.shrink_to(KEPT);
+        self.inline.clear();
+        self.inline.shrink_to(KEPT);
+    }
+
+    fn advance(&mut self, by: usize) {
+        self.done += by;
+        self.searched = 0;
+    }
+
+    /// The line that begins at `done`, without its end; the first line feed ends it, and takes the byte before it with it.
+    fn line<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        too_long: ProtocolError,
+    ) -> Result<Option<&'a [u8]>, ProtocolError> {
+        let rest = bytes.get(self.done..).unwrap_or_default();
+        let new = rest.get(self.searched..).unwrap_or_default();
+        // The feed of a line that has come to its return only is not there yet.
+        match new.iter().position(|byte| *byte == b'\r') {
+            Some(at) if self.searched + at + 1 < rest.len() => Ok(rest.get(..self.searched + at)),
+            found => {
+                self.searched += found.unwrap_or(new.len());
+                if self.searched > LINE_MOST {
+                    return Err(too_long);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn parse_inline(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        let new = bytes.get(self.searched..).unwrap_or_default();
+        let Some(at) = new.iter().position(|byte| *byte == b'\n') else {
+            self.searched = bytes.len();
+            if bytes.len() > LINE_MOST {
+                return Err(ProtocolError::LongInline);
+            }
+            return Ok(None);
+        };
+        let end = self.searched + at;
+        self.is_inline = true;
+        let line = &bytes[..end];
+        self.split(line.strip_suffix(b"\r").unwrap_or(line))?;
+        Ok(Some(end + 1))
+    }
+
+    /// Splits a line at its spaces, and takes quotes away.
+    fn split(&mut self, line: &[u8]) -> Result<(), ProtocolError> {
+        let mut rest = line;
+        loop {
+            rest = rest.trim_ascii_start();
+            if rest.is_empty() {
+                return Ok(());
+            }
+            let start = self.inline.len();
+            loop {
+                match rest {
+                    [] => break,
+                    [b'"', after @ ..] => {
+                        rest = self.double_quoted(after)?;
+                        break;
+                    }
+                    [b'\'', after @ ..] => {
+                        rest = self.single_quoted(after)?;
+                        break;
+                    }
+                    [b' ' | b'\n' | b'\r' | b'\t' | 0, ..] => break,
+                    [byte, after @ ..] => {
+                        self.inline.push(*byte);
+                        rest = after;
+                    }
+                }
+            }
+            // What is no space for `trim_ascii_start`.
+            rest = rest.strip_prefix(&[0]).unwrap_or(rest);
+            self.places.push((start, self.inline.len()));
+        }
+    }
+
+    fn double_quoted<'a>(&mut self, mut rest: &'a [u8]) -> Result<&'a [u8], ProtocolError> {
+        loop {
+            let (byte, after) = match rest {
+                [b'"', after @ ..] => return ended(after),
+                [b'\\', b'x', high, low, after @ ..]
+                    if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+                {
+                    (hex(*high) << 4 | hex(*low), after)
+                }
+                [b'\\', escaped, after @ ..] => {
+                    let byte = match escaped {
+                        b'n' => b'\n',
+                        b'r' => b'\r',
+                        b't' => b'\t',
+                        b'b' => 8,
+                        b'a' => 7,
+                        other => *other,
+                    };
+                    (byte, after)
+                }
+                [byte, after @ ..] => (*byte, after),
+                [] => return Err(ProtocolError::Quotes),
+            };
+            self.inline.push(byte);
+            rest = after;
+        }
+    }
+
+    fn single_quoted<'a>(&mut self, mut rest: &'a [u8]) -> Result<&'a [u8], ProtocolError> {
+        loop {
+            let (byte, after) = match rest {
+                [b'\\', b'\'', after @ ..] => (b'\'', after),
+                [b'\'', after @ ..] => return ended(after),
+                [byte, after @ ..] => (*byte, after),
+                [] => return Err(ProtocolError::Quotes),
+            };
+            self.inline.push(byte);
+            rest = after;
+        }
+    }
+}
+
+/// After a closing quote there is a space, or nothing.
+fn ended(after: &[u8]) -> Result<&[u8], ProtocolError> {
+    match after.first() {
+        Some(byte) if !byte.is_ascii_whitespace() => Err(ProtocolError::Quotes),
+        _ => Ok(after),
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        b'a'..=b'f' => digit - b'a' + 10,
+        _ => digit.wrapping_sub(b'A').wrapping_add(10),
+    }
+}
+
+/// A number of a header.
+fn number(digits: &[u8]) -> Option<i64> {
+    if let [digit @ b'0'..=b'9'] = digits {
+        return Some(i64::from(digit - b'0'));
+    }
+    crate::command::integer(digits).ok()
+}
+
+/// How many bytes the first reply in `bytes` has; `None` if it is not whole. For replies of this server.
+#[must_use]
+pub fn reply_length(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    let mut missing: u64 = 1;
+    while missing > 0 {
+        missing -= 1;
+        let rest = bytes.get(at..)?;
+        let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+        let (kind, digits) = rest.get(..end)?.split_first()?;
+        at += end + 2;
+        let length = || number(digits).map(|number| u64::try_from(number).unwrap_or(0));
+        match kind {
+            b'$' | b'=' | b'!' if digits != b"-1" => {
+                at = at
+                    .checked_add(usize::try_from(length()?).ok()?)?
+                    .checked_add(2)?;
+            }
+            b'*' | b'~' | b'>' => missing = missing.checked_add(length()?)?,
+            b'%' => missing = missing.checked_add(length()?.checked_mul(2)?)?,
+            _ => {}
+        }
+    }
+    (at <= bytes.len()).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// All commands in `input`, which comes in pieces that end at `cuts`; and the error, if there is one.
+    fn commands(input: &[u8], cuts: &[usize]) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
+        let mut parser = Parser::default();
+        let mut found = Vec::new();
+        let (mut start, mut cuts) = (0, cuts.to_vec());
+        cuts.push(input.len());
+        cuts.sort_unstable();
+        for cut in cuts {
+            loop {
+                let bytes = &input[start..cut];
+                match parser.parse(bytes, Limits::default()) {
+                    Ok(Some(length)) => {
+                        let owned = |args: Args<'_>| args.iter().map(|arg| arg.to_vec()).collect();
+                        found.push(owned(parser.args(bytes)));
+                        start += length;
+                        parser.clear();
+                    }
+                    Ok(None) => break,
+                    Err(e) => return (found, Some(e)),
+                }
+            }
+        }
+        (found, None)
+    }
+
+    fn only(input: &str) -> Result<Vec<String>, String> {
+        let (commands, error) = commands(input.as_bytes(), &[]);
+        match error {
+            Some(e) => Err(e.to_string()),
+            None => {
+                assert_eq!(commands.len(), 1, "{input:?}");
+                let args = commands[0].iter();
+                Ok(args
+                    .map(|arg| String::from_utf8_lossy(arg).into_owned())
+                    .collect())
+            }
+        }
+    }
+
+    #[test]
+    fn arrays_of_bulks_are_commands() {
+        assert_eq!(
+            only("*2\r\n$4\r\nECHO\r\n$5\r\na\r\nbc\r\n").unwrap(),
+            ["ECHO", "a\r\nbc"]
+        );
+        assert_eq!(only("*1\r\n$0\r\n\r\n").unwrap(), [""]);
+        for nothing in ["*0\r\n", "*-1\r\n", "\r\n", "\n", "   \r\n"] {
+            assert!(only(nothing).unwrap().is_empty(), "{nothing:?}");
+        }
+        let (found, error) = commands(b"PING\r\n*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPI", &[]);
+        assert_eq!((found.len(), error), (2, None));
+    }
+
+    #[test]
+    fn inline_commands_may_be_quoted() {
+        assert_eq!(only("SET  a b\r\n").unwrap(), ["SET", "a", "b"]);
+        assert_eq!(only("set a\tb\n").unwrap(), ["set", "a", "b"]);
+        assert_eq!(
+            only("x \"a b\\n\\x41\\\"\\q\" 'c\\'\\n' ''\n").unwrap(),
+            ["x", "a b\nA\"q", "c'\\n", ""]
+        );
+        for bad in ["x \"a\n", "x 'a\n", "x \"a\"b\n", "x 'a'b\n", "x \"a\\\"\n"] {
+            assert_eq!(only(bad).unwrap_err(), "unbalanced quotes in request");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_told_apart() {
+        let long = "x".repeat(LINE_MOST + 1);
+        let cases = [
+            ("*x\r\n".to_owned(), "invalid multibulk length"),
+            ("*1048577\r\n".to_owned(), "invalid multibulk length"),
+            (
+                "*99999999999999999999\r\n".to_owned(),
+                "invalid multibulk length",
+            ),
+            ("*1\r\n:1\r\n".to_owned(), "expected '$', got ':'"),
+            ("*1\r\n\r\n".to_owned(), "expected '$', got ' '"),
+            ("*1\r\n$-1\r\n".to_owned(), "invalid bulk length"),
+            ("*1\r\n$x\r\n".to_owned(), "invalid bulk length"),
+            ("*1\r\n$536870913\r\n".to_owned(), "invalid bulk length"),
+            (format!("*{long}"), "too big mbulk count string"),
+            (format!("*1\r\n${long}"), "too big bulk count string"),
+            (long, "too big inline request"),
+        ];
+        for (input, text) in cases {
+            assert_eq!(only(&input).unwrap_err(), text, "{input:.20}");
+        }
+        let strangers = Limits {
+            stranger: true,
+            ..Limits::default()
+        };
+        let told = |input: &[u8]| Parser::default().parse(input, strangers).unwrap_err();
+        assert_eq!(told(b"*11\r\n"), ProtocolError::StrangerCount);
+        assert_eq!(told(b"*1\r\n$16385\r\n"), ProtocolError::StrangerLength);
+    }
+
+    #[test]
+    fn announcements_cost_nothing() {
+        let mut parser = Parser::default();
+        let input = b"*1048576\r\n$536870912\r\nabc";
+        assert_eq!(parser.parse(input, Limits::default()), Ok(None));
+        assert!(parser.places.capacity() < KEPT && parser.inline.capacity() == 0);
+        assert_eq!(parser.needed(), 10 + 12 + (512 << 20) + 2);
+    }
+
+    #[test]
+    fn replies_end_where_they_should() {
+        for reply in [
+            "+OK\r\n",
+            "-ERR x\r\n",
+            ":1\r\n",
+            "$-1\r\n",
+            "*-1\r\n",
+            "_\r\n",
+            "$3\r\na\r\n\r\n",
+            "*2\r\n*1\r\n:1\r\n$0\r\n\r\n",
+            "%1\r\n+a\r\n,1.5\r\n",
+            "~1\r\n#t\r\n",
+            "=5\r\ntxt:x\r\n",
+        ] {
+            let more = format!("{reply}:7\r\n");
+            assert_eq!(
+                reply_length(more.as_bytes()),
+                Some(reply.len()),
+                "{reply:?}"
+            );
+            let short = &reply.as_bytes()[..reply.len() - 1];
+            assert_eq!(reply_length(short), None, "{reply:?}");
+        }
+    }
+
+    fn encoded(command: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+        for arg in command {
+            bytes.extend(format!("${}\r\n", arg.len()).bytes());
+            bytes.extend(arg);
+            bytes.extend(b"\r\n");
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_how_bytes_come(
+            sent in prop::collection::vec(
+                prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..5), 0..5),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        ) {
+            let input: Vec<u8> = sent.iter().flat_map(|command| encoded(command)).collect();
+            let cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(input.len() + 1)).collect();
+            let (found, error) = commands(&input, &cuts);
+            prop_assert_eq!(error, None);
+            prop_assert_eq!(found, sent);
+        }
+
+        #[test]
+        fn garbage_is_refused_or_taken_the_same_way_whole_and_in_pieces(
+            input in prop::collection::vec(
+                prop::sample::select(b"*$\r\n\r\n0123 -\"'\\x\0ab".to_vec()), 0..60),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        ) {
+            let cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(input.len() + 1)).collect();
+            prop_assert_eq!(commands(&input, &cuts), commands(&input, &[]));
+        }
+
+        #[test]
+        fn any_bytes_are_survived(input in prop::collection::vec(any::<u8>(), 0..200)) {
+            commands(&input, &[]);
+            let length = reply_length(&input);
+            prop_assert!(length.is_none_or(|length| length <= input.len()));
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Commands on the server: `CONFIG`, `SAVE`, `SLOWLOG`, `SHUTDOWN` ...
+
+use super::{Context, Done, Flow, InMulti, SessionCommand, unknown_subcommand, wrong_arguments};
+use crate::command::{Arg, Failed, Keys, integer, is};
+use crate::config::Debugging;
+use crate::reply::Out;
+use crate::server::back_up;
+use crate::table::{BUCKETS, Entry, value};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Longest `DEBUG SLEEP` in seconds.
+const SLEEP_MOST: f64 = 3600.0;
+
+const ADMIN: &[&str] = &["admin", "slow", "dangerous"];
+
+pub(super) const COMMANDS: &[SessionCommand] = &[
+    SessionCommand::new("time", 1, &["fast"], time),
+    SessionCommand::new("config", -2, ADMIN, config),
+    SessionCommand::new("debug", -2, ADMIN, debug),
+    SessionCommand::new("save", 1, ADMIN, save)
+        .in_multi(InMulti::Refused)
+        .long(),
+    SessionCommand::new("bgsave", -1, ADMIN, bgsave),
+    SessionCommand::new("lastsave", 1, &["admin", "fast", "dangerous"], lastsave),
+    SessionCommand::new("shutdown", -1, ADMIN, shutdown).in_multi(InMulti::Refused),
+    SessionCommand::new("slowlog", -2, ADMIN, slowlog),
+    SessionCommand::new("latency", -2, ADMIN, latency),
+    SessionCommand {
+        keys: Keys::Range {
+            first: 2,
+            last: 2,
+            step: 1,
+        },
+        ..SessionCommand::new("memory", -2, &["read", "slow"], memory)
+    },
+];
+
+fn time(_: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    out.array(2);
+    out.bulk(now.as_secs().to_string().as_bytes());
+    out.bulk(now.subsec_micros().to_string().as_bytes());
+    Ok(Flow::Go)
+}
+
+fn words<'a>(args: &'a [Arg<'a>]) -> (String, &'a [Arg<'a>]) {
+    let word = args.get(1).copied().unwrap_or_default();
+    let lower = String::from_utf8_lossy(word).to_lowercase();
+    (lower, args.get(2..).unwrap_or_default())
+}
+
+fn config(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    let (word, rest) = words(args);
+    match (word.as_str(), rest) {
+        ("get", [_, ..]) => {
+            let found = context.server.settings().matching(rest);
+            out.map(found.len());
+            for (name, value) in found {
+                out.bulk(name.as_bytes());
+                out.bulk(value.as_bytes());
+            }
+        }
+        ("set", [_, _, ..]) if rest.len().is_multiple_of(2) => {
+            let texts: Result<Vec<&str>, _> = rest.iter().map(|arg| str::from_utf8(arg)).collect();
+            let texts = texts.map_err(|_| Failed::syntax())?;
+            let pairs: Vec<(&str, &str)> = texts
+                .chunks_exact(2)
+                .filter_map(|pair| Some((*pair.first()?, *pair.get(1)?)))
+                .collect();
+            context.server.change(&pairs).map_err(Failed::reply)?;
+            out.status("OK");
+        }
+        ("resetstat", []) => {
+            let entries = context.server.table.entries().iter();
+            entries.for_each(|entry| entry.stats.reset());
+            let stats = &context.server.stats;
+            for counter in [
+                &stats.connections,
+                &stats.rejected,
+                &stats.commands,
+                &stats.input,
+                &stats.output,
+                &stats.errors,
+                &stats.denied,
+            ] {
+                // ORDERING: Relaxed; statistics.
+                counter.store(0, Ordering::Relaxed);
+            }
+            out.status("OK");
+        }
+        ("rewrite", []) => {
+            return Err(Failed::reply(
+                "ERR The server is running without a config file",
+            ));
+        }
+        ("get" | "set" | "resetstat" | "rewrite", _) => {
+            return Err(wrong_arguments(&format!("config|{word}")));
+        }
+        _ => return Err(unknown_subcommand("config", second(args))),
+    }
+    Ok(Flow::Go)
+}
+
+fn debug(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    let session = &context.session;
+    let allowed = match session.settings.enable_debug_command {
+        Debugging::No => false,
+        Debugging::Yes => true,
+        Debugging::Local => session.client.on_loopback,
+    };
+    if !allowed {
+        return Err(Failed::reply(
+            "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.",
+        ));
+    }
+    let (word, rest) = words(args);
+    match (word.as_str(), rest) {
+        ("sleep", [seconds]) => {
+            let seconds = std::str::from_utf8(seconds)
+                .ok()
+                .and_then(|seconds| seconds.parse::<f64>().ok())
+                .filter(|seconds| seconds.is_finite())
+                .unwrap_or(0.0);
+            out.status("OK");
+            Ok(Flow::Sleep(Duration::from_secs_f64(
+                seconds.clamp(0.0, SLEEP_MOST),
+            )))
+        }
+        _ => Err(unknown_subcommand("debug", second(args))),
+    }
+}
+
+fn save(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    let server = context.server;
+    let file = server.backup_file().map_err(Failed::reply)?;
+    back_up(&server.data, &server.backups, &file).map_err(Failed::reply)?;
+    out.status("OK");
+    Ok(Flow::Go)
+}
+
+fn bgsave(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    match args {
+        [_] => {}
+        [_, word] if is(word, "schedule") => {}
+        _ => return Err(Failed::syntax()),
+    }
+    let server = context.server;
+    let file = server.backup_file().map_err(Failed::reply)?;
+    if server.backups.running() {
+        return Err(Failed::reply("ERR Background save already in progress"));
+    }
+    let (data, backups) = (Arc::clone(&server.data), Arc::clone(&server.backups));
+    // What fails is logged, and shown by INFO.
+    tokio::task::spawn_blocking(move || back_up(&data, &backups, &file));
+    out.status("Background saving started");
+    Ok(Flow::Go)
+}
+
+fn lastsave(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    out.integer(value(&context.server.backups.last) as i64);
+    Ok(Flow::Go)
+}
+
+fn shutdown(context: &mut Context<'_>, args: &[Arg<'_>], _: &mut Out<'_>) -> Done {
+    let mut backup = false;
+    for word in args.iter().skip(1) {
+        if is(word, "save") {
+            backup = true;
+        } else if is(word, "abort") {
+            return Err(Failed::reply("ERR No shutdown in progress."));
+        } else if !["nosave", "now", "force"]
+            .iter()
+            .any(|known| is(word, known))
+        {
+            return Err(Failed::syntax());
+        }
+    }
+    if backup {
+        let server = context.server;
+        let file = server.backup_file().map_err(Failed::reply)?;
+        tokio::task::block_in_place(|| back_up(&server.data, &server.backups, &file))
+            .map_err(Failed::reply)?;
+    }
+    Ok(Flow::Shutdown)
+}
+
+fn slowlog(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    let (word, rest) = words(args);
+    let log = &context.server.slowlog;
+    match (word.as_str(), rest) {
+        ("get", [] | [_]) => {
+            let most = match rest.first() {
+                None => 10,
+                Some(count) => integer(count)
+                    .ok()
+                    .filter(|count| *count >= -1)
+                    .ok_or_else(|| {
+                        Failed::reply("ERR count should be greater than or equal to -1")
+                    })?,
+            };
+            let newest = log.newest(usize::try_from(most).unwrap_or(usize::MAX));
+            out.array(newest.len());
+            for slow in newest {
+                out.array(6);
+                out.integer(slow.id as i64);
+                out.integer(slow.at as i64);
+                out.integer(i64::try_from(slow.took.as_micros()).unwrap_or(i64::MAX));
+                out.array(slow.args.len());
+                slow.args.iter().for_each(|arg| out.bulk(arg));
+                out.bulk(slow.client.0.as_bytes());
+                out.bulk(slow.client.1.as_bytes());
+            }
+        }
+        ("len", []) => out.integer(log.len() as i64),
+        ("reset", []) => {
+            log.clear();
+            out.status("OK");
+        }
+        ("get" | "len" | "reset", _) => return Err(wrong_arguments(&format!("slowlog|{word}"))),
+        _ => return Err(unknown_subcommand("slowlog", second(args))),
+    }
+    Ok(Flow::Go)
+}
+
+fn latency(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    let (word, rest) = words(args);
+    match (word.as_str(), rest) {
+        // No events are recorded: histograms of all commands are.
+        ("latest" | "history", _) => out.array(0),
+        ("reset", _) => out.integer(0),
+        ("doctor", []) => out.verbatim("Latency events are not recorded: see LATENCY HISTOGRAM."),
+        ("histogram", names) => {
+            let table = &context.server.table;
+            let asked: Vec<&Entry> = if names.is_empty() {
+                table.entries().iter().collect()
+            } else {
+                names.iter().filter_map(|name| table.find(name)).collect()
+            };
+            let called = asked
+                .into_iter()
+                .filter(|entry| value(&entry.stats.calls) > 0);
+            let called: Vec<&Entry> = called.collect();
+            out.map(called.len());
+            for entry in called {
+                histogram(entry, out);
+            }
+        }
+        _ => return Err(unknown_subcommand("latency", second(args))),
+    }
+    Ok(Flow::Go)
+}
+
+/// Calls by time, summed up from bucket to bucket.
+fn histogram(entry: &Entry, out: &mut Out<'_>) {
+    out.bulk(entry.name.as_bytes());
+    out.map(2);
+    out.bulk(b"calls");
+    out.integer(value(&entry.stats.calls) as i64);
+    out.bulk(b"histogram_usec");
+    let mut sum = 0;
+    let mut shown: Vec<(u64, u64)> = Vec::with_capacity(BUCKETS);
+    for (number, bucket) in entry.stats.buckets.iter().enumerate() {
+        let calls = value(bucket);
+        sum += calls;
+        if calls > 0 {
+            shown.push((1 << number, sum));
+        }
+    }
+    out.map(shown.len());
+    for (micros, calls) in shown {
+        out.integer(micros as i64);
+        out.integer(calls as i64);
+    }
+}
+
+fn memory(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    let (word, rest) = words(args);
+    match (word.as_str(), rest) {
+        ("usage", [key, ..]) => {
+            let (server, db) = (context.server, context.session.db);
+            match server.data.record_bytes(db, key)? {
+                Some(bytes) => out.integer((bytes + key.len()) as i64),
+                None => out.null(),
+            }
+        }
+        ("doctor", []) => out.verbatim("Keys and values are in the pool: see INFO memory."),
+        ("purge", []) => out.status("OK"),
+        ("usage" | "doctor" | "purge", _) => {
+            return Err(wrong_arguments(&format!("memory|{word}")));
+        }
+        _ => return Err(unknown_subcommand("memory", second(args))),
+    }
+    Ok(Flow::Go)
+}
+
+/// The subcommand, as it was sent.
+fn second<'a>(args: &[Arg<'a>]) -> Arg<'a> {
+    args.get(1).copied().unwrap_or_default()
+}

@@ -1,0 +1,537 @@
+//! A connection's state, and how a command is executed on it.
+
+mod acl;
+mod admin;
+mod connection;
+mod info;
+mod introspect;
+mod multi;
+mod pubsub;
+
+use crate::client::Client;
+use crate::command::{Arg, Command, Failed, Keys};
+use crate::config::Settings;
+use crate::data::Reads;
+use crate::data::multi::Watch;
+use crate::reply::{Out, Protocol};
+use crate::resp::Limits;
+use crate::server::Server;
+use crate::table::{Does, Entry, add};
+use crate::users::{DEFAULT, User};
+pub(crate) use info::resident;
+use multi::Multi;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Arguments of more bytes are given to the store where other connections do not wait for it.
+const LARGE: usize = 1 << 20;
+
+/// How a connection goes on after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// As before.
+    Go,
+    /// It waits so long before it answers.
+    Sleep(Duration),
+    /// It ends, when it has answered.
+    Close,
+    /// It ends, and the server too.
+    Shutdown,
+}
+
+/// How a session's command ends.
+pub type Done = Result<Flow, Failed>;
+
+/// Where a command stands to `MULTI`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InMulti {
+    /// It is queued.
+    Queued,
+    /// It runs at once.
+    Now,
+    /// It is refused.
+    Refused,
+}
+
+/// A command on a connection or on the server.
+#[derive(Debug)]
+pub struct SessionCommand {
+    /// Its name, in lower case.
+    pub name: &'static str,
+    /// As [`Command::arity`].
+    pub arity: i32,
+    /// Its categories.
+    pub categories: &'static [&'static str],
+    /// Its keys.
+    pub keys: Keys,
+    /// Strangers may use it.
+    pub for_strangers: bool,
+    /// Who listens to channels may use it, in RESP2.
+    pub while_subscribed: bool,
+    /// What `MULTI` does to it.
+    pub in_multi: InMulti,
+    /// It may take long.
+    pub long: bool,
+    /// What runs it.
+    pub run: fn(&mut Context<'_>, &[Arg<'_>], &mut Out<'_>) -> Done,
+}
+
+impl SessionCommand {
+    /// What most of them are.
+    const fn new(
+        name: &'static str,
+        arity: i32,
+        categories: &'static [&'static str],
+        run: fn(&mut Context<'_>, &[Arg<'_>], &mut Out<'_>) -> Done,
+    ) -> Self {
+        Self {
+            name,
+            arity,
+            categories,
+            keys: Keys::None,
+            for_strangers: false,
+            while_subscribed: false,
+            in_multi: InMulti::Queued,
+            long: false,
+            run,
+        }
+    }
+
+    const fn for_strangers(mut self) -> Self {
+        self.for_strangers = true;
+        self
+    }
+
+    const fn while_subscribed(mut self) -> Self {
+        self.while_subscribed = true;
+        self
+    }
+
+    const fn in_multi(mut self, how: InMulti) -> Self {
+        self.in_multi = how;
+        self
+    }
+
+    const fn long(mut self) -> Self {
+        self.long = true;
+        self
+    }
+}
+
+/// All of them.
+pub fn commands() -> impl Iterator<Item = &'static SessionCommand> {
+    connection::COMMANDS
+        .iter()
+        .chain(multi::COMMANDS)
+        .chain(pubsub::COMMANDS)
+        .chain(admin::COMMANDS)
+        .chain(acl::COMMANDS)
+        .chain(info::COMMANDS)
+        .chain(introspect::COMMANDS)
+}
+
+/// `CLIENT REPLY`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Replies {
+    #[default]
+    On,
+    Off,
+    /// Not to the command that is running.
+    SkipThis,
+    /// Nor to the next one.
+    SkipNext,
+}
+
+/// A connection's state.
+#[derive(Debug)]
+pub struct Session {
+    client: Arc<Client>,
+    db: usize,
+    protocol: Protocol,
+    user: Arc<User>,
+    /// It has said who it is, or did not have to.
+    known: bool,
+    multi: Option<Multi>,
+    watch: Watch,
+    channels: BTreeSet<Vec<u8>>,
+    patterns: BTreeSet<Vec<u8>>,
+    replies: Replies,
+    /// Something was written, or read, that has to be durable before this is answered.
+    unsettled: bool,
+    settings: Arc<Settings>,
+    settings_generation: u64,
+    users_generation: u64,
+    /// When the last command ended.
+    clock: Instant,
+    last: Option<&'static str>,
+}
+
+/// What a session's command works on.
+#[derive(Debug)]
+pub struct Context<'s> {
+    /// The server.
+    pub server: &'s Server,
+    /// The connection.
+    pub session: &'s mut Session,
+}
+
+impl Session {
+    /// A new connection's.
+    #[must_use]
+    pub fn new(server: &Server, client: Arc<Client>) -> Self {
+        let mut session = Self {
+            client,
+            db: 0,
+            protocol: Protocol::default(),
+            user: default_user(server),
+            known: false,
+            multi: None,
+            watch: Watch::default(),
+            channels: BTreeSet::new(),
+            patterns: BTreeSet::new(),
+            replies: Replies::default(),
+            unsettled: false,
+            settings: server.settings(),
+            settings_generation: server.generation(),
+            users_generation: server.users.generation(),
+            clock: Instant::now(),
+            last: None,
+        };
+        session.known = session.user.on && session.user.nopass;
+        session.client.names().user.clone_from(&session.user.name);
+        session
+    }
+
+    /// The client.
+    #[must_use]
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    /// What its requests may be.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits {
+            bulk: self.settings.proto_max_bulk_len,
+            arguments: self.settings.proto_max_arguments,
+            stranger: !self.known,
+        }
+    }
+
+    /// The settings that it goes by.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// True if what it answers has to be made durable before; asked once for a batch.
+    pub fn take_unsettled(&mut self) -> bool {
+        std::mem::take(&mut self.unsettled)
+    }
+
+    /// A batch of commands begins. False if its user is gone: the connection ends.
+    pub fn begin_batch(&mut self, server: &Server) -> bool {
+        self.client.touch();
+        self.clock = Instant::now();
+        if self.settings_generation != server.generation() {
+            self.settings_generation = server.generation();
+            self.settings = server.settings();
+        }
+        if self.users_generation != server.users.generation() {
+            self.users_generation = server.users.generation();
+            match server.users.get(self.user.name.as_bytes()) {
+                Some(user) => self.user = user,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// A batch has ended: others may see what this one did.
+    pub fn end_batch(&mut self) {
+        // ORDERING: Relaxed; shown only.
+        self.client.db.store(self.db, Ordering::Relaxed);
+        if let Some(last) = self.last.take() {
+            let mut names = self.client.names();
+            if names.command != last {
+                last.clone_into(&mut names.command);
+            }
+        }
+    }
+
+    /// Executes a command.
+    pub fn execute(&mut self, server: &Server, args: &[Arg<'_>], out: &mut Vec<u8>) -> Flow {
+        add(&server.stats.commands, 1);
+        let mark = out.len();
+        let this = match self.replies {
+            Replies::SkipNext => Replies::SkipThis,
+            other => other,
+        };
+        self.replies = this;
+        let entry = args.first().and_then(|name| server.table.find(name));
+        let mut reply = Out::new(out, self.protocol);
+        let flow = match self.admit(server, entry, args) {
+            Ok(Admitted::Run(entry)) => {
+                self.last = Some(entry.name);
+                self.run(server, entry, args, &mut reply)
+            }
+            Ok(Admitted::Queue(entry)) => match self.queue(entry, args) {
+                Ok(()) => {
+                    reply.status("QUEUED");
+                    Flow::Go
+                }
+                Err(e) => {
+                    reply.error(&e.to_string());
+                    Flow::Go
+                }
+            },
+            Err(e) => {
+                if let Some(entry) = entry {
+                    add(&entry.stats.rejected, 1);
+                }
+                add(&server.stats.errors, 1);
+                if let Some(multi) = &mut self.multi {
+                    multi.spoil();
+                }
+                reply.error(&e.to_string());
+                Flow::Go
+            }
+        };
+        match (this, self.replies) {
+            (Replies::SkipThis, now) => {
+                out.truncate(mark);
+                if now == Replies::SkipThis {
+                    self.replies = Replies::On;
+                }
+            }
+            (_, Replies::Off | Replies::SkipNext) => out.truncate(mark),
+            _ => {}
+        }
+        flow
+    }
+
+    /// True if the command may run, or be queued.
+    fn admit<'e>(
+        &self,
+        server: &Server,
+        entry: Option<&'e Entry>,
+        args: &[Arg<'_>],
+    ) -> Result<Admitted<'e>, Failed> {
+        let Some(entry) = entry else {
+            return Err(unknown_command(args));
+        };
+        if !entry.takes(args.len()) {
+            return Err(wrong_arguments(entry.name));
+        }
+        let session = match entry.does {
+            Does::Session(command) => Some(command),
+            Does::Data(_) => None,
+        };
+        if !self.known && !session.is_some_and(|command| command.for_strangers) {
+            return Err(Failed::reply("NOAUTH Authentication required."));
+        }
+        let in_multi = session.map_or(InMulti::Queued, |command| command.in_multi);
+        if self.multi.is_some() && in_multi == InMulti::Refused {
+            return Err(Failed::reply(
+                "ERR Command not allowed inside a transaction",
+            ));
+        }
+        if !self.user.everything && !session.is_some_and(|command| command.for_strangers) {
+            self.permit(entry, args).inspect_err(|_| {
+                add(&server.stats.denied, 1);
+            })?;
+        }
+        let listens = !self.channels.is_empty() || !self.patterns.is_empty();
+        if listens
+            && self.protocol == Protocol::Resp2
+            && !session.is_some_and(|command| command.while_subscribed)
+        {
+            let name = entry.name;
+            return Err(Failed::reply(format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+            )));
+        }
+        if self.multi.is_some() && in_multi == InMulti::Queued {
+            return Ok(Admitted::Queue(entry));
+        }
+        Ok(Admitted::Run(entry))
+    }
+
+    /// Checks the rights of a user who may not do everything.
+    fn permit(&self, entry: &Entry, args: &[Arg<'_>]) -> Result<(), Failed> {
+        if !self.user.may(entry) {
+            let subcommand = container(entry.name)
+                .then(|| args.get(1))
+                .flatten()
+                .map(|word| format!("|{}", String::from_utf8_lossy(word).to_lowercase()));
+            return Err(Failed::reply(format!(
+                "NOPERM this user has no permissions to run the '{}{}' command",
+                entry.name,
+                subcommand.unwrap_or_default()
+            )));
+        }
+        let places = entry.keys().places(args);
+        let mut keys = places.iter().filter_map(|at| args.get(*at));
+        if !keys.all(|key| self.user.may_touch(key)) {
+            return Err(Failed::reply(
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+            ));
+        }
+        let (channels, is_pattern) = match entry.name {
+            "publish" => (args.get(1..2), false),
+            "subscribe" => (args.get(1..), false),
+            "psubscribe" => (args.get(1..), true),
+            _ => (None, false),
+        };
+        let mut channels = channels.unwrap_or_default().iter();
+        if !channels.all(|channel| self.user.may_hear(channel, is_pattern)) {
+            return Err(Failed::reply(
+                "NOPERM this user has no permissions to access one of the channels used as arguments",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Runs a command that may run.
+    fn run(&mut self, server: &Server, entry: &Entry, args: &[Arg<'_>], out: &mut Out<'_>) -> Flow {
+        let mark = out.mark();
+        let large = || args.iter().any(|arg| arg.len() > LARGE);
+        let flow = if entry.long || large() {
+            tokio::task::block_in_place(|| self.run_here(server, entry, args, out))
+        } else {
+            self.run_here(server, entry, args, out)
+        };
+        if out.starts_with(mark, b'-') {
+            add(&entry.stats.failed, 1);
+            add(&server.stats.errors, 1);
+        }
+        let now = Instant::now();
+        let took = now.saturating_duration_since(self.clock);
+        self.clock = now;
+        entry.stats.note(took);
+        let slow = u128::try_from(self.settings.slowlog_log_slower_than);
+        if slow.is_ok_and(|slow| took.as_micros() >= slow) && entry.name != "auth" {
+            let name = self.client.names().name.clone();
+            let client = (self.client.address.clone(), name);
+            let most = self.settings.slowlog_max_len;
+            server.slowlog.note(args, took, client, most);
+        }
+        flow
+    }
+
+    fn run_here(
+        &mut self,
+        server: &Server,
+        entry: &Entry,
+        args: &[Arg<'_>],
+        out: &mut Out<'_>,
+    ) -> Flow {
+        match entry.does {
+            Does::Data(command) => {
+                self.run_data(server, command, args, out);
+                Flow::Go
+            }
+            Does::Session(command) => self.run_session(server, command, args, out),
+        }
+    }
+
+    fn run_data(
+        &mut self,
+        server: &Server,
+        command: &Command,
+        args: &[Arg<'_>],
+        out: &mut Out<'_>,
+    ) {
+        let reads = if self.unsettled {
+            Reads::Applied
+        } else {
+            Reads::Durable
+        };
+        self.unsettled |= server.data.run(command, self.db, args, reads, out);
+    }
+
+    fn run_session(
+        &mut self,
+        server: &Server,
+        command: &SessionCommand,
+        args: &[Arg<'_>],
+        out: &mut Out<'_>,
+    ) -> Flow {
+        let mark = out.mark();
+        let mut context = Context {
+            server,
+            session: self,
+        };
+        match (command.run)(&mut context, args, out) {
+            Ok(flow) => flow,
+            Err(e) => {
+                out.truncate(mark);
+                out.error(&e.to_string());
+                Flow::Go
+            }
+        }
+    }
+
+    /// It is over: nothing of it stays with the server.
+    pub fn leave(&mut self, server: &Server) {
+        self.unsubscribe_all(server);
+        self.watch.clear();
+        server.clients.leave(self.client.id);
+    }
+}
+
+enum Admitted<'e> {
+    Run(&'e Entry),
+    Queue(&'e Entry),
+}
+
+/// The default user.
+fn default_user(server: &Server) -> Arc<User> {
+    let found = server.users.get(DEFAULT.as_bytes());
+    found.unwrap_or_else(|| Arc::new(User::nobody(DEFAULT)))
+}
+
+/// Commands that are told apart by their first argument.
+fn container(name: &str) -> bool {
+    [
+        "acl", "client", "command", "config", "debug", "latency", "memory", "object", "pubsub",
+        "slowlog",
+    ]
+    .contains(&name)
+}
+
+fn unknown_command(args: &[Arg<'_>]) -> Failed {
+    let shown = |arg: &[u8], most: usize| {
+        let cut = arg.get(..most).unwrap_or(arg);
+        String::from_utf8_lossy(cut).into_owned()
+    };
+    let name = shown(args.first().copied().unwrap_or_default(), 128);
+    let mut with = String::new();
+    for arg in args.iter().skip(1) {
+        if with.len() >= 128 {
+            break;
+        }
+        with += &format!("'{}' ", shown(arg, 128 - with.len()));
+    }
+    Failed::reply(format!(
+        "ERR unknown command '{name}', with args beginning with: {with}"
+    ))
+}
+
+/// The number of arguments is wrong.
+fn wrong_arguments(name: &str) -> Failed {
+    Failed::reply(format!(
+        "ERR wrong number of arguments for '{name}' command"
+    ))
+}
+
+/// There is no such subcommand.
+fn unknown_subcommand(command: &str, word: Arg<'_>) -> Failed {
+    let word = String::from_utf8_lossy(word.get(..128).unwrap_or(word));
+    Failed::reply(format!(
+        "ERR unknown subcommand '{word}'. Try {} HELP.",
+        command.to_uppercase()
+    ))
+}

@@ -1,0 +1,163 @@
+//! `SUBSCRIBE`, `PUBLISH` and what belongs to them.
+
+use super::{Context, Done, Flow, Session, SessionCommand, unknown_subcommand, wrong_arguments};
+use crate::command::Arg;
+use crate::reply::Out;
+use crate::server::Server;
+use std::sync::atomic::Ordering;
+
+pub(super) const COMMANDS: &[SessionCommand] = &[
+    SessionCommand::new("subscribe", -2, &["pubsub", "slow"], subscribe).while_subscribed(),
+    SessionCommand::new("psubscribe", -2, &["pubsub", "slow"], psubscribe).while_subscribed(),
+    SessionCommand::new("unsubscribe", -1, &["pubsub", "slow"], unsubscribe).while_subscribed(),
+    SessionCommand::new("punsubscribe", -1, &["pubsub", "slow"], punsubscribe).while_subscribed(),
+    SessionCommand::new("publish", 3, &["pubsub", "fast"], publish),
+    SessionCommand::new("pubsub", -2, &["pubsub", "slow"], pubsub),
+];
+
+impl Session {
+    fn count(&self) -> usize {
+        self.channels.len() + self.patterns.len()
+    }
+
+    fn note_subscriptions(&self) {
+        // ORDERING: Relaxed; shown only.
+        self.client
+            .channels
+            .store(self.channels.len(), Ordering::Relaxed);
+        self.client
+            .patterns
+            .store(self.patterns.len(), Ordering::Relaxed);
+    }
+
+    /// It listens to nothing any more.
+    pub(super) fn unsubscribe_all(&mut self, server: &Server) {
+        for name in std::mem::take(&mut self.channels) {
+            server.pubsub.unsubscribe(&name, false, self.client.id);
+        }
+        for name in std::mem::take(&mut self.patterns) {
+            server.pubsub.unsubscribe(&name, true, self.client.id);
+        }
+        self.note_subscriptions();
+    }
+}
+
+fn confirm(out: &mut Out<'_>, what: &str, name: Option<&[u8]>, count: usize) {
+    out.push(3);
+    out.bulk(what.as_bytes());
+    out.maybe_bulk(name);
+    out.integer(count as i64);
+}
+
+fn enter(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_pattern: bool) -> Done {
+    let Context { server, session } = context;
+    let what = if is_pattern {
+        "psubscribe"
+    } else {
+        "subscribe"
+    };
+    for name in args.iter().skip(1) {
+        let names = if is_pattern {
+            &mut session.patterns
+        } else {
+            &mut session.channels
+        };
+        if names.insert(name.to_vec()) {
+            server.pubsub.subscribe(name, is_pattern, &session.client);
+        }
+        confirm(out, what, Some(name), session.count());
+    }
+    session.note_subscriptions();
+    Ok(Flow::Go)
+}
+
+fn leave(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_pattern: bool) -> Done {
+    let Context { server, session } = context;
+    let what = if is_pattern {
+        "punsubscribe"
+    } else {
+        "unsubscribe"
+    };
+    let names = if is_pattern {
+        &session.patterns
+    } else {
+        &session.channels
+    };
+    let asked: Vec<Vec<u8>> = match args.get(1..) {
+        Some([]) | None => names.iter().cloned().collect(),
+        Some(asked) => asked.iter().map(|name| name.to_vec()).collect(),
+    };
+    // What it was sent comes before what ends it.
+    let mut pending = Vec::new();
+    session.client.take_pending(&mut pending);
+    out.raw(&pending);
+    if asked.is_empty() {
+        confirm(out, what, None, session.count());
+    }
+    for name in asked {
+        let names = if is_pattern {
+            &mut session.patterns
+        } else {
+            &mut session.channels
+        };
+        if names.remove(&name) {
+            server
+                .pubsub
+                .unsubscribe(&name, is_pattern, session.client.id);
+        }
+        confirm(out, what, Some(&name), session.count());
+    }
+    session.note_subscriptions();
+    Ok(Flow::Go)
+}
+
+fn subscribe(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    enter(context, args, out, false)
+}
+
+fn psubscribe(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    enter(context, args, out, true)
+}
+
+fn unsubscribe(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    leave(context, args, out, false)
+}
+
+fn punsubscribe(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    leave(context, args, out, true)
+}
+
+fn publish(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    let [_, channel, message] = args else {
+        return Err(wrong_arguments("publish"));
+    };
+    let limit = context.session.settings.client_output_buffer_limit;
+    let told = context.server.pubsub.publish(channel, message, limit);
+    out.integer(told as i64);
+    Ok(Flow::Go)
+}
+
+fn pubsub(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    let word = args.get(1).copied().unwrap_or_default();
+    let rest = args.get(2..).unwrap_or_default();
+    let lower = String::from_utf8_lossy(word).to_lowercase();
+    let pubsub = &context.server.pubsub;
+    match (lower.as_str(), rest) {
+        ("channels", [] | [_]) => {
+            let channels = pubsub.channels(rest.first().copied().unwrap_or(b"*"));
+            out.array(channels.len());
+            channels.iter().for_each(|channel| out.bulk(channel));
+        }
+        ("numsub", channels) => {
+            out.array(2 * channels.len());
+            for channel in channels {
+                out.bulk(channel);
+                out.integer(pubsub.listeners(channel) as i64);
+            }
+        }
+        ("numpat", []) => out.integer(pubsub.counts().1 as i64),
+        ("channels" | "numpat", _) => return Err(wrong_arguments(&format!("pubsub|{lower}"))),
+        _ => return Err(unknown_subcommand("pubsub", word)),
+    }
+    Ok(Flow::Go)
+}

@@ -1,0 +1,119 @@
+//! Commands that took long.
+
+use crate::command::Arg;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Arguments of an entry, and bytes of one of them.
+const ARGUMENTS_MOST: usize = 32;
+const ARGUMENT_MOST: usize = 128;
+
+/// A command that took long.
+#[derive(Clone, Debug)]
+pub struct Slow {
+    /// Its number.
+    pub id: u64,
+    /// When it ran, in s since 1970.
+    pub at: u64,
+    /// How long.
+    pub took: Duration,
+    /// Its arguments, shortened.
+    pub args: Vec<Vec<u8>>,
+    /// The client's address and name.
+    pub client: (String, String),
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    last: u64,
+    entries: VecDeque<Slow>,
+}
+
+/// The newest of them.
+#[derive(Debug, Default)]
+pub struct SlowLog(Mutex<Inner>);
+
+fn shortened(args: &[Arg<'_>]) -> Vec<Vec<u8>> {
+    let one = |arg: &Arg<'_>| match arg.get(..ARGUMENT_MOST) {
+        Some(start) if arg.len() > ARGUMENT_MOST => {
+            let more = format!("... ({} more bytes)", arg.len() - ARGUMENT_MOST);
+            [start, more.as_bytes()].concat()
+        }
+        _ => arg.to_vec(),
+    };
+    if args.len() <= ARGUMENTS_MOST {
+        return args.iter().map(one).collect();
+    }
+    let kept = ARGUMENTS_MOST - 1;
+    let more = format!("... ({} more arguments)", args.len() - kept);
+    let shown = args.iter().take(kept).map(one);
+    shown.chain([more.into_bytes()]).collect()
+}
+
+impl SlowLog {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes one, and keeps the newest `most`.
+    pub fn note(&self, args: &[Arg<'_>], took: Duration, client: (String, String), most: usize) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut inner = self.inner();
+        let slow = Slow {
+            id: inner.last,
+            at: since.map_or(0, |since| since.as_secs()),
+            took,
+            args: shortened(args),
+            client,
+        };
+        inner.last += 1;
+        inner.entries.push_front(slow);
+        inner.entries.truncate(most);
+    }
+
+    /// The newest of them, the newest first.
+    #[must_use]
+    pub fn newest(&self, most: usize) -> Vec<Slow> {
+        self.inner().entries.iter().take(most).cloned().collect()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.inner().entries.len()
+    }
+
+    /// True if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets them.
+    pub fn clear(&self) {
+        self.inner().entries.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept_shortened() {
+        let log = SlowLog::default();
+        let long = vec![b'x'; 200];
+        let many: Vec<Arg<'_>> = vec![&long; 40];
+        for _ in 0..3 {
+            log.note(&many, Duration::from_micros(5), Default::default(), 2);
+        }
+        let newest = log.newest(10);
+        assert_eq!((newest.len(), newest[0].id, log.len()), (2, 2, 2));
+        assert_eq!(newest[0].args.len(), 32);
+        assert!(newest[0].args[0].ends_with(b"... (72 more bytes)"));
+        assert_eq!(newest[0].args[31], b"... (9 more arguments)");
+        log.clear();
+        assert!(log.is_empty());
+    }
+}

@@ -1,0 +1,150 @@
+//! A server in a process of its own, killed while clients write: every acknowledged write is there afterwards.
+//!
+//! The process is this test's program, started again for the one test that serves.
+
+mod live;
+
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
+use bristlecone_server::Running;
+use bristlecone_store::{Store, StoreOptions};
+use live::{Client, connect, encoded, settings};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Names the pool, and the medium, in the process that serves.
+const POOL: &str = "SERVED_POOL";
+const MEDIUM: &str = "SERVED_MEDIUM";
+
+/// What the process prints before its address.
+const READY: &str = "serving on ";
+
+#[test]
+fn serves_when_it_is_asked_to() {
+    let (Ok(path), Ok(medium)) = (std::env::var(POOL), std::env::var(MEDIUM)) else {
+        return;
+    };
+    let path = Path::new(&path);
+    let mut options = PoolOptions::default();
+    options.media.medium = Some(if medium == "journal" {
+        MediumKind::Journal
+    } else {
+        MediumKind::Mapped
+    });
+    let choice = StoreOptions::design("lbtree");
+    let store = if path.exists() {
+        let pool = Pool::<Auto>::open(path, &options).unwrap();
+        Store::open(&pool, "store", &choice).unwrap()
+    } else {
+        let pool = Pool::<Auto>::create(path, &options).unwrap();
+        Store::create(&pool, "store", &choice).unwrap()
+    };
+    let running = Running::start(store, settings()).unwrap();
+    // Past the capture of the test's output.
+    let mut out = std::io::stderr();
+    writeln!(out, "{READY}{}", running.address()).unwrap();
+    running.wait().unwrap();
+    running.stop().unwrap();
+}
+
+struct Process {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Process {
+    fn start(pool: &Path, medium: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["serves_when_it_is_asked_to", "--exact", "--nocapture"])
+            .env(POOL, pool)
+            .env(MEDIUM, medium)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = lines
+            .find_map(|line| Some(line.unwrap().strip_prefix(READY)?.parse().unwrap()))
+            .unwrap();
+        Self { child, address }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Writes until the connection breaks; how many writes were acknowledged.
+fn write_on(stream: TcpStream, writer: usize, first: usize) -> usize {
+    let mut client = Client::new(stream);
+    let mut acknowledged = first;
+    loop {
+        let mut batch = Vec::new();
+        for i in acknowledged..acknowledged + 16 {
+            let (key, value) = (format!("w{writer}:{i}"), format!("v{i}"));
+            batch.extend(encoded(&[b"SET", key.as_bytes(), value.as_bytes()]));
+        }
+        if client.stream.write_all(&batch).is_err() {
+            return acknowledged;
+        }
+        for _ in 0..16 {
+            match client.try_reply() {
+                Ok(reply) => assert_eq!(reply, "+OK\r\n"),
+                Err(_) => return acknowledged,
+            }
+            acknowledged += 1;
+        }
+    }
+}
+
+fn killed(medium: &str) {
+    const WRITERS: usize = 4;
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    let mut acknowledged = [0; WRITERS];
+    for round in 0..3 {
+        let mut process = Process::start(&pool, medium);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (stream, first) = (connect(process.address), acknowledged[writer]);
+                std::thread::spawn(move || write_on(stream, writer, first))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(200 + 70 * round));
+        process.child.kill().unwrap();
+        for (writer, thread) in writers.into_iter().enumerate() {
+            let now = thread.join().unwrap();
+            assert!(
+                now > acknowledged[writer],
+                "writer {writer} came to nothing"
+            );
+            acknowledged[writer] = now;
+        }
+        drop(process);
+        let process = Process::start(&pool, medium);
+        let mut client = Client::new(connect(process.address));
+        for (writer, count) in acknowledged.iter().enumerate() {
+            for i in 0..*count {
+                let value = format!("v{i}");
+                let reply = format!("${}\r\n{value}\r\n", value.len());
+                assert_eq!(client.call(&format!("GET w{writer}:{i}")), reply);
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_on_the_mapped_medium() {
+    killed("mapped");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_on_the_journal_medium() {
+    killed("journal");
+}
