@@ -100,7 +100,7 @@ fn work<H: Harness>(index: &H::Index, clock: &AtomicU64, round: u64, phase: Phas
                         index,
                         clock,
                         rng: Rng::new(round << 8 | t),
-                        next_value: (round << 8 | t + 1) << 24,
+                        next_value: (round << 8 | (t + 1)) << 24,
                         log: Log::new(),
                     };
                     barrier.wait();
