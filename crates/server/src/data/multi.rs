@@ -7,7 +7,8 @@ use super::touched::{Listener, Touched};
 use super::tx::Tx;
 use crate::command::{Access, Command, Failed};
 use crate::reply::Out;
-use std::collections::BTreeMap;
+use bristlecone_store::KEY_MOST;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +24,18 @@ pub struct Queued {
     pub args: Vec<Vec<u8>>,
 }
 
+/// Most keys that a connection watches.
+const WATCHED_MOST: usize = 100_000;
+/// Most bytes of keys that a connection watches.
+const WATCHED_BYTES_MOST: usize = 64 << 20;
+
 /// What a connection watches, until it is cleared or dropped.
 #[derive(Default)]
 pub struct Watch {
     /// Database and key, and whether it was there.
-    keys: BTreeMap<(usize, Vec<u8>), bool>,
+    keys: HashMap<(usize, Vec<u8>), bool>,
+    /// Bytes of these keys.
+    bytes: usize,
     /// Who tells, and what is told.
     listening: Option<(Arc<Touched>, Listener)>,
     touched: Arc<AtomicBool>,
@@ -36,7 +44,7 @@ pub struct Watch {
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch")
-            .field("keys", &self.keys)
+            .field("keys", &self.keys.len())
             .field("touched", &self.touched)
             .finish_non_exhaustive()
     }
@@ -50,6 +58,7 @@ impl Watch {
                 touched.leave(db, &key, &listener);
             }
         }
+        self.bytes = 0;
         // A new one: who was about to tell the old one is not heard.
         self.touched = Arc::default();
     }
@@ -82,11 +91,20 @@ impl Data {
     /// Watches a key from now on, too.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`Failed::Read`]; too much is watched.
     pub fn watch(&self, watch: &mut Watch, db: usize, key: &[u8]) -> Result<(), Failed> {
+        if key.len() > KEY_MOST {
+            // It is never there.
+            return Ok(());
+        }
         let name = (db, key.to_vec());
         if watch.keys.contains_key(&name) {
             return Ok(());
+        }
+        if watch.len() >= WATCHED_MOST || watch.bytes + key.len() > WATCHED_BYTES_MOST {
+            return Err(Failed::reply(format!(
+                "ERR a connection watches at most {WATCHED_MOST} keys, of {WATCHED_BYTES_MOST} bytes in all"
+            )));
         }
         // Who changes the key has either done so, or will find the listener.
         let _held = self.locks.keys(std::iter::once((db, key)));
@@ -99,6 +117,7 @@ impl Data {
         });
         touched.listen(db, key, Arc::clone(listener));
         watch.keys.insert(name, existed);
+        watch.bytes += key.len();
         Ok(())
     }
 
@@ -154,10 +173,15 @@ impl Data {
         for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
             tx.db = *db;
             let (place, end) = (tx.mark(), out.mark());
-            if let Err(e) = (command.run)(&mut tx, args, out) {
-                tx.rollback(&place);
-                out.truncate(end);
-                out.error(&e.to_string());
+            match (command.run)(&mut tx, args, out) {
+                Ok(()) => tx.keep(),
+                // Half of a transaction is no use: nothing is committed.
+                Err(e) if tx.overfull => return Err(e),
+                Err(e) => {
+                    tx.rollback(&place);
+                    out.truncate(end);
+                    out.error(&e.to_string());
+                }
             }
         }
         tx.commit()
