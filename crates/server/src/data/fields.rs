@@ -459,3 +459,45 @@ fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
     let _ = all.partial_shuffle(&mut rand::rng(), count);
     all.split_off(all.len() - count)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::fixture::Fixture;
+
+    #[test]
+    fn names_that_were_chosen_to_lie_together_take_no_longer() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut tx = data.begin(0);
+        let mut set = Fields::load(&mut tx, b"s", Kind::Set).unwrap();
+        let all = 5000;
+        for n in 0..all {
+            let name = u64::to_be_bytes(n);
+            // A checksum of what ends with its own checksum is always the same.
+            let name = [&name[..], &crc32c::crc32c(&name).to_le_bytes()].concat();
+            assert_eq!(spread(&name), spread(b"\0\0\0\0"));
+            set.put(&mut tx, &name, &[]).unwrap();
+        }
+        set.save(&mut tx, b"s").unwrap();
+        tx.commit().unwrap();
+        let mut tx = data.begin(0);
+        let set = Fields::load(&mut tx, b"s", Kind::Set).unwrap();
+        let Content::Large { id, .. } = set.content else {
+            panic!("small");
+        };
+        let found = row(&mut tx, &id.to_be_bytes(), 0, FEW).unwrap();
+        assert_eq!(found.len() as u64, FEW);
+        assert!(set.random(&mut tx).unwrap().is_some());
+        let count = 200;
+        assert!(!is_dear(count, all));
+        let found = set.sample(&mut tx, count).unwrap();
+        let different: BTreeSet<_> = found.iter().map(|(name, _)| name).collect();
+        assert_eq!((found.len(), different.len()), (200, 200));
+        assert_eq!(
+            fixture.call(&data, "spop s 300").split("$12").count(),
+            1 + 300
+        );
+        assert_eq!(fixture.call(&data, "scard s"), ":4700\r\n");
+    }
+}

@@ -332,6 +332,91 @@ mod tests {
     }
 
     #[test]
+    fn what_is_replaced_takes_no_memory_and_what_takes_too_much_is_not_done() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let long = "x".repeat(1 << 20);
+        let same = format!("set a {long}");
+        let reply = exec(&data, &vec![&same[..]; 50], &mut Watch::default());
+        assert_eq!(reply, format!("*50\r\n{}", "+OK\r\n".repeat(50)));
+        let other: Vec<String> = (0..5).map(|n| format!("set b{n} {long}")).collect();
+        let other: Vec<&str> = other.iter().map(String::as_str).collect();
+        let reply = exec(&data, &other, &mut Watch::default());
+        assert!(
+            reply.starts_with("-ERR the changes of a transaction"),
+            "{reply}"
+        );
+        assert_eq!(fixture.call(&data, "dbsize"), ":1\r\n");
+    }
+
+    #[test]
+    fn what_a_transaction_holds_is_counted() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut tx = data.begin(0);
+        let many = tx.snapshot();
+        let keyspace = &data.elements;
+        assert_eq!(many.held(), 0);
+        many.put(keyspace, b"a", &[1; 1000]).unwrap();
+        let (place, held) = (many.savepoint(), many.held());
+        assert!(held >= 1000);
+        many.put(keyspace, b"a", &[2; 1000]).unwrap();
+        many.put(keyspace, b"b", &[2; 1000]).unwrap();
+        many.delete(keyspace, b"b").unwrap();
+        assert!(many.held() >= 3000);
+        many.rollback_to(place);
+        assert_eq!(many.held(), held);
+        many.put(keyspace, b"a", &[3; 1000]).unwrap();
+        many.forget_savepoints();
+        assert!((1000..held).contains(&many.held()));
+        let held = many.held();
+        many.put(keyspace, b"c", b"").unwrap();
+        many.rollback_to(place);
+        assert_eq!(many.held(), held);
+        assert_eq!(many.get(keyspace, b"a").unwrap(), Some(vec![3; 1000]));
+        assert_eq!(many.get(keyspace, b"c").unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_watched_has_a_bound() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut watch = Watch::default();
+        data.watch(&mut watch, 0, &vec![0; KEY_MOST + 1]).unwrap();
+        assert!(watch.is_empty() && !data.touched.any());
+        let key = |n: usize| [&n.to_be_bytes()[..], &vec![0; KEY_MOST - 8]].concat();
+        let most = WATCHED_BYTES_MOST / KEY_MOST;
+        for n in 0..most {
+            data.watch(&mut watch, 0, &key(n)).unwrap();
+        }
+        data.watch(&mut watch, 0, &key(0)).unwrap();
+        let error = data.watch(&mut watch, 0, b"x").unwrap_err().to_string();
+        assert!(
+            error.starts_with("ERR a connection watches at most"),
+            "{error}"
+        );
+        watch.clear();
+        data.watch(&mut watch, 0, b"x").unwrap();
+        assert_eq!((watch.len(), watch.bytes), (1, 1));
+    }
+
+    #[test]
+    fn what_had_expired_before_it_was_watched_may_be_swept() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        put_large(&data, 0, b"large", 3, Some(1000));
+        fixture.at(1000);
+        let mut watch = Watch::default();
+        data.watch(&mut watch, 0, b"large").unwrap();
+        while data.sweep().unwrap() {}
+        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(exec(&data, &["get x"], &mut watch), "*1\r\n$-1\r\n");
+        data.watch(&mut watch, 0, b"large").unwrap();
+        fixture.call(&data, "set large x");
+        assert_eq!(exec(&data, &["get x"], &mut watch), "*-1\r\n");
+    }
+
+    #[test]
     fn a_flush_is_part_of_it() {
         let fixture = Fixture::new();
         let data = fixture.open();

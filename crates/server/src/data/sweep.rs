@@ -247,6 +247,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_damaged_keeps_nothing_else() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        put_large(&data, 0, b"gone", 10, None);
+        put_large(&data, 0, b"expired", 10, Some(1000));
+        fixture.call(&data, "del gone");
+        // The expiry of a key of a database that there is not.
+        let damaged = [&500u64.to_be_bytes()[..], &99u16.to_be_bytes(), b"key"].concat();
+        data.store.put(&data.expiries, &damaged, b"").unwrap();
+        fixture.at(1000);
+        data.sweep().unwrap_err();
+        data.sweep().unwrap_err();
+        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(fixture.call(&data, "dbsize"), ":0\r\n");
+    }
+
+    #[test]
     fn a_sweeper_does_it_by_itself_and_stops() {
         let fixture = Fixture::new();
         let data = Arc::new(fixture.open());
