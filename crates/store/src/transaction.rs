@@ -56,7 +56,23 @@ pub struct Transaction<M: Media> {
     writes: BTreeMap<Vec<u8>, Write>,
     /// What each change took the place of, in order.
     undo: Vec<(Vec<u8>, Option<Write>)>,
+    /// How many entries of `undo` were forgotten.
+    forgotten: usize,
+    /// What `writes` and `undo` take, in bytes.
+    held: usize,
     reads: ReadSet,
+}
+
+/// What one entry takes beside its key and its value, about.
+const ENTRY: usize = 64;
+
+/// What one entry takes.
+fn cost(key: &[u8], write: Option<&Write>) -> usize {
+    let value = match write {
+        Some(Write::Put { value, .. }) => value.len(),
+        Some(Write::Delete) | None => 0,
+    };
+    ENTRY + key.len() + value
 }
 
 impl<M: Media> Transaction<M> {
@@ -66,6 +82,8 @@ impl<M: Media> Transaction<M> {
             isolation: options.isolation,
             writes: BTreeMap::new(),
             undo: Vec::new(),
+            forgotten: 0,
+            held: 0,
             reads: ReadSet::default(),
         }
     }
@@ -118,8 +136,19 @@ impl<M: Media> Transaction<M> {
         self.snapshot.get_index_key(&key, f)
     }
 
+    /// About how many bytes of memory its changes take, and what can still be rolled back.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     fn change(&mut self, key: Vec<u8>, write: Write) {
+        self.held += cost(&key, Some(&write));
         let before = self.writes.insert(key.clone(), write);
+        if before.is_none() {
+            self.held += cost(&key, None);
+        }
+        // What was in `writes` is here now.
         self.undo.push((key, before));
     }
 
@@ -165,19 +194,34 @@ impl<M: Media> Transaction<M> {
     /// A place that [`rollback_to`](Self::rollback_to) comes back to.
     #[must_use]
     pub fn savepoint(&self) -> Savepoint {
-        Savepoint(self.undo.len())
+        Savepoint(self.forgotten + self.undo.len())
+    }
+
+    /// Gives up all savepoints: what was changed before cannot be rolled back any more, and values that have been replaced
+    /// take no memory. Rolling back to an earlier savepoint then takes back what was changed since this call.
+    pub fn forget_savepoints(&mut self) {
+        self.forgotten += self.undo.len();
+        for (key, before) in self.undo.drain(..) {
+            self.held -= cost(&key, before.as_ref());
+        }
     }
 
     /// Takes back all changes since the savepoint. One that was itself rolled back past does nothing.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
-        while self.undo.len() > savepoint.0 {
+        while self.forgotten + self.undo.len() > savepoint.0 {
             let Some((key, before)) = self.undo.pop() else {
                 return;
             };
-            match before {
-                Some(write) => self.writes.insert(key, write),
+            if before.is_none() {
+                self.held -= cost(&key, None);
+            }
+            let taken = match before {
+                Some(write) => self.writes.insert(key.clone(), write),
                 None => self.writes.remove(&key),
             };
+            if taken.is_some() {
+                self.held -= cost(&key, taken.as_ref());
+            }
         }
     }
 

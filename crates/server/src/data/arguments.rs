@@ -1,7 +1,7 @@
 //! Arguments that several commands on collections have: numbers within bounds, counts, cursors, and the options of scans.
 
 use super::fields::{Pair, is_dear, sample};
-use super::glob::matches;
+use super::glob::{self, matches};
 use super::{Tx, damaged};
 use crate::command::{Arg, Failed, Outcome, integer, is};
 use crate::reply::{Out, Protocol};
@@ -131,6 +131,7 @@ impl<'a> ScanOptions<'a> {
                     rest
                 }
                 [value, rest @ ..] if is(name, "match") => {
+                    glob::check(value)?;
                     options.pattern = Some(value);
                     rest
                 }

@@ -191,35 +191,46 @@ fn bitpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
+/// Combines the string of `record` with another one. The shorter one goes on with zeros.
+fn combine(name: &str, record: &mut Vec<u8>, other: &[u8]) {
+    record.resize(record.len().max(1 + other.len()), 0);
+    let (both, rest) = record[1..].split_at_mut(other.len());
+    let pairs = both.iter_mut().zip(other);
+    match name {
+        "and" => {
+            pairs.for_each(|(byte, other)| *byte &= other);
+            rest.fill(0);
+        }
+        "or" => pairs.for_each(|(byte, other)| *byte |= other),
+        _ => pairs.for_each(|(byte, other)| *byte ^= other),
+    }
+}
+
 fn bitop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (to, from) = (args[2], &args[3..]);
     let known = ["and", "or", "xor", "not"];
     let named = known.into_iter().find(|name| is(args[1], name));
     let name = named.ok_or_else(Failed::syntax)?;
-    let f = |a: u8, b: u8| match name {
-        "and" => a & b,
-        "or" => a | b,
-        _ => a ^ b,
-    };
     if name == "not" && from.len() != 1 {
         return Err(Failed::reply(
             "ERR BITOP NOT must be called with a single source key.",
         ));
     }
-    let mut strings = Vec::new();
-    for key in from {
-        let bytes = tx.string_with(key, |bytes, _| bytes.to_vec())?;
-        strings.push(bytes.unwrap_or_default());
-    }
-    let len = strings.iter().map(Vec::len).max().unwrap_or(0);
     let mut record = string_record(&[]);
-    // What is shorter goes on with zeros.
-    record.extend((0..len).map(|at| {
-        let bytes = strings
-            .iter()
-            .map(|bytes| bytes.get(at).copied().unwrap_or(0));
-        bytes.reduce(f).unwrap_or(0)
-    }));
+    for (at, key) in from.iter().enumerate() {
+        // One after the other: the same long key may be there very often.
+        let there = tx.string_with(key, |bytes, _| {
+            if at == 0 {
+                record.extend_from_slice(bytes);
+            } else {
+                combine(name, &mut record, bytes);
+            }
+        })?;
+        if there.is_none() && at > 0 {
+            combine(name, &mut record, &[]);
+        }
+    }
+    let len = record.len() - 1;
     if name == "not" {
         record[1..].iter_mut().for_each(|byte| *byte = !*byte);
     }
@@ -237,6 +248,42 @@ fn bitop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strings_of_any_lengths_are_combined() {
+        for (name, right) in [
+            ("and", &[0x02, 0, 0][..]),
+            ("or", &[0x07, 0x30, 0x41]),
+            ("xor", &[0x05, 0x30, 0x41]),
+        ] {
+            for [one, other] in [[0, 1], [1, 0]] {
+                let strings: [&[u8]; 2] = [&[0x03], &[0x06, 0x30, 0x41]];
+                let mut record = string_record(&[strings[one]]);
+                combine(name, &mut record, strings[other]);
+                assert_eq!(record[1..], *right, "{name}");
+            }
+        }
+        let mut record = string_record(&[&[1, 2]]);
+        combine("and", &mut record, &[]);
+        assert_eq!(record[1..], [0, 0]);
+    }
+
+    #[test]
+    fn the_same_key_may_be_combined_often() {
+        let fixture = crate::data::fixture::Fixture::new();
+        let data = fixture.open();
+        fixture.call(&data, "mset a abc b ab");
+        let many = "a ".repeat(999);
+        let call = |line: &str| fixture.call(&data, line);
+        assert_eq!(call(&format!("bitop xor a {many}")), ":3\r\n");
+        assert_eq!(call("get a"), "$3\r\nabc\r\n");
+        assert_eq!(call("bitop and c nothing a"), ":3\r\n");
+        assert_eq!(call("get c"), "$3\r\n\0\0\0\r\n");
+        assert_eq!(call("bitop or c nothing b a nothing"), ":3\r\n");
+        assert_eq!(call("get c"), "$3\r\nabc\r\n");
+        assert_eq!(call("bitop and c nothing"), ":0\r\n");
+        assert_eq!(call("exists c"), ":0\r\n");
+    }
 
     #[test]
     fn ranges_of_bits_are_cut_at_their_ends() {

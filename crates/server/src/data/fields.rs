@@ -365,6 +365,24 @@ pub(super) fn step(
     Ok((next, found))
 }
 
+/// At most `most` of the names under `prefix`, from the spread `from` on. Many may have the same one: it can be chosen.
+fn row(tx: &mut Tx<'_>, prefix: &[u8], from: u32, most: u64) -> Result<Vec<Pair>, Failed> {
+    let start = [prefix, &from.to_be_bytes()].concat();
+    let mut found: Vec<Pair> = Vec::new();
+    let range = (Bound::Included(&start[..]), Bound::Unbounded);
+    tx.scan(Space::Elements, range, |key, entry| {
+        if found.len() as u64 >= most {
+            return ControlFlow::Break(());
+        }
+        let Some((_, name)) = split(key, prefix) else {
+            return ControlFlow::Break(());
+        };
+        found.push((name.to_vec(), entry.value.to_vec()));
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
 /// Spread and name of an element under `prefix`.
 fn split<'k>(key: &'k [u8], prefix: &[u8]) -> Option<(u32, &'k [u8])> {
     let (at, name) = key.strip_prefix(prefix)?.split_first_chunk()?;
@@ -378,9 +396,9 @@ pub(super) const FEW: u64 = 16;
 /// One of the names under `prefix`, of which there are more than [`FEW`].
 pub(super) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Failed> {
     let from = rand::rng().random::<u32>();
-    let (_, mut found) = step(tx, prefix, u64::from(from), FEW)?;
+    let mut found = row(tx, prefix, from, FEW)?;
     if (found.len() as u64) < FEW {
-        let (_, more) = step(tx, prefix, 0, FEW - found.len() as u64)?;
+        let more = row(tx, prefix, 0, FEW - found.len() as u64)?;
         found.extend(more);
     }
     if found.is_empty() {
@@ -389,6 +407,9 @@ pub(super) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Fai
     let at = rand::rng().random_range(0..found.len());
     Ok(Some(found.swap_remove(at)))
 }
+
+/// After so many random ones in a row that had been found before, all are read.
+const IN_VAIN_MOST: u32 = 32;
 
 /// True if reading `count` random ones costs more than reading all.
 pub(super) fn is_dear(count: u64, len: u64) -> bool {
@@ -409,7 +430,8 @@ pub(super) fn sample<N: Ord + Clone, V>(
         return Ok(some_of(all(tx)?, count));
     }
     let (mut names, mut found) = (BTreeSet::new(), Vec::new());
-    // Names that were chosen to be close together may never be found.
+    // Names that were chosen to be close together may never be found. Else one in 24 has been found already, at most.
+    let mut in_vain = 0;
     for _ in 0..4 * count + 64 {
         if found.len() as u64 == count {
             return Ok(found);
@@ -419,6 +441,12 @@ pub(super) fn sample<N: Ord + Clone, V>(
         };
         if names.insert(one.0.clone()) {
             found.push(one);
+            in_vain = 0;
+        } else {
+            in_vain += 1;
+            if in_vain == IN_VAIN_MOST {
+                break;
+            }
         }
     }
     Ok(some_of(all(tx)?, count))
@@ -430,4 +458,46 @@ fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
     // The shuffled part is at the end.
     let _ = all.partial_shuffle(&mut rand::rng(), count);
     all.split_off(all.len() - count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::fixture::Fixture;
+
+    #[test]
+    fn names_that_were_chosen_to_lie_together_take_no_longer() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut tx = data.begin(0);
+        let mut set = Fields::load(&mut tx, b"s", Kind::Set).unwrap();
+        let all = 5000;
+        for n in 0..all {
+            let name = u64::to_be_bytes(n);
+            // A checksum of what ends with its own checksum is always the same.
+            let name = [&name[..], &crc32c::crc32c(&name).to_le_bytes()].concat();
+            assert_eq!(spread(&name), spread(b"\0\0\0\0"));
+            set.put(&mut tx, &name, &[]).unwrap();
+        }
+        set.save(&mut tx, b"s").unwrap();
+        tx.commit().unwrap();
+        let mut tx = data.begin(0);
+        let set = Fields::load(&mut tx, b"s", Kind::Set).unwrap();
+        let Content::Large { id, .. } = set.content else {
+            panic!("small");
+        };
+        let found = row(&mut tx, &id.to_be_bytes(), 0, FEW).unwrap();
+        assert_eq!(found.len() as u64, FEW);
+        assert!(set.random(&mut tx).unwrap().is_some());
+        let count = 200;
+        assert!(!is_dear(count, all));
+        let found = set.sample(&mut tx, count).unwrap();
+        let different: BTreeSet<_> = found.iter().map(|(name, _)| name).collect();
+        assert_eq!((found.len(), different.len()), (200, 200));
+        assert_eq!(
+            fixture.call(&data, "spop s 300").split("$12").count(),
+            1 + 300
+        );
+        assert_eq!(fixture.call(&data, "scard s"), ":4700\r\n");
+    }
 }

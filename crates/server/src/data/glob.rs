@@ -1,5 +1,24 @@
 //! Patterns as Redis has them: `*`, `?`, `[abc]`, `[^a-c]`, and `\` before what stands for itself.
 
+use crate::command::{Failed, Outcome};
+
+/// Longest pattern of a command: as long as the longest key.
+pub const LONGEST: usize = 64 << 10;
+
+/// Refuses a pattern that is longer than [`LONGEST`]: each text takes time in proportion to it.
+///
+/// # Errors
+/// A reply.
+pub fn check(pattern: &[u8]) -> Outcome {
+    if pattern.len() <= LONGEST {
+        return Ok(());
+    }
+    Err(Failed::reply(format!(
+        "ERR a pattern of {} bytes: at most {LONGEST} are possible",
+        pattern.len()
+    )))
+}
+
 /// What one item of a pattern says of a byte, and the pattern after it.
 enum Item<'p> {
     Star,

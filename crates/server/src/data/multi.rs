@@ -7,7 +7,8 @@ use super::touched::{Listener, Touched};
 use super::tx::Tx;
 use crate::command::{Access, Command, Failed};
 use crate::reply::Out;
-use std::collections::BTreeMap;
+use bristlecone_store::KEY_MOST;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +24,18 @@ pub struct Queued {
     pub args: Vec<Vec<u8>>,
 }
 
+/// Most keys that a connection watches.
+const WATCHED_MOST: usize = 100_000;
+/// Most bytes of keys that a connection watches.
+const WATCHED_BYTES_MOST: usize = 64 << 20;
+
 /// What a connection watches, until it is cleared or dropped.
 #[derive(Default)]
 pub struct Watch {
     /// Database and key, and whether it was there.
-    keys: BTreeMap<(usize, Vec<u8>), bool>,
+    keys: HashMap<(usize, Vec<u8>), bool>,
+    /// Bytes of these keys.
+    bytes: usize,
     /// Who tells, and what is told.
     listening: Option<(Arc<Touched>, Listener)>,
     touched: Arc<AtomicBool>,
@@ -36,7 +44,7 @@ pub struct Watch {
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch")
-            .field("keys", &self.keys)
+            .field("keys", &self.keys.len())
             .field("touched", &self.touched)
             .finish_non_exhaustive()
     }
@@ -50,6 +58,7 @@ impl Watch {
                 touched.leave(db, &key, &listener);
             }
         }
+        self.bytes = 0;
         // A new one: who was about to tell the old one is not heard.
         self.touched = Arc::default();
     }
@@ -82,11 +91,20 @@ impl Data {
     /// Watches a key from now on, too.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`Failed::Read`]; too much is watched.
     pub fn watch(&self, watch: &mut Watch, db: usize, key: &[u8]) -> Result<(), Failed> {
+        if key.len() > KEY_MOST {
+            // It is never there.
+            return Ok(());
+        }
         let name = (db, key.to_vec());
         if watch.keys.contains_key(&name) {
             return Ok(());
+        }
+        if watch.len() >= WATCHED_MOST || watch.bytes + key.len() > WATCHED_BYTES_MOST {
+            return Err(Failed::reply(format!(
+                "ERR a connection watches at most {WATCHED_MOST} keys, of {WATCHED_BYTES_MOST} bytes in all"
+            )));
         }
         // Who changes the key has either done so, or will find the listener.
         let _held = self.locks.keys(std::iter::once((db, key)));
@@ -99,6 +117,7 @@ impl Data {
         });
         touched.listen(db, key, Arc::clone(listener));
         watch.keys.insert(name, existed);
+        watch.bytes += key.len();
         Ok(())
     }
 
@@ -154,10 +173,15 @@ impl Data {
         for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
             tx.db = *db;
             let (place, end) = (tx.mark(), out.mark());
-            if let Err(e) = (command.run)(&mut tx, args, out) {
-                tx.rollback(&place);
-                out.truncate(end);
-                out.error(&e.to_string());
+            match (command.run)(&mut tx, args, out) {
+                Ok(()) => tx.keep(),
+                // Half of a transaction is no use: nothing is committed.
+                Err(e) if tx.overfull => return Err(e),
+                Err(e) => {
+                    tx.rollback(&place);
+                    out.truncate(end);
+                    out.error(&e.to_string());
+                }
             }
         }
         tx.commit()
@@ -305,6 +329,91 @@ mod tests {
             data.watch(&mut watch, 0, key).unwrap();
             assert_eq!(exec(&data, &["get x"], &mut watch), "*1\r\n$-1\r\n");
         }
+    }
+
+    #[test]
+    fn what_is_replaced_takes_no_memory_and_what_takes_too_much_is_not_done() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let long = "x".repeat(1 << 20);
+        let same = format!("set a {long}");
+        let reply = exec(&data, &vec![&same[..]; 50], &mut Watch::default());
+        assert_eq!(reply, format!("*50\r\n{}", "+OK\r\n".repeat(50)));
+        let other: Vec<String> = (0..5).map(|n| format!("set b{n} {long}")).collect();
+        let other: Vec<&str> = other.iter().map(String::as_str).collect();
+        let reply = exec(&data, &other, &mut Watch::default());
+        assert!(
+            reply.starts_with("-ERR the changes of a transaction"),
+            "{reply}"
+        );
+        assert_eq!(fixture.call(&data, "dbsize"), ":1\r\n");
+    }
+
+    #[test]
+    fn what_a_transaction_holds_is_counted() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut tx = data.begin(0);
+        let many = tx.snapshot();
+        let keyspace = &data.elements;
+        assert_eq!(many.held(), 0);
+        many.put(keyspace, b"a", &[1; 1000]).unwrap();
+        let (place, held) = (many.savepoint(), many.held());
+        assert!(held >= 1000);
+        many.put(keyspace, b"a", &[2; 1000]).unwrap();
+        many.put(keyspace, b"b", &[2; 1000]).unwrap();
+        many.delete(keyspace, b"b").unwrap();
+        assert!(many.held() >= 3000);
+        many.rollback_to(place);
+        assert_eq!(many.held(), held);
+        many.put(keyspace, b"a", &[3; 1000]).unwrap();
+        many.forget_savepoints();
+        assert!((1000..held).contains(&many.held()));
+        let held = many.held();
+        many.put(keyspace, b"c", b"").unwrap();
+        many.rollback_to(place);
+        assert_eq!(many.held(), held);
+        assert_eq!(many.get(keyspace, b"a").unwrap(), Some(vec![3; 1000]));
+        assert_eq!(many.get(keyspace, b"c").unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_watched_has_a_bound() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut watch = Watch::default();
+        data.watch(&mut watch, 0, &vec![0; KEY_MOST + 1]).unwrap();
+        assert!(watch.is_empty() && !data.touched.any());
+        let key = |n: usize| [&n.to_be_bytes()[..], &vec![0; KEY_MOST - 8]].concat();
+        let most = WATCHED_BYTES_MOST / KEY_MOST;
+        for n in 0..most {
+            data.watch(&mut watch, 0, &key(n)).unwrap();
+        }
+        data.watch(&mut watch, 0, &key(0)).unwrap();
+        let error = data.watch(&mut watch, 0, b"x").unwrap_err().to_string();
+        assert!(
+            error.starts_with("ERR a connection watches at most"),
+            "{error}"
+        );
+        watch.clear();
+        data.watch(&mut watch, 0, b"x").unwrap();
+        assert_eq!((watch.len(), watch.bytes), (1, 1));
+    }
+
+    #[test]
+    fn what_had_expired_before_it_was_watched_may_be_swept() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        put_large(&data, 0, b"large", 3, Some(1000));
+        fixture.at(1000);
+        let mut watch = Watch::default();
+        data.watch(&mut watch, 0, b"large").unwrap();
+        while data.sweep().unwrap() {}
+        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(exec(&data, &["get x"], &mut watch), "*1\r\n$-1\r\n");
+        data.watch(&mut watch, 0, b"large").unwrap();
+        fixture.call(&data, "set large x");
+        assert_eq!(exec(&data, &["get x"], &mut watch), "*-1\r\n");
     }
 
     #[test]

@@ -240,11 +240,6 @@ mod tests {
         assert_eq!(call(format!("bc.count ({longer} +")), ":1\r\n");
         assert_eq!(call(format!("bc.revrange + [{longer}")), bulks(&["b"]));
         assert_eq!(call(format!("bc.prefix {longer}")), "*0\r\n");
-        assert_eq!(call(format!("keys {longer}*")), "*0\r\n");
-        assert_eq!(
-            call(format!("scan 0 match {longer}*")),
-            "*2\r\n$1\r\n0\r\n*0\r\n"
-        );
         assert_eq!(call(format!("get {longer}")), "$-1\r\n");
         assert_eq!(call(format!("del {longer}")), ":0\r\n");
         assert_eq!(

@@ -1,10 +1,11 @@
 //! Commands that look for keys: `KEYS`, `SCAN`, `RANDOMKEY`.
 //!
 //! Keys are visited in byte order. A cursor of `SCAN` is a number that stands for the last key given, which this process remembers: an
-//! iteration gives every key once that is there all the time. Only so much is remembered, the newest: a number that is not known, as after a
-//! restart, begins again, so that nothing is missed.
+//! iteration gives every key once that is there all the time. Only so much is remembered, the newest; iterations that were begun and not gone on
+//! with have room of their own, so that they drive no others out. A number that is not known, as after a restart, is an error: were it to begin
+//! again, a loop might never end.
 
-use super::glob::{literal_prefix, matches};
+use super::glob::{self, literal_prefix, matches};
 use super::tx::Range;
 use super::value::{Kind, Value};
 use super::{Space, Tx};
@@ -32,8 +33,8 @@ pub const COMMANDS: &[Command] = &[
     command("scan", -2, scan),
 ];
 
-/// Bytes of keys that cursors stand for.
-const REMEMBERED: usize = 16 * 1024 * 1024;
+/// Bytes of keys that cursors stand for: of first steps, and of all others.
+const REMEMBERED: usize = 8 * 1024 * 1024;
 /// What a cursor takes beside its key, about.
 const ENTRY: usize = 100;
 
@@ -41,8 +42,35 @@ const ENTRY: usize = 100;
 #[derive(Debug)]
 pub struct Cursors {
     next: u64,
+    /// What first steps have given.
+    begun: Room,
+    /// What other steps have given.
+    going_on: Room,
+}
+
+/// Cursors that share a bound.
+#[derive(Debug, Default)]
+struct Room {
     by_number: BTreeMap<u64, Cursor>,
     bytes: usize,
+}
+
+impl Room {
+    fn forget(&mut self, number: u64) {
+        if let Some(cursor) = self.by_number.remove(&number) {
+            self.bytes -= cursor.key.len() + ENTRY;
+        }
+    }
+
+    fn remember(&mut self, number: u64, cursor: Cursor) {
+        self.bytes += cursor.key.len() + ENTRY;
+        self.by_number.insert(number, cursor);
+        while self.bytes > REMEMBERED
+            && let Some((&oldest, _)) = self.by_number.first_key_value()
+        {
+            self.forget(oldest);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -58,8 +86,8 @@ impl Default for Cursors {
     fn default() -> Self {
         Self {
             next: rand::rng().random_range(1 << 40..1 << 50),
-            by_number: BTreeMap::new(),
-            bytes: 0,
+            begun: Room::default(),
+            going_on: Room::default(),
         }
     }
 }
@@ -67,32 +95,27 @@ impl Default for Cursors {
 impl Cursors {
     /// The key that the cursor stands for. The one that it followed is forgotten.
     fn find(&mut self, number: u64, db: usize) -> Option<Vec<u8>> {
-        let cursor = self.by_number.get(&number)?;
+        let going_on = self.going_on.by_number.get(&number);
+        let cursor = going_on.or_else(|| self.begun.by_number.get(&number))?;
         if cursor.db != db {
             return None;
         }
         let (key, before) = (cursor.key.clone(), cursor.before);
-        self.forget(before);
+        self.begun.forget(before);
+        self.going_on.forget(before);
         Some(key)
-    }
-
-    fn forget(&mut self, number: u64) {
-        if let Some(cursor) = self.by_number.remove(&number) {
-            self.bytes -= cursor.key.len() + ENTRY;
-        }
     }
 
     /// A cursor that stands for `key`, and follows `before`.
     fn remember(&mut self, db: usize, key: Vec<u8>, before: u64) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.bytes += key.len() + ENTRY;
-        self.by_number.insert(number, Cursor { db, key, before });
-        while self.bytes > REMEMBERED
-            && let Some((&oldest, _)) = self.by_number.first_key_value()
-        {
-            self.forget(oldest);
-        }
+        let room = if before == 0 {
+            &mut self.begun
+        } else {
+            &mut self.going_on
+        };
+        room.remember(number, Cursor { db, key, before });
         number
     }
 }
@@ -145,6 +168,7 @@ fn answer(found: &[Vec<u8>], out: &mut Out<'_>) {
 
 fn keys(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let pattern = args[1];
+    glob::check(pattern)?;
     let mut found = Vec::new();
     visit_prefix(tx, literal_prefix(pattern), None, |key, _| {
         if matches(pattern, key) {
@@ -170,7 +194,12 @@ fn cursor_number(text: Arg<'_>) -> Result<u64, Failed> {
             Some(_) => None,
             None => text.parse().ok(),
         })
-        .ok_or_else(|| Failed::reply("ERR invalid cursor"))
+        .ok_or_else(unknown)
+}
+
+/// There is no such cursor.
+fn unknown() -> Failed {
+    Failed::reply("ERR invalid cursor")
 }
 
 fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -185,6 +214,7 @@ fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
                 return Err(Failed::syntax());
             }
         } else if is(word, "match") {
+            glob::check(next)?;
             pattern = next;
         } else if is(word, "type") {
             of = Some(next);
@@ -193,7 +223,12 @@ fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         }
     }
     let db = tx.db;
-    let after = tx.data().cursors().find(number, db);
+    let after = if number == 0 {
+        None
+    } else {
+        let known = tx.data().cursors().find(number, db);
+        Some(known.ok_or_else(unknown)?)
+    };
     let (mut found, mut last) = (Vec::new(), None);
     visit_prefix(
         tx,
@@ -314,10 +349,19 @@ mod tests {
     #[test]
     fn no_more_is_remembered_than_there_is_room_for() {
         let mut cursors = Cursors::default();
-        let oldest = cursors.remember(0, vec![0; 1 << 20], 0);
+        let begun = cursors.remember(0, b"a".to_vec(), 0);
+        let going_on = cursors.remember(0, b"b".to_vec(), begun);
         let newest = (0..100).fold(0, |_, _| cursors.remember(0, vec![1; 1 << 20], 0));
-        assert!(cursors.bytes <= REMEMBERED && cursors.by_number.len() > 10);
-        assert_eq!(cursors.find(oldest, 0), None);
+        assert!(cursors.begun.bytes <= REMEMBERED && cursors.begun.by_number.len() > 5);
+        assert_eq!(cursors.find(begun, 0), None);
+        assert!(cursors.find(newest, 0).is_some());
+        assert!(
+            cursors.find(going_on, 0).is_some(),
+            "those that are only begun do not drive it out"
+        );
+        let newest = (0..100).fold(newest, |at, _| cursors.remember(0, vec![1; 1 << 20], at));
+        assert!(cursors.going_on.bytes <= REMEMBERED);
+        assert_eq!(cursors.find(going_on, 0), None);
         assert!(cursors.find(newest, 0).is_some());
     }
 
@@ -360,8 +404,23 @@ mod tests {
         assert_eq!((all, found.len()), (300, 300));
         let (next, keys) = page(&fixture.call(&data, "scan 0 match user:29? count 1000"));
         assert_eq!((next.as_str(), keys.len()), ("0", 10));
-        let (_, keys) = page(&fixture.call(&data, "scan 12345 count 1"));
-        assert_eq!(keys.len(), 1, "what is not known begins again");
+        let unknown = fixture.call(&data, "scan 12345 count 1");
+        assert_eq!(unknown, "-ERR invalid cursor\r\n");
+    }
+
+    #[test]
+    fn patterns_have_a_longest() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let most = "*".repeat(glob::LONGEST);
+        fixture.call(&data, "mset a 1");
+        fixture.call(&data, "hset h f 1");
+        let call = |line: String| fixture.call(&data, &line);
+        assert!(call(format!("keys {most}")).starts_with("*2\r\n"));
+        let error = "-ERR a pattern of 65537 bytes: at most 65536 are possible\r\n";
+        assert_eq!(call(format!("keys {most}*")), error);
+        assert_eq!(call(format!("scan 0 match {most}*")), error);
+        assert_eq!(call(format!("hscan h 0 match {most}*")), error);
     }
 
     #[test]

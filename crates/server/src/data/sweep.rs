@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Elements that are taken away in one commit, and expired collections that are looked for at once.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 1024;
 /// How long the sweeper sleeps when there is nothing to do.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long it sleeps after an error: a full pool, or a damaged one.
@@ -70,10 +70,13 @@ pub fn spawn(data: &Arc<Data>) -> std::io::Result<Sweeper> {
             let mut pause = PAUSE;
             while !told.sleep(pause) {
                 pause = match data.sweep() {
-                    // Others go first.
-                    Ok(true) => Duration::from_millis(1),
+                    // What is to be swept may come as fast as it goes.
+                    Ok(true) => Duration::ZERO,
                     Ok(false) => PAUSE,
-                    Err(_) => AFTER_ERROR,
+                    Err(e) => {
+                        tracing::error!(error = %e, "taking away what has expired or is deleted failed");
+                        AFTER_ERROR
+                    }
                 };
             }
         })?;
@@ -88,14 +91,15 @@ impl Data {
     /// True if there may be more.
     ///
     /// # Errors
-    /// [`Failed`]; what was done stays done.
+    /// The first [`Failed`]; what was done stays done.
     pub fn sweep(&self) -> Result<bool, Failed> {
-        let expired = self.sweep_expired()?;
-        let gone = self.sweep_garbage()?;
-        if expired || gone {
+        // One does not wait for the other: what is damaged may stay so.
+        let expired = self.sweep_expired();
+        let gone = self.sweep_garbage();
+        if !matches!((&expired, &gone), (Ok(false), Ok(false))) {
             self.settle(self.applied())?;
         }
-        Ok(expired || gone)
+        Ok(expired? | gone?)
     }
 
     /// True if there were any.
@@ -106,10 +110,14 @@ impl Data {
         let due = snapshot
             .into_cursor(&self.expiries, range)
             .next_keys(AT_ONCE)?;
+        let mut done = Ok(!due.is_empty());
         for entry in &due {
-            self.expire(entry)?;
+            if let Err(e) = self.expire(entry) {
+                // The others are not kept by one that is damaged.
+                done = done.and(Err(e));
+            }
         }
-        Ok(!due.is_empty())
+        done
     }
 
     /// Takes away the collection that an entry of [`Space::Expiries`] is of, if that is so; else the entry.
@@ -140,22 +148,21 @@ impl Data {
         let mut ids = (self.deferring.snapshot()).into_cursor(&self.garbage, all);
         let ids = ids.next_keys(AT_ONCE)?;
         let mut room = AT_ONCE;
+        let mut batch = Batch::new();
         for id in &ids {
-            // A snapshot for each: what is deleted can be vacuumed meanwhile.
             let snapshot = self.deferring.snapshot();
             let elements = snapshot.cursor_prefix(&self.elements, id).next_keys(room)?;
-            let mut batch = Batch::new();
             for element in &elements {
                 batch.delete(&self.elements, element);
             }
             room -= elements.len();
-            if room > 0 {
-                batch.delete(&self.garbage, id);
-            }
-            self.deferring.write(batch)?;
             if room == 0 {
                 break;
             }
+            batch.delete(&self.garbage, id);
+        }
+        if !batch.is_empty() {
+            self.deferring.write(batch)?;
         }
         Ok(!ids.is_empty())
     }
@@ -237,6 +244,23 @@ mod tests {
         assert_eq!(data.store.len(&data.expiries), 1);
         assert_eq!(fixture.call(&data, "pttl later"), ":1000\r\n");
         assert_eq!(fixture.call(&data, "get \"no longer\""), "$1\r\nx\r\n");
+    }
+
+    #[test]
+    fn what_is_damaged_keeps_nothing_else() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        put_large(&data, 0, b"gone", 10, None);
+        put_large(&data, 0, b"expired", 10, Some(1000));
+        fixture.call(&data, "del gone");
+        // The expiry of a key of a database that there is not.
+        let damaged = [&500u64.to_be_bytes()[..], &99u16.to_be_bytes(), b"key"].concat();
+        data.store.put(&data.expiries, &damaged, b"").unwrap();
+        fixture.at(1000);
+        data.sweep().unwrap_err();
+        data.sweep().unwrap_err();
+        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(fixture.call(&data, "dbsize"), ":0\r\n");
     }
 
     #[test]

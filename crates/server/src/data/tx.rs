@@ -42,6 +42,9 @@ fn cut((start, end): Range<'_>) -> Range<'_> {
     (start, end)
 }
 
+/// Most memory that the changes of one transaction may take.
+const HELD_MOST: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
+
 /// A change to one record.
 #[derive(Debug)]
 struct Change {
@@ -49,6 +52,13 @@ struct Change {
     key: Vec<u8>,
     /// The value and its expiry; `None` for a deletion.
     put: Option<(Vec<u8>, Option<u64>)>,
+}
+
+/// A transaction would hold more than [`HELD_MOST`].
+pub(super) fn too_large() -> Failed {
+    Failed::reply(format!(
+        "ERR the changes of a transaction take more than {HELD_MOST} bytes of memory"
+    ))
 }
 
 /// A command's view of the data. It reads its own writes.
@@ -66,6 +76,8 @@ pub struct Tx<'d> {
     pub(super) queued: bool,
     one: Option<Change>,
     many: Option<Transaction<Auto>>,
+    /// A change was refused: with it there would be more than [`HELD_MOST`].
+    pub(super) overfull: bool,
     /// Keys that were written, if somebody listens.
     touched: Vec<(usize, Vec<u8>)>,
 }
@@ -88,6 +100,7 @@ impl<'d> Tx<'d> {
             queued: false,
             one: None,
             many: None,
+            overfull: false,
             touched: Vec::new(),
         }
     }
@@ -169,14 +182,24 @@ impl<'d> Tx<'d> {
             self.one = Some(change);
             return Ok(());
         }
-        let data = self.data;
+        let (data, queued) = (self.data, self.queued);
         let many = self.snapshot();
+        let more = change.key.len() + change.put.as_ref().map_or(0, |(value, _)| value.len());
+        // One change alone is always possible, as it is without a transaction.
+        if many.changes() > 0 && many.held().saturating_add(more) > HELD_MOST {
+            self.overfull = true;
+            return Err(too_large());
+        }
         let keyspace = data.keyspace(change.space);
         match change.put {
             Some((value, expires_at)) => {
                 many.put_expiring(keyspace, &change.key, &value, expires_at)?;
             }
             None => many.delete(keyspace, &change.key)?,
+        }
+        if !queued {
+            // It is taken back as a whole or not at all.
+            many.forget_savepoints();
         }
         Ok(())
     }
@@ -187,6 +210,14 @@ impl<'d> Tx<'d> {
         if self.data.touched.any() {
             self.touched.push((self.db, key.to_vec()));
         }
+    }
+
+    /// What `f` does is told to nobody.
+    pub(super) fn quietly<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let before = self.touched.len();
+        let done = f(self);
+        self.touched.truncate(before);
+        done
     }
 
     /// Puts a record, which expires at that time, in ms since 1970.
@@ -287,6 +318,11 @@ impl<'d> Tx<'d> {
             savepoint: self.snapshot().savepoint(),
             touched: self.touched.len(),
         }
+    }
+
+    /// What was changed up to here stays: nothing is kept any more to take it back.
+    pub fn keep(&mut self) {
+        self.snapshot().forget_savepoints();
     }
 
     /// Takes back all changes since `mark`.

@@ -194,7 +194,8 @@ impl Tx<'_> {
         }
         if self.writes {
             // Who puts something in its place knows nothing of its elements.
-            self.erase_from(db, key, &value)?;
+            // Who watches the key finds out by itself that it has expired.
+            self.quietly(|tx| tx.erase_from(db, key, &value))?;
         }
         Ok(None)
     }
