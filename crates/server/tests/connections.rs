@@ -265,6 +265,26 @@ fn messages_reach_those_who_listen() {
 }
 
 #[test]
+fn who_is_told_of_a_write_can_read_it() {
+    let live = Live::with(settings(), MediumKind::Journal);
+    let (mut listener, mut reader, mut client) = (live.client(), live.client(), live.client());
+    listener.call("SUBSCRIBE news");
+    for i in 0..50 {
+        let value = i.to_string();
+        let mut batch = encoded(&[b"SET", b"k", value.as_bytes()]);
+        batch.extend(encoded(&[b"PUBLISH", b"news", b"k"]));
+        client.send(&batch);
+        same(&listener.reply(), "*3\n$7\nmessage\n$4\nnews\n$1\nk\n");
+        same(
+            &reader.call("GET k"),
+            &format!("${}\n{value}\n", value.len()),
+        );
+        same(&client.reply(), "+OK\n");
+        same(&client.reply(), ":1\n");
+    }
+}
+
+#[test]
 fn who_does_not_take_messages_is_disconnected() {
     let live = Live::with(
         Settings {
