@@ -42,12 +42,14 @@ impl Input {
             self.bytes.drain(..self.start);
             self.start = 0;
         }
-        if self.bytes.is_empty() && self.bytes.capacity() > 2 * self.want {
-            self.bytes.shrink_to(self.want);
-        }
         let missing = self.parser.needed().saturating_sub(self.bytes.len());
         // What is announced is believed as far as there is as much already.
         let trusted = missing.min(self.bytes.len()).max(self.want);
+        let room = self.bytes.len() + trusted;
+        // One byte of the next request does not keep the room of a long one that is done.
+        if self.bytes.capacity() > 4 * room {
+            self.bytes.shrink_to(room);
+        }
         self.bytes.reserve(trusted);
     }
 
@@ -229,4 +231,28 @@ fn execute(
         .store(input.rest().len(), std::sync::atomic::Ordering::Relaxed);
     session.end_batch();
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_of_a_long_request_is_given_back_though_a_byte_is_left() {
+        let mut input = Input {
+            bytes: vec![b'x'; 64 << 20],
+            start: (64 << 20) - 1,
+            parser: Parser::default(),
+            want: READ_LEAST,
+        };
+        input.make_room();
+        assert_eq!(input.bytes, b"x");
+        let room = input.bytes.capacity();
+        assert!((READ_LEAST..=16 * READ_LEAST).contains(&room), "{room}");
+        // But it is not given back and taken again all the time.
+        input.bytes.reserve_exact(3 * READ_LEAST);
+        let before = input.bytes.capacity();
+        input.make_room();
+        assert_eq!(input.bytes.capacity(), before);
+    }
 }

@@ -3,15 +3,16 @@
 use crate::client::Client;
 use crate::data::glob;
 use crate::reply::{Out, Protocol};
-use std::collections::HashMap;
+use crate::users::User;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 type Listeners = HashMap<u64, Arc<Client>>;
 
 #[derive(Debug, Default)]
 struct Inner {
-    channels: HashMap<Vec<u8>, Listeners>,
-    patterns: HashMap<Vec<u8>, Listeners>,
+    channels: HashMap<Arc<[u8]>, Listeners>,
+    patterns: HashMap<Arc<[u8]>, Listeners>,
 }
 
 /// All subscriptions.
@@ -35,7 +36,7 @@ impl PubSub {
         } else {
             &mut inner.channels
         };
-        let listeners = names.entry(name.to_vec()).or_default();
+        let listeners = names.entry(name.into()).or_default();
         listeners.insert(client.id, Arc::clone(client));
     }
 
@@ -57,28 +58,48 @@ impl PubSub {
 
     /// Sends a message; returns how many receive it.
     pub fn publish(&self, channel: &[u8], message: &[u8], limit: usize) -> usize {
+        // Matching may take long: nobody is to wait for the lock meanwhile.
+        let mut matching: Vec<Arc<[u8]>> = self.read().patterns.keys().cloned().collect();
+        matching.retain(|pattern| glob::matches(pattern, channel));
         let inner = self.read();
         let mut told = 0;
         if let Some(listeners) = inner.channels.get(channel) {
             told += send(listeners, &[b"message", channel, message], limit);
         }
-        for (pattern, listeners) in &inner.patterns {
-            if glob::matches(pattern, channel) {
-                told += send(listeners, &[b"pmessage", pattern, channel, message], limit);
+        for pattern in matching {
+            if let Some(listeners) = inner.patterns.get(&pattern) {
+                told += send(listeners, &[b"pmessage", &pattern, channel, message], limit);
             }
         }
         told
     }
 
+    /// Clients of a user who listen to what the user may not hear.
+    #[must_use]
+    pub fn not_allowed(&self, user: &User) -> Vec<Arc<Client>> {
+        let mut found = BTreeMap::new();
+        let inner = self.read();
+        for (names, is_pattern) in [(&inner.channels, false), (&inner.patterns, true)] {
+            for (name, listeners) in names {
+                let theirs = listeners
+                    .values()
+                    .filter(|client| client.names().user == user.name);
+                let theirs: Vec<&Arc<Client>> = theirs.collect();
+                if !theirs.is_empty() && !user.may_hear(name, is_pattern) {
+                    let theirs = theirs.into_iter();
+                    found.extend(theirs.map(|client| (client.id, Arc::clone(client))));
+                }
+            }
+        }
+        found.into_values().collect()
+    }
+
     /// Channels that somebody listens to, and that match.
     #[must_use]
-    pub fn channels(&self, pattern: &[u8]) -> Vec<Vec<u8>> {
-        let inner = self.read();
-        let matching = inner
-            .channels
-            .keys()
-            .filter(|name| glob::matches(pattern, name));
-        matching.cloned().collect()
+    pub fn channels(&self, pattern: &[u8]) -> Vec<Arc<[u8]>> {
+        let mut names: Vec<Arc<[u8]>> = self.read().channels.keys().cloned().collect();
+        names.retain(|name| glob::matches(pattern, name));
+        names
     }
 
     /// How many listen to a channel.

@@ -10,17 +10,40 @@ pub enum Protocol {
     Resp3,
 }
 
+/// Bytes of replies that are kept for a connection: what comes when there are more is dropped, and the connection has to end.
+pub const REPLIES_MOST: usize = 1 << 30;
+
 /// Where replies go: the end of a connection's output.
+///
+/// It takes what makes it longer than [`REPLIES_MOST`], and nothing after that. So it can be told from the bytes that some
+/// are missing, also if they were put into another output before.
 #[derive(Debug)]
 pub struct Out<'b> {
     buffer: &'b mut Vec<u8>,
     protocol: Protocol,
+    most: usize,
 }
 
 impl<'b> Out<'b> {
     /// Replies to be put at the end of `buffer`.
     pub fn new(buffer: &'b mut Vec<u8>, protocol: Protocol) -> Self {
-        Self { buffer, protocol }
+        Self {
+            buffer,
+            protocol,
+            most: REPLIES_MOST,
+        }
+    }
+
+    /// True if it has more than it may have: replies are missing.
+    #[must_use]
+    pub fn overflowed(&self) -> bool {
+        self.buffer.len() > self.most
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        if !self.overflowed() {
+            self.buffer.extend_from_slice(bytes);
+        }
     }
 
     /// The protocol that is spoken.
@@ -34,9 +57,9 @@ impl<'b> Out<'b> {
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {
-        self.buffer.push(kind);
-        self.buffer.extend_from_slice(text);
-        self.buffer.extend_from_slice(b"\r\n");
+        self.put(&[kind]);
+        self.put(text);
+        self.put(b"\r\n");
     }
 
     /// A header with a number.
@@ -52,12 +75,12 @@ impl<'b> Out<'b> {
                 break;
             }
         }
-        self.buffer.push(kind);
+        self.put(&[kind]);
         if number < 0 {
-            self.buffer.push(b'-');
+            self.put(b"-");
         }
-        self.buffer.extend_from_slice(&digits[at..]);
-        self.buffer.extend_from_slice(b"\r\n");
+        self.put(&digits[at..]);
+        self.put(b"\r\n");
     }
 
     /// A status, as `OK`.
@@ -88,8 +111,8 @@ impl<'b> Out<'b> {
     /// A string of bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.number(b'$', bytes.len() as i64);
-        self.buffer.extend_from_slice(bytes);
-        self.buffer.extend_from_slice(b"\r\n");
+        self.put(bytes);
+        self.put(b"\r\n");
     }
 
     /// A string of bytes, or that there is none.
@@ -108,13 +131,13 @@ impl<'b> Out<'b> {
     /// That there is no such thing, where a string of bytes would be.
     pub fn null(&mut self) {
         let null: &[u8] = if self.resp3() { b"_\r\n" } else { b"$-1\r\n" };
-        self.buffer.extend_from_slice(null);
+        self.put(null);
     }
 
     /// That there is no such thing, where an array would be.
     pub fn null_array(&mut self) {
         let null: &[u8] = if self.resp3() { b"_\r\n" } else { b"*-1\r\n" };
-        self.buffer.extend_from_slice(null);
+        self.put(null);
     }
 
     /// An array, whose elements follow.
@@ -163,9 +186,9 @@ impl<'b> Out<'b> {
     pub fn verbatim(&mut self, text: &str) {
         if self.resp3() {
             self.number(b'=', text.len() as i64 + 4);
-            self.buffer.extend_from_slice(b"txt:");
-            self.buffer.extend_from_slice(text.as_bytes());
-            self.buffer.extend_from_slice(b"\r\n");
+            self.put(b"txt:");
+            self.put(text.as_bytes());
+            self.put(b"\r\n");
         } else {
             self.bulk(text.as_bytes());
         }
@@ -173,7 +196,7 @@ impl<'b> Out<'b> {
 
     /// Replies that were encoded before.
     pub fn raw(&mut self, encoded: &[u8]) {
-        self.buffer.extend_from_slice(encoded);
+        self.put(encoded);
     }
 
     /// Where the output ends now, for [`truncate`](Self::truncate).
@@ -203,6 +226,33 @@ mod tests {
         let mut buffer = Vec::new();
         reply(&mut Out::new(&mut buffer, protocol));
         String::from_utf8(buffer).unwrap()
+    }
+
+    #[test]
+    fn what_is_too_much_is_dropped_and_seen_also_in_another_output() {
+        let mut buffer = Vec::new();
+        let mut out = Out {
+            most: 30,
+            ..Out::new(&mut buffer, Protocol::Resp2)
+        };
+        out.array(3);
+        out.bulk(b"0123456789");
+        assert!(!out.overflowed());
+        for _ in 0..1000 {
+            out.bulk(b"0123456789");
+        }
+        assert!(out.overflowed());
+        assert!(buffer.len() < 50);
+        let mut outer = Vec::new();
+        let mut out = Out {
+            most: 30,
+            ..Out::new(&mut outer, Protocol::Resp2)
+        };
+        out.raw(&buffer);
+        assert!(out.overflowed());
+        out.truncate(0);
+        out.status("OK");
+        assert!(!out.overflowed() && outer == b"+OK\r\n");
     }
 
     #[test]

@@ -175,7 +175,9 @@ impl Server {
         let mut settings = settings.unwrap_or_else(PoisonError::into_inner);
         let mut changed = Settings::clone(&settings);
         changed.change(pairs)?;
-        if changed.requirepass != settings.requirepass {
+        // Also to the password of before: ACL SETUSER may have given the user another one meanwhile.
+        let named = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("requirepass");
+        if pairs.iter().any(named) {
             self.users.require(&changed.requirepass, &self.table);
         }
         *settings = Arc::new(changed);

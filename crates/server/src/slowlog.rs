@@ -1,6 +1,6 @@
 //! Commands that took long.
 
-use crate::command::Arg;
+use crate::command::{Arg, is};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,6 +34,24 @@ struct Inner {
 #[derive(Debug, Default)]
 pub struct SlowLog(Mutex<Inner>);
 
+/// What is in the place of passwords.
+const REDACTED: &[u8] = b"(redacted)";
+
+/// The arguments, without those that may be secret.
+fn without_secrets<'a>(args: &[Arg<'a>]) -> Vec<Arg<'a>> {
+    let name = args.first().copied().unwrap_or_default();
+    let second = args.get(1).copied().unwrap_or_default();
+    let shown = if is(name, "auth") {
+        1
+    } else if is(name, "hello") || is(name, "acl") || is(name, "config") && is(second, "set") {
+        2
+    } else {
+        args.len()
+    };
+    let secret = args.iter().skip(shown).map(|_| REDACTED);
+    args.iter().take(shown).copied().chain(secret).collect()
+}
+
 fn shortened(args: &[Arg<'_>]) -> Vec<Vec<u8>> {
     let one = |arg: &Arg<'_>| match arg.get(..ARGUMENT_MOST) {
         Some(start) if arg.len() > ARGUMENT_MOST => {
@@ -64,7 +82,7 @@ impl SlowLog {
             id: inner.last,
             at: since.map_or(0, |since| since.as_secs()),
             took,
-            args: shortened(args),
+            args: shortened(&without_secrets(args)),
             client,
         };
         inner.last += 1;
@@ -99,6 +117,31 @@ impl SlowLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passwords_are_left_out() {
+        let shown = |line: &str| {
+            let args: Vec<Arg<'_>> = line.split(' ').map(str::as_bytes).collect();
+            let shown: Vec<_> = without_secrets(&args)
+                .into_iter()
+                .map(String::from_utf8_lossy)
+                .collect();
+            shown.join(" ")
+        };
+        for (line, expected) in [
+            ("AUTH bob pw", "AUTH (redacted) (redacted)"),
+            ("hello 3 AUTH bob", "hello 3 (redacted) (redacted)"),
+            ("acl SETUSER bob >pw", "acl SETUSER (redacted) (redacted)"),
+            (
+                "config Set requirepass x",
+                "config Set (redacted) (redacted)",
+            ),
+            ("config get requirepass", "config get requirepass"),
+            ("set a b", "set a b"),
+        ] {
+            assert_eq!(shown(line), expected);
+        }
+    }
 
     #[test]
     fn the_newest_are_kept_shortened() {

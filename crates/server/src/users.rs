@@ -30,6 +30,8 @@ pub struct User {
     allowed: Vec<bool>,
     keys: Vec<Vec<u8>>,
     channels: Vec<Vec<u8>>,
+    /// It may use what is for administrators of commands that others may use, too.
+    pub admin: bool,
     /// Everything is allowed.
     pub everything: bool,
 }
@@ -72,6 +74,7 @@ impl User {
             allowed: Vec::new(),
             keys: Vec::new(),
             channels: Vec::new(),
+            admin: false,
             everything: false,
         }
     }
@@ -111,6 +114,12 @@ impl User {
     #[must_use]
     pub fn may_touch(&self, key: &[u8]) -> bool {
         self.everything || self.keys.iter().any(|pattern| glob::matches(pattern, key))
+    }
+
+    /// True if it may touch every key.
+    #[must_use]
+    pub fn may_touch_all(&self) -> bool {
+        self.everything || self.keys.iter().any(|pattern| pattern == b"*")
     }
 
     /// True if it may use that channel; or that pattern of channels, which has to be one of its own then.
@@ -174,6 +183,10 @@ impl User {
                 let yes = *sign == b'+';
                 if let [b'@', name @ ..] = name {
                     let category = table::category(name).ok_or(UNKNOWN)?;
+                    let of_admins: [&[u8]; 2] = [b"admin", b"dangerous"];
+                    if of_admins.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+                        self.admin = yes;
+                    }
                     self.grant(table, yes, |entry| entry.categories & 1 << category != 0);
                 } else {
                     let index = table.find(name).ok_or(UNKNOWN)?.index;
@@ -190,6 +203,7 @@ impl User {
 
     fn all_commands(&mut self, yes: bool) {
         self.allowed.fill(yes);
+        self.admin = yes;
         self.rules = vec![if yes { "+@all" } else { "-@all" }.into()];
     }
 

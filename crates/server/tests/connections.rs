@@ -4,9 +4,16 @@ mod live;
 
 use bristlecone_pmem::MediumKind;
 use bristlecone_server::config::{Debugging, Settings};
-use live::{Live, encoded, same, settings};
+use live::{Client, Live, connect, encoded, same, settings};
 use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 #[test]
 fn pipelined_commands_are_answered_in_order_however_they_come() {
@@ -258,6 +265,26 @@ fn messages_reach_those_who_listen() {
 }
 
 #[test]
+fn who_is_told_of_a_write_can_read_it() {
+    let live = Live::with(settings(), MediumKind::Journal);
+    let (mut listener, mut reader, mut client) = (live.client(), live.client(), live.client());
+    listener.call("SUBSCRIBE news");
+    for i in 0..50 {
+        let value = i.to_string();
+        let mut batch = encoded(&[b"SET", b"k", value.as_bytes()]);
+        batch.extend(encoded(&[b"PUBLISH", b"news", b"k"]));
+        client.send(&batch);
+        same(&listener.reply(), "*3\n$7\nmessage\n$4\nnews\n$1\nk\n");
+        same(
+            &reader.call("GET k"),
+            &format!("${}\n{value}\n", value.len()),
+        );
+        same(&client.reply(), "+OK\n");
+        same(&client.reply(), ":1\n");
+    }
+}
+
+#[test]
 fn who_does_not_take_messages_is_disconnected() {
     let live = Live::with(
         Settings {
@@ -328,6 +355,20 @@ fn a_password_is_asked_for_and_users_have_their_rights() {
         "-ERR Protocol error: unauthenticated multibulk length\n",
     );
     assert!(stranger.is_closed());
+}
+
+#[test]
+fn a_subscriber_whose_channels_are_taken_away_is_disconnected() {
+    let live = Live::start();
+    let (mut client, mut bob) = (live.client(), live.client());
+    let rules = "ACL SETUSER bob on >pw +@all ~* &a* &b*";
+    same(&client.call(rules), "+OK\n");
+    same(&bob.call("AUTH bob pw"), "+OK\n");
+    bob.call("SUBSCRIBE a");
+    bob.call("PSUBSCRIBE b*");
+    same(&client.call("ACL SETUSER bob resetchannels &a*"), "+OK\n");
+    assert!(bob.is_closed());
+    same(&client.call("PUBLISH a x"), ":0\n");
 }
 
 #[test]
@@ -455,4 +496,62 @@ fn a_backup_is_written_on_demand() {
     // SHUTDOWN ends the connection without a word.
     client.send(&encoded(&[b"SHUTDOWN", b"NOSAVE"]));
     assert!(client.is_closed());
+}
+
+/// A key and a certificate for `localhost` that it signs itself. False where there is no openssl.
+fn make_certificate(key: &Path, cert: &Path) -> bool {
+    let mut openssl = Command::new("openssl");
+    openssl
+        .args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"])
+        .args(["-pkeyopt", "ec_paramgen_curve:P-256"])
+        .args(["-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-keyout")
+        .arg(key)
+        .arg("-out")
+        .arg(cert)
+        .stderr(Stdio::null());
+    openssl.status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn tls_is_spoken_where_it_is_listened_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (key, cert) = (dir.path().join("key"), dir.path().join("cert"));
+    if !make_certificate(&key, &cert) {
+        eprintln!("SKIPPED: no openssl here that makes a certificate");
+        return;
+    }
+    let live = Live::with(
+        Settings {
+            tls_listen: Some("127.0.0.1:0".into()),
+            tls_cert: Some(cert.clone()),
+            tls_key: Some(key),
+            ..settings()
+        },
+        MediumKind::Mapped,
+    );
+    let address = live.running().tls_address().unwrap();
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_file(&cert).unwrap())
+        .unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = "localhost".try_into().unwrap();
+    let session = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut client = Client::new(StreamOwned::new(session, connect(address)));
+    same(&client.call("PING"), "+PONG\n");
+    let value = "x".repeat(100_000);
+    same(&client.call(&format!("SET k {value}")), "+OK\n");
+    same(&client.call("GET k"), &format!("$100000\n{value}\n"));
+    // Without TLS nothing is answered there.
+    let mut plain = Client::new(connect(address));
+    plain.send(b"PING\r\n");
+    assert!(plain.is_closed());
+    same(&live.client().call("STRLEN k"), ":100000\n");
 }

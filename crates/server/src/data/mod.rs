@@ -22,7 +22,7 @@ mod double;
 pub mod expire;
 mod fields;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 pub mod glob;
 pub mod hashes;
 pub mod keys;

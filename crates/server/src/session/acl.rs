@@ -51,6 +51,19 @@ fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
                 .set(name, rules, &server.table)
                 .map_err(Failed::reply)?;
             out.status("OK");
+            // Who listens to what the user may not hear any more is sent away.
+            let own = session.client.id;
+            let mut flow = Flow::Go;
+            if let Some(user) = server.users.get(name) {
+                for client in server.pubsub.not_allowed(&user) {
+                    if client.id == own {
+                        flow = Flow::Close;
+                    } else {
+                        client.kill.notify_one();
+                    }
+                }
+            }
+            return Ok(flow);
         }
         ("getuser", [name]) => match server.users.get(name) {
             None => out.null_array(),

@@ -134,6 +134,8 @@ fn debug(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
 }
 
 fn save(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    // A backup has what is durable: what came before on this connection belongs to it.
+    context.settle()?;
     let server = context.server;
     let file = server.backup_file().map_err(Failed::reply)?;
     back_up(&server.data, &server.backups, &file).map_err(Failed::reply)?;
@@ -147,6 +149,7 @@ fn bgsave(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
         [_, word] if is(word, "schedule") => {}
         _ => return Err(Failed::syntax()),
     }
+    context.settle()?;
     let server = context.server;
     let file = server.backup_file().map_err(Failed::reply)?;
     if server.backups.running() {
@@ -179,6 +182,7 @@ fn shutdown(context: &mut Context<'_>, args: &[Arg<'_>], _: &mut Out<'_>) -> Don
         }
     }
     if backup {
+        context.settle()?;
         let server = context.server;
         let file = server.backup_file().map_err(Failed::reply)?;
         tokio::task::block_in_place(|| back_up(&server.data, &server.backups, &file))
@@ -280,6 +284,7 @@ fn memory(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
     let (word, rest) = words(args);
     match (word.as_str(), rest) {
         ("usage", [key, ..]) => {
+            context.settle()?;
             let (server, db) = (context.server, context.session.db);
             match server.data.record_bytes(db, key)? {
                 Some(bytes) => out.integer((bytes + key.len()) as i64),

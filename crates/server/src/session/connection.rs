@@ -12,6 +12,11 @@ use crate::server::REDIS_VERSION;
 use crate::table::add;
 use std::sync::Arc;
 
+/// Bytes of a user's name that are logged when the password was wrong.
+const LOGGED_MOST: usize = 64;
+/// Bytes of a name that a client gives itself, or its library.
+const NAME_MOST: usize = 1 << 10;
+
 pub(super) const COMMANDS: &[SessionCommand] = &[
     SessionCommand::new("ping", -1, &["fast", "connection"], ping).while_subscribed(),
     SessionCommand::new("echo", 2, &["fast", "connection"], echo),
@@ -103,7 +108,9 @@ fn log_in(context: &mut Context<'_>, name: Arg<'_>, password: Arg<'_>) -> Result
     let Some(user) = user else {
         add(&server.stats.denied, 1);
         let address = &session.client.address;
-        tracing::warn!(client = %address, user = %String::from_utf8_lossy(name), "wrong password");
+        // Anybody may send anything here: it is not to fill the log, nor to make up lines of it.
+        let shown = name.get(..LOGGED_MOST).unwrap_or(name).escape_ascii();
+        tracing::warn!(client = %address, user = %shown, "wrong password");
         return Err(Failed::reply(
             "WRONGPASS invalid username-password pair or user is disabled.",
         ));
@@ -131,12 +138,19 @@ fn auth(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done 
     Ok(Flow::Go)
 }
 
-fn valid_name(name: Arg<'_>) -> bool {
-    name.iter().all(|byte| (b'!'..=b'~').contains(byte))
-}
-
-fn bad_name() -> Failed {
-    Failed::reply("ERR Client names cannot contain spaces, newlines or special characters.")
+/// Checks a name that a client gives itself; `what` is its title in the error.
+fn check_name(name: Arg<'_>, what: &str) -> Result<(), Failed> {
+    if name.len() > NAME_MOST {
+        return Err(Failed::reply(format!(
+            "ERR {what} cannot be longer than {NAME_MOST} bytes."
+        )));
+    }
+    if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        return Err(Failed::reply(format!(
+            "ERR {what} cannot contain spaces, newlines or special characters."
+        )));
+    }
+    Ok(())
 }
 
 fn hello(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
@@ -163,9 +177,7 @@ fn hello(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
                 rest = after;
             }
             [word, to, after @ ..] if is(word, "setname") => {
-                if !valid_name(to) {
-                    return Err(bad_name());
-                }
+                check_name(to, "Client names")?;
                 name = Some(String::from_utf8_lossy(to).into_owned());
                 rest = after;
             }
@@ -210,6 +222,11 @@ fn hello(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
     Ok(Flow::Go)
 }
 
+/// Its subcommands.
+pub(super) const OF_CLIENT: &[&str] = &[
+    "id", "getname", "setname", "setinfo", "info", "list", "kill", "reply", "no-evict", "unblock",
+];
+
 fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let word = args.get(1).copied().unwrap_or_default();
     let rest = args.get(2..).unwrap_or_default();
@@ -223,18 +240,14 @@ fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
             name => out.bulk(name.as_bytes()),
         },
         ("setname", [name]) => {
-            if !valid_name(name) {
-                return Err(bad_name());
-            }
+            check_name(name, "Client names")?;
             own.names().name = String::from_utf8_lossy(name).into_owned();
             out.status("OK");
         }
         ("setinfo", [field, value]) => {
-            if !valid_name(value) {
-                let field = String::from_utf8_lossy(field).to_lowercase();
-                return Err(Failed::reply(format!(
-                    "ERR {field} cannot contain spaces, newlines or special characters."
-                )));
+            let mut known = ["lib-name", "lib-ver"].into_iter();
+            if let Some(field) = known.find(|known| is(field, known)) {
+                check_name(value, field)?;
             }
             let value = String::from_utf8_lossy(value).into_owned();
             if is(field, "lib-name") {

@@ -38,6 +38,8 @@ fn info(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done 
         .iter()
         .any(|word| is(word, "all") || is(word, "everything"));
     let default = asked.is_empty() || asked.iter().any(|word| is(word, "default"));
+    // Keys are counted as they are applied: the answer waits until they are durable.
+    context.session.unsettled = true;
     let mut text = String::new();
     for (name, write) in SECTIONS {
         let named = asked.iter().any(|word| is(word, name));

@@ -13,6 +13,9 @@ pub(super) const COMMANDS: &[SessionCommand] = &[SessionCommand::new(
     command,
 )];
 
+/// Its subcommands.
+pub(super) const OF_COMMAND: &[&str] = &["count", "info", "docs", "list", "getkeys"];
+
 fn command(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let table = &context.server.table;
     let word = args.get(1).copied().unwrap_or_default();

@@ -7,11 +7,14 @@ mod info;
 mod introspect;
 mod multi;
 mod pubsub;
+#[cfg(test)]
+mod tests;
 
 use crate::client::Client;
-use crate::command::{Arg, Command, Failed, Keys};
+use crate::command::{Arg, Command, Failed, Keys, is};
 use crate::config::Settings;
 use crate::data::Reads;
+use crate::data::keys::object_subcommand;
 use crate::data::multi::Watch;
 use crate::reply::{Out, Protocol};
 use crate::resp::Limits;
@@ -177,6 +180,19 @@ pub struct Context<'s> {
     pub session: &'s mut Session,
 }
 
+impl Context<'_> {
+    /// Makes what this connection has written and read durable, before others are told of it, or something is read that
+    /// is durable only.
+    fn settle(&mut self) -> Result<(), Failed> {
+        if self.session.unsettled {
+            let data = &self.server.data;
+            tokio::task::block_in_place(|| data.settle(data.applied()))?;
+            self.session.unsettled = false;
+        }
+        Ok(())
+    }
+}
+
 impl Session {
     /// A new connection's.
     #[must_use]
@@ -239,14 +255,24 @@ impl Session {
             self.settings_generation = server.generation();
             self.settings = server.settings();
         }
-        if self.users_generation != server.users.generation() {
-            self.users_generation = server.users.generation();
-            match server.users.get(self.user.name.as_bytes()) {
-                Some(user) => self.user = user,
-                None => return false,
-            }
+        self.renew_user(server)
+    }
+
+    /// Goes by its user's rights as they are now. False if the user is gone, or may not hear what this connection
+    /// listens to: it ends.
+    fn renew_user(&mut self, server: &Server) -> bool {
+        if self.users_generation == server.users.generation() {
+            return true;
         }
-        true
+        self.users_generation = server.users.generation();
+        let Some(user) = server.users.get(self.user.name.as_bytes()) else {
+            return false;
+        };
+        self.user = user;
+        let mut channels = self.channels.iter();
+        let mut patterns = self.patterns.iter();
+        channels.all(|name| self.user.may_hear(name, false))
+            && patterns.all(|name| self.user.may_hear(name, true))
     }
 
     /// A batch has ended: others may see what this one did.
@@ -272,7 +298,7 @@ impl Session {
         self.replies = this;
         let entry = args.first().and_then(|name| server.table.find(name));
         let mut reply = Out::new(out, self.protocol);
-        let flow = match self.admit(server, entry, args) {
+        let mut flow = match self.admit(server, entry, args) {
             Ok(Admitted::Run(entry)) => {
                 self.last = Some(entry.name);
                 self.run(server, entry, args, &mut reply)
@@ -292,13 +318,25 @@ impl Session {
                     add(&entry.stats.rejected, 1);
                 }
                 add(&server.stats.errors, 1);
-                if let Some(multi) = &mut self.multi {
+                let mut text = e.to_string();
+                if entry.is_some_and(|entry| entry.name == "exec") {
+                    self.discard();
+                    let reason = text.trim_start_matches("ERR ");
+                    text = format!("EXECABORT Transaction discarded because of: {reason}");
+                } else if let Some(multi) = &mut self.multi {
                     multi.spoil();
                 }
-                reply.error(&e.to_string());
+                reply.error(&text);
                 Flow::Go
             }
         };
+        if reply.overflowed() {
+            // Its end is missing. What the command wrote stays written.
+            let client = &self.client.address;
+            tracing::warn!(client = %client, "disconnected: its replies are longer than 1 GiB");
+            out.truncate(mark);
+            flow = Flow::Close;
+        }
         match (this, self.replies) {
             (Replies::SkipThis, now) => {
                 out.truncate(mark);
@@ -354,6 +392,7 @@ impl Session {
             )));
         }
         if self.multi.is_some() && in_multi == InMulti::Queued {
+            check_subcommand(entry.name, args)?;
             return Ok(Admitted::Queue(entry));
         }
         Ok(Admitted::Run(entry))
@@ -361,7 +400,7 @@ impl Session {
 
     /// Checks the rights of a user who may not do everything.
     fn permit(&self, entry: &Entry, args: &[Arg<'_>]) -> Result<(), Failed> {
-        if !self.user.may(entry) {
+        if !self.user.may(entry) || !self.user.admin && for_admins(entry.name, args) {
             let subcommand = container(entry.name)
                 .then(|| args.get(1))
                 .flatten()
@@ -374,7 +413,12 @@ impl Session {
         }
         let places = entry.keys().places(args);
         let mut keys = places.iter().filter_map(|at| args.get(*at));
-        if !keys.all(|key| self.user.may_touch(key)) {
+        let allowed = if OVER_ALL_KEYS.contains(&entry.name) {
+            self.user.may_touch_all()
+        } else {
+            keys.all(|key| self.user.may_touch(key))
+        };
+        if !allowed {
             return Err(Failed::reply(
                 "NOPERM this user has no permissions to access one of the keys used as arguments",
             ));
@@ -412,7 +456,7 @@ impl Session {
         self.clock = now;
         entry.stats.note(took);
         let slow = u128::try_from(self.settings.slowlog_log_slower_than);
-        if slow.is_ok_and(|slow| took.as_micros() >= slow) && entry.name != "auth" {
+        if slow.is_ok_and(|slow| took.as_micros() >= slow) {
             let name = self.client.names().name.clone();
             let client = (self.client.address.clone(), name);
             let most = self.settings.slowlog_max_len;
@@ -444,7 +488,8 @@ impl Session {
         args: &[Arg<'_>],
         out: &mut Out<'_>,
     ) {
-        let reads = if self.unsettled {
+        // Keys are counted as they are applied, whatever is durable.
+        let reads = if self.unsettled || command.name == "dbsize" {
             Reads::Applied
         } else {
             Reads::Durable
@@ -485,6 +530,39 @@ impl Session {
 enum Admitted<'e> {
     Run(&'e Entry),
     Queue(&'e Entry),
+}
+
+/// Commands that give away what any key holds.
+const OVER_ALL_KEYS: [&str; 4] = ["bc.count", "bc.prefix", "bc.range", "bc.revrange"];
+
+/// True for what only administrators may do of a command that others may use.
+fn for_admins(name: &str, args: &[Arg<'_>]) -> bool {
+    let of_client = ["kill", "list", "no-evict", "unblock"];
+    name == "client"
+        && args
+            .get(1)
+            .is_some_and(|word| of_client.iter().any(|known| is(word, known)))
+}
+
+/// Refuses subcommands that there are not, before they are queued.
+fn check_subcommand(name: &str, args: &[Arg<'_>]) -> Result<(), Failed> {
+    let known: &[&str] = match name {
+        "object" => return object_subcommand(args).map(|_| ()),
+        "client" => connection::OF_CLIENT,
+        "command" if args.len() > 1 => introspect::OF_COMMAND,
+        "config" => &["get", "set", "resetstat", "rewrite"],
+        "latency" => &["latest", "history", "reset", "doctor", "histogram"],
+        "memory" => &["usage", "doctor", "purge"],
+        "pubsub" => &["channels", "numsub", "numpat"],
+        "slowlog" => &["get", "len", "reset"],
+        _ => return Ok(()),
+    };
+    let word = args.get(1).copied().unwrap_or_default();
+    if known.iter().any(|known| is(word, known)) {
+        Ok(())
+    } else {
+        Err(unknown_subcommand(name, word))
+    }
 }
 
 /// The default user.

@@ -1,12 +1,38 @@
 //! `MULTI` and what belongs to it.
 
-use super::{Context, Done, Flow, InMulti, Session, SessionCommand};
-use crate::command::{ALL, Arg, Failed};
+use super::{Context, Done, Flow, InMulti, LARGE, Session, SessionCommand};
+use crate::command::{ALL, Access, Arg, Command, Failed, Keys};
 use crate::data::multi::Queued;
-use crate::reply::Out;
+use crate::reply::{Out, REPLIES_MOST};
 use crate::resp::reply_length;
-use crate::table::{Does, Entry};
+use crate::server::Server;
+use crate::table::{Does, Entry, add};
 use std::sync::atomic::Ordering;
+
+/// A transaction of more commands may take long.
+const STEPS_FEW: usize = 100;
+
+/// In the place of commands that a user may no longer use: their argument says why.
+const DENIED_DATA: Command = Command {
+    name: "denied",
+    arity: 1,
+    access: Access::ReadOne,
+    keys: Keys::None,
+    group: "transaction",
+    run: |_, args, _| Err(denied(args)),
+};
+const DENIED_SESSION: SessionCommand =
+    SessionCommand::new("denied", 1, &["transaction"], |_, args, _| {
+        Err(denied(args))
+    });
+
+fn denied(args: &[Arg<'_>]) -> Failed {
+    let reason = String::from_utf8_lossy(args.first().copied().unwrap_or_default());
+    Failed::reply(format!(
+        "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
+         This command is no longer allowed for the following reason: {reason}"
+    ))
+}
 
 /// The command's place in a transaction.
 #[derive(Debug)]
@@ -24,6 +50,8 @@ pub struct Multi {
     data: Vec<Queued>,
     bytes: usize,
     spoilt: bool,
+    /// It may take long.
+    long: bool,
     /// The database that the next command is for.
     db: usize,
 }
@@ -61,6 +89,7 @@ impl Session {
             ));
         }
         multi.bytes += bytes;
+        multi.long |= entry.long || bytes > LARGE || multi.steps.len() >= STEPS_FEW;
         if multi.spoilt {
             // It is not going to run.
             return Ok(());
@@ -87,6 +116,34 @@ impl Session {
         let steps = multi.steps.len();
         self.note_queued(steps + 1);
         Ok(())
+    }
+
+    /// Takes commands out that the user may no longer use.
+    fn recheck(&self, server: &Server, multi: &mut Multi) {
+        let why = |name: &str, args: &[Vec<u8>]| {
+            let args: Vec<Arg<'_>> = args.iter().map(Vec::as_slice).collect();
+            let entry = server.table.find(name.as_bytes())?;
+            let refused = self.permit(entry, &args).err()?.to_string();
+            add(&server.stats.denied, 1);
+            Some(vec![refused.trim_start_matches("NOPERM ").into()])
+        };
+        let mut of_data = multi.data.iter_mut();
+        for step in &mut multi.steps {
+            match step {
+                Step::Data => {
+                    if let Some(queued) = of_data.next()
+                        && let Some(reason) = why(queued.command.name, &queued.args)
+                    {
+                        (queued.command, queued.args) = (&DENIED_DATA, reason);
+                    }
+                }
+                Step::Session(command, args) => {
+                    if let Some(reason) = why(command.name, args) {
+                        (*command, *args) = (&DENIED_SESSION, reason);
+                    }
+                }
+            }
+        }
     }
 
     fn note_queued(&self, number: usize) {
@@ -130,6 +187,9 @@ fn watch(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
     if session.multi.is_some() {
         return Err(Failed::reply("ERR WATCH inside MULTI is not allowed"));
     }
+    // What is watched may have changed without being durable yet: who was told OK is to read that change, or EXEC would
+    // take what was before it as what was watched.
+    session.unsettled = true;
     for key in args.iter().skip(1) {
         server.data.watch(&mut session.watch, session.db, key)?;
     }
@@ -145,7 +205,7 @@ fn unwatch(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done 
 
 fn exec(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let Context { server, session } = context;
-    let Some(multi) = session.multi.take() else {
+    let Some(mut multi) = session.multi.take() else {
         return Err(Failed::reply("ERR EXEC without MULTI"));
     };
     session.note_queued(0);
@@ -155,6 +215,18 @@ fn exec(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
             "EXECABORT Transaction discarded because of previous errors.",
         ));
     }
+    if !session.user.everything {
+        session.recheck(server, &mut multi);
+    }
+    if multi.long {
+        tokio::task::block_in_place(|| run(context, &multi, out))
+    } else {
+        run(context, &multi, out)
+    }
+}
+
+fn run(context: &mut Context<'_>, multi: &Multi, out: &mut Out<'_>) -> Done {
+    let Context { server, session } = context;
     if multi.steps.len() == multi.data.len() {
         session.unsettled |= server.data.exec(&multi.data, &mut session.watch, out);
         return Ok(Flow::Go);
@@ -172,6 +244,11 @@ fn exec(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
         out.raw(&replies);
         return Ok(Flow::Go);
     };
+    if replies.len() > REPLIES_MOST {
+        // Some are missing, and the connection has to end.
+        out.raw(&replies);
+        return Ok(Flow::Close);
+    }
     out.array(multi.steps.len());
     let mut flow = Flow::Go;
     for step in &multi.steps {

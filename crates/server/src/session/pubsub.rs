@@ -1,7 +1,7 @@
 //! `SUBSCRIBE`, `PUBLISH` and what belongs to them.
 
 use super::{Context, Done, Flow, Session, SessionCommand, unknown_subcommand, wrong_arguments};
-use crate::command::Arg;
+use crate::command::{Arg, Failed};
 use crate::reply::Out;
 use crate::server::Server;
 use std::sync::atomic::Ordering;
@@ -42,6 +42,21 @@ impl Session {
     }
 }
 
+/// Bytes of a channel's name, or of a pattern.
+const NAME_MOST: usize = 64 << 10;
+/// Longer names are matched with patterns where other connections do not wait for it.
+const NAME_LONG: usize = 1 << 10;
+
+fn check_name(name: Arg<'_>) -> Result<(), Failed> {
+    if name.len() > NAME_MOST {
+        return Err(Failed::reply(format!(
+            "ERR a channel's name or pattern of {} bytes: at most {NAME_MOST} are possible",
+            name.len()
+        )));
+    }
+    Ok(())
+}
+
 fn confirm(out: &mut Out<'_>, what: &str, name: Option<&[u8]>, count: usize) {
     out.push(3);
     out.bulk(what.as_bytes());
@@ -56,6 +71,7 @@ fn enter(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_patt
     } else {
         "subscribe"
     };
+    args.iter().skip(1).try_for_each(|name| check_name(name))?;
     for name in args.iter().skip(1) {
         let names = if is_pattern {
             &mut session.patterns
@@ -68,6 +84,10 @@ fn enter(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_patt
         confirm(out, what, Some(name), session.count());
     }
     session.note_subscriptions();
+    // Whoever has taken the right away meanwhile may have come too early to find this connection.
+    if !session.renew_user(server) {
+        return Ok(Flow::Close);
+    }
     Ok(Flow::Go)
 }
 
@@ -131,8 +151,16 @@ fn publish(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
     let [_, channel, message] = args else {
         return Err(wrong_arguments("publish"));
     };
+    check_name(channel)?;
+    // Who gets the message may look at what was written before it.
+    context.settle()?;
     let limit = context.session.settings.client_output_buffer_limit;
-    let told = context.server.pubsub.publish(channel, message, limit);
+    let pubsub = &context.server.pubsub;
+    let told = if channel.len() > NAME_LONG {
+        tokio::task::block_in_place(|| pubsub.publish(channel, message, limit))
+    } else {
+        pubsub.publish(channel, message, limit)
+    };
     out.integer(told as i64);
     Ok(Flow::Go)
 }
@@ -144,7 +172,9 @@ fn pubsub(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
     let pubsub = &context.server.pubsub;
     match (lower.as_str(), rest) {
         ("channels", [] | [_]) => {
-            let channels = pubsub.channels(rest.first().copied().unwrap_or(b"*"));
+            let pattern = rest.first().copied().unwrap_or(b"*");
+            check_name(pattern)?;
+            let channels = pubsub.channels(pattern);
             out.array(channels.len());
             channels.iter().for_each(|channel| out.bulk(channel));
         }

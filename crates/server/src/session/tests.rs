@@ -1,0 +1,278 @@
+//! Sessions without connections: what has to wait for durability, and rights.
+
+use super::{Flow, Session};
+use crate::config::Settings;
+use crate::data::fixture::Fixture;
+use crate::server::Server;
+use std::sync::Arc;
+
+struct Bench {
+    server: Server,
+    _fixture: Fixture,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let fixture = Fixture::new();
+        let data = Arc::new(fixture.open());
+        Self {
+            server: Server::new(data, Settings::default()).unwrap(),
+            _fixture: fixture,
+        }
+    }
+
+    fn session(&self) -> Session {
+        let clients = &self.server.clients;
+        let client = clients.enter(100, "a:1".into(), "b:2".into(), true);
+        Session::new(&self.server, client.unwrap())
+    }
+
+    /// The reply to one more command of a batch, which nobody has settled.
+    fn call(&self, session: &mut Session, line: &str) -> String {
+        self.flow(session, line).0
+    }
+
+    fn flow(&self, session: &mut Session, line: &str) -> (String, Flow) {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let mut out = Vec::new();
+        let flow = session.execute(&self.server, &args, &mut out);
+        (String::from_utf8_lossy(&out).into_owned(), flow)
+    }
+
+    fn all_durable(&self) -> bool {
+        let data = &self.server.data;
+        data.store().durable() >= data.applied()
+    }
+}
+
+#[test]
+fn who_watches_reads_what_was_changed_before() {
+    let bench = Bench::new();
+    let (mut a, mut b) = (bench.session(), bench.session());
+    assert_eq!(bench.call(&mut a, "incr k"), ":1\r\n");
+    assert!(!bench.all_durable());
+    // Its OK waits for that change; what it reads with it, too.
+    assert_eq!(bench.call(&mut b, "watch k"), "+OK\r\n");
+    assert_eq!(bench.call(&mut b, "get k"), "$1\r\n1\r\n");
+    assert!(b.take_unsettled());
+}
+
+#[test]
+fn counts_of_keys_wait_until_they_are_durable() {
+    let bench = Bench::new();
+    let (mut a, mut b) = (bench.session(), bench.session());
+    bench.call(&mut a, "set k v");
+    assert_eq!(bench.call(&mut b, "dbsize"), ":1\r\n");
+    assert!(b.take_unsettled());
+    assert!(bench.call(&mut b, "info keyspace").contains("keys=1"));
+    assert!(b.take_unsettled());
+}
+
+#[test]
+fn what_others_are_told_of_is_durable_before() {
+    let bench = Bench::new();
+    let (mut a, mut b) = (bench.session(), bench.session());
+    bench.call(&mut b, "subscribe news");
+    for lines in [
+        &["set k 1", "publish news k"][..],
+        &["multi", "set k 2", "publish news k", "exec"],
+    ] {
+        for line in lines {
+            bench.call(&mut a, line);
+        }
+        assert!(bench.all_durable());
+        let mut told = Vec::new();
+        b.client().take_pending(&mut told);
+        assert!(told.ends_with(b"news\r\n$1\r\nk\r\n"));
+    }
+}
+
+#[test]
+fn a_connection_sees_what_it_wrote_in_its_memory_usage() {
+    let bench = Bench::new();
+    let mut a = bench.session();
+    bench.call(&mut a, "set k value");
+    assert!(bench.call(&mut a, "memory usage k").starts_with(':'));
+}
+
+#[test]
+fn a_password_is_required_again_though_the_setting_is_the_same() {
+    let bench = Bench::new();
+    let mut a = bench.session();
+    for line in [
+        "config set requirepass one",
+        "acl setuser default resetpass >two",
+        "config set REQUIREPASS one",
+    ] {
+        assert_eq!(bench.call(&mut a, line), "+OK\r\n", "{line}");
+    }
+    let user = bench.server.users.get(b"default").unwrap();
+    assert!(user.knows(b"one") && !user.knows(b"two"));
+}
+
+fn bob(bench: &Bench, rules: &str) -> Session {
+    let mut admin = bench.session();
+    let line = format!("acl setuser bob on >pw {rules}");
+    assert_eq!(bench.call(&mut admin, &line), "+OK\r\n");
+    let mut bob = bench.session();
+    assert_eq!(bench.call(&mut bob, "auth bob pw"), "+OK\r\n");
+    bob
+}
+
+#[test]
+fn values_of_all_keys_are_for_who_may_touch_all() {
+    let bench = Bench::new();
+    for (rules, allowed) in [("+@all ~b*", false), ("+@all resetkeys ~*", true)] {
+        let mut bob = bob(&bench, rules);
+        for line in [
+            "bc.range - + withvalues",
+            "bc.revrange + -",
+            "bc.prefix b",
+            "bc.count - +",
+        ] {
+            let refused = bench.call(&mut bob, line).starts_with("-NOPERM");
+            assert_eq!(refused, !allowed, "{line}");
+        }
+        assert!(bench.call(&mut bob, "bc.snapshot").starts_with(':'));
+    }
+}
+
+#[test]
+fn other_clients_are_administrators_business() {
+    let bench = Bench::new();
+    let mut user = bob(&bench, "+client +@connection");
+    for line in [
+        "client list",
+        "client KILL id 999",
+        "client no-evict on",
+        "client unblock 1",
+    ] {
+        assert!(bench.call(&mut user, line).starts_with("-NOPERM"), "{line}");
+    }
+    assert_eq!(bench.call(&mut user, "client setname x"), "+OK\r\n");
+    let mut admin = bob(&bench, "+@admin");
+    assert_eq!(bench.call(&mut admin, "client kill id 999"), ":0\r\n");
+    let mut not = bob(&bench, "+@all -@admin");
+    assert!(bench.call(&mut not, "client list").starts_with("-NOPERM"));
+}
+
+#[test]
+fn rights_that_were_taken_away_do_not_outlast_in_a_transaction() {
+    let bench = Bench::new();
+    let mut user = bob(&bench, "+@all ~*");
+    for line in ["multi", "set a 1", "config get timeout", "set b 2", "ping"] {
+        bench.call(&mut user, line);
+    }
+    let mut admin = bench.session();
+    bench.call(&mut admin, "acl setuser bob resetkeys ~b -config");
+    assert!(user.begin_batch(&bench.server));
+    let reply = bench.call(&mut user, "exec");
+    let parts: Vec<&str> = reply.split("\r\n").collect();
+    assert_eq!(parts[0], "*4");
+    assert!(
+        parts[1].starts_with("-NOPERM ACLs rules changed"),
+        "{reply}"
+    );
+    assert!(
+        parts[2].starts_with("-NOPERM ACLs rules changed"),
+        "{reply}"
+    );
+    assert_eq!(parts[3..], ["+OK", "+PONG", ""]);
+    assert_eq!(bench.call(&mut admin, "get a"), "$-1\r\n");
+}
+
+#[test]
+fn who_may_not_hear_a_channel_any_more_is_sent_away() {
+    let bench = Bench::new();
+    let mut user = bob(&bench, "+@all ~* &a* &b*");
+    let mut other = bob(&bench, "+@all");
+    bench.call(&mut user, "subscribe a1");
+    bench.call(&mut user, "psubscribe b*");
+    bench.call(&mut other, "subscribe a1");
+    let told = |rules: &str| {
+        let mut admin = bench.session();
+        bench.call(&mut admin, &format!("acl setuser bob {rules}"));
+        let bob = bench.server.users.get(b"bob").unwrap();
+        bench.server.pubsub.not_allowed(&bob).len()
+    };
+    assert_eq!(told("resetchannels &a* &b* &c"), 0);
+    assert!(user.begin_batch(&bench.server));
+    assert_eq!(told("resetchannels &a*"), 1);
+    assert!(!user.begin_batch(&bench.server) && other.begin_batch(&bench.server));
+    assert_eq!(told("resetchannels"), 2);
+    // Who takes the right from itself is answered before.
+    let mut own = bob(&bench, "+@all ~* resetchannels &*");
+    assert_eq!(bench.call(&mut own, "hello 3").chars().next(), Some('%'));
+    bench.call(&mut own, "subscribe a");
+    let (reply, flow) = bench.flow(&mut own, "acl setuser bob resetchannels");
+    assert_eq!((reply.as_str(), flow), ("+OK\r\n", Flow::Close));
+}
+
+#[test]
+fn names_have_limits() {
+    let bench = Bench::new();
+    let mut a = bench.session();
+    let (fits, long) = ("x".repeat(1024), "x".repeat(1025));
+    for (line, name) in [
+        ("client setname", "Client names"),
+        ("client setinfo lib-name", "lib-name"),
+        ("client setinfo LIB-VER", "lib-ver"),
+    ] {
+        assert_eq!(bench.call(&mut a, &format!("{line} {fits}")), "+OK\r\n");
+        assert_eq!(
+            bench.call(&mut a, &format!("{line} {long}")),
+            format!("-ERR {name} cannot be longer than 1024 bytes.\r\n")
+        );
+    }
+    let hello = bench.call(&mut a, &format!("hello 2 setname {long}"));
+    assert!(hello.starts_with("-ERR Client names"), "{hello}");
+    let long = "x".repeat((64 << 10) + 1);
+    for line in ["subscribe", "psubscribe", "pubsub channels"] {
+        let reply = bench.call(&mut a, &format!("{line} {long}"));
+        assert!(reply.starts_with("-ERR a channel's name"), "{line}");
+    }
+    let reply = bench.call(&mut a, &format!("publish {long} x"));
+    assert!(reply.starts_with("-ERR a channel's name"));
+}
+
+#[test]
+fn what_cannot_run_is_refused_when_it_is_queued() {
+    let bench = Bench::new();
+    let mut a = bench.session();
+    for line in [
+        "client foo",
+        "object foo k",
+        "object encoding",
+        "config foo",
+        "command foo",
+        "pubsub foo",
+    ] {
+        bench.call(&mut a, "multi");
+        let reply = bench.call(&mut a, line);
+        assert!(reply.starts_with("-ERR "), "{line}: {reply}");
+        let reply = bench.call(&mut a, "exec");
+        assert!(reply.starts_with("-EXECABORT"), "{line}: {reply}");
+    }
+    bench.call(&mut a, "multi");
+    for line in ["client id", "object encoding k", "command", "command count"] {
+        assert_eq!(bench.call(&mut a, line), "+QUEUED\r\n", "{line}");
+    }
+    assert!(bench.call(&mut a, "exec").starts_with("*4\r\n"));
+    bench.call(&mut a, "multi");
+    assert_eq!(
+        bench.call(&mut a, "exec now"),
+        "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n"
+    );
+    assert_eq!(bench.call(&mut a, "exec"), "-ERR EXEC without MULTI\r\n");
+}
+
+#[test]
+fn long_transactions_run() {
+    let bench = Bench::new();
+    let mut a = bench.session();
+    bench.call(&mut a, "multi");
+    for _ in 0..300 {
+        bench.call(&mut a, "incr n");
+    }
+    assert!(bench.call(&mut a, "exec").ends_with(":300\r\n"));
+}
