@@ -6,7 +6,12 @@ use common::Bench;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+/// How long writers have for their first acknowledgements.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Server {
     child: Child,
@@ -69,8 +74,8 @@ fn ask(stream: &mut TcpStream, request: &str, reply: &str) {
     assert_eq!(String::from_utf8_lossy(&found), reply, "{request}");
 }
 
-/// Writes until the connection breaks; how many writes were acknowledged.
-fn write_on(mut stream: TcpStream, writer: usize, first: usize) -> usize {
+/// Writes until the connection breaks; how many writes were acknowledged. `begun`: goes up when the first ones were.
+fn write_on(mut stream: TcpStream, writer: usize, first: usize, begun: &AtomicUsize) -> usize {
     let mut acknowledged = first;
     loop {
         let batch: String = (acknowledged..acknowledged + 16)
@@ -88,6 +93,10 @@ fn write_on(mut stream: TcpStream, writer: usize, first: usize) -> usize {
             }
         }
         assert!(b"+OK\r\n".repeat(16).starts_with(&replies[..read]));
+        if acknowledged == first && read >= 5 {
+            // ORDERING: Relaxed; only the number matters.
+            begun.fetch_add(1, Ordering::Relaxed);
+        }
         acknowledged += read / 5;
         if read < replies.len() {
             return acknowledged;
@@ -101,13 +110,19 @@ fn killed(medium: &str) {
     let mut acknowledged = [0; WRITERS];
     for round in 0..3 {
         let mut server = Server::start(&b, &["--medium", medium]);
+        let begun = Arc::new(AtomicUsize::new(0));
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let (stream, first) = (server.connect(), acknowledged[writer]);
-                std::thread::spawn(move || write_on(stream, writer, first))
+                let begun = Arc::clone(&begun);
+                std::thread::spawn(move || write_on(stream, writer, first, &begun))
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(150 + 70 * round));
+        let waiting = Instant::now();
+        while begun.load(Ordering::Relaxed) < WRITERS && waiting.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(50 + 70 * round));
         server.child.kill().unwrap();
         for (writer, thread) in writers.into_iter().enumerate() {
             let now = thread.join().unwrap();

@@ -13,11 +13,16 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Names the pool, and the medium, in the process that serves.
 const POOL: &str = "SERVED_POOL";
 const MEDIUM: &str = "SERVED_MEDIUM";
+
+/// How long writers have for their first acknowledgements.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the process prints before its address.
 const READY: &str = "serving on ";
@@ -80,8 +85,8 @@ impl Drop for Process {
     }
 }
 
-/// Writes until the connection breaks; how many writes were acknowledged.
-fn write_on(stream: TcpStream, writer: usize, first: usize) -> usize {
+/// Writes until the connection breaks; how many writes were acknowledged. `begun`: goes up when the first ones were.
+fn write_on(stream: TcpStream, writer: usize, first: usize, begun: &AtomicUsize) -> usize {
     let mut client = Client::new(stream);
     let mut acknowledged = first;
     loop {
@@ -99,6 +104,10 @@ fn write_on(stream: TcpStream, writer: usize, first: usize) -> usize {
                 Err(_) => return acknowledged,
             }
             acknowledged += 1;
+            if acknowledged == first + 1 {
+                // ORDERING: Relaxed; only the number matters.
+                begun.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -110,13 +119,19 @@ fn killed(medium: &str) {
     let mut acknowledged = [0; WRITERS];
     for round in 0..3 {
         let mut process = Process::start(&pool, medium);
+        let begun = Arc::new(AtomicUsize::new(0));
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let (stream, first) = (connect(process.address), acknowledged[writer]);
-                std::thread::spawn(move || write_on(stream, writer, first))
+                let begun = Arc::clone(&begun);
+                std::thread::spawn(move || write_on(stream, writer, first, &begun))
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(200 + 70 * round));
+        let waiting = Instant::now();
+        while begun.load(Ordering::Relaxed) < WRITERS && waiting.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(50 + 70 * round));
         process.child.kill().unwrap();
         for (writer, thread) in writers.into_iter().enumerate() {
             let now = thread.join().unwrap();
