@@ -233,7 +233,8 @@ impl Make<'_> {
         let mut index = design
             .create::<u64, u64, M>(&pool, "index")
             .map_err(|e| LabError::index("creating the index", e))?;
-        let pairs = self.keys.iter().map(|key| (*key, value_of(*key)));
+        // As what is written later: numbers that fit into a word of a swap, as pointers do.
+        let pairs = self.keys.iter().map(|key| (*key, value_of(*key) >> 4));
         index
             .bulk_load(pairs, Fill::USUAL)
             .map_err(|e| LabError::index("loading in bulk", e))?;
