@@ -5,14 +5,7 @@ use crate::command::{Access, Arg, Command, Failed, ONE, Outcome, Run, integer, i
 use crate::reply::Out;
 
 const fn command(name: &'static str, arity: i32, access: Access, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access,
-        keys: ONE,
-        group: "keyspace",
-        run,
-    }
+    Command::new(name, arity, access, ONE, "keyspace", run)
 }
 
 /// The commands.

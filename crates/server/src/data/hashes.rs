@@ -10,21 +10,11 @@ use crate::reply::Out;
 use std::ops::ControlFlow;
 
 const fn reads(name: &'static str, arity: i32, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access: Access::ReadOne,
-        keys: ONE,
-        group: "hash",
-        run,
-    }
+    Command::new(name, arity, Access::ReadOne, ONE, "hash", run)
 }
 
 const fn writes(name: &'static str, arity: i32, run: Run) -> Command {
-    Command {
-        access: Access::Write,
-        ..reads(name, arity, run)
-    }
+    Command::new(name, arity, Access::Write, ONE, "hash", run)
 }
 
 /// The commands.

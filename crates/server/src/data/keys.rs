@@ -2,30 +2,14 @@
 
 use super::value::{Kind, Value};
 use super::{DATABASES, Space, Tx};
-use crate::command::{ALL, Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, integer, is};
+use crate::command::{
+    ALL, Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, SECOND, TWO, integer, is,
+};
 use crate::reply::Out;
 use std::ops::{Bound, ControlFlow};
 
-const TWO: Keys = Keys::Range {
-    first: 1,
-    last: 2,
-    step: 1,
-};
-const SECOND: Keys = Keys::Range {
-    first: 2,
-    last: 2,
-    step: 1,
-};
-
 const fn command(name: &'static str, arity: i32, access: Access, keys: Keys, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access,
-        keys,
-        group: "keyspace",
-        run,
-    }
+    Command::new(name, arity, access, keys, "keyspace", run)
 }
 
 /// The commands.

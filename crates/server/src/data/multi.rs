@@ -253,14 +253,14 @@ mod tests {
             tx.put_string(args[1], crate::data::value::string_record(&[b"half"]), None)?;
             Err(Failed::syntax())
         }
-        static HALF: Command = Command {
-            name: "half",
-            arity: 2,
-            access: Access::Write,
-            keys: crate::command::ONE,
-            group: "string",
-            run: half,
-        };
+        static HALF: Command = Command::new(
+            "half",
+            2,
+            Access::Write,
+            crate::command::ONE,
+            "string",
+            half,
+        );
         let fixture = Fixture::new();
         let data = fixture.open();
         let mut all = queued(&["set a before", "get a", "get a"]);

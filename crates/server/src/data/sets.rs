@@ -6,35 +6,24 @@ use super::arguments::{
 };
 use super::fields::Fields;
 use super::value::Kind;
-use crate::command::{ALL, Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, is};
+use crate::command::{
+    ALL, Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, is,
+};
 use crate::reply::Out;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-const fn reads(name: &'static str, arity: i32, access: Access, keys: Keys, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access,
-        keys,
-        group: "set",
-        run,
-    }
+const fn one(name: &'static str, arity: i32, run: Run) -> Command {
+    Command::new(name, arity, Access::ReadOne, ONE, "set", run)
 }
 
-const fn one(name: &'static str, arity: i32, run: Run) -> Command {
-    reads(name, arity, Access::ReadOne, ONE, run)
+const fn reads(name: &'static str, arity: i32, keys: Keys, run: Run) -> Command {
+    Command::new(name, arity, Access::Read, keys, "set", run)
 }
 
 const fn writes(name: &'static str, arity: i32, keys: Keys, run: Run) -> Command {
-    reads(name, arity, Access::Write, keys, run)
+    Command::new(name, arity, Access::Write, keys, "set", run)
 }
-
-const TWO: Keys = Keys::Range {
-    first: 1,
-    last: 2,
-    step: 1,
-};
 
 /// The commands.
 pub const COMMANDS: &[Command] = &[
@@ -47,19 +36,13 @@ pub const COMMANDS: &[Command] = &[
     writes("spop", -2, ONE, spop),
     one("srandmember", -2, srandmember),
     writes("smove", 4, TWO, smove),
-    reads("sinter", -2, Access::Read, ALL, sinter),
-    reads("sunion", -2, Access::Read, ALL, sunion),
-    reads("sdiff", -2, Access::Read, ALL, sdiff),
+    reads("sinter", -2, ALL, sinter),
+    reads("sunion", -2, ALL, sunion),
+    reads("sdiff", -2, ALL, sdiff),
     writes("sinterstore", -3, ALL, sinterstore),
     writes("sunionstore", -3, ALL, sunionstore),
     writes("sdiffstore", -3, ALL, sdiffstore),
-    reads(
-        "sintercard",
-        -3,
-        Access::Read,
-        Keys::Counted { at: 1, before: 0 },
-        sintercard,
-    ),
+    reads("sintercard", -3, COUNTED, sintercard),
     one("sscan", -3, sscan),
 ];
 

@@ -9,39 +9,23 @@ use super::sorted_combined as combined;
 use super::sorted_ranges as ranges;
 use super::value::Kind;
 use super::{Tx, double};
-use crate::command::{Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, integer, is};
+use crate::command::{
+    Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, integer, is,
+};
 use crate::reply::Out;
 use std::ops::ControlFlow;
 
-const fn reads(name: &'static str, arity: i32, access: Access, keys: Keys, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access,
-        keys,
-        group: "sortedset",
-        run,
-    }
-}
-
 const fn one(name: &'static str, arity: i32, run: Run) -> Command {
-    reads(name, arity, Access::ReadOne, ONE, run)
+    Command::new(name, arity, Access::ReadOne, ONE, "sortedset", run)
 }
 
 const fn several(name: &'static str, arity: i32, run: Run) -> Command {
-    let keys = Keys::Counted { at: 1, before: 0 };
-    reads(name, arity, Access::Read, keys, run)
+    Command::new(name, arity, Access::Read, COUNTED, "sortedset", run)
 }
 
 const fn writes(name: &'static str, arity: i32, keys: Keys, run: Run) -> Command {
-    reads(name, arity, Access::Write, keys, run)
+    Command::new(name, arity, Access::Write, keys, "sortedset", run)
 }
-
-const TWO: Keys = Keys::Range {
-    first: 1,
-    last: 2,
-    step: 1,
-};
 
 const STORE: Keys = Keys::Counted { at: 2, before: 1 };
 
@@ -57,7 +41,7 @@ pub const COMMANDS: &[Command] = &[
     one("zrevrank", 3, zrank),
     writes("zpopmin", -2, ONE, zpop),
     writes("zpopmax", -2, ONE, zpop),
-    writes("zmpop", -4, Keys::Counted { at: 1, before: 0 }, zmpop),
+    writes("zmpop", -4, COUNTED, zmpop),
     one("zrandmember", -2, zrandmember),
     one("zscan", -3, zscan),
     one("zcount", 4, ranges::zcount),

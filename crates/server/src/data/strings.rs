@@ -3,32 +3,18 @@
 use super::long_double::LongDouble;
 use super::value::string_record;
 use super::{Space, Tx};
-use crate::command::{ALL, Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, integer, is};
+use crate::command::{
+    ALL, Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, TWO, integer, is,
+};
 use crate::reply::Out;
 
 /// Longest string in bytes, as Redis's `proto-max-bulk-len` has it.
 pub(super) const LONGEST: usize = 512 * 1024 * 1024;
 
-const PAIRS: Keys = Keys::Range {
-    first: 1,
-    last: -1,
-    step: 2,
-};
-const TWO: Keys = Keys::Range {
-    first: 1,
-    last: 2,
-    step: 1,
-};
+const PAIRS: Keys = Keys::range(1, -1, 2);
 
 const fn command(name: &'static str, arity: i32, access: Access, keys: Keys, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access,
-        keys,
-        group: "string",
-        run,
-    }
+    Command::new(name, arity, access, keys, "string", run)
 }
 
 /// The commands.

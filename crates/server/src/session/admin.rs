@@ -1,7 +1,7 @@
 //! Commands on the server: `CONFIG`, `SAVE`, `SLOWLOG`, `SHUTDOWN` ...
 
 use super::{Context, Done, Flow, InMulti, SessionCommand, unknown_subcommand, wrong_arguments};
-use crate::command::{Arg, Failed, Keys, integer, is};
+use crate::command::{Arg, Failed, SECOND, integer, is};
 use crate::config::Debugging;
 use crate::reply::Out;
 use crate::server::back_up;
@@ -28,11 +28,7 @@ pub(super) const COMMANDS: &[SessionCommand] = &[
     SessionCommand::new("slowlog", -2, ADMIN, slowlog),
     SessionCommand::new("latency", -2, ADMIN, latency),
     SessionCommand {
-        keys: Keys::Range {
-            first: 2,
-            last: 2,
-            step: 1,
-        },
+        keys: SECOND,
         ..SessionCommand::new("memory", -2, &["read", "slow"], memory)
     },
 ];

@@ -13,14 +13,14 @@ use std::sync::atomic::Ordering;
 const STEPS_FEW: usize = 100;
 
 /// In the place of commands that a user may no longer use: their argument says why.
-const DENIED_DATA: Command = Command {
-    name: "denied",
-    arity: 1,
-    access: Access::ReadOne,
-    keys: Keys::None,
-    group: "transaction",
-    run: |_, args, _| Err(denied(args)),
-};
+const DENIED_DATA: Command = Command::new(
+    "denied",
+    1,
+    Access::ReadOne,
+    Keys::None,
+    "transaction",
+    |_, args, _| Err(denied(args)),
+);
 const DENIED_SESSION: SessionCommand =
     SessionCommand::new("denied", 1, &["transaction"], |_, args, _| {
         Err(denied(args))

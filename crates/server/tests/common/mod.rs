@@ -272,17 +272,17 @@ const SESSION: [Command; 6] = [
 ];
 
 const fn session(name: &'static str, arity: i32) -> Command {
-    Command {
+    Command::new(
         name,
         arity,
-        access: Access::ReadOne,
-        keys: Keys::None,
-        group: "connection",
-        run: |_, _, out| {
+        Access::ReadOne,
+        Keys::None,
+        "connection",
+        |_, _, out| {
             out.status("OK");
             Ok(())
         },
-    }
+    )
 }
 
 /// The command, if it takes so many words; else the error is in `out`.
