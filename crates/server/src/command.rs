@@ -36,6 +36,30 @@ impl Failed {
         Self::reply("ERR syntax error")
     }
 
+    /// Too few arguments for the command, or too many.
+    #[must_use]
+    pub fn arity(name: &str) -> Self {
+        Self::Reply(format!(
+            "ERR wrong number of arguments for '{name}' command"
+        ))
+    }
+
+    /// The command has no such subcommand.
+    #[must_use]
+    pub fn unknown_subcommand(command: &str, word: Arg<'_>) -> Self {
+        let word = String::from_utf8_lossy(word.get(..128).unwrap_or(word));
+        Self::Reply(format!(
+            "ERR unknown subcommand '{word}'. Try {} HELP.",
+            command.to_uppercase()
+        ))
+    }
+
+    /// A string would be longer than strings may be.
+    #[must_use]
+    pub fn too_long() -> Self {
+        Self::reply("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
+    }
+
     /// Not a number of 64 bits.
     #[must_use]
     pub fn not_an_integer() -> Self {
@@ -79,20 +103,22 @@ pub enum Keys {
 }
 
 /// The key is the first argument.
-pub const ONE: Keys = Keys::Range {
-    first: 1,
-    last: 1,
-    step: 1,
-};
-
+pub const ONE: Keys = Keys::range(1, 1, 1);
+/// The key is the second argument, after a subcommand.
+pub const SECOND: Keys = Keys::range(2, 2, 1);
+/// The first two arguments are keys.
+pub const TWO: Keys = Keys::range(1, 2, 1);
 /// All arguments are keys.
-pub const ALL: Keys = Keys::Range {
-    first: 1,
-    last: -1,
-    step: 1,
-};
+pub const ALL: Keys = Keys::range(1, -1, 1);
+/// The first argument says how many keys follow it.
+pub const COUNTED: Keys = Keys::Counted { at: 1, before: 0 };
 
 impl Keys {
+    /// [`Range`](Self::Range)
+    pub const fn range(first: usize, last: i32, step: usize) -> Self {
+        Self::Range { first, last, step }
+    }
+
     /// The places of the keys in `args`, whose first is the command's name. Fewer, if arguments are missing: the command itself says
     /// so.
     pub fn places(self, args: &[Arg<'_>]) -> Vec<usize> {
@@ -151,6 +177,27 @@ pub struct Command {
     pub run: Run,
 }
 
+impl Command {
+    /// A command of these parts, in the order of the fields.
+    pub const fn new(
+        name: &'static str,
+        arity: i32,
+        access: Access,
+        keys: Keys,
+        group: &'static str,
+        run: Run,
+    ) -> Self {
+        Self {
+            name,
+            arity,
+            access,
+            keys,
+            group,
+            run,
+        }
+    }
+}
+
 /// A whole number of 64 bits, written as Redis has it: no spaces, no `+`, no leading zeros, not `-0`.
 pub fn integer(text: Arg<'_>) -> Result<i64, Failed> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
@@ -206,17 +253,9 @@ mod tests {
         let args: Vec<Arg<'_>> = vec![b"c", b"a", b"2", b"x", b"y", b"z"];
         assert_eq!(ONE.places(&args), [1]);
         assert_eq!(ALL.places(&args), [1, 2, 3, 4, 5]);
-        let pairs = Keys::Range {
-            first: 1,
-            last: -1,
-            step: 2,
-        };
+        let pairs = Keys::range(1, -1, 2);
         assert_eq!(pairs.places(&args), [1, 3, 5]);
-        let but_last = Keys::Range {
-            first: 1,
-            last: -2,
-            step: 1,
-        };
+        let but_last = Keys::range(1, -2, 1);
         assert_eq!(but_last.places(&args), [1, 2, 3, 4]);
         assert_eq!(Keys::Counted { at: 2, before: 1 }.places(&args), [1, 3, 4]);
         assert_eq!(Keys::Counted { at: 1, before: 0 }.places(&args), [0; 0]);

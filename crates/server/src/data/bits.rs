@@ -6,21 +6,10 @@ use super::{Space, Tx};
 use crate::command::{Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, integer, is};
 use crate::reply::Out;
 
-const FROM_SECOND: Keys = Keys::Range {
-    first: 2,
-    last: -1,
-    step: 1,
-};
+const FROM_SECOND: Keys = Keys::range(2, -1, 1);
 
 const fn command(name: &'static str, arity: i32, access: Access, keys: Keys, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access,
-        keys,
-        group: "bitmap",
-        run,
-    }
+    Command::new(name, arity, access, keys, "bitmap", run)
 }
 
 /// The commands.
@@ -238,8 +227,7 @@ fn bitop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     if len > 0 {
         return tx.put_string(to, record, None);
     }
-    let db = tx.db;
-    match tx.load_head_from(db, to)? {
+    match tx.load_head(to)? {
         Some(before) => tx.erase(to, &before),
         None => Ok(()),
     }

@@ -1,37 +1,22 @@
 //! Commands on lists.
 
 use super::Tx;
-use super::arguments::{arity, at_least, count, number_of_keys, part, pop_count};
+use super::arguments::{at_least, count, number_of_keys, part, pop_count};
 use super::list::{End, List};
 use super::value::Kind;
-use crate::command::{Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, integer, is};
+use crate::command::{
+    Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, integer, is,
+};
 use crate::reply::Out;
 use std::ops::ControlFlow;
 
 const fn reads(name: &'static str, arity: i32, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access: Access::ReadOne,
-        keys: ONE,
-        group: "list",
-        run,
-    }
+    Command::new(name, arity, Access::ReadOne, ONE, "list", run)
 }
 
 const fn writes(name: &'static str, arity: i32, keys: Keys, run: Run) -> Command {
-    Command {
-        access: Access::Write,
-        keys,
-        ..reads(name, arity, run)
-    }
+    Command::new(name, arity, Access::Write, keys, "list", run)
 }
-
-const TWO: Keys = Keys::Range {
-    first: 1,
-    last: 2,
-    step: 1,
-};
 
 /// The commands.
 pub const COMMANDS: &[Command] = &[
@@ -51,7 +36,7 @@ pub const COMMANDS: &[Command] = &[
     reads("lpos", -3, lpos),
     writes("lmove", 5, TWO, lmove),
     writes("rpoplpush", 3, TWO, rpoplpush),
-    writes("lmpop", -4, Keys::Counted { at: 1, before: 0 }, lmpop),
+    writes("lmpop", -4, COUNTED, lmpop),
 ];
 
 fn push(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, end: End, there: bool) -> Outcome {
@@ -90,7 +75,7 @@ fn pop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, end: End, name: &st
     let wanted = match &args[2..] {
         [] => None,
         [wanted] => Some(count(wanted)?),
-        _ => return Err(arity(name)),
+        _ => return Err(Failed::arity(name)),
     };
     let mut list = List::load(tx, args[1])?;
     if list.is_empty() {

@@ -124,7 +124,7 @@ impl Data {
     /// The key's lock is held.
     fn is_there(&self, db: usize, key: &[u8]) -> Result<bool, Failed> {
         let mut tx = Tx::new(self, &self.deferring, db);
-        Ok(tx.load_head_from(db, key)?.is_some())
+        Ok(tx.load_head(key)?.is_some())
     }
 
     /// Runs queued commands as one commit, and answers all of their replies; a null array, if what is watched has changed. Nothing is
@@ -253,14 +253,14 @@ mod tests {
             tx.put_string(args[1], crate::data::value::string_record(&[b"half"]), None)?;
             Err(Failed::syntax())
         }
-        static HALF: Command = Command {
-            name: "half",
-            arity: 2,
-            access: Access::Write,
-            keys: crate::command::ONE,
-            group: "string",
-            run: half,
-        };
+        static HALF: Command = Command::new(
+            "half",
+            2,
+            Access::Write,
+            crate::command::ONE,
+            "string",
+            half,
+        );
         let fixture = Fixture::new();
         let data = fixture.open();
         let mut all = queued(&["set a before", "get a", "get a"]);

@@ -12,14 +12,7 @@ use bristlecone_store::Entry;
 use std::ops::{Bound, ControlFlow};
 
 const fn command(name: &'static str, arity: i32, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access: Access::Read,
-        keys: Keys::None,
-        group: "keyspace",
-        run,
-    }
+    Command::new(name, arity, Access::Read, Keys::None, "keyspace", run)
 }
 
 /// The commands.

@@ -1,40 +1,27 @@
 //! Commands on sets.
 
 use super::Tx;
-use super::arguments::{
-    ScanOptions, at_least, count, cursor, nothing_to_scan, number_of_keys, random_count,
-};
+use super::arguments::{at_least, count, number_of_keys, random_count, scan_fields};
 use super::fields::Fields;
 use super::value::Kind;
-use crate::command::{ALL, Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, is};
+use crate::command::{
+    ALL, Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, is,
+};
 use crate::reply::Out;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-const fn reads(name: &'static str, arity: i32, access: Access, keys: Keys, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access,
-        keys,
-        group: "set",
-        run,
-    }
+const fn one(name: &'static str, arity: i32, run: Run) -> Command {
+    Command::new(name, arity, Access::ReadOne, ONE, "set", run)
 }
 
-const fn one(name: &'static str, arity: i32, run: Run) -> Command {
-    reads(name, arity, Access::ReadOne, ONE, run)
+const fn reads(name: &'static str, arity: i32, keys: Keys, run: Run) -> Command {
+    Command::new(name, arity, Access::Read, keys, "set", run)
 }
 
 const fn writes(name: &'static str, arity: i32, keys: Keys, run: Run) -> Command {
-    reads(name, arity, Access::Write, keys, run)
+    Command::new(name, arity, Access::Write, keys, "set", run)
 }
-
-const TWO: Keys = Keys::Range {
-    first: 1,
-    last: 2,
-    step: 1,
-};
 
 /// The commands.
 pub const COMMANDS: &[Command] = &[
@@ -47,19 +34,13 @@ pub const COMMANDS: &[Command] = &[
     writes("spop", -2, ONE, spop),
     one("srandmember", -2, srandmember),
     writes("smove", 4, TWO, smove),
-    reads("sinter", -2, Access::Read, ALL, sinter),
-    reads("sunion", -2, Access::Read, ALL, sunion),
-    reads("sdiff", -2, Access::Read, ALL, sdiff),
+    reads("sinter", -2, ALL, sinter),
+    reads("sunion", -2, ALL, sunion),
+    reads("sdiff", -2, ALL, sdiff),
     writes("sinterstore", -3, ALL, sinterstore),
     writes("sunionstore", -3, ALL, sunionstore),
     writes("sdiffstore", -3, ALL, sdiffstore),
-    reads(
-        "sintercard",
-        -3,
-        Access::Read,
-        Keys::Counted { at: 1, before: 0 },
-        sintercard,
-    ),
+    reads("sintercard", -3, COUNTED, sintercard),
     one("sscan", -3, sscan),
 ];
 
@@ -299,14 +280,5 @@ fn sintercard(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn sscan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let from = cursor(args[2])?;
-    let set = load(tx, args[1])?;
-    if set.is_empty() {
-        nothing_to_scan(out);
-        return Ok(());
-    }
-    let options = ScanOptions::parse(&args[3..])?;
-    let (next, found) = set.step(tx, from, options.count)?;
-    options.reply(out, next, &found, false);
-    Ok(())
+    scan_fields(tx, args, out, Kind::Set)
 }

@@ -2,46 +2,28 @@
 
 use super::arguments::{
     ScanOptions, count, cursor, nothing_to_scan, number_of_keys, pair, pairs, pop_count,
-    random_count,
+    random_options,
 };
 use super::scored::{Scored, SortedSet, Way, Which};
 use super::sorted_combined as combined;
 use super::sorted_ranges as ranges;
 use super::value::Kind;
 use super::{Tx, double};
-use crate::command::{Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, integer, is};
+use crate::command::{Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, is};
 use crate::reply::Out;
 use std::ops::ControlFlow;
 
-const fn reads(name: &'static str, arity: i32, access: Access, keys: Keys, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access,
-        keys,
-        group: "sortedset",
-        run,
-    }
-}
-
 const fn one(name: &'static str, arity: i32, run: Run) -> Command {
-    reads(name, arity, Access::ReadOne, ONE, run)
+    Command::new(name, arity, Access::ReadOne, ONE, "sortedset", run)
 }
 
 const fn several(name: &'static str, arity: i32, run: Run) -> Command {
-    let keys = Keys::Counted { at: 1, before: 0 };
-    reads(name, arity, Access::Read, keys, run)
+    Command::new(name, arity, Access::Read, COUNTED, "sortedset", run)
 }
 
 const fn writes(name: &'static str, arity: i32, keys: Keys, run: Run) -> Command {
-    reads(name, arity, Access::Write, keys, run)
+    Command::new(name, arity, Access::Write, keys, "sortedset", run)
 }
-
-const TWO: Keys = Keys::Range {
-    first: 1,
-    last: 2,
-    step: 1,
-};
 
 const STORE: Keys = Keys::Counted { at: 2, before: 1 };
 
@@ -57,7 +39,7 @@ pub const COMMANDS: &[Command] = &[
     one("zrevrank", 3, zrank),
     writes("zpopmin", -2, ONE, zpop),
     writes("zpopmax", -2, ONE, zpop),
-    writes("zmpop", -4, Keys::Counted { at: 1, before: 0 }, zmpop),
+    writes("zmpop", -4, COUNTED, zmpop),
     one("zrandmember", -2, zrandmember),
     one("zscan", -3, zscan),
     one("zcount", 4, ranges::zcount),
@@ -337,18 +319,11 @@ fn zmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn zrandmember(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let Some(count) = args.get(2) else {
+    let Some((count, with_scores)) = random_options(&args[2..], "withscores")? else {
         let one = SortedSet::load(tx, args[1])?.random(tx)?;
         out.maybe_bulk(one.as_ref().map(|(member, _)| &member[..]));
         return Ok(());
     };
-    integer(count).and_then(|_| random_count(count, false))?;
-    let with_scores = match &args[3..] {
-        [] => false,
-        [word] if is(word, "withscores") => true,
-        _ => return Err(Failed::syntax()),
-    };
-    let count = random_count(count, with_scores)?;
     let set = SortedSet::load(tx, args[1])?;
     set.random_reply(tx, count, with_scores, out, |out, one| {
         reply_member(out, one, with_scores);
@@ -362,7 +337,7 @@ fn zscan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         nothing_to_scan(out);
         return Ok(());
     }
-    let options = ScanOptions::parse(&args[3..])?;
+    let options = ScanOptions::parse(&args[3..], false)?;
     let (next, found) = set.step(tx, from, options.count)?;
     // As Redis has the scores of those that it calls small.
     let small = set.len() <= 128 && found.iter().all(|(member, _)| member.len() <= 64);

@@ -3,32 +3,18 @@
 use super::long_double::LongDouble;
 use super::value::string_record;
 use super::{Space, Tx};
-use crate::command::{ALL, Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, integer, is};
+use crate::command::{
+    ALL, Access, Arg, Command, Failed, Keys, ONE, Outcome, Run, TWO, integer, is,
+};
 use crate::reply::Out;
 
 /// Longest string in bytes, as Redis's `proto-max-bulk-len` has it.
 pub(super) const LONGEST: usize = 512 * 1024 * 1024;
 
-const PAIRS: Keys = Keys::Range {
-    first: 1,
-    last: -1,
-    step: 2,
-};
-const TWO: Keys = Keys::Range {
-    first: 1,
-    last: 2,
-    step: 1,
-};
+const PAIRS: Keys = Keys::range(1, -1, 2);
 
 const fn command(name: &'static str, arity: i32, access: Access, keys: Keys, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        access,
-        keys,
-        group: "string",
-        run,
-    }
+    Command::new(name, arity, access, keys, "string", run)
 }
 
 /// The commands.
@@ -150,8 +136,7 @@ pub(super) fn record(tx: &mut Tx<'_>, key: &[u8], room: usize) -> Result<Option<
 }
 
 fn exists(tx: &mut Tx<'_>, key: &[u8]) -> Result<bool, Failed> {
-    let db = tx.db;
-    Ok(tx.load_head_from(db, key)?.is_some())
+    Ok(tx.load_head(key)?.is_some())
 }
 
 fn set(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -171,8 +156,7 @@ fn set(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     };
     let mut done = true;
     if options.if_absent || options.if_present || options.keep {
-        let db = tx.db;
-        let there = tx.load_head_from(db, key)?;
+        let there = tx.load_head(key)?;
         done = if there.is_some() {
             !options.if_absent
         } else {
@@ -299,9 +283,7 @@ fn even(args: &[Arg<'_>], command: &str) -> Outcome {
     if args.len() % 2 == 1 {
         return Ok(());
     }
-    Err(Failed::reply(format!(
-        "ERR wrong number of arguments for '{command}' command"
-    )))
+    Err(Failed::arity(command))
 }
 
 fn mset(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -328,9 +310,7 @@ fn msetnx(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 pub(super) fn check_length(len: usize, more: usize) -> Outcome {
     match len.checked_add(more) {
         Some(len) if len <= LONGEST => Ok(()),
-        _ => Err(Failed::reply(
-            "ERR string exceeds maximum allowed size (proto-max-bulk-len)",
-        )),
+        _ => Err(Failed::too_long()),
     }
 }
 

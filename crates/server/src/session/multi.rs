@@ -2,6 +2,7 @@
 
 use super::{Context, Done, Flow, InMulti, LARGE, Session, SessionCommand};
 use crate::command::{ALL, Access, Arg, Command, Failed, Keys};
+use crate::data::keys::database;
 use crate::data::multi::Queued;
 use crate::reply::{Out, REPLIES_MOST};
 use crate::resp::reply_length;
@@ -13,14 +14,14 @@ use std::sync::atomic::Ordering;
 const STEPS_FEW: usize = 100;
 
 /// In the place of commands that a user may no longer use: their argument says why.
-const DENIED_DATA: Command = Command {
-    name: "denied",
-    arity: 1,
-    access: Access::ReadOne,
-    keys: Keys::None,
-    group: "transaction",
-    run: |_, args, _| Err(denied(args)),
-};
+const DENIED_DATA: Command = Command::new(
+    "denied",
+    1,
+    Access::ReadOne,
+    Keys::None,
+    "transaction",
+    |_, args, _| Err(denied(args)),
+);
 const DENIED_SESSION: SessionCommand =
     SessionCommand::new("denied", 1, &["transaction"], |_, args, _| {
         Err(denied(args))
@@ -106,7 +107,7 @@ impl Session {
             }
             Does::Session(command) => {
                 if command.name == "select"
-                    && let Some(Ok(db)) = args.get(1).map(|text| super::connection::database(text))
+                    && let Some(Ok(db)) = args.get(1).map(|text| database(text))
                 {
                     multi.db = db;
                 }
