@@ -109,13 +109,15 @@ where
     let mut out = Vec::new();
     loop {
         let (flow, more) = execute(server, session, &mut input, &mut out);
-        if session.take_unsettled()
-            && let Err(e) = server.committer.settle(server.data.applied()).await
-        {
-            out.clear();
-            let text = format!("ERR what was written is not durable: {e}");
-            Out::new(&mut out, Protocol::Resp2).error(&text);
-            return goodbye(stream, &out).await;
+        if let Some(commands) = session.take_unsettled() {
+            if let Err(e) = server.committer.settle(server.data.applied()).await {
+                out.clear();
+                let text = format!("ERR what was written is not durable: {e}");
+                Out::new(&mut out, Protocol::Resp2).error(&text);
+                return goodbye(stream, &out).await;
+            }
+            add(&server.stats.settles, 1);
+            add(&server.stats.settled_commands, commands);
         }
         if let Flow::Sleep(time) = flow {
             tokio::time::sleep(time).await;

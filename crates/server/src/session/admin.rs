@@ -79,6 +79,8 @@ fn config(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
                 &stats.commands,
                 &stats.input,
                 &stats.output,
+                &stats.settles,
+                &stats.settled_commands,
                 &stats.errors,
                 &stats.denied,
             ] {

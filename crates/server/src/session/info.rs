@@ -129,7 +129,8 @@ fn human(bytes: u64) -> String {
 }
 
 fn of_memory(server: &Server, text: &mut String) {
-    let (resident, stats) = (resident(), server.data.store().stats());
+    let store = server.data.store();
+    let (resident, stats, pool) = (resident(), store.stats(), store.pool().info());
     lines!(
         text,
         "used_memory" = resident,
@@ -140,11 +141,15 @@ fn of_memory(server: &Server, text: &mut String) {
         "maxmemory" = 0,
         "maxmemory_human" = "0B",
         "maxmemory_policy" = "noeviction",
-        "pool_bytes" = server.data.store().pool().size(),
+        "pool_bytes" = pool.pool_bytes,
+        "pool_used_bytes" = pool.used_bytes,
+        "pool_free_bytes" = pool.free_bytes,
         "live_bytes" = stats.live_bytes,
         "garbage_bytes" = stats.garbage_bytes,
         "versions" = stats.versions,
         "vacuumed_versions" = stats.vacuumed,
+        "vacuumed_bytes" = stats.vacuumed_bytes,
+        "snapshots" = stats.snapshots,
     );
 }
 
@@ -178,6 +183,9 @@ fn of_stats(server: &Server, text: &mut String) {
         "total_net_input_bytes" = value(&stats.input),
         "total_net_output_bytes" = value(&stats.output),
         "rejected_connections" = value(&stats.rejected),
+        "total_settles" = value(&stats.settles),
+        "total_settled_commands" = value(&stats.settled_commands),
+        "total_syncs" = server.committer.syncs(),
         "pubsub_channels" = channels,
         "pubsub_patterns" = patterns,
         "total_error_replies" = value(&stats.errors),

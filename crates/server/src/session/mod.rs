@@ -166,6 +166,8 @@ pub struct Session {
     settings: Arc<Settings>,
     settings_generation: u64,
     users_generation: u64,
+    /// Commands of this batch.
+    batch: u64,
     /// When the last command ended.
     clock: Instant,
     last: Option<&'static str>,
@@ -212,6 +214,7 @@ impl Session {
             settings: server.settings(),
             settings_generation: server.generation(),
             users_generation: server.users.generation(),
+            batch: 0,
             clock: Instant::now(),
             last: None,
         };
@@ -242,15 +245,16 @@ impl Session {
         &self.settings
     }
 
-    /// True if what it answers has to be made durable before; asked once for a batch.
-    pub fn take_unsettled(&mut self) -> bool {
-        std::mem::take(&mut self.unsettled)
+    /// Of how many commands the answers have to be made durable before they are sent, if they have to; asked once for a batch.
+    pub fn take_unsettled(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.unsettled).then_some(self.batch)
     }
 
     /// A batch of commands begins. False if its user is gone: the connection ends.
     pub fn begin_batch(&mut self, server: &Server) -> bool {
         self.client.touch();
         self.clock = Instant::now();
+        self.batch = 0;
         if self.settings_generation != server.generation() {
             self.settings_generation = server.generation();
             self.settings = server.settings();
@@ -290,6 +294,7 @@ impl Session {
     /// Executes a command.
     pub fn execute(&mut self, server: &Server, args: &[Arg<'_>], out: &mut Vec<u8>) -> Flow {
         add(&server.stats.commands, 1);
+        self.batch += 1;
         let mark = out.len();
         let this = match self.replies {
             Replies::SkipNext => Replies::SkipThis,
