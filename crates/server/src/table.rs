@@ -159,6 +159,18 @@ fn bits<'n>(names: impl Iterator<Item = &'n str>) -> u32 {
 /// Commands on data that may take long.
 const LONG: [&str; 5] = ["keys", "flushall", "flushdb", "lcs", "sort"];
 
+/// Commands on data that may make their clients wait.
+const BLOCKING: [&str; 8] = [
+    "blmove",
+    "blmpop",
+    "blpop",
+    "brpop",
+    "brpoplpush",
+    "bzmpop",
+    "bzpopmax",
+    "bzpopmin",
+];
+
 fn of_data(command: &'static Command) -> (u32, bool) {
     let access = match command.access {
         Access::ReadOne => ["read", "fast"],
@@ -170,7 +182,10 @@ fn of_data(command: &'static Command) -> (u32, bool) {
     let dangerous = (command.access == Access::WriteAll || command.name == "keys")
         .then_some("dangerous")
         .into_iter();
-    let names = access.into_iter().chain([command.group]).chain(dangerous);
+    let blocking = BLOCKING.contains(&command.name).then_some("blocking");
+    let names = (access.into_iter().chain([command.group]))
+        .chain(dangerous)
+        .chain(blocking);
     (bits(names), long || command.access == Access::WriteAll)
 }
 

@@ -15,6 +15,7 @@
 
 mod arguments;
 pub mod bits;
+pub mod blocking;
 mod collection;
 #[cfg(test)]
 mod collection_tests;
@@ -44,10 +45,11 @@ pub mod sweep;
 pub mod touched;
 mod tx;
 pub mod value;
+pub mod waiting;
 
 pub use tx::{Space, Tx};
 
-use crate::command::{Access, Arg, Command, Failed, ONE, Outcome};
+use crate::command::{Access, Arg, Command, Failed, ONE};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Keyspace, ReadError, Snapshot, Store, WriteError};
@@ -57,6 +59,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use touched::Touched;
+use waiting::{Waiter, Waiting};
 
 /// How many databases there are.
 pub const DATABASES: usize = 16;
@@ -71,8 +74,10 @@ pub struct Data {
     expiries: Keyspace,
     garbage: Keyspace,
     locks: Locks,
-    /// Who waits for changes to which keys.
+    /// Who is told of changes to which keys.
     pub touched: Arc<Touched>,
+    /// Who waits for elements of which keys.
+    waiting: Waiting,
     next_id: AtomicU64,
     cursors: Mutex<Cursors>,
 }
@@ -90,6 +95,7 @@ pub enum Reads {
 pub fn commands() -> impl Iterator<Item = &'static Command> {
     [
         bits::COMMANDS,
+        blocking::COMMANDS,
         expire::COMMANDS,
         hashes::COMMANDS,
         keys::COMMANDS,
@@ -126,6 +132,7 @@ impl Data {
             garbage,
             locks: Locks::new(),
             touched: Arc::default(),
+            waiting: Waiting::default(),
             next_id: AtomicU64::new(last + 1),
             cursors: Mutex::default(),
             store,
@@ -204,47 +211,75 @@ impl Data {
         reads: Reads,
         out: &mut Out<'_>,
     ) -> bool {
-        let mark = out.mark();
-        let done = self.try_run(command, db, args, reads, out);
-        if let Err(e) = done {
-            out.truncate(mark);
-            out.error(&e.to_string());
-        }
-        reads == Reads::Applied || matches!(command.access, Access::Write | Access::WriteAll)
+        self.run_for(command, (db, false), args, reads, out).0
     }
 
-    fn try_run(
+    /// As [`run`](Self::run), for a client that can wait: if it has to, there is no answer yet.
+    pub fn run_or_wait(
         &self,
         command: &Command,
         db: usize,
         args: &[Arg<'_>],
         reads: Reads,
         out: &mut Out<'_>,
-    ) -> Outcome {
+    ) -> (bool, Option<Arc<Waiter>>) {
+        self.run_for(command, (db, true), args, reads, out)
+    }
+
+    fn run_for(
+        &self,
+        command: &Command,
+        place: (usize, bool),
+        args: &[Arg<'_>],
+        reads: Reads,
+        out: &mut Out<'_>,
+    ) -> (bool, Option<Arc<Waiter>>) {
+        let mark = out.mark();
+        let done = self.try_run(command, place, args, reads, out);
+        let waiter = done.unwrap_or_else(|e| {
+            out.truncate(mark);
+            out.error(&e.to_string());
+            None
+        });
+        let writes = matches!(command.access, Access::Write | Access::WriteAll);
+        (reads == Reads::Applied || writes, waiter)
+    }
+
+    fn try_run(
+        &self,
+        command: &Command,
+        (db, may_wait): (usize, bool),
+        args: &[Arg<'_>],
+        reads: Reads,
+        out: &mut Out<'_>,
+    ) -> Result<Option<Arc<Waiter>>, Failed> {
         let deferring = match reads {
             Reads::Durable => &self.store,
             Reads::Applied => &self.deferring,
         };
         match command.access {
-            Access::ReadOne => (command.run)(&mut Tx::new(self, deferring, db), args, out),
+            Access::ReadOne => {
+                (command.run)(&mut Tx::new(self, deferring, db), args, out)?;
+                Ok(None)
+            }
             Access::Read => {
                 let mut tx = Tx::new(self, deferring, db);
                 tx.snapshot();
-                (command.run)(&mut tx, args, out)
+                (command.run)(&mut tx, args, out)?;
+                Ok(None)
             }
             Access::Write => {
                 let _held = if command.keys == ONE {
-                    self.locks
-                        .keys(args.get(1).into_iter().map(|key| (db, *key)))
+                    self.lock(args.get(1).into_iter().map(|key| (db, *key)))
                 } else {
                     let places = command.keys.places(args);
-                    self.locks.keys(places.into_iter().map(|at| (db, args[at])))
+                    self.lock(places.iter().map(|at| (db, args[*at])))
                 };
-                self.written(command, db, args, out)
+                self.written(command, (db, may_wait), args, out)
             }
             Access::WriteAll => {
                 let _held = self.locks.all();
-                self.written(command, db, args, out)
+                self.written(command, (db, may_wait), args, out)
             }
         }
     }
@@ -253,13 +288,17 @@ impl Data {
     fn written(
         &self,
         command: &Command,
-        db: usize,
+        (db, may_wait): (usize, bool),
         args: &[Arg<'_>],
         out: &mut Out<'_>,
-    ) -> Outcome {
+    ) -> Result<Option<Arc<Waiter>>, Failed> {
         let mut tx = self.begin(db);
+        tx.may_wait = may_wait;
         (command.run)(&mut tx, args, out)?;
-        tx.commit()
+        let wants = tx.wants.take();
+        let changed = tx.commit()?;
+        self.serve(changed);
+        Ok(wants.map(|wants| self.waiting.enter(db, *wants, out.protocol())))
     }
 
     /// What writes keys whose locks the caller holds.

@@ -139,7 +139,7 @@ impl Data {
         if head.is_none_or(|head| head.id.is_none() || head.expires_at != Some(at)) {
             tx.delete(Space::Expiries, entry)?;
         }
-        tx.commit()
+        tx.commit().map(drop)
     }
 
     /// True if there was any.

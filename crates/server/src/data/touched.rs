@@ -1,4 +1,4 @@
-//! Who is told when a key is changed: clients that watch it, and those that wait for an element.
+//! Who is told when a key is changed: clients that watch it.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -4,6 +4,7 @@
 //! the second write, or with a scan, or where several reads have to belong together.
 
 use super::Data;
+use super::waiting::Wants;
 use crate::command::{Failed, Outcome};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Entry, KEY_MOST, Savepoint, Store, Transaction, TransactionOptions};
@@ -21,6 +22,9 @@ pub enum Space {
     /// Large collections that are gone.
     Garbage,
 }
+
+/// A key: its database and name.
+pub(super) type Name = (usize, Vec<u8>);
 
 /// Bounds of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
@@ -78,8 +82,12 @@ pub struct Tx<'d> {
     many: Option<Transaction<Auto>>,
     /// A change was refused: with it there would be more than [`HELD_MOST`].
     pub(super) overfull: bool,
-    /// Keys that were written, if somebody listens.
-    touched: Vec<(usize, Vec<u8>)>,
+    /// Its client can be made to wait.
+    pub(super) may_wait: bool,
+    /// What its client waits for.
+    pub(super) wants: Option<Box<Wants>>,
+    /// Keys that were written, if somebody listens or waits.
+    touched: Vec<Name>,
 }
 
 /// A place to go back to.
@@ -101,6 +109,8 @@ impl<'d> Tx<'d> {
             one: None,
             many: None,
             overfull: false,
+            may_wait: false,
+            wants: None,
             touched: Vec::new(),
         }
     }
@@ -170,10 +180,15 @@ impl<'d> Tx<'d> {
         self.get_with(space, key, |entry| entry.value.to_vec())
     }
 
+    /// True if somebody may want to know what is changed.
+    fn is_noticed(&self) -> bool {
+        self.data.touched.any() || self.data.waiting.any()
+    }
+
     fn change(&mut self, change: Change) -> Outcome {
         let Change { space, key, .. } = &change;
         if let Space::Keys(db) = *space
-            && self.data.touched.any()
+            && self.is_noticed()
         {
             self.touched.push((db, key.clone()));
         }
@@ -207,7 +222,7 @@ impl<'d> Tx<'d> {
     /// Tells who listens to `key` that it was changed, though its record is as it was: the elements of a large collection are
     /// elsewhere.
     pub fn touch(&mut self, key: &[u8]) {
-        if self.data.touched.any() {
+        if self.is_noticed() {
             self.touched.push((self.db, key.to_vec()));
         }
     }
@@ -331,11 +346,12 @@ impl<'d> Tx<'d> {
         self.snapshot().rollback_to(mark.savepoint);
     }
 
-    /// Commits what was written. The locks of its keys are still held.
+    /// Commits what was written. The locks of its keys are still held. The keys that were written, in order, if somebody may want
+    /// to know.
     ///
     /// # Errors
     /// [`Failed::Write`]; nothing has changed then.
-    pub fn commit(self) -> Outcome {
+    pub(super) fn commit(self) -> Result<Vec<Name>, Failed> {
         if let Some(many) = self.many {
             many.commit()?;
         } else if let Some(Change { space, key, put }) = self.one {
@@ -353,6 +369,6 @@ impl<'d> Tx<'d> {
         for (db, key) in &self.touched {
             self.data.touched.touch(*db, key);
         }
-        Ok(())
+        Ok(self.touched)
     }
 }

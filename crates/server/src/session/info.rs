@@ -1,6 +1,7 @@
 //! `INFO`
 
 use super::{Context, Done, Flow, SessionCommand};
+use crate::client::Client;
 use crate::command::{Arg, is};
 use crate::data::DATABASES;
 use crate::reply::Out;
@@ -95,17 +96,14 @@ fn of_server(server: &Server, text: &mut String) {
 }
 
 fn of_clients(server: &Server, text: &mut String) {
-    let listening = server.clients.all();
-    let listening = listening
-        .iter()
-        .filter(|client| client.subscribed())
-        .count();
+    let clients = server.clients.all();
+    let count = |which: fn(&Client) -> bool| clients.iter().filter(|client| which(client)).count();
     lines!(
         text,
         "connected_clients" = server.clients.len(),
         "maxclients" = server.settings().maxclients,
-        "blocked_clients" = 0,
-        "pubsub_clients" = listening,
+        "blocked_clients" = count(|client| client.waiter().is_some()),
+        "pubsub_clients" = count(Client::subscribed),
     );
 }
 

@@ -16,6 +16,7 @@ use crate::config::Settings;
 use crate::data::Reads;
 use crate::data::keys::object_subcommand;
 use crate::data::multi::Watch;
+use crate::data::waiting::Waiter;
 use crate::reply::{Out, Protocol};
 use crate::resp::Limits;
 use crate::server::Server;
@@ -36,6 +37,8 @@ const LARGE: usize = 1 << 20;
 pub enum Flow {
     /// As before.
     Go,
+    /// It waits for an element before it answers.
+    Wait,
     /// It waits so long before it answers.
     Sleep(Duration),
     /// It ends, when it has answered.
@@ -161,6 +164,10 @@ pub struct Session {
     channels: BTreeSet<Vec<u8>>,
     patterns: BTreeSet<Vec<u8>>,
     replies: Replies,
+    /// It waits for an element.
+    waiter: Option<Arc<Waiter>>,
+    /// What it gets is not answered.
+    waits_silently: bool,
     /// Something was written, or read, that has to be durable before this is answered.
     unsettled: bool,
     settings: Arc<Settings>,
@@ -210,6 +217,8 @@ impl Session {
             channels: BTreeSet::new(),
             patterns: BTreeSet::new(),
             replies: Replies::default(),
+            waiter: None,
+            waits_silently: false,
             unsettled: false,
             settings: server.settings(),
             settings_generation: server.generation(),
@@ -342,6 +351,7 @@ impl Session {
             out.truncate(mark);
             flow = Flow::Close;
         }
+        self.waits_silently = this != Replies::On;
         match (this, self.replies) {
             (Replies::SkipThis, now) => {
                 out.truncate(mark);
@@ -478,10 +488,7 @@ impl Session {
         out: &mut Out<'_>,
     ) -> Flow {
         match entry.does {
-            Does::Data(command) => {
-                self.run_data(server, command, args, out);
-                Flow::Go
-            }
+            Does::Data(command) => self.run_data(server, command, args, out),
             Does::Session(command) => self.run_session(server, command, args, out),
         }
     }
@@ -492,14 +499,41 @@ impl Session {
         command: &Command,
         args: &[Arg<'_>],
         out: &mut Out<'_>,
-    ) {
+    ) -> Flow {
         // Keys are counted as they are applied, whatever is durable.
         let reads = if self.unsettled || command.name == "dbsize" {
             Reads::Applied
         } else {
             Reads::Durable
         };
-        self.unsettled |= server.data.run(command, self.db, args, reads, out);
+        let (unsettled, waiter) = server.data.run_or_wait(command, self.db, args, reads, out);
+        self.unsettled |= unsettled;
+        if waiter.is_none() {
+            return Flow::Go;
+        }
+        self.client.set_waiter(waiter.clone());
+        self.waiter = waiter;
+        Flow::Wait
+    }
+
+    /// What it waits with, if it waits for an element.
+    #[must_use]
+    pub fn waiter(&self) -> Option<Arc<Waiter>> {
+        self.waiter.clone()
+    }
+
+    /// It has waited: the reply goes to `out`. What it got has to be durable before.
+    pub fn waited(&mut self, server: &Server, out: &mut Vec<u8>) {
+        self.client.set_waiter(None);
+        let reply = self.waiter.take().map(|waiter| waiter.take_reply());
+        let reply = reply.unwrap_or_default();
+        if reply.starts_with(b"-") {
+            add(&server.stats.errors, 1);
+        }
+        if !self.waits_silently {
+            out.extend_from_slice(&reply);
+        }
+        self.unsettled = true;
     }
 
     fn run_session(
@@ -528,6 +562,10 @@ impl Session {
     pub fn leave(&mut self, server: &Server) {
         self.unsubscribe_all(server);
         self.watch.clear();
+        if let Some(waiter) = self.waiter.take() {
+            server.data.give_up(&waiter, |_| {});
+            self.client.set_waiter(None);
+        }
         server.clients.leave(self.client.id);
     }
 }
