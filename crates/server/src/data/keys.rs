@@ -107,7 +107,7 @@ fn renamenx(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 /// A database's number.
-fn database(text: Arg<'_>) -> Result<usize, Failed> {
+pub(super) fn database(text: Arg<'_>) -> Result<usize, Failed> {
     let number = integer(text)?;
     let (least, most) = (i32::MIN, i32::MAX);
     let number = i32::try_from(number).map_err(|_| {

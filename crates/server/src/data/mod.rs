@@ -6,6 +6,7 @@
 //! keyspace "elements"    id, ... --> ...                its elements: big-endian id, then what its kind puts there
 //! keyspace "expiries"    expiry, database, key --> ""   of large collections, for the sweeper
 //! keyspace "garbage"     id --> ""                      ids whose elements the sweeper takes away
+//! keyspace "databases"   which database has which keyspace, see `swap.rs`
 //! ```
 //!
 //! # Concurrency
@@ -14,12 +15,14 @@
 //! changes are one commit of the store.
 
 mod arguments;
+pub mod bitfield;
 pub mod bits;
 pub mod blocking;
 mod collection;
 #[cfg(test)]
 mod collection_tests;
 mod double;
+pub mod dump;
 pub mod expire;
 mod fields;
 #[cfg(test)]
@@ -37,10 +40,12 @@ pub mod ordered;
 pub mod scan;
 mod scored;
 pub mod sets;
+pub mod sort;
 mod sorted_combined;
 mod sorted_ranges;
 pub mod sorted_sets;
 pub mod strings;
+pub mod swap;
 pub mod sweep;
 pub mod touched;
 mod tx;
@@ -58,6 +63,7 @@ use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use swap::Order;
 use touched::Touched;
 use waiting::{Waiter, Waiting};
 
@@ -73,6 +79,10 @@ pub struct Data {
     elements: Keyspace,
     expiries: Keyspace,
     garbage: Keyspace,
+    /// The order of the databases.
+    orders: Keyspace,
+    order: AtomicU64,
+    swaps: AtomicU64,
     locks: Locks,
     /// Who is told of changes to which keys.
     pub touched: Arc<Touched>,
@@ -94,8 +104,10 @@ pub enum Reads {
 /// All commands on data.
 pub fn commands() -> impl Iterator<Item = &'static Command> {
     [
+        bitfield::COMMANDS,
         bits::COMMANDS,
         blocking::COMMANDS,
+        dump::COMMANDS,
         expire::COMMANDS,
         hashes::COMMANDS,
         keys::COMMANDS,
@@ -103,8 +115,10 @@ pub fn commands() -> impl Iterator<Item = &'static Command> {
         ordered::COMMANDS,
         scan::COMMANDS,
         sets::COMMANDS,
+        sort::COMMANDS,
         sorted_sets::COMMANDS,
         strings::COMMANDS,
+        swap::COMMANDS,
     ]
     .into_iter()
     .flatten()
@@ -119,9 +133,10 @@ impl Data {
         let databases: Result<Vec<_>, _> = (0..DATABASES)
             .map(|number| store.keyspace(&number.to_string()))
             .collect();
-        let [elements, expiries, garbage] =
-            ["elements", "expiries", "garbage"].map(|name| store.keyspace(name));
-        let (elements, garbage) = (elements?, garbage?);
+        let [elements, expiries, garbage, orders] =
+            ["elements", "expiries", "garbage", "databases"].map(|name| store.keyspace(name));
+        let (elements, garbage, orders) = (elements?, garbage?, orders?);
+        let order = Order::load(&store, &orders)?;
         let snapshot = store.snapshot();
         let last = last_id(&snapshot, &elements)?.max(last_id(&snapshot, &garbage)?);
         Ok(Self {
@@ -130,6 +145,9 @@ impl Data {
             expiries: expiries?,
             elements,
             garbage,
+            orders,
+            order: AtomicU64::new(order.bits()),
+            swaps: AtomicU64::new(0),
             locks: Locks::new(),
             touched: Arc::default(),
             waiting: Waiting::default(),
@@ -161,7 +179,7 @@ impl Data {
     /// How many keys a database has, expired ones that are still there included.
     #[must_use]
     pub fn len(&self, db: usize) -> u64 {
-        self.store.len(&self.databases[db])
+        self.store.len(self.keyspace(Space::Keys(db), self.order()))
     }
 
     fn cursors(&self) -> MutexGuard<'_, Cursors> {
@@ -175,15 +193,16 @@ impl Data {
     pub fn record_bytes(&self, db: usize, key: &[u8]) -> Result<Option<usize>, ReadError> {
         let bytes = |entry: bristlecone_store::Entry<'_>| entry.value.len();
         self.store
-            .get_with(self.keyspace(Space::Keys(db)), key, bytes)
+            .get_with(self.keyspace(Space::Keys(db), self.order()), key, bytes)
     }
 
-    fn keyspace(&self, space: Space) -> &Keyspace {
+    fn keyspace(&self, space: Space, order: Order) -> &Keyspace {
         match space {
-            Space::Keys(db) => &self.databases[db],
+            Space::Keys(db) => &self.databases[order.place(db)],
             Space::Elements => &self.elements,
             Space::Expiries => &self.expiries,
             Space::Garbage => &self.garbage,
+            Space::Databases => &self.orders,
         }
     }
 
@@ -258,16 +277,19 @@ impl Data {
             Reads::Applied => &self.deferring,
         };
         match command.access {
-            Access::ReadOne => {
-                (command.run)(&mut Tx::new(self, deferring, db), args, out)?;
-                Ok(None)
-            }
-            Access::Read => {
+            Access::ReadOne | Access::Read => loop {
+                let (mark, swaps) = (out.mark(), self.swaps());
                 let mut tx = Tx::new(self, deferring, db);
-                tx.snapshot();
-                (command.run)(&mut tx, args, out)?;
-                Ok(None)
-            }
+                if command.access == Access::Read {
+                    tx.snapshot();
+                }
+                let done = (command.run)(&mut tx, args, out);
+                if self.swaps() == swaps {
+                    return done.map(|()| None);
+                }
+                // What was read may be another database's.
+                out.truncate(mark);
+            },
             Access::Write => {
                 let _held = if command.keys == ONE {
                     self.lock(args.get(1).into_iter().map(|key| (db, *key)))

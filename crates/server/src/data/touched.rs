@@ -65,6 +65,14 @@ impl Touched {
         self.listeners.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Keys of a database that somebody listens to.
+    #[must_use]
+    pub fn keys_of(&self, db: usize) -> Vec<Vec<u8>> {
+        let by_key = self.by_key();
+        let here = by_key.keys().filter(|(of, _)| *of == db);
+        here.map(|(_, key)| key.clone()).collect()
+    }
+
     /// Calls the listeners of a key.
     pub fn touch(&self, db: usize, key: &[u8]) {
         if let Some(listeners) = self.by_key().get(&(db, key.to_vec())) {

@@ -4,6 +4,7 @@
 //! the second write, or with a scan, or where several reads have to belong together.
 
 use super::Data;
+use super::swap::Order;
 use super::waiting::Wants;
 use crate::command::{Failed, Outcome};
 use bristlecone_pmem::media::Auto;
@@ -21,6 +22,8 @@ pub enum Space {
     Expiries,
     /// Large collections that are gone.
     Garbage,
+    /// The order of the databases.
+    Databases,
 }
 
 /// A key: its database and name.
@@ -82,6 +85,9 @@ pub struct Tx<'d> {
     many: Option<Transaction<Auto>>,
     /// A change was refused: with it there would be more than [`HELD_MOST`].
     pub(super) overfull: bool,
+    /// The order of the databases, and whether it is to be that from the commit on.
+    pub(super) order: Order,
+    reorders: bool,
     /// Its client can be made to wait.
     pub(super) may_wait: bool,
     /// What its client waits for.
@@ -109,6 +115,8 @@ impl<'d> Tx<'d> {
             one: None,
             many: None,
             overfull: false,
+            order: data.order(),
+            reorders: false,
             may_wait: false,
             wants: None,
             touched: Vec::new(),
@@ -133,7 +141,7 @@ impl<'d> Tx<'d> {
             .many
             .get_or_insert_with(|| self.store.begin(TransactionOptions::default()));
         if let Some(Change { space, key, put }) = self.one.take() {
-            let keyspace = self.data.keyspace(space);
+            let keyspace = self.data.keyspace(space, self.order);
             // Its lengths were checked when it was made.
             let _ = match put {
                 Some((value, expires_at)) => many.put_expiring(keyspace, &key, &value, expires_at),
@@ -153,7 +161,7 @@ impl<'d> Tx<'d> {
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, Failed> {
-        let keyspace = self.data.keyspace(space);
+        let keyspace = self.data.keyspace(space, self.order);
         if let Some(many) = &mut self.many {
             return Ok(many.get_with(keyspace, key, f)?);
         }
@@ -197,7 +205,7 @@ impl<'d> Tx<'d> {
             self.one = Some(change);
             return Ok(());
         }
-        let (data, queued) = (self.data, self.queued);
+        let (data, order, queued) = (self.data, self.order, self.queued);
         let many = self.snapshot();
         let more = change.key.len() + change.put.as_ref().map_or(0, |(value, _)| value.len());
         // One change alone is always possible, as it is without a transaction.
@@ -205,7 +213,7 @@ impl<'d> Tx<'d> {
             self.overfull = true;
             return Err(too_large());
         }
-        let keyspace = data.keyspace(change.space);
+        let keyspace = data.keyspace(change.space, order);
         match change.put {
             Some((value, expires_at)) => {
                 many.put_expiring(keyspace, &change.key, &value, expires_at)?;
@@ -222,9 +230,28 @@ impl<'d> Tx<'d> {
     /// Tells who listens to `key` that it was changed, though its record is as it was: the elements of a large collection are
     /// elsewhere.
     pub fn touch(&mut self, key: &[u8]) {
+        self.touch_in(self.db, key);
+    }
+
+    /// As [`touch`](Self::touch), in another database.
+    pub(super) fn touch_in(&mut self, db: usize, key: &[u8]) {
         if self.is_noticed() {
-            self.touched.push((self.db, key.to_vec()));
+            self.touched.push((db, key.to_vec()));
         }
+    }
+
+    /// The databases have this order from here on, and for others from the commit on. All locks are held, and it is put.
+    pub(super) fn reorder(&mut self, order: Order) {
+        self.order = order;
+        self.reorders = true;
+    }
+
+    /// What `f` reads is not locked: nothing of it is taken away that has expired.
+    pub(super) fn reading<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let writes = std::mem::replace(&mut self.writes, false);
+        let done = f(self);
+        self.writes = writes;
+        done
     }
 
     /// What `f` does is told to nobody.
@@ -289,7 +316,7 @@ impl<'d> Tx<'d> {
         range: Range<'_>,
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
-        let keyspace = self.data.keyspace(space);
+        let keyspace = self.data.keyspace(space, self.order);
         let range = cut(range);
         Ok(self.snapshot().scan::<&[u8]>(keyspace, range, visit)?)
     }
@@ -304,7 +331,7 @@ impl<'d> Tx<'d> {
         range: Range<'_>,
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
-        let keyspace = self.data.keyspace(space);
+        let keyspace = self.data.keyspace(space, self.order);
         Ok(self
             .snapshot()
             .scan_reverse::<&[u8]>(keyspace, cut(range), visit)?)
@@ -323,7 +350,7 @@ impl<'d> Tx<'d> {
         if prefix.len() > KEY_MOST {
             return Ok(());
         }
-        let keyspace = self.data.keyspace(space);
+        let keyspace = self.data.keyspace(space, self.order);
         Ok(self.snapshot().prefix(keyspace, prefix, visit)?)
     }
 
@@ -355,7 +382,7 @@ impl<'d> Tx<'d> {
         if let Some(many) = self.many {
             many.commit()?;
         } else if let Some(Change { space, key, put }) = self.one {
-            let keyspace = self.data.keyspace(space);
+            let keyspace = self.data.keyspace(space, self.order);
             match put {
                 Some((value, expires_at)) => {
                     self.store
@@ -365,6 +392,11 @@ impl<'d> Tx<'d> {
                     self.store.delete(keyspace, &key)?;
                 }
             }
+        }
+        if self.reorders {
+            // Nobody goes by an order that may be undone.
+            self.data.settle(self.data.applied())?;
+            self.data.reorder(self.order);
         }
         for (db, key) in &self.touched {
             self.data.touched.touch(*db, key);

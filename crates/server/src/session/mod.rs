@@ -16,6 +16,7 @@ use crate::config::Settings;
 use crate::data::Reads;
 use crate::data::keys::object_subcommand;
 use crate::data::multi::Watch;
+use crate::data::sort::reads_others;
 use crate::data::waiting::Waiter;
 use crate::reply::{Out, Protocol};
 use crate::resp::Limits;
@@ -437,6 +438,14 @@ impl Session {
             return Err(Failed::reply(
                 "NOPERM this user has no permissions to access one of the keys used as arguments",
             ));
+        }
+        if entry.name.starts_with("sort")
+            && !self.user.may_touch_all()
+            && let Some(option) = reads_others(args)
+        {
+            return Err(Failed::reply(format!(
+                "ERR {option} option of SORT denied due to insufficient ACL permissions"
+            )));
         }
         let (channels, is_pattern) = match entry.name {
             "publish" => (args.get(1..2), false),
