@@ -1,19 +1,13 @@
 //! The same random commands on hashes, lists, sets and sorted sets go to a real `redis-server` and to our data layer: their replies are
 //! the same, byte for byte, but for an order that means nothing, and for what is random.
-//!
-//! If there is no `redis-server` on this machine, the tests say so and do nothing. `SEED` and `COMMANDS` in the environment choose
-//! others.
 
 mod common;
 mod generate;
 
-use common::{Ours, Redis};
+use common::compare;
 use generate::{Words, one, rarely, spoilt};
+use rand::RngExt;
 use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
-
-/// Commands that are sent at once.
-const BATCH: usize = 200;
 
 /// A command on keys, whatever they hold.
 fn on_keys(rng: &mut SmallRng) -> Words {
@@ -159,85 +153,20 @@ fn same(words: &Words, mut theirs: &[u8], mut ours: &[u8]) -> bool {
     }
 }
 
-fn setting(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
-}
-
-/// The beginning of something long.
-fn start(bytes: &[u8]) -> String {
-    bytes[..bytes.len().min(400)].escape_ascii().to_string()
-}
-
-fn shown(words: &Words) -> String {
-    let words: Vec<String> = words.iter().map(|word| start(word)).collect();
-    let text = words.join(" ");
-    text[..text.len().min(1000)].to_owned()
-}
-
-/// A set of which something random was taken is emptied, that both have the same again.
-fn emptied(words: &Words) -> Words {
-    vec![b"spop".to_vec(), words[1].clone(), b"1000000".to_vec()]
-}
-
-fn compare(resp3: bool, count: usize, seed: u64) {
-    let Some(mut redis) = Redis::start() else {
-        eprintln!("SKIPPED: there is no redis-server on this machine to compare with");
-        return;
-    };
-    let mut ours = Ours::new();
-    if resp3 {
-        let hello = generate::words(&["hello", "3"]);
-        redis.call_all(std::slice::from_ref(&hello));
-        ours.call(&hello);
-    }
-    let mut rng = SmallRng::seed_from_u64(seed);
-    let mut before: Vec<(Words, Vec<u8>)> = Vec::new();
-    let mut done = 0;
-    while done < count {
-        let mut commands: Vec<Words> = Vec::new();
-        while commands.len() < BATCH {
-            let words = command(&mut rng);
-            let random = words[0].eq_ignore_ascii_case(b"spop") && words.len() > 1;
-            let after = random.then(|| emptied(&words));
-            commands.push(words);
-            commands.extend(after);
-        }
-        let replies = redis.call_all(&commands);
-        for (words, theirs) in commands.into_iter().zip(replies) {
-            let mine = ours.call(&words);
-            if !same(&words, &theirs, &mine) {
-                let related = before
-                    .iter()
-                    .filter(|(other, _)| other[1..].iter().any(|word| words[1..].contains(word)));
-                let related: Vec<String> = related
-                    .map(|(words, reply)| format!("{}\n    {}", shown(words), start(reply)))
-                    .collect();
-                let last = &related[related.len().saturating_sub(12)..];
-                panic!(
-                    "seed {seed}, command {done}: {}\n  Redis: {}\n  ours:  {}\nbefore it:\n{}",
-                    shown(&words),
-                    start(&theirs),
-                    start(&mine),
-                    last.join("\n"),
-                );
-            }
-            before.push((words, theirs));
-            done += 1;
-        }
-        let surplus = before.len().saturating_sub(2000);
-        before.drain(..surplus);
-        ours.settle();
-    }
+/// A command. A set of which something random was taken is emptied, that both have the same again.
+fn commands(rng: &mut SmallRng) -> Vec<Words> {
+    let words = command(rng);
+    let random = words[0].eq_ignore_ascii_case(b"spop") && words.len() > 1;
+    let emptied = random.then(|| vec![b"spop".to_vec(), words[1].clone(), b"1000000".to_vec()]);
+    [words].into_iter().chain(emptied).collect()
 }
 
 #[test]
 fn replies_are_those_of_redis() {
-    let seed = setting("SEED", 1);
-    compare(false, setting("COMMANDS", 100_000) as usize, seed);
+    compare::replies(false, 100_000, 1, commands, same);
 }
 
 #[test]
 fn replies_in_resp3_are_those_of_redis() {
-    let seed = setting("SEED", 2);
-    compare(true, setting("COMMANDS", 40_000) as usize, seed);
+    compare::replies(true, 40_000, 2, commands, same);
 }

@@ -54,9 +54,7 @@ fn any_command(rng: &mut SmallRng) -> Words {
     loop {
         let words = match rng.random_range(0..4) {
             0 => generate::keys::command(rng),
-            1 if known(&generate::words(&["hset", "a", "b", "c"])).is_some() => {
-                generate::keys::collection(rng)
-            }
+            1 => generate::keys::collection(rng),
             _ => generate::strings::command(rng),
         };
         if words[0] != b"select" {

@@ -103,6 +103,62 @@ fn torn() -> Failed {
     damaged("a small collection")
 }
 
+/// How many strings an entry of a small collection is.
+pub(super) fn width(kind: Kind) -> usize {
+    match kind {
+        Kind::Hash | Kind::SortedSet => 2,
+        _ => 1,
+    }
+}
+
+/// What a hash, a set or a sorted set is made of.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Its entries.
+    Small(Packed),
+    /// The id of its elements, and how many entries there are.
+    Large { id: u64, count: u64 },
+}
+
+impl Content {
+    /// That of a value, whose body is taken out of it if it is small.
+    pub fn take(value: &mut Value) -> Result<Self, Failed> {
+        match value.id {
+            Some(id) => {
+                let [count] = numbers(&value.body)?;
+                Ok(Self::Large { id, count })
+            }
+            None => {
+                let body = std::mem::take(&mut value.body);
+                Ok(Self::Small(Packed::open(body, width(value.kind))?))
+            }
+        }
+    }
+
+    /// How many entries of `width` strings there are.
+    pub fn len(&self, width: usize) -> u64 {
+        match self {
+            Self::Small(packed) => (packed.len() / width) as u64,
+            Self::Large { count, .. } => *count,
+        }
+    }
+
+    /// The value to be saved; `None` if there are no entries.
+    pub fn into_value(self, kind: Kind, expires_at: Option<u64>) -> Option<Value> {
+        let (id, body) = match self {
+            Self::Small(packed) if packed.len() > 0 => (None, packed.into_body()),
+            Self::Large { id, count } if count > 0 => (Some(id), count.to_be_bytes().to_vec()),
+            _ => return None,
+        };
+        Some(Value {
+            kind,
+            id,
+            expires_at,
+            body,
+        })
+    }
+}
+
 /// Strings and their places.
 #[derive(Clone, Debug)]
 pub(super) struct Items<'p> {
@@ -157,13 +213,23 @@ pub(super) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Val
     tx.load_kind(key, kind)
 }
 
-/// Saves a collection that was changed, in place of `before`, whose body need not be there if it is a small one. The head of a large one is written only if it says something else.
-pub(super) fn save(tx: &mut Tx<'_>, key: &[u8], before: Option<&Value>, value: &Value) -> Outcome {
-    if value.id.is_some() && before == Some(value) {
-        tx.touch(key);
-        return Ok(());
+/// Saves a collection that was changed, in place of `before`, whose body need not be there if it is a small one; `None`: nothing is left
+/// of it. The head of a large one is written only if it says something else.
+pub(super) fn save(
+    tx: &mut Tx<'_>,
+    key: &[u8],
+    before: Option<&Value>,
+    after: Option<&Value>,
+) -> Outcome {
+    match (before, after) {
+        (None, None) => Ok(()),
+        (Some(before), None) => tx.erase(key, before),
+        (_, Some(after)) if after.id.is_some() && before == Some(after) => {
+            tx.touch(key);
+            Ok(())
+        }
+        (_, Some(after)) => tx.save(key, before, after),
     }
-    tx.save(key, before, value)
 }
 
 /// Numbers in the head of a large collection.

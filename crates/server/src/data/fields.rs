@@ -6,7 +6,7 @@
 //! ```
 
 use super::arguments::random_elements;
-use super::collection::{self, Packed, element, spread};
+use super::collection::{self, Content, Packed, element, spread, width};
 use super::value::{Kind, Value};
 use super::{Space, Tx};
 use crate::command::{Failed, Outcome};
@@ -32,17 +32,6 @@ pub(super) struct Fields {
     changed: bool,
 }
 
-#[derive(Debug)]
-enum Content {
-    Small(Packed),
-    Large { id: u64, count: u64 },
-}
-
-/// How many strings an entry is.
-fn width(kind: Kind) -> usize {
-    if kind == Kind::Hash { 2 } else { 1 }
-}
-
 impl Fields {
     /// What is under `key`; empty, if nothing is.
     pub fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Self, Failed> {
@@ -54,16 +43,7 @@ impl Fields {
 
     /// A hash or set that was loaded.
     pub fn of(mut value: Value) -> Result<Self, Failed> {
-        let content = match value.id {
-            Some(id) => {
-                let [count] = collection::numbers(&value.body)?;
-                Content::Large { id, count }
-            }
-            None => {
-                let body = std::mem::take(&mut value.body);
-                Content::Small(Packed::open(body, width(value.kind))?)
-            }
-        };
+        let content = Content::take(&mut value)?;
         Ok(Self {
             kind: value.kind,
             expires_at: value.expires_at,
@@ -86,10 +66,7 @@ impl Fields {
 
     /// How many there are.
     pub fn len(&self) -> u64 {
-        match &self.content {
-            Content::Small(packed) => (packed.len() / width(self.kind)) as u64,
-            Content::Large { count, .. } => *count,
-        }
+        self.content.len(width(self.kind))
     }
 
     /// True if the key is not there.
@@ -264,14 +241,7 @@ impl Fields {
     pub fn random(&self, tx: &mut Tx<'_>) -> Result<Option<Pair>, Failed> {
         match &self.content {
             Content::Large { id, count } if *count > FEW => random(tx, &id.to_be_bytes()),
-            _ => {
-                let mut all = self.all(tx)?;
-                if all.is_empty() {
-                    return Ok(None);
-                }
-                let at = rand::rng().random_range(0..all.len());
-                Ok(Some(all.swap_remove(at)))
-            }
+            _ => Ok(some_of(self.all(tx)?, 1).pop()),
         }
     }
 
@@ -306,23 +276,8 @@ impl Fields {
         if !self.changed {
             return Ok(());
         }
-        if self.is_empty() {
-            return match &self.before {
-                Some(before) => tx.erase(key, before),
-                None => Ok(()),
-            };
-        }
-        let (id, body) = match self.content {
-            Content::Small(packed) => (None, packed.into_body()),
-            Content::Large { id, count } => (Some(id), count.to_be_bytes().to_vec()),
-        };
-        let value = Value {
-            kind: self.kind,
-            id,
-            expires_at: self.expires_at,
-            body,
-        };
-        collection::save(tx, key, self.before.as_ref(), &value)
+        let after = self.content.into_value(self.kind, self.expires_at);
+        collection::save(tx, key, self.before.as_ref(), after.as_ref())
     }
 
     /// Takes everything away.
@@ -401,11 +356,7 @@ pub(super) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Fai
         let more = row(tx, prefix, 0, FEW - found.len() as u64)?;
         found.extend(more);
     }
-    if found.is_empty() {
-        return Ok(None);
-    }
-    let at = rand::rng().random_range(0..found.len());
-    Ok(Some(found.swap_remove(at)))
+    Ok(some_of(found, 1).pop())
 }
 
 /// After so many random ones in a row that had been found before, all are read.
@@ -453,7 +404,7 @@ pub(super) fn sample<N: Ord + Clone, V>(
 }
 
 /// `count` of them, or all.
-fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
+pub(super) fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
     let count = usize::try_from(count).map_or(all.len(), |count| count.min(all.len()));
     // The shuffled part is at the end.
     let _ = all.partial_shuffle(&mut rand::rng(), count);

@@ -359,12 +359,7 @@ impl List {
         if !self.changed {
             return Ok(());
         }
-        if self.is_empty() {
-            return match &self.before {
-                Some(before) => tx.erase(name, before),
-                None => Ok(()),
-            };
-        }
+        let empty = self.is_empty();
         let (id, body) = match self.content {
             Content::Small(packed) => (None, packed.into_body()),
             Content::Large { id, at } => {
@@ -378,6 +373,6 @@ impl List {
             expires_at: self.expires_at,
             body,
         };
-        collection::save(tx, name, self.before.as_ref(), &value)
+        collection::save(tx, name, self.before.as_ref(), (!empty).then_some(&value))
     }
 }

@@ -9,14 +9,13 @@
 //! Scores have bytes that are ordered as they are.
 
 use super::arguments::random_elements;
-use super::collection::{self, Packed, element, numbers, spread};
+use super::collection::{self, Content, Packed, element, spread};
 use super::double::{from_ordered, ordered};
-use super::fields::{self, FEW};
+use super::fields::{self, FEW, some_of};
 use super::value::{Kind, Value};
 use super::{Space, Tx, damaged};
 use crate::command::{Failed, Outcome};
 use crate::reply::Out;
-use rand::RngExt;
 use std::ops::{Bound, ControlFlow};
 
 /// A member and its score.
@@ -73,12 +72,6 @@ pub(super) struct SortedSet {
     changed: bool,
 }
 
-#[derive(Debug)]
-enum Content {
-    Small(Packed),
-    Large { id: u64, count: u64 },
-}
-
 /// The score that bytes of a record are.
 fn score_of(bytes: &[u8]) -> f64 {
     // Lengths were checked when it was opened.
@@ -109,19 +102,12 @@ impl SortedSet {
 
     /// One that was loaded.
     pub fn of(mut value: Value) -> Result<Self, Failed> {
-        let content = match value.id {
-            Some(id) => {
-                let [count] = numbers(&value.body)?;
-                Content::Large { id, count }
-            }
-            None => {
-                let packed = Packed::open(std::mem::take(&mut value.body), 2)?;
-                if packed.pairs().any(|(_, _, score)| score.len() != 8) {
-                    return Err(damaged("a score"));
-                }
-                Content::Small(packed)
-            }
-        };
+        let content = Content::take(&mut value)?;
+        if let Content::Small(packed) = &content
+            && packed.pairs().any(|(_, _, score)| score.len() != 8)
+        {
+            return Err(damaged("a score"));
+        }
         Ok(Self {
             expires_at: value.expires_at,
             before: Some(value),
@@ -142,10 +128,7 @@ impl SortedSet {
 
     /// How many there are.
     pub fn len(&self) -> u64 {
-        match &self.content {
-            Content::Small(packed) => packed.len() as u64 / 2,
-            Content::Large { count, .. } => *count,
-        }
+        self.content.len(2)
     }
 
     /// True if the key is not there.
@@ -373,14 +356,7 @@ impl SortedSet {
                 let found = fields::random(tx, &prefix(*id, b'm'))?;
                 Ok(found.map(|(member, score)| (member, score_of(&score))))
             }
-            _ => {
-                let mut all = self.all(tx)?;
-                if all.is_empty() {
-                    return Ok(None);
-                }
-                let at = rand::rng().random_range(0..all.len());
-                Ok(Some(all.swap_remove(at)))
-            }
+            _ => Ok(some_of(self.all(tx)?, 1).pop()),
         }
     }
 
@@ -406,23 +382,8 @@ impl SortedSet {
         if !self.changed {
             return Ok(());
         }
-        if self.is_empty() {
-            return match &self.before {
-                Some(before) => tx.erase(key, before),
-                None => Ok(()),
-            };
-        }
-        let (id, body) = match self.content {
-            Content::Small(packed) => (None, packed.into_body()),
-            Content::Large { id, count } => (Some(id), count.to_be_bytes().to_vec()),
-        };
-        let value = Value {
-            kind: Kind::SortedSet,
-            id,
-            expires_at: self.expires_at,
-            body,
-        };
-        collection::save(tx, key, self.before.as_ref(), &value)
+        let after = self.content.into_value(Kind::SortedSet, self.expires_at);
+        collection::save(tx, key, self.before.as_ref(), after.as_ref())
     }
 }
 

@@ -1,0 +1,86 @@
+//! The same random commands go to a real `redis-server` and to our data layer; the replies to each are compared.
+
+use super::{Ours, Redis};
+use crate::generate::{self, Words};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+/// Commands that are sent at once.
+const BATCH: usize = 200;
+/// Commands before a wrong one of which those with a word in common are shown, the last [`SHOWN`] of them.
+const HISTORY: usize = 2000;
+const SHOWN: usize = 12;
+
+fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// The beginning of something long.
+fn start(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(300)].escape_ascii().to_string()
+}
+
+fn shown(words: &Words) -> String {
+    let words: Vec<String> = (words.iter().take(20))
+        .map(|word| format!("\"{}\"", start(word)))
+        .collect();
+    words.join(" ")
+}
+
+/// Commands that `next` makes, each with those that have to follow it, until there were `count`; `same` is true if both replies to
+/// one, theirs and ours, are right. `COMMANDS` and `SEED` in the environment stand for `count` and `seed`. Skipped if there is no
+/// `redis-server`, as [`Redis::start`] says.
+pub fn replies(
+    resp3: bool,
+    count: u64,
+    seed: u64,
+    mut next: impl FnMut(&mut SmallRng) -> Vec<Words>,
+    mut same: impl FnMut(&Words, &[u8], &[u8]) -> bool,
+) {
+    let (count, seed) = (setting("COMMANDS", count), setting("SEED", seed));
+    let Some(mut redis) = Redis::start() else {
+        return;
+    };
+    let mut ours = Ours::new();
+    if resp3 {
+        let hello = generate::words(&["hello", "3"]);
+        redis.call_all(std::slice::from_ref(&hello));
+        ours.call(&hello);
+    }
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut before: Vec<(Words, Vec<u8>)> = Vec::new();
+    let mut done = 0;
+    while done < count {
+        let mut commands: Vec<Words> = Vec::new();
+        while commands.len() < BATCH {
+            commands.extend(next(&mut rng));
+        }
+        let replies = redis.call_all(&commands);
+        for (words, theirs) in commands.into_iter().zip(replies) {
+            let mine = ours.call(&words);
+            assert!(
+                same(&words, &theirs, &mine),
+                "seed {seed}, command {done}: {}\n  Redis: {}\n  ours:  {}\nbefore it:\n{}",
+                shown(&words),
+                start(&theirs),
+                start(&mine),
+                related(&before, &words)
+            );
+            before.push((words, theirs));
+            done += 1;
+        }
+        let surplus = before.len().saturating_sub(HISTORY);
+        before.drain(..surplus);
+        ours.settle();
+    }
+}
+
+/// The last commands that have a word in common with this one, and their replies.
+fn related(before: &[(Words, Vec<u8>)], words: &Words) -> String {
+    let related: Vec<String> = before
+        .iter()
+        .filter(|(other, _)| other[1..].iter().any(|word| words[1..].contains(word)))
+        .map(|(words, reply)| format!("{}\n    {}", shown(words), start(reply)))
+        .collect();
+    related[related.len().saturating_sub(SHOWN)..].join("\n")
+}
