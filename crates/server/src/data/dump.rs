@@ -192,19 +192,23 @@ fn restore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         return Err(Failed::reply("BUSYKEY Target key name already exists."));
     }
     let invalid = || Failed::reply("ERR Invalid TTL value, must be >= 0");
-    let ttl = u64::try_from(integer(args[2])?).map_err(|_| invalid())?;
+    let ttl = integer(args[2])?;
+    let from = if absolute || ttl == 0 {
+        0
+    } else {
+        tx.now as i64
+    };
+    let at = ttl
+        .checked_add(from)
+        .filter(|_| ttl >= 0)
+        .ok_or_else(invalid)?;
     let (kind, items) = open(args[3])?;
     put(tx, key, before, kind, &items)?;
     out.status("OK");
     if ttl == 0 {
         return Ok(());
     }
-    let at = if absolute {
-        ttl
-    } else {
-        ttl.saturating_add(tx.now)
-    };
-    let db = tx.db;
+    let (at, db) = (at.unsigned_abs(), tx.db);
     match tx.load_head_from(db, key)? {
         Some(head) if at > tx.now => expire::set(tx, key, &head, Some(at)),
         Some(head) => tx.erase(key, &head),

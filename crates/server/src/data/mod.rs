@@ -318,8 +318,8 @@ impl Data {
         tx.may_wait = may_wait;
         (command.run)(&mut tx, args, out)?;
         let wants = tx.wants.take();
-        let changed = tx.commit()?;
-        self.serve(changed);
+        let put = tx.commit()?;
+        self.serve(put);
         Ok(wants.map(|wants| self.waiting.enter(db, *wants, out.protocol())))
     }
 

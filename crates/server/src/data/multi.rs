@@ -184,8 +184,8 @@ impl Data {
                 }
             }
         }
-        let changed = tx.commit()?;
-        self.serve(changed);
+        let put = tx.commit()?;
+        self.serve(put);
         Ok(())
     }
 }

@@ -5,9 +5,10 @@ use super::double;
 use super::fields::Fields;
 use super::list::{End, List};
 use super::scored::SortedSet;
+use super::tx::HELD_MOST;
 use super::value::Kind;
 use crate::command::{Access, Arg, Command, Failed, Keys, ONE, Outcome, integer, is};
-use crate::reply::Out;
+use crate::reply::{Out, REPLIES_MOST};
 use std::cmp::Ordering;
 
 /// The commands.
@@ -157,30 +158,55 @@ fn sorted(
     by: Option<Arg<'_>>,
     alpha: bool,
 ) -> Result<Vec<Vec<u8>>, Failed> {
-    if by.is_none() && alpha {
-        let mut elements = elements;
-        elements.sort_unstable();
-        return Ok(elements);
+    match (by, alpha) {
+        (None, true) => {
+            let mut elements = elements;
+            elements.sort_unstable();
+            Ok(elements)
+        }
+        (Some(pattern), true) => by_text(tx, elements, pattern),
+        (by, false) => by_number(tx, elements, by),
     }
+}
+
+fn by_text(
+    tx: &mut Tx<'_>,
+    elements: Vec<Vec<u8>>,
+    pattern: Arg<'_>,
+) -> Result<Vec<Vec<u8>>, Failed> {
+    let mut held = 0;
     let mut texts = Vec::with_capacity(elements.len());
     for element in elements {
-        let text = match by {
-            None => Some(element.clone()),
-            Some(pattern) => look_up(tx, pattern, &element)?,
-        };
+        let text = look_up(tx, pattern, &element)?;
+        held += text.as_ref().map_or(0, Vec::len);
+        if held > HELD_MOST {
+            return Err(Failed::reply(format!(
+                "ERR what BY leads to takes more than {HELD_MOST} bytes of memory"
+            )));
+        }
         texts.push((text, element));
     }
-    if alpha {
-        // What leads nowhere comes first.
-        texts.sort_by(|(a, _), (b, _)| a.cmp(b));
-        return Ok(texts.into_iter().map(|(_, element)| element).collect());
+    // What leads nowhere comes first.
+    texts.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(texts.into_iter().map(|(_, element)| element).collect())
+}
+
+fn by_number(
+    tx: &mut Tx<'_>,
+    elements: Vec<Vec<u8>>,
+    by: Option<Arg<'_>>,
+) -> Result<Vec<Vec<u8>>, Failed> {
+    let mut weighed = Vec::with_capacity(elements.len());
+    for element in elements {
+        let weight = match by {
+            None => weight(&element)?,
+            Some(pattern) => match look_up(tx, pattern, &element)? {
+                Some(text) => weight(&text)?,
+                None => 0.0,
+            },
+        };
+        weighed.push((weight, element));
     }
-    let weigh = |(text, element): (Option<Vec<u8>>, Vec<u8>)| {
-        let weight = text.map_or(Ok(0.0), |text| weight(&text))?;
-        Ok((weight, element))
-    };
-    let weighed: Result<Vec<(f64, Vec<u8>)>, Failed> = texts.into_iter().map(weigh).collect();
-    let mut weighed = weighed?;
     // No weight is NaN.
     weighed.sort_by(|(a, one), (b, other)| {
         let by_weight = a.partial_cmp(b).unwrap_or(Ordering::Equal);
@@ -208,37 +234,58 @@ fn sort(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     }
     let part = options.part(all.len());
     let part = &all[part];
-    let found = if options.get.is_empty() {
-        part.iter().map(|element| Some(element.clone())).collect()
-    } else {
-        tx.reading(|tx| {
-            let mut found = Vec::with_capacity(part.len().saturating_mul(options.get.len()));
-            for element in part {
-                for pattern in &options.get {
-                    found.push(look_up(tx, pattern, element)?);
-                }
-            }
-            Ok::<_, Failed>(found)
-        })?
-    };
     match options.store {
-        None => {
-            out.array(found.len());
-            found.iter().for_each(|one| out.maybe_bulk(one.as_deref()));
-            Ok(())
-        }
-        Some(to) => store(tx, to, &found, out),
+        None => answer(tx, part, &options.get, out),
+        Some(to) => store(tx, to, part, &options.get, out),
     }
 }
 
-/// Makes a list in place of what is under a key; an element that is missing is an empty one.
-fn store(tx: &mut Tx<'_>, to: &[u8], found: &[Option<Vec<u8>>], out: &mut Out<'_>) -> Outcome {
+/// Calls `each` with what is wanted of an element: itself, or what every pattern leads to.
+fn found(
+    tx: &mut Tx<'_>,
+    part: &[Vec<u8>],
+    get: &[Arg<'_>],
+    mut each: impl FnMut(&mut Tx<'_>, Option<&[u8]>) -> Outcome,
+) -> Outcome {
+    for element in part {
+        if get.is_empty() {
+            each(tx, Some(element))?;
+        }
+        for pattern in get {
+            let one = tx.reading(|tx| look_up(tx, pattern, element))?;
+            each(tx, one.as_deref())?;
+        }
+    }
+    Ok(())
+}
+
+fn answer(tx: &mut Tx<'_>, part: &[Vec<u8>], get: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
+    out.array(part.len() * get.len().max(1));
+    found(tx, part, get, |_, one| {
+        out.maybe_bulk(one);
+        if out.overflowed() {
+            return Err(Failed::reply(format!(
+                "ERR the reply is longer than {REPLIES_MOST} bytes"
+            )));
+        }
+        Ok(())
+    })
+}
+
+/// Makes a list in place of what is under a key; what is missing is an empty element.
+fn store(
+    tx: &mut Tx<'_>,
+    to: &[u8],
+    part: &[Vec<u8>],
+    get: &[Arg<'_>],
+    out: &mut Out<'_>,
+) -> Outcome {
     let before = tx.load(to)?;
     let mut list = List::in_place_of(before);
-    for item in found {
-        list.push(tx, End::Right, item.as_deref().unwrap_or_default())?;
-    }
-    out.integer(found.len() as i64);
+    found(tx, part, get, |tx, one| {
+        list.push(tx, End::Right, one.unwrap_or_default())
+    })?;
+    out.integer(list.len() as i64);
     list.save(tx, to)
 }
 

@@ -134,7 +134,7 @@ fn swapdb(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
             let is_there = tx.load_head_from(one, &key)?.is_some()
                 || tx.load_head_from(other, &key)?.is_some();
             if is_there {
-                tx.touch_in(db, &key);
+                tx.appears(db, &key);
             }
         }
     }

@@ -50,7 +50,7 @@ fn cut((start, end): Range<'_>) -> Range<'_> {
 }
 
 /// Most memory that the changes of one transaction may take.
-const HELD_MOST: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
+pub(super) const HELD_MOST: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
 
 /// A change to one record.
 #[derive(Debug)]
@@ -92,8 +92,10 @@ pub struct Tx<'d> {
     pub(super) may_wait: bool,
     /// What its client waits for.
     pub(super) wants: Option<Box<Wants>>,
-    /// Keys that were written, if somebody listens or waits.
+    /// Keys that were changed, if somebody listens.
     touched: Vec<Name>,
+    /// Keys that were put, if somebody waits.
+    put: Vec<Name>,
 }
 
 /// A place to go back to.
@@ -101,6 +103,7 @@ pub struct Tx<'d> {
 pub struct Mark {
     savepoint: Savepoint,
     touched: usize,
+    put: usize,
 }
 
 impl<'d> Tx<'d> {
@@ -120,6 +123,7 @@ impl<'d> Tx<'d> {
             may_wait: false,
             wants: None,
             touched: Vec::new(),
+            put: Vec::new(),
         }
     }
 
@@ -188,17 +192,15 @@ impl<'d> Tx<'d> {
         self.get_with(space, key, |entry| entry.value.to_vec())
     }
 
-    /// True if somebody may want to know what is changed.
-    fn is_noticed(&self) -> bool {
-        self.data.touched.any() || self.data.waiting.any()
-    }
-
     fn change(&mut self, change: Change) -> Outcome {
         let Change { space, key, .. } = &change;
-        if let Space::Keys(db) = *space
-            && self.is_noticed()
-        {
-            self.touched.push((db, key.clone()));
+        if let Space::Keys(db) = *space {
+            if self.data.touched.any() {
+                self.touched.push((db, key.clone()));
+            }
+            if change.put.is_some() && self.data.waiting.any() {
+                self.put.push((db, key.clone()));
+            }
         }
         let same = (self.one.as_ref()).is_none_or(|one| one.space == *space && one.key == *key);
         if self.many.is_none() && same {
@@ -230,14 +232,15 @@ impl<'d> Tx<'d> {
     /// Tells who listens to `key` that it was changed, though its record is as it was: the elements of a large collection are
     /// elsewhere.
     pub fn touch(&mut self, key: &[u8]) {
-        self.touch_in(self.db, key);
+        if self.data.touched.any() {
+            self.touched.push((self.db, key.to_vec()));
+        }
     }
 
-    /// As [`touch`](Self::touch), in another database.
-    pub(super) fn touch_in(&mut self, db: usize, key: &[u8]) {
-        if self.is_noticed() {
-            self.touched.push((db, key.to_vec()));
-        }
+    /// A key has come to be what it is though nothing was put there.
+    pub(super) fn appears(&mut self, db: usize, key: &[u8]) {
+        self.touched.push((db, key.to_vec()));
+        self.put.push((db, key.to_vec()));
     }
 
     /// The databases have this order from here on, and for others from the commit on. All locks are held, and it is put.
@@ -256,9 +259,10 @@ impl<'d> Tx<'d> {
 
     /// What `f` does is told to nobody.
     pub(super) fn quietly<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
-        let before = self.touched.len();
+        let before = (self.touched.len(), self.put.len());
         let done = f(self);
-        self.touched.truncate(before);
+        self.touched.truncate(before.0);
+        self.put.truncate(before.1);
         done
     }
 
@@ -359,6 +363,7 @@ impl<'d> Tx<'d> {
         Mark {
             savepoint: self.snapshot().savepoint(),
             touched: self.touched.len(),
+            put: self.put.len(),
         }
     }
 
@@ -370,11 +375,12 @@ impl<'d> Tx<'d> {
     /// Takes back all changes since `mark`.
     pub fn rollback(&mut self, mark: &Mark) {
         self.touched.truncate(mark.touched);
+        self.put.truncate(mark.put);
         self.snapshot().rollback_to(mark.savepoint);
     }
 
-    /// Commits what was written. The locks of its keys are still held. The keys that were written, in order, if somebody may want
-    /// to know.
+    /// Commits what was written. The locks of its keys are still held. The keys that were put, in order, if somebody
+    /// waits.
     ///
     /// # Errors
     /// [`Failed::Write`]; nothing has changed then.
@@ -401,6 +407,6 @@ impl<'d> Tx<'d> {
         for (db, key) in &self.touched {
             self.data.touched.touch(*db, key);
         }
-        Ok(self.touched)
+        Ok(self.put)
     }
 }

@@ -220,19 +220,16 @@ impl Data {
         self.locks.keys(keys.iter().copied().chain(others))
     }
 
-    /// Gives what is under keys that were just changed to who waits for it, in the order in which they were changed. The caller has
-    /// the locks of [`lock`](Self::lock).
-    pub(super) fn serve(&self, changed: Vec<Name>) {
-        if changed.is_empty() || !self.waiting.any() {
-            return;
-        }
-        let mut changed = VecDeque::from(changed);
-        while let Some((db, key)) = changed.pop_front() {
+    /// Gives what is under keys that were just put to who waits for it, in the order in which they were. The caller has the locks of
+    /// [`lock`](Self::lock).
+    pub(super) fn serve(&self, put: Vec<Name>) {
+        let mut put = VecDeque::from(put);
+        while let Some((db, key)) = put.pop_front() {
             let mut last = 0;
             while let Some(waiter) = self.waiting.next((db, &key), last) {
                 last = waiter.number;
                 match self.serve_one(&waiter, &key) {
-                    Ok(Some(more)) => changed.extend(more),
+                    Ok(Some(more)) => put.extend(more),
                     Ok(None) => break,
                     Err(e) => {
                         tracing::error!(error = %e, "what clients wait for cannot be read");
@@ -243,7 +240,7 @@ impl Data {
         }
     }
 
-    /// Gives a waiter what it wants from `key`, if that is there; the keys that were changed then. `None` if the key is not there.
+    /// Gives a waiter what it wants from `key`, if that is there; the keys that were put then. `None` if the key is not there.
     fn serve_one(&self, waiter: &Waiter, key: &[u8]) -> Result<Option<Vec<Name>>, Failed> {
         let mut tx = self.begin(waiter.db);
         let Some(head) = tx.load_head_from(waiter.db, key)? else {
@@ -253,16 +250,16 @@ impl Data {
         if end.reached || head.kind != waiter.wants.take.kind() {
             return Ok(Some(Vec::new()));
         }
-        let mut changed = Ok(Vec::new());
+        let mut put = Ok(Vec::new());
         let mut encoded = waiter.encoded(|out| {
             let taken = waiter.wants.take.run(&mut tx, key, out);
-            changed = taken.and_then(|_| tx.commit());
+            put = taken.and_then(|_| tx.commit());
         });
-        if let Err(e) = &changed {
+        if let Err(e) = &put {
             encoded = waiter.encoded(|out| out.error(&e.to_string()));
         }
         self.finish(waiter, end, encoded);
-        Ok(Some(changed.unwrap_or_default()))
+        Ok(Some(put.unwrap_or_default()))
     }
 
     /// Ends the waiting of one who has nothing yet, with the reply that `f` makes; false if it has ended already.

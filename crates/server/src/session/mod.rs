@@ -3,6 +3,7 @@
 mod acl;
 mod admin;
 mod connection;
+mod help;
 mod info;
 mod introspect;
 mod multi;
@@ -557,7 +558,11 @@ impl Session {
             server,
             session: self,
         };
-        match (command.run)(&mut context, args, out) {
+        let done = help::answer(command.name, args, out).and_then(|helped| match helped {
+            true => Ok(Flow::Go),
+            false => (command.run)(&mut context, args, out),
+        });
+        match done {
             Ok(flow) => flow,
             Err(e) => {
                 out.truncate(mark);
@@ -610,7 +615,7 @@ fn check_subcommand(name: &str, args: &[Arg<'_>]) -> Result<(), Failed> {
         _ => return Ok(()),
     };
     let word = args.get(1).copied().unwrap_or_default();
-    if known.iter().any(|known| is(word, known)) {
+    if is(word, "help") || known.iter().any(|known| is(word, known)) {
         Ok(())
     } else {
         Err(unknown_subcommand(name, word))
