@@ -100,6 +100,19 @@ fn serving(rng: &mut SmallRng) -> String {
     }
 }
 
+/// As [`serving`], after a `DEL` of what it would overwrite: then Redis serves nobody.
+fn serving_alone(rng: &mut SmallRng) -> Vec<String> {
+    let command = serving(rng);
+    let words: Vec<&str> = command.split(' ').collect();
+    let overwritten = match words[0] {
+        "SORT" => words.last(),
+        "ZUNIONSTORE" => words.get(1),
+        _ => None,
+    };
+    let deleted = overwritten.map(|key| format!("DEL {key}"));
+    deleted.into_iter().chain([command]).collect()
+}
+
 fn step(rng: &mut SmallRng, blocked: &[bool]) -> Step {
     let free = rng.random_range(0..WAITERS);
     if !blocked[free] && !rarely(rng, 3) {
@@ -108,9 +121,9 @@ fn step(rng: &mut SmallRng, blocked: &[bool]) -> Step {
             commands: vec![waiting(rng)],
         };
     }
-    let mut commands = vec![serving(rng)];
+    let mut commands = serving_alone(rng);
     if rarely(rng, 3) {
-        commands.extend((0..2).map(|_| serving(rng)));
+        commands.extend((0..2).flat_map(|_| serving_alone(rng)));
         commands.insert(0, "MULTI".into());
         commands.push("EXEC".into());
     }

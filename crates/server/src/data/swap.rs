@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Nothing is moved. Who swaps holds all locks, and makes the new order durable before anybody goes by it; readers, who hold none, begin
-//! again if it has changed under them ([`Data::swaps`]). Entries in [`Space::Expiries`] have the number of the keyspace.
+//! again if it has changed under them (`Data::swaps`). Entries in [`Space::Expiries`] have the number of the keyspace.
 
 use super::keys::database;
 use super::{DATABASES, Data, Space, Tx};

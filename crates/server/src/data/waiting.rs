@@ -3,7 +3,7 @@
 //! A command that finds nothing puts its client on the list of each of its keys, in the order of coming, while it holds their locks.
 //! Who then makes such a key takes the element for the client that has waited longest, in a commit of its own, before the locks
 //! are given back: nobody comes between. What a waiter wants to have put elsewhere needs the lock of that place, too;
-//! [`Data::lock`] takes it with the others.
+//! `Data::lock` takes it with the others.
 //!
 //! Locks are taken in this order: stripes of keys, a waiter's state, the lists.
 
