@@ -1,8 +1,10 @@
 //! The command line: what may be asked, with help and examples.
 
 mod serve;
+mod top;
 
 pub use serve::Serve;
+pub use top::Top;
 
 use crate::failure::{Failure, Outcome};
 use bristlecone_crash::concurrent::MOST_THREADS;
@@ -68,6 +70,8 @@ pub enum Command {
     Backup(Backup),
     /// Serve a store to Redis clients
     Serve(Serve),
+    /// Watch a server at work
+    Top(Top),
     /// Measure
     #[command(subcommand)]
     Bench(Bench),

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Command::Compact(a) => commands::upkeep::compact(&a),
         Command::Backup(a) => commands::upkeep::backup(&a),
         Command::Serve(a) => commands::serve::run(&a),
+        Command::Top(a) => commands::top::run(&a),
         Command::Bench(a) => commands::bench::run(&a),
         Command::Torture(a) => commands::torture::run(&a),
         Command::Crash(a) => commands::crash::run(&a),

@@ -3,63 +3,9 @@
 mod common;
 
 use common::Bench;
-use std::io::{BufRead, BufReader, Read, Write};
+use common::server::Server;
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
-
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Server {
-    fn start(b: &Bench, args: &[&str]) -> Self {
-        let mut child = b
-            .command()
-            .args(["serve", "s.pool", "--listen", "127.0.0.1:0"])
-            .args(args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        out.read_line(&mut line).unwrap();
-        let address = line
-            .trim()
-            .strip_prefix("serving s.pool on ")
-            .unwrap_or_else(|| panic!("{line:?}"));
-        Self {
-            address: address.into(),
-            child,
-        }
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        let patience = Some(Duration::from_secs(20));
-        stream.set_read_timeout(patience).unwrap();
-        stream
-    }
-
-    fn ends(&mut self) -> bool {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.success();
-            }
-            assert!(start.elapsed() < Duration::from_secs(30));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Sends `request` and reads as many bytes as `reply` has.
 fn ask(stream: &mut TcpStream, request: &str, reply: &str) {

@@ -1,5 +1,6 @@
 //! Clients as others see them: for `CLIENT LIST` and `KILL`, messages, and limits.
 
+use crate::data::waiting::Waiter;
 use crate::reply::Protocol;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -49,6 +50,8 @@ pub struct Client {
     pub query: AtomicUsize,
     /// When it was last active, in ms since it was connected.
     active: AtomicU64,
+    /// It waits for an element.
+    waiter: Mutex<Option<Arc<Waiter>>>,
     /// Messages for it.
     pending: Mutex<Vec<u8>>,
     /// There are some.
@@ -78,6 +81,7 @@ impl Client {
             patterns: AtomicUsize::new(0),
             query: AtomicUsize::new(0),
             active: AtomicU64::new(0),
+            waiter: Mutex::default(),
             pending: Mutex::default(),
             wake: Notify::new(),
             kill: Notify::new(),
@@ -105,6 +109,18 @@ impl Client {
         // ORDERING: Relaxed; as in `protocol`.
         self.resp3
             .store(protocol == Protocol::Resp3, Ordering::Relaxed);
+    }
+
+    /// It waits for an element now, or it waits no more.
+    pub fn set_waiter(&self, waiter: Option<Arc<Waiter>>) {
+        *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = waiter;
+    }
+
+    /// What it waits with, if it waits for an element.
+    #[must_use]
+    pub fn waiter(&self) -> Option<Arc<Waiter>> {
+        let waiter = self.waiter.lock();
+        waiter.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn pending(&self) -> MutexGuard<'_, Vec<u8>> {
@@ -174,6 +190,9 @@ impl Client {
         }
         if queued > 0 {
             flags.push('x');
+        }
+        if self.waiter().is_some() {
+            flags.push('b');
         }
         if flags.is_empty() {
             flags.push('N');

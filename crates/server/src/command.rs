@@ -100,6 +100,8 @@ pub enum Keys {
         /// A key before that, as a destination; 0 for none.
         before: usize,
     },
+    /// The first argument, and the one after the last option `STORE` of `SORT`.
+    AndStore,
 }
 
 /// The key is the first argument.
@@ -139,6 +141,21 @@ impl Keys {
                 let end = (at + 1).saturating_add(count).min(args.len());
                 let before = (before > 0 && before < args.len()).then_some(before);
                 before.into_iter().chain(at + 1..end).collect()
+            }
+            Self::AndStore => {
+                let (mut at, mut store) = (2, None);
+                while let Some(word) = args.get(at) {
+                    if is(word, "store") {
+                        store = Some(at + 1);
+                    }
+                    at += match () {
+                        () if is(word, "limit") => 3,
+                        () if is(word, "by") || is(word, "get") || is(word, "store") => 2,
+                        () => 1,
+                    };
+                }
+                let places = [Some(1), store].into_iter().flatten();
+                places.filter(|at| *at < args.len()).collect()
             }
         }
     }
@@ -260,5 +277,14 @@ mod tests {
         assert_eq!(Keys::Counted { at: 2, before: 1 }.places(&args), [1, 3, 4]);
         assert_eq!(Keys::Counted { at: 1, before: 0 }.places(&args), [0; 0]);
         assert_eq!(ONE.places(&args[..1]), [0; 0]);
+        for (line, places) in [
+            ("sort k", vec![1]),
+            ("sort k get store limit 0 store STORE d desc", vec![1, 8]),
+            ("sort k by x store d store e", vec![1, 7]),
+            ("sort k store", vec![1]),
+        ] {
+            let args: Vec<Arg<'_>> = line.split(' ').map(str::as_bytes).collect();
+            assert_eq!(Keys::AndStore.places(&args), places, "{line}");
+        }
     }
 }

@@ -4,8 +4,10 @@
 //! that wait, while their worker threads go on with others.
 
 use crate::data::Data;
+use crate::table::{add, value};
 use bristlecone_pmem::{Media, MediumKind};
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::watch;
@@ -30,6 +32,8 @@ struct Wanted {
 struct Shared {
     wanted: Mutex<Wanted>,
     more: Condvar,
+    /// How often what is written was made durable.
+    syncs: AtomicU64,
 }
 
 impl Shared {
@@ -77,12 +81,19 @@ impl Committer {
         })
     }
 
+    /// How often what connections had written was made durable, each time for all that waited.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        value(&self.shared.syncs)
+    }
+
     /// Waits until everything up to that time stamp is durable.
     ///
     /// # Errors
     /// It is not: nobody may be answered.
     pub async fn settle(&self, ts: u64) -> Result<(), String> {
         if self.thread.is_none() {
+            add(&self.shared.syncs, 1);
             return self.data.settle(ts).map_err(|e| e.to_string());
         }
         if self.data.store().durable() >= ts {
@@ -133,6 +144,7 @@ fn commit(shared: &Shared, data: &Data, tell: &watch::Sender<Settled>) {
             wanted.ts
         };
         let outcome = data.settle(ts);
+        add(&shared.syncs, 1);
         done = ts;
         tell.send_modify(|settled| match outcome {
             Ok(()) => settled.durable = ts,

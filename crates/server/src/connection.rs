@@ -109,13 +109,15 @@ where
     let mut out = Vec::new();
     loop {
         let (flow, more) = execute(server, session, &mut input, &mut out);
-        if session.take_unsettled()
-            && let Err(e) = server.committer.settle(server.data.applied()).await
-        {
-            out.clear();
-            let text = format!("ERR what was written is not durable: {e}");
-            Out::new(&mut out, Protocol::Resp2).error(&text);
-            return goodbye(stream, &out).await;
+        if let Some(commands) = session.take_unsettled() {
+            if let Err(e) = server.committer.settle(server.data.applied()).await {
+                out.clear();
+                let text = format!("ERR what was written is not durable: {e}");
+                Out::new(&mut out, Protocol::Resp2).error(&text);
+                return goodbye(stream, &out).await;
+            }
+            add(&server.stats.settles, 1);
+            add(&server.stats.settled_commands, commands);
         }
         if let Flow::Sleep(time) = flow {
             tokio::time::sleep(time).await;
@@ -135,6 +137,12 @@ where
             out.shrink_to(OUT_KEPT);
         }
         match flow {
+            Flow::Wait => {
+                if !wait(server, session, stream, &mut input, &mut out).await? {
+                    return Ok(());
+                }
+                continue;
+            }
             Flow::Close => return Ok(()),
             Flow::Shutdown => {
                 server.stop();
@@ -150,14 +158,7 @@ where
         input.make_room();
         tokio::select! {
             read = stream.read_buf(&mut input.bytes) => {
-                let read = read?;
-                if read == 0 {
-                    return Ok(());
-                }
-                input.note_read(read);
-                add(&server.stats.input, read as u64);
-                if input.bytes.len() > session.settings().client_query_buffer_limit {
-                    tracing::warn!(client = %client.address, "disconnected: its request is longer than client-query-buffer-limit");
+                if !received(server, session, &mut input, read?) {
                     return Ok(());
                 }
             }
@@ -165,6 +166,73 @@ where
             () = stopped(&mut stopping) => return Ok(()),
         }
     }
+}
+
+/// Notes what was read. False if the connection ends.
+fn received(server: &Server, session: &Session, input: &mut Input, read: usize) -> bool {
+    if read == 0 {
+        return false;
+    }
+    input.note_read(read);
+    add(&server.stats.input, read as u64);
+    let within = input.bytes.len() <= session.settings().client_query_buffer_limit;
+    if !within {
+        let client = &session.client().address;
+        tracing::warn!(client = %client, "disconnected: its request is longer than client-query-buffer-limit");
+    }
+    within
+}
+
+/// Waits until the client has what it waits for, or has waited long enough; the reply goes to `out`. What the client sends
+/// meanwhile is for later. False if the connection ends.
+async fn wait<S>(
+    server: &Server,
+    session: &mut Session,
+    stream: &mut S,
+    input: &mut Input,
+    out: &mut Vec<u8>,
+) -> io::Result<bool>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let Some(waiter) = session.waiter() else {
+        return Ok(true);
+    };
+    let client = Arc::clone(session.client());
+    let mut stopping = server.stopping.subscribe();
+    let timeout = async {
+        match waiter.timeout() {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(timeout);
+    loop {
+        input.make_room();
+        tokio::select! {
+            biased;
+            () = waiter.ended() => break,
+            () = &mut timeout => {
+                // It may have come meanwhile.
+                server.data.give_up(&waiter, |out| out.null_array());
+                break;
+            }
+            read = stream.read_buf(&mut input.bytes) => {
+                if !received(server, session, input, read?) {
+                    return Ok(false);
+                }
+            }
+            () = client.wake.notified() => {
+                client.take_pending(out);
+                stream.write_all(out).await?;
+                stream.flush().await?;
+                out.clear();
+            }
+            () = stopped(&mut stopping) => return Ok(false),
+        }
+    }
+    session.waited(server, out);
+    Ok(true)
 }
 
 /// Sends the last replies, and lets the client see them: what it goes on to send is thrown away for a moment.

@@ -292,7 +292,8 @@ async fn look_after(server: Arc<Server>) {
         let timeout = server.settings().timeout;
         if timeout > 0 {
             for client in server.clients.all() {
-                if client.idle() >= timeout && !client.subscribed() {
+                let waits = client.subscribed() || client.waiter().is_some();
+                if client.idle() >= timeout && !waits {
                     client.kill.notify_one();
                 }
             }

@@ -50,7 +50,8 @@ type Metric = (&'static str, &'static str, &'static str, u64);
 fn text(server: &Server) -> String {
     let stats = &server.stats;
     let store = server.data.store().stats();
-    let metrics: [Metric; 16] = [
+    let pool = server.data.store().pool().info();
+    let metrics: [Metric; 21] = [
         (
             "uptime_seconds",
             "gauge",
@@ -111,11 +112,30 @@ fn text(server: &Server) -> String {
             "Memory of the process",
             resident(),
         ),
+        ("pool_bytes", "gauge", "Size of the pool", pool.pool_bytes),
         (
-            "pool_bytes",
+            "pool_used_bytes",
             "gauge",
-            "Size of the pool",
-            server.data.store().pool().size(),
+            "Bytes of the pool in use",
+            pool.used_bytes,
+        ),
+        (
+            "settles_total",
+            "counter",
+            "Batches of commands made durable before they were answered",
+            value(&stats.settles),
+        ),
+        (
+            "settled_commands_total",
+            "counter",
+            "Commands of these batches",
+            value(&stats.settled_commands),
+        ),
+        (
+            "syncs_total",
+            "counter",
+            "Times that what was written was made durable, for all that waited",
+            server.committer.syncs(),
         ),
         (
             "live_bytes",
@@ -135,6 +155,12 @@ fn text(server: &Server) -> String {
             "counter",
             "Versions vacuumed",
             store.vacuumed,
+        ),
+        (
+            "vacuumed_bytes_total",
+            "counter",
+            "Bytes vacuumed",
+            store.vacuumed_bytes,
         ),
         (
             "durable_timestamp",

@@ -33,6 +33,10 @@ pub struct Stats {
     pub input: AtomicU64,
     /// Bytes sent.
     pub output: AtomicU64,
+    /// Batches of a connection's commands that were made durable before they were answered.
+    pub settles: AtomicU64,
+    /// Commands of these batches.
+    pub settled_commands: AtomicU64,
     /// Error replies.
     pub errors: AtomicU64,
     /// Passwords that were wrong, and commands that users may not use.

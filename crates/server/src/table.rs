@@ -157,7 +157,24 @@ fn bits<'n>(names: impl Iterator<Item = &'n str>) -> u32 {
 }
 
 /// Commands on data that may take long.
-const LONG: [&str; 5] = ["keys", "flushall", "flushdb", "lcs", "sort"];
+const LONG: [&str; 8] = [
+    "dump", "flushall", "flushdb", "keys", "lcs", "restore", "sort", "sort_ro",
+];
+
+/// Commands on data that are dangerous though they do not write all keys.
+const DANGEROUS: [&str; 4] = ["keys", "restore", "sort", "sort_ro"];
+
+/// Commands on data that may make their clients wait.
+const BLOCKING: [&str; 8] = [
+    "blmove",
+    "blmpop",
+    "blpop",
+    "brpop",
+    "brpoplpush",
+    "bzmpop",
+    "bzpopmax",
+    "bzpopmin",
+];
 
 fn of_data(command: &'static Command) -> (u32, bool) {
     let access = match command.access {
@@ -167,10 +184,19 @@ fn of_data(command: &'static Command) -> (u32, bool) {
         Access::Write | Access::WriteAll => ["write", "slow"],
     };
     let long = LONG.contains(&command.name);
-    let dangerous = (command.access == Access::WriteAll || command.name == "keys")
-        .then_some("dangerous")
-        .into_iter();
-    let names = access.into_iter().chain([command.group]).chain(dangerous);
+    let dangerous = command.access == Access::WriteAll || DANGEROUS.contains(&command.name);
+    let dangerous = dangerous.then_some("dangerous");
+    let sorts = command.name.starts_with("sort");
+    let others = if sorts {
+        &["set", "sortedset"][..]
+    } else {
+        &[]
+    };
+    let blocking = BLOCKING.contains(&command.name).then_some("blocking");
+    let names = (access.into_iter().chain([command.group]))
+        .chain(others.iter().copied())
+        .chain(dangerous)
+        .chain(blocking);
     (bits(names), long || command.access == Access::WriteAll)
 }
 

@@ -35,11 +35,12 @@ fn command(rng: &mut SmallRng) -> Words {
     if rarely(rng, 60) {
         return on_keys(rng);
     }
-    let (command, may_be_spoilt) = match rng.random_range(0..9) {
+    let (command, may_be_spoilt) = match rng.random_range(0..10) {
         0 => (generate::strings::command(rng), false),
         1 | 2 => (generate::hashes::command(rng), true),
         3 | 4 => (generate::lists::command(rng), true),
         5 | 6 => (generate::sets::command(rng), true),
+        7 => generate::sort::command(rng),
         _ => generate::sorted_sets::command(rng),
     };
     if may_be_spoilt {
@@ -130,7 +131,8 @@ fn shape(reply: Reply) -> Reply {
 
 /// True if both replies to `words` are right.
 fn same(words: &Words, mut theirs: &[u8], mut ours: &[u8]) -> bool {
-    if theirs == ours {
+    let sorts = words[0].to_ascii_lowercase().starts_with(b"sort");
+    if theirs == ours || sorts && generate::sort::by_numbers_failed(theirs) {
         return true;
     }
     let (mut theirs, mut ours) = (parse(&mut theirs), parse(&mut ours));
@@ -148,6 +150,10 @@ fn same(words: &Words, mut theirs: &[u8], mut ours: &[u8]) -> bool {
             sorted(theirs, 1) == sorted(ours, 1)
         }
         b"hgetall" | b"hscan" | b"zscan" => sorted(theirs, 2) == sorted(ours, 2),
+        b"sort" | b"sort_ro" => match generate::sort::unordered(words) {
+            Some(group) => sorted(theirs, group) == sorted(ours, group),
+            None => false,
+        },
         b"spop" | b"hrandfield" | b"srandmember" | b"zrandmember" => shape(theirs) == shape(ours),
         _ => theirs == ours,
     }

@@ -11,6 +11,7 @@ pub mod model;
 pub mod records;
 pub mod scan;
 pub mod serve;
+pub mod top;
 pub mod torture;
 pub mod upkeep;
 

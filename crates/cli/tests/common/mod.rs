@@ -2,6 +2,8 @@
 
 #![allow(dead_code, missing_docs)]
 
+pub mod server;
+
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::Write;

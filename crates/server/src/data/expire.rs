@@ -132,7 +132,7 @@ fn expire_by(
 }
 
 /// Sets when a key expires; `before` is its head.
-fn set(tx: &mut Tx<'_>, key: &[u8], before: &Value, expires_at: Option<u64>) -> Outcome {
+pub(super) fn set(tx: &mut Tx<'_>, key: &[u8], before: &Value, expires_at: Option<u64>) -> Outcome {
     let Some(value) = tx.load(key)? else {
         return Ok(());
     };

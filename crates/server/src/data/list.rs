@@ -28,6 +28,7 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct List {
     before: Option<Value>,
+    expires_at: Option<u64>,
     content: Content,
     changed: bool,
 }
@@ -70,10 +71,21 @@ impl List {
             }
         };
         Ok(Self {
+            expires_at: value.as_ref().and_then(|before| before.expires_at),
             before: value,
             content,
             changed: false,
         })
+    }
+
+    /// An empty one that does not expire, to be saved in place of `before`, whatever that is.
+    pub fn in_place_of(before: Option<Value>) -> Self {
+        Self {
+            changed: before.is_some(),
+            before,
+            expires_at: None,
+            content: Content::Small(Packed::default()),
+        }
     }
 
     /// How many elements there are.
@@ -358,7 +370,7 @@ impl List {
         let value = Value {
             kind: Kind::List,
             id,
-            expires_at: self.before.as_ref().and_then(|before| before.expires_at),
+            expires_at: self.expires_at,
             body,
         };
         collection::save(tx, name, self.before.as_ref(), (!empty).then_some(&value))

@@ -3,7 +3,6 @@
 use super::Tx;
 use super::arguments::{at_least, count, number_of_keys, part, pop_count};
 use super::list::{End, List};
-use super::value::Kind;
 use crate::command::{
     Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, integer, is,
 };
@@ -64,6 +63,44 @@ fn lpushx(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 
 fn rpushx(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     push(tx, args, out, End::Right, true)
+}
+
+/// Takes an element from an end, and answers with the key and the element; false if the key is not there.
+pub(super) fn pop_named(
+    tx: &mut Tx<'_>,
+    key: Arg<'_>,
+    end: End,
+    out: &mut Out<'_>,
+) -> Result<bool, Failed> {
+    let mut list = List::load(tx, key)?;
+    let Some(item) = list.pop(tx, end, 1)?.pop() else {
+        return Ok(false);
+    };
+    out.array(2);
+    out.bulk(key);
+    out.bulk(&item);
+    list.save(tx, key)?;
+    Ok(true)
+}
+
+/// As [`pop_named`], up to `count` elements, in an array of their own.
+pub(super) fn pop_several(
+    tx: &mut Tx<'_>,
+    key: Arg<'_>,
+    end: End,
+    count: u64,
+    out: &mut Out<'_>,
+) -> Result<bool, Failed> {
+    let mut list = List::load(tx, key)?;
+    if list.is_empty() {
+        return Ok(false);
+    }
+    let popped = list.pop(tx, end, count)?;
+    out.array(2);
+    out.bulk(key);
+    items(out, &popped);
+    list.save(tx, key)?;
+    Ok(true)
 }
 
 fn items(out: &mut Out<'_>, items: &[Vec<u8>]) {
@@ -276,7 +313,8 @@ fn lpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-fn end(word: Arg<'_>) -> Result<End, Failed> {
+/// The end that a word names.
+pub(super) fn end(word: Arg<'_>) -> Result<End, Failed> {
     match () {
         () if is(word, "left") => Ok(End::Left),
         () if is(word, "right") => Ok(End::Right),
@@ -284,17 +322,17 @@ fn end(word: Arg<'_>) -> Result<End, Failed> {
     }
 }
 
-/// Takes an element from an end of a list, and puts it at an end of another, or of the same.
-fn moved(
+/// Takes an element from an end of a list, puts it at an end of another, or of the same, and answers with it; false, without an
+/// answer, if the key is not there.
+pub(super) fn moved(
     tx: &mut Tx<'_>,
     (from, to): (Arg<'_>, Arg<'_>),
     (out_of, into): (End, End),
     out: &mut Out<'_>,
-) -> Outcome {
+) -> Result<bool, Failed> {
     let mut list = List::load(tx, from)?;
     if list.is_empty() {
-        out.null();
-        return Ok(());
+        return Ok(false);
     }
     if from == to {
         let popped = list.pop(tx, out_of, 1)?;
@@ -302,7 +340,8 @@ fn moved(
             list.push(tx, into, item)?;
             out.bulk(item);
         }
-        return list.save(tx, from);
+        list.save(tx, from)?;
+        return Ok(true);
     }
     let mut other = List::load(tx, to)?;
     for item in list.pop(tx, out_of, 1)? {
@@ -310,16 +349,23 @@ fn moved(
         out.bulk(&item);
     }
     list.save(tx, from)?;
-    other.save(tx, to)
+    other.save(tx, to)?;
+    Ok(true)
 }
 
 fn lmove(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let ends = (end(args[3])?, end(args[4])?);
-    moved(tx, (args[1], args[2]), ends, out)
+    if !moved(tx, (args[1], args[2]), ends, out)? {
+        out.null();
+    }
+    Ok(())
 }
 
 fn rpoplpush(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    moved(tx, (args[1], args[2]), (End::Right, End::Left), out)
+    if !moved(tx, (args[1], args[2]), (End::Right, End::Left), out)? {
+        out.null();
+    }
+    Ok(())
 }
 
 fn lmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -330,15 +376,9 @@ fn lmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let end = end(place)?;
     let wanted = pop_count(options)?;
     for key in keys {
-        if tx.load_kind(key, Kind::List)?.is_none() {
-            continue;
+        if pop_several(tx, key, end, wanted, out)? {
+            return Ok(());
         }
-        let mut list = List::load(tx, key)?;
-        let popped = list.pop(tx, end, wanted)?;
-        out.array(2);
-        out.bulk(key);
-        items(out, &popped);
-        return list.save(tx, key);
     }
     out.null_array();
     Ok(())

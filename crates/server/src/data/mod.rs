@@ -6,6 +6,7 @@
 //! keyspace "elements"    id, ... --> ...                its elements: big-endian id, then what its kind puts there
 //! keyspace "expiries"    expiry, database, key --> ""   of large collections, for the sweeper
 //! keyspace "garbage"     id --> ""                      ids whose elements the sweeper takes away
+//! keyspace "databases"   which database has which keyspace, see `swap.rs`
 //! ```
 //!
 //! # Concurrency
@@ -14,11 +15,14 @@
 //! changes are one commit of the store.
 
 mod arguments;
+pub mod bitfield;
 pub mod bits;
+pub mod blocking;
 mod collection;
 #[cfg(test)]
 mod collection_tests;
 mod double;
+pub mod dump;
 pub mod expire;
 mod fields;
 #[cfg(test)]
@@ -36,18 +40,21 @@ pub mod ordered;
 pub mod scan;
 mod scored;
 pub mod sets;
+pub mod sort;
 mod sorted_combined;
 mod sorted_ranges;
 pub mod sorted_sets;
 pub mod strings;
+pub mod swap;
 pub mod sweep;
 pub mod touched;
 mod tx;
 pub mod value;
+pub mod waiting;
 
 pub use tx::{Space, Tx};
 
-use crate::command::{Access, Arg, Command, Failed, ONE, Outcome};
+use crate::command::{Access, Arg, Command, Failed, ONE};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Keyspace, ReadError, Snapshot, Store, WriteError};
@@ -56,7 +63,9 @@ use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use swap::Order;
 use touched::Touched;
+use waiting::{Waiter, Waiting};
 
 /// How many databases there are.
 pub const DATABASES: usize = 16;
@@ -70,9 +79,15 @@ pub struct Data {
     elements: Keyspace,
     expiries: Keyspace,
     garbage: Keyspace,
+    /// The order of the databases.
+    orders: Keyspace,
+    order: AtomicU64,
+    swaps: AtomicU64,
     locks: Locks,
-    /// Who waits for changes to which keys.
+    /// Who is told of changes to which keys.
     pub touched: Arc<Touched>,
+    /// Who waits for elements of which keys.
+    waiting: Waiting,
     next_id: AtomicU64,
     cursors: Mutex<Cursors>,
 }
@@ -89,7 +104,10 @@ pub enum Reads {
 /// All commands on data.
 pub fn commands() -> impl Iterator<Item = &'static Command> {
     [
+        bitfield::COMMANDS,
         bits::COMMANDS,
+        blocking::COMMANDS,
+        dump::COMMANDS,
         expire::COMMANDS,
         hashes::COMMANDS,
         keys::COMMANDS,
@@ -97,8 +115,10 @@ pub fn commands() -> impl Iterator<Item = &'static Command> {
         ordered::COMMANDS,
         scan::COMMANDS,
         sets::COMMANDS,
+        sort::COMMANDS,
         sorted_sets::COMMANDS,
         strings::COMMANDS,
+        swap::COMMANDS,
     ]
     .into_iter()
     .flatten()
@@ -113,9 +133,10 @@ impl Data {
         let databases: Result<Vec<_>, _> = (0..DATABASES)
             .map(|number| store.keyspace(&number.to_string()))
             .collect();
-        let [elements, expiries, garbage] =
-            ["elements", "expiries", "garbage"].map(|name| store.keyspace(name));
-        let (elements, garbage) = (elements?, garbage?);
+        let [elements, expiries, garbage, orders] =
+            ["elements", "expiries", "garbage", "databases"].map(|name| store.keyspace(name));
+        let (elements, garbage, orders) = (elements?, garbage?, orders?);
+        let order = Order::load(&store, &orders)?;
         let snapshot = store.snapshot();
         let last = last_id(&snapshot, &elements)?.max(last_id(&snapshot, &garbage)?);
         Ok(Self {
@@ -124,8 +145,12 @@ impl Data {
             expiries: expiries?,
             elements,
             garbage,
+            orders,
+            order: AtomicU64::new(order.bits()),
+            swaps: AtomicU64::new(0),
             locks: Locks::new(),
             touched: Arc::default(),
+            waiting: Waiting::default(),
             next_id: AtomicU64::new(last + 1),
             cursors: Mutex::default(),
             store,
@@ -154,7 +179,7 @@ impl Data {
     /// How many keys a database has, expired ones that are still there included.
     #[must_use]
     pub fn len(&self, db: usize) -> u64 {
-        self.store.len(&self.databases[db])
+        self.store.len(self.keyspace(Space::Keys(db), self.order()))
     }
 
     fn cursors(&self) -> MutexGuard<'_, Cursors> {
@@ -168,15 +193,16 @@ impl Data {
     pub fn record_bytes(&self, db: usize, key: &[u8]) -> Result<Option<usize>, ReadError> {
         let bytes = |entry: bristlecone_store::Entry<'_>| entry.value.len();
         self.store
-            .get_with(self.keyspace(Space::Keys(db)), key, bytes)
+            .get_with(self.keyspace(Space::Keys(db), self.order()), key, bytes)
     }
 
-    fn keyspace(&self, space: Space) -> &Keyspace {
+    fn keyspace(&self, space: Space, order: Order) -> &Keyspace {
         match space {
-            Space::Keys(db) => &self.databases[db],
+            Space::Keys(db) => &self.databases[order.place(db)],
             Space::Elements => &self.elements,
             Space::Expiries => &self.expiries,
             Space::Garbage => &self.garbage,
+            Space::Databases => &self.orders,
         }
     }
 
@@ -204,47 +230,78 @@ impl Data {
         reads: Reads,
         out: &mut Out<'_>,
     ) -> bool {
-        let mark = out.mark();
-        let done = self.try_run(command, db, args, reads, out);
-        if let Err(e) = done {
-            out.truncate(mark);
-            out.error(&e.to_string());
-        }
-        reads == Reads::Applied || matches!(command.access, Access::Write | Access::WriteAll)
+        self.run_for(command, (db, false), args, reads, out).0
     }
 
-    fn try_run(
+    /// As [`run`](Self::run), for a client that can wait: if it has to, there is no answer yet.
+    pub fn run_or_wait(
         &self,
         command: &Command,
         db: usize,
         args: &[Arg<'_>],
         reads: Reads,
         out: &mut Out<'_>,
-    ) -> Outcome {
+    ) -> (bool, Option<Arc<Waiter>>) {
+        self.run_for(command, (db, true), args, reads, out)
+    }
+
+    fn run_for(
+        &self,
+        command: &Command,
+        place: (usize, bool),
+        args: &[Arg<'_>],
+        reads: Reads,
+        out: &mut Out<'_>,
+    ) -> (bool, Option<Arc<Waiter>>) {
+        let mark = out.mark();
+        let done = self.try_run(command, place, args, reads, out);
+        let waiter = done.unwrap_or_else(|e| {
+            out.truncate(mark);
+            out.error(&e.to_string());
+            None
+        });
+        let writes = matches!(command.access, Access::Write | Access::WriteAll);
+        (reads == Reads::Applied || writes, waiter)
+    }
+
+    fn try_run(
+        &self,
+        command: &Command,
+        (db, may_wait): (usize, bool),
+        args: &[Arg<'_>],
+        reads: Reads,
+        out: &mut Out<'_>,
+    ) -> Result<Option<Arc<Waiter>>, Failed> {
         let deferring = match reads {
             Reads::Durable => &self.store,
             Reads::Applied => &self.deferring,
         };
         match command.access {
-            Access::ReadOne => (command.run)(&mut Tx::new(self, deferring, db), args, out),
-            Access::Read => {
+            Access::ReadOne | Access::Read => loop {
+                let (mark, swaps) = (out.mark(), self.swaps());
                 let mut tx = Tx::new(self, deferring, db);
-                tx.snapshot();
-                (command.run)(&mut tx, args, out)
-            }
+                if command.access == Access::Read {
+                    tx.snapshot();
+                }
+                let done = (command.run)(&mut tx, args, out);
+                if self.swaps() == swaps {
+                    return done.map(|()| None);
+                }
+                // What was read may be another database's.
+                out.truncate(mark);
+            },
             Access::Write => {
                 let _held = if command.keys == ONE {
-                    self.locks
-                        .keys(args.get(1).into_iter().map(|key| (db, *key)))
+                    self.lock(args.get(1).into_iter().map(|key| (db, *key)))
                 } else {
                     let places = command.keys.places(args);
-                    self.locks.keys(places.into_iter().map(|at| (db, args[at])))
+                    self.lock(places.iter().map(|at| (db, args[*at])))
                 };
-                self.written(command, db, args, out)
+                self.written(command, (db, may_wait), args, out)
             }
             Access::WriteAll => {
                 let _held = self.locks.all();
-                self.written(command, db, args, out)
+                self.written(command, (db, may_wait), args, out)
             }
         }
     }
@@ -253,13 +310,17 @@ impl Data {
     fn written(
         &self,
         command: &Command,
-        db: usize,
+        (db, may_wait): (usize, bool),
         args: &[Arg<'_>],
         out: &mut Out<'_>,
-    ) -> Outcome {
+    ) -> Result<Option<Arc<Waiter>>, Failed> {
         let mut tx = self.begin(db);
+        tx.may_wait = may_wait;
         (command.run)(&mut tx, args, out)?;
-        tx.commit()
+        let wants = tx.wants.take();
+        let put = tx.commit()?;
+        self.serve(put);
+        Ok(wants.map(|wants| self.waiting.enter(db, *wants, out.protocol())))
     }
 
     /// What writes keys whose locks the caller holds.

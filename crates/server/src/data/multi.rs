@@ -156,7 +156,7 @@ impl Data {
                 places.map(|at| (queued.db, args[at]))
             });
             let of_watch = watch.keys.keys().map(|(db, key)| (*db, key.as_slice()));
-            self.locks.keys(of_commands.chain(of_watch))
+            self.lock(of_commands.chain(of_watch))
         };
         let mut changed = watch.is_touched();
         for ((db, key), existed) in &watch.keys {
@@ -184,7 +184,9 @@ impl Data {
                 }
             }
         }
-        tx.commit()
+        let put = tx.commit()?;
+        self.serve(put);
+        Ok(())
     }
 }
 

@@ -7,7 +7,6 @@ use super::arguments::{
 use super::scored::{Scored, SortedSet, Way, Which};
 use super::sorted_combined as combined;
 use super::sorted_ranges as ranges;
-use super::value::Kind;
 use super::{Tx, double};
 use crate::command::{Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, is};
 use crate::reply::Out;
@@ -288,31 +287,65 @@ fn zpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
+/// Takes the first member, and answers with the key, the member and its score; false if the key is not there.
+pub(super) fn pop_named(
+    tx: &mut Tx<'_>,
+    key: Arg<'_>,
+    way: Way,
+    out: &mut Out<'_>,
+) -> Result<bool, Failed> {
+    let found = pop(tx, key, way, 1)?;
+    for (member, score) in &found {
+        out.array(3);
+        out.bulk(key);
+        out.bulk(member);
+        reply_double(out, *score);
+    }
+    Ok(!found.is_empty())
+}
+
+/// As [`pop_named`], up to `count` members, each with its score in an array.
+pub(super) fn pop_several(
+    tx: &mut Tx<'_>,
+    key: Arg<'_>,
+    way: Way,
+    count: u64,
+    out: &mut Out<'_>,
+) -> Result<bool, Failed> {
+    let found = pop(tx, key, way, count)?;
+    if found.is_empty() {
+        return Ok(false);
+    }
+    out.array(2);
+    out.bulk(key);
+    out.array(found.len());
+    for (member, score) in &found {
+        out.array(2);
+        out.bulk(member);
+        reply_double(out, *score);
+    }
+    Ok(true)
+}
+
+/// The end that a word names.
+pub(super) fn way(word: Arg<'_>) -> Result<Way, Failed> {
+    match () {
+        () if is(word, "min") => Ok(Way::Up),
+        () if is(word, "max") => Ok(Way::Down),
+        () => Err(Failed::syntax()),
+    }
+}
+
 fn zmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let keys = number_of_keys(args[1])?;
     let Some((keys, [place, options @ ..])) = args[2..].split_at_checked(keys) else {
         return Err(Failed::syntax());
     };
-    let way = match () {
-        () if is(place, "min") => Way::Up,
-        () if is(place, "max") => Way::Down,
-        () => return Err(Failed::syntax()),
-    };
-    let wanted = pop_count(options)?;
+    let (way, wanted) = (way(place)?, pop_count(options)?);
     for key in keys {
-        if tx.load_kind(key, Kind::SortedSet)?.is_none() {
-            continue;
+        if pop_several(tx, key, way, wanted, out)? {
+            return Ok(());
         }
-        let found = pop(tx, key, way, wanted)?;
-        out.array(2);
-        out.bulk(key);
-        out.array(found.len());
-        for (member, score) in &found {
-            out.array(2);
-            out.bulk(member);
-            reply_double(out, *score);
-        }
-        return Ok(());
     }
     out.null_array();
     Ok(())

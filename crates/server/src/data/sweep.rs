@@ -124,22 +124,24 @@ impl Data {
     fn expire(&self, entry: &[u8]) -> Outcome {
         let bad = || damaged("entry of an expiry");
         let (at, rest) = entry.split_first_chunk().ok_or_else(bad)?;
-        let (db, key) = rest.split_first_chunk().ok_or_else(bad)?;
-        let (at, db) = (
+        let (place, key) = rest.split_first_chunk().ok_or_else(bad)?;
+        let (at, place) = (
             u64::from_be_bytes(*at),
-            usize::from(u16::from_be_bytes(*db)),
+            usize::from(u16::from_be_bytes(*place)),
         );
-        if db >= self.databases.len() {
+        if place >= self.databases.len() {
             return Err(bad());
         }
-        let _held = self.locks.keys(std::iter::once((db, key)));
+        // The lock is that of the name in all databases, and keeps them from being swapped.
+        let _held = self.locks.keys(std::iter::once((0, key)));
+        let db = self.order().database(place);
         let mut tx = self.begin(db);
         // What has expired is erased by being looked at, with this entry.
         let head = tx.load_head(key)?;
         if head.is_none_or(|head| head.id.is_none() || head.expires_at != Some(at)) {
             tx.delete(Space::Expiries, entry)?;
         }
-        tx.commit()
+        tx.commit().map(drop)
     }
 
     /// True if there was any.

@@ -1,4 +1,4 @@
-//! Who is told when a key is changed: clients that watch it, and those that wait for an element.
+//! Who is told when a key is changed: clients that watch it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -63,6 +63,14 @@ impl Touched {
         }
         // ORDERING: SeqCst; as in `listen`.
         self.listeners.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Keys of a database that somebody listens to.
+    #[must_use]
+    pub fn keys_of(&self, db: usize) -> Vec<Vec<u8>> {
+        let by_key = self.by_key();
+        let here = by_key.keys().filter(|(of, _)| *of == db);
+        here.map(|(_, key)| key.clone()).collect()
     }
 
     /// Calls the listeners of a key.

@@ -4,6 +4,8 @@
 //! the second write, or with a scan, or where several reads have to belong together.
 
 use super::Data;
+use super::swap::Order;
+use super::waiting::Wants;
 use crate::command::{Failed, Outcome};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Entry, KEY_MOST, Savepoint, Store, Transaction, TransactionOptions};
@@ -20,7 +22,12 @@ pub enum Space {
     Expiries,
     /// Large collections that are gone.
     Garbage,
+    /// The order of the databases.
+    Databases,
 }
+
+/// A key: its database and name.
+pub(super) type Name = (usize, Vec<u8>);
 
 /// Bounds of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
@@ -43,7 +50,7 @@ fn cut((start, end): Range<'_>) -> Range<'_> {
 }
 
 /// Most memory that the changes of one transaction may take.
-const HELD_MOST: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
+pub(super) const HELD_MOST: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
 
 /// A change to one record.
 #[derive(Debug)]
@@ -78,8 +85,17 @@ pub struct Tx<'d> {
     many: Option<Transaction<Auto>>,
     /// A change was refused: with it there would be more than [`HELD_MOST`].
     pub(super) overfull: bool,
-    /// Keys that were written, if somebody listens.
-    touched: Vec<(usize, Vec<u8>)>,
+    /// The order of the databases, and whether it is to be that from the commit on.
+    pub(super) order: Order,
+    reorders: bool,
+    /// Its client can be made to wait.
+    pub(super) may_wait: bool,
+    /// What its client waits for.
+    pub(super) wants: Option<Box<Wants>>,
+    /// Keys that were changed, if somebody listens.
+    touched: Vec<Name>,
+    /// Keys that were put, if somebody waits.
+    put: Vec<Name>,
 }
 
 /// A place to go back to.
@@ -87,6 +103,7 @@ pub struct Tx<'d> {
 pub struct Mark {
     savepoint: Savepoint,
     touched: usize,
+    put: usize,
 }
 
 impl<'d> Tx<'d> {
@@ -101,7 +118,12 @@ impl<'d> Tx<'d> {
             one: None,
             many: None,
             overfull: false,
+            order: data.order(),
+            reorders: false,
+            may_wait: false,
+            wants: None,
             touched: Vec::new(),
+            put: Vec::new(),
         }
     }
 
@@ -123,7 +145,7 @@ impl<'d> Tx<'d> {
             .many
             .get_or_insert_with(|| self.store.begin(TransactionOptions::default()));
         if let Some(Change { space, key, put }) = self.one.take() {
-            let keyspace = self.data.keyspace(space);
+            let keyspace = self.data.keyspace(space, self.order);
             // Its lengths were checked when it was made.
             let _ = match put {
                 Some((value, expires_at)) => many.put_expiring(keyspace, &key, &value, expires_at),
@@ -143,7 +165,7 @@ impl<'d> Tx<'d> {
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, Failed> {
-        let keyspace = self.data.keyspace(space);
+        let keyspace = self.data.keyspace(space, self.order);
         if let Some(many) = &mut self.many {
             return Ok(many.get_with(keyspace, key, f)?);
         }
@@ -172,17 +194,20 @@ impl<'d> Tx<'d> {
 
     fn change(&mut self, change: Change) -> Outcome {
         let Change { space, key, .. } = &change;
-        if let Space::Keys(db) = *space
-            && self.data.touched.any()
-        {
-            self.touched.push((db, key.clone()));
+        if let Space::Keys(db) = *space {
+            if self.data.touched.any() {
+                self.touched.push((db, key.clone()));
+            }
+            if change.put.is_some() && self.data.waiting.any() {
+                self.put.push((db, key.clone()));
+            }
         }
         let same = (self.one.as_ref()).is_none_or(|one| one.space == *space && one.key == *key);
         if self.many.is_none() && same {
             self.one = Some(change);
             return Ok(());
         }
-        let (data, queued) = (self.data, self.queued);
+        let (data, order, queued) = (self.data, self.order, self.queued);
         let many = self.snapshot();
         let more = change.key.len() + change.put.as_ref().map_or(0, |(value, _)| value.len());
         // One change alone is always possible, as it is without a transaction.
@@ -190,7 +215,7 @@ impl<'d> Tx<'d> {
             self.overfull = true;
             return Err(too_large());
         }
-        let keyspace = data.keyspace(change.space);
+        let keyspace = data.keyspace(change.space, order);
         match change.put {
             Some((value, expires_at)) => {
                 many.put_expiring(keyspace, &change.key, &value, expires_at)?;
@@ -212,11 +237,32 @@ impl<'d> Tx<'d> {
         }
     }
 
+    /// A key has come to be what it is though nothing was put there.
+    pub(super) fn appears(&mut self, db: usize, key: &[u8]) {
+        self.touched.push((db, key.to_vec()));
+        self.put.push((db, key.to_vec()));
+    }
+
+    /// The databases have this order from here on, and for others from the commit on. All locks are held, and it is put.
+    pub(super) fn reorder(&mut self, order: Order) {
+        self.order = order;
+        self.reorders = true;
+    }
+
+    /// What `f` reads is not locked: nothing of it is taken away that has expired.
+    pub(super) fn reading<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let writes = std::mem::replace(&mut self.writes, false);
+        let done = f(self);
+        self.writes = writes;
+        done
+    }
+
     /// What `f` does is told to nobody.
     pub(super) fn quietly<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
-        let before = self.touched.len();
+        let before = (self.touched.len(), self.put.len());
         let done = f(self);
-        self.touched.truncate(before);
+        self.touched.truncate(before.0);
+        self.put.truncate(before.1);
         done
     }
 
@@ -272,7 +318,7 @@ impl<'d> Tx<'d> {
         range: Range<'_>,
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
-        let keyspace = self.data.keyspace(space);
+        let keyspace = self.data.keyspace(space, self.order);
         let range = cut(range);
         Ok(self.snapshot().scan::<&[u8]>(keyspace, range, visit)?)
     }
@@ -287,7 +333,7 @@ impl<'d> Tx<'d> {
         range: Range<'_>,
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
-        let keyspace = self.data.keyspace(space);
+        let keyspace = self.data.keyspace(space, self.order);
         Ok(self
             .snapshot()
             .scan_reverse::<&[u8]>(keyspace, cut(range), visit)?)
@@ -306,7 +352,7 @@ impl<'d> Tx<'d> {
         if prefix.len() > KEY_MOST {
             return Ok(());
         }
-        let keyspace = self.data.keyspace(space);
+        let keyspace = self.data.keyspace(space, self.order);
         Ok(self.snapshot().prefix(keyspace, prefix, visit)?)
     }
 
@@ -315,6 +361,7 @@ impl<'d> Tx<'d> {
         Mark {
             savepoint: self.snapshot().savepoint(),
             touched: self.touched.len(),
+            put: self.put.len(),
         }
     }
 
@@ -326,18 +373,20 @@ impl<'d> Tx<'d> {
     /// Takes back all changes since `mark`.
     pub fn rollback(&mut self, mark: &Mark) {
         self.touched.truncate(mark.touched);
+        self.put.truncate(mark.put);
         self.snapshot().rollback_to(mark.savepoint);
     }
 
-    /// Commits what was written. The locks of its keys are still held.
+    /// Commits what was written. The locks of its keys are still held. The keys that were put, in order, if somebody
+    /// waits.
     ///
     /// # Errors
     /// [`Failed::Write`]; nothing has changed then.
-    pub fn commit(self) -> Outcome {
+    pub(super) fn commit(self) -> Result<Vec<Name>, Failed> {
         if let Some(many) = self.many {
             many.commit()?;
         } else if let Some(Change { space, key, put }) = self.one {
-            let keyspace = self.data.keyspace(space);
+            let keyspace = self.data.keyspace(space, self.order);
             match put {
                 Some((value, expires_at)) => {
                     self.store
@@ -348,9 +397,14 @@ impl<'d> Tx<'d> {
                 }
             }
         }
+        if self.reorders {
+            // Nobody goes by an order that may be undone.
+            self.data.settle(self.data.applied())?;
+            self.data.reorder(self.order);
+        }
         for (db, key) in &self.touched {
             self.data.touched.touch(*db, key);
         }
-        Ok(())
+        Ok(self.put)
     }
 }

@@ -46,7 +46,8 @@ impl Kind {
         }
     }
 
-    fn of(tag: u8) -> Result<Self, Failed> {
+    /// The one that a tag stands for.
+    pub(super) fn of(tag: u8) -> Result<Self, Failed> {
         [
             Self::String,
             Self::List,
@@ -148,11 +149,11 @@ pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
     record
 }
 
-/// Key of an expiry in [`Space::Expiries`].
-pub(crate) fn expiry_key(expires_at: u64, db: usize, key: &[u8]) -> Vec<u8> {
+/// Key of an expiry in [`Space::Expiries`], of a key in the keyspace of that number.
+pub(crate) fn expiry_key(expires_at: u64, place: usize, key: &[u8]) -> Vec<u8> {
     [
         &expires_at.to_be_bytes()[..],
-        &(db as u16).to_be_bytes(),
+        &(place as u16).to_be_bytes(),
         key,
     ]
     .concat()
@@ -285,7 +286,8 @@ impl Tx<'_> {
                 before.id == value.id && before.expires_at == value.expires_at
             });
             if let Some(at) = value.expires_at.filter(|_| !noted) {
-                self.put(Space::Expiries, &expiry_key(at, db, key), Vec::new(), None)?;
+                let noted = expiry_key(at, self.order.place(db), key);
+                self.put(Space::Expiries, &noted, Vec::new(), None)?;
             }
             return self.put(Space::Keys(db), key, value.encode(), None);
         }
@@ -323,7 +325,8 @@ impl Tx<'_> {
     /// Those of [`delete`](Self::delete).
     pub fn forget(&mut self, db: usize, key: &[u8], value: &Value) -> Outcome {
         if let Some(at) = value.expires_at.filter(|_| value.id.is_some()) {
-            self.delete(Space::Expiries, &expiry_key(at, db, key))?;
+            let noted = expiry_key(at, self.order.place(db), key);
+            self.delete(Space::Expiries, &noted)?;
         }
         self.delete(Space::Keys(db), key)
     }
@@ -346,7 +349,8 @@ impl Tx<'_> {
         if let Some(at) = before.expires_at
             && same.is_none_or(|after| after.expires_at != Some(at))
         {
-            self.delete(Space::Expiries, &expiry_key(at, db, key))?;
+            let noted = expiry_key(at, self.order.place(db), key);
+            self.delete(Space::Expiries, &noted)?;
         }
         Ok(())
     }

@@ -17,6 +17,8 @@ const ADMIN: &[&str] = &["admin", "slow", "dangerous"];
 
 pub(super) const COMMANDS: &[SessionCommand] = &[
     SessionCommand::new("time", 1, &["fast"], time),
+    SessionCommand::new("role", 1, &["admin", "fast", "dangerous"], role),
+    SessionCommand::new("wait", 3, &["slow", "connection"], wait),
     SessionCommand::new("config", -2, ADMIN, config),
     SessionCommand::new("debug", -2, ADMIN, debug),
     SessionCommand::new("save", 1, ADMIN, save)
@@ -39,6 +41,29 @@ fn time(_: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     out.array(2);
     out.bulk(now.as_secs().to_string().as_bytes());
     out.bulk(now.subsec_micros().to_string().as_bytes());
+    Ok(Flow::Go)
+}
+
+/// A primary without replicas.
+fn role(_: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    out.array(3);
+    out.bulk(b"master");
+    out.integer(0);
+    out.array(0);
+    Ok(Flow::Go)
+}
+
+/// How many replicas have what was written: there are none to be waited for.
+fn wait(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    integer(args.get(1).copied().unwrap_or_default())?;
+    let timeout = integer(args.get(2).copied().unwrap_or_default())
+        .map_err(|_| Failed::reply("ERR timeout is not an integer or out of range"))?;
+    if timeout < 0 {
+        return Err(Failed::reply("ERR timeout is negative"));
+    }
+    // Here, it is durable.
+    context.session.unsettled = true;
+    out.integer(0);
     Ok(Flow::Go)
 }
 
@@ -73,6 +98,8 @@ fn config(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
                 &stats.commands,
                 &stats.input,
                 &stats.output,
+                &stats.settles,
+                &stats.settled_commands,
                 &stats.errors,
                 &stats.denied,
             ] {

@@ -269,10 +269,8 @@ fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
         }
         ("no-evict", [mode]) if is(mode, "on") || is(mode, "off") => out.status("OK"),
         ("no-evict", [_]) => return Err(Failed::syntax()),
-        ("unblock", [id] | [id, _]) => {
-            integer(id)?;
-            // Nobody is blocked.
-            out.integer(0);
+        ("unblock", [id, reason @ ..]) if reason.len() <= 1 => {
+            out.integer(unblock(context, id, reason.first().copied())?.into());
         }
         (
             "id" | "getname" | "setname" | "setinfo" | "info" | "kill" | "reply" | "no-evict"
@@ -282,6 +280,34 @@ fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
         _ => return Err(Failed::unknown_subcommand("client", word)),
     }
     Ok(Flow::Go)
+}
+
+/// `CLIENT UNBLOCK`: true if the client was waiting.
+fn unblock(context: &Context<'_>, id: Arg<'_>, reason: Option<Arg<'_>>) -> Result<bool, Failed> {
+    let fails = match reason {
+        None => false,
+        Some(word) if is(word, "timeout") => false,
+        Some(word) if is(word, "error") => true,
+        Some(_) => {
+            return Err(Failed::reply(
+                "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR",
+            ));
+        }
+    };
+    let id = u64::try_from(integer(id)?).unwrap_or(0);
+    let clients = context.server.clients.all();
+    let waiter = (clients.iter())
+        .find(|client| client.id == id)
+        .and_then(|client| client.waiter());
+    Ok(waiter.is_some_and(|waiter| {
+        context.server.data.give_up(&waiter, |out| {
+            if fails {
+                out.error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
+            } else {
+                out.null_array();
+            }
+        })
+    }))
 }
 
 fn known_kind(kind: Arg<'_>) -> Result<&'static str, Failed> {

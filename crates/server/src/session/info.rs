@@ -1,6 +1,7 @@
 //! `INFO`
 
 use super::{Context, Done, Flow, SessionCommand};
+use crate::client::Client;
 use crate::command::{Arg, is};
 use crate::data::DATABASES;
 use crate::reply::Out;
@@ -95,17 +96,14 @@ fn of_server(server: &Server, text: &mut String) {
 }
 
 fn of_clients(server: &Server, text: &mut String) {
-    let listening = server.clients.all();
-    let listening = listening
-        .iter()
-        .filter(|client| client.subscribed())
-        .count();
+    let clients = server.clients.all();
+    let count = |which: fn(&Client) -> bool| clients.iter().filter(|client| which(client)).count();
     lines!(
         text,
         "connected_clients" = server.clients.len(),
         "maxclients" = server.settings().maxclients,
-        "blocked_clients" = 0,
-        "pubsub_clients" = listening,
+        "blocked_clients" = count(|client| client.waiter().is_some()),
+        "pubsub_clients" = count(Client::subscribed),
     );
 }
 
@@ -129,7 +127,8 @@ fn human(bytes: u64) -> String {
 }
 
 fn of_memory(server: &Server, text: &mut String) {
-    let (resident, stats) = (resident(), server.data.store().stats());
+    let store = server.data.store();
+    let (resident, stats, pool) = (resident(), store.stats(), store.pool().info());
     lines!(
         text,
         "used_memory" = resident,
@@ -140,11 +139,15 @@ fn of_memory(server: &Server, text: &mut String) {
         "maxmemory" = 0,
         "maxmemory_human" = "0B",
         "maxmemory_policy" = "noeviction",
-        "pool_bytes" = server.data.store().pool().size(),
+        "pool_bytes" = pool.pool_bytes,
+        "pool_used_bytes" = pool.used_bytes,
+        "pool_free_bytes" = pool.free_bytes,
         "live_bytes" = stats.live_bytes,
         "garbage_bytes" = stats.garbage_bytes,
         "versions" = stats.versions,
         "vacuumed_versions" = stats.vacuumed,
+        "vacuumed_bytes" = stats.vacuumed_bytes,
+        "snapshots" = stats.snapshots,
     );
 }
 
@@ -178,6 +181,9 @@ fn of_stats(server: &Server, text: &mut String) {
         "total_net_input_bytes" = value(&stats.input),
         "total_net_output_bytes" = value(&stats.output),
         "rejected_connections" = value(&stats.rejected),
+        "total_settles" = value(&stats.settles),
+        "total_settled_commands" = value(&stats.settled_commands),
+        "total_syncs" = server.committer.syncs(),
         "pubsub_channels" = channels,
         "pubsub_patterns" = patterns,
         "total_error_replies" = value(&stats.errors),

@@ -128,8 +128,9 @@ fn describe(entry: &Entry, out: &mut Out<'_>) {
         Keys::Range { first, last, step } => (first as i64, i64::from(last), step as i64),
         Keys::Counted { before, .. } if before > 0 => (before as i64, before as i64, 1),
         Keys::Counted { .. } => (0, 0, 0),
+        Keys::AndStore => (1, 1, 1),
     };
-    let moves = matches!(entry.keys(), Keys::Counted { .. });
+    let moves = matches!(entry.keys(), Keys::Counted { .. } | Keys::AndStore);
     let has = |name: &str| {
         table::category(name.as_bytes()).is_some_and(|at| entry.categories & 1 << at != 0)
     };

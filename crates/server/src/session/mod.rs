@@ -3,6 +3,7 @@
 mod acl;
 mod admin;
 mod connection;
+mod help;
 mod info;
 mod introspect;
 mod multi;
@@ -16,6 +17,8 @@ use crate::config::Settings;
 use crate::data::Reads;
 use crate::data::keys::object_subcommand;
 use crate::data::multi::Watch;
+use crate::data::sort::reads_others;
+use crate::data::waiting::Waiter;
 use crate::reply::{Out, Protocol};
 use crate::resp::Limits;
 use crate::server::Server;
@@ -36,6 +39,8 @@ const LARGE: usize = 1 << 20;
 pub enum Flow {
     /// As before.
     Go,
+    /// It waits for an element before it answers.
+    Wait,
     /// It waits so long before it answers.
     Sleep(Duration),
     /// It ends, when it has answered.
@@ -161,11 +166,17 @@ pub struct Session {
     channels: BTreeSet<Vec<u8>>,
     patterns: BTreeSet<Vec<u8>>,
     replies: Replies,
+    /// It waits for an element.
+    waiter: Option<Arc<Waiter>>,
+    /// What it gets is not answered.
+    waits_silently: bool,
     /// Something was written, or read, that has to be durable before this is answered.
     unsettled: bool,
     settings: Arc<Settings>,
     settings_generation: u64,
     users_generation: u64,
+    /// Commands of this batch.
+    batch: u64,
     /// When the last command ended.
     clock: Instant,
     last: Option<&'static str>,
@@ -208,10 +219,13 @@ impl Session {
             channels: BTreeSet::new(),
             patterns: BTreeSet::new(),
             replies: Replies::default(),
+            waiter: None,
+            waits_silently: false,
             unsettled: false,
             settings: server.settings(),
             settings_generation: server.generation(),
             users_generation: server.users.generation(),
+            batch: 0,
             clock: Instant::now(),
             last: None,
         };
@@ -242,15 +256,16 @@ impl Session {
         &self.settings
     }
 
-    /// True if what it answers has to be made durable before; asked once for a batch.
-    pub fn take_unsettled(&mut self) -> bool {
-        std::mem::take(&mut self.unsettled)
+    /// Of how many commands the answers have to be made durable before they are sent, if they have to; asked once for a batch.
+    pub fn take_unsettled(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.unsettled).then_some(self.batch)
     }
 
     /// A batch of commands begins. False if its user is gone: the connection ends.
     pub fn begin_batch(&mut self, server: &Server) -> bool {
         self.client.touch();
         self.clock = Instant::now();
+        self.batch = 0;
         if self.settings_generation != server.generation() {
             self.settings_generation = server.generation();
             self.settings = server.settings();
@@ -290,6 +305,7 @@ impl Session {
     /// Executes a command.
     pub fn execute(&mut self, server: &Server, args: &[Arg<'_>], out: &mut Vec<u8>) -> Flow {
         add(&server.stats.commands, 1);
+        self.batch += 1;
         let mark = out.len();
         let this = match self.replies {
             Replies::SkipNext => Replies::SkipThis,
@@ -337,6 +353,7 @@ impl Session {
             out.truncate(mark);
             flow = Flow::Close;
         }
+        self.waits_silently = this != Replies::On;
         match (this, self.replies) {
             (Replies::SkipThis, now) => {
                 out.truncate(mark);
@@ -423,6 +440,14 @@ impl Session {
                 "NOPERM this user has no permissions to access one of the keys used as arguments",
             ));
         }
+        if entry.name.starts_with("sort")
+            && !self.user.may_touch_all()
+            && let Some(option) = reads_others(args)
+        {
+            return Err(Failed::reply(format!(
+                "ERR {option} option of SORT denied due to insufficient ACL permissions"
+            )));
+        }
         let (channels, is_pattern) = match entry.name {
             "publish" => (args.get(1..2), false),
             "subscribe" => (args.get(1..), false),
@@ -473,10 +498,7 @@ impl Session {
         out: &mut Out<'_>,
     ) -> Flow {
         match entry.does {
-            Does::Data(command) => {
-                self.run_data(server, command, args, out);
-                Flow::Go
-            }
+            Does::Data(command) => self.run_data(server, command, args, out),
             Does::Session(command) => self.run_session(server, command, args, out),
         }
     }
@@ -487,14 +509,41 @@ impl Session {
         command: &Command,
         args: &[Arg<'_>],
         out: &mut Out<'_>,
-    ) {
+    ) -> Flow {
         // Keys are counted as they are applied, whatever is durable.
         let reads = if self.unsettled || command.name == "dbsize" {
             Reads::Applied
         } else {
             Reads::Durable
         };
-        self.unsettled |= server.data.run(command, self.db, args, reads, out);
+        let (unsettled, waiter) = server.data.run_or_wait(command, self.db, args, reads, out);
+        self.unsettled |= unsettled;
+        if waiter.is_none() {
+            return Flow::Go;
+        }
+        self.client.set_waiter(waiter.clone());
+        self.waiter = waiter;
+        Flow::Wait
+    }
+
+    /// What it waits with, if it waits for an element.
+    #[must_use]
+    pub fn waiter(&self) -> Option<Arc<Waiter>> {
+        self.waiter.clone()
+    }
+
+    /// It has waited: the reply goes to `out`. What it got has to be durable before.
+    pub fn waited(&mut self, server: &Server, out: &mut Vec<u8>) {
+        self.client.set_waiter(None);
+        let reply = self.waiter.take().map(|waiter| waiter.take_reply());
+        let reply = reply.unwrap_or_default();
+        if reply.starts_with(b"-") {
+            add(&server.stats.errors, 1);
+        }
+        if !self.waits_silently {
+            out.extend_from_slice(&reply);
+        }
+        self.unsettled = true;
     }
 
     fn run_session(
@@ -509,7 +558,11 @@ impl Session {
             server,
             session: self,
         };
-        match (command.run)(&mut context, args, out) {
+        let done = help::answer(command.name, args, out).and_then(|helped| match helped {
+            true => Ok(Flow::Go),
+            false => (command.run)(&mut context, args, out),
+        });
+        match done {
             Ok(flow) => flow,
             Err(e) => {
                 out.truncate(mark);
@@ -523,6 +576,10 @@ impl Session {
     pub fn leave(&mut self, server: &Server) {
         self.unsubscribe_all(server);
         self.watch.clear();
+        if let Some(waiter) = self.waiter.take() {
+            server.data.give_up(&waiter, |_| {});
+            self.client.set_waiter(None);
+        }
         server.clients.leave(self.client.id);
     }
 }
@@ -558,7 +615,7 @@ fn check_subcommand(name: &str, args: &[Arg<'_>]) -> Result<(), Failed> {
         _ => return Ok(()),
     };
     let word = args.get(1).copied().unwrap_or_default();
-    if known.iter().any(|known| is(word, known)) {
+    if is(word, "help") || known.iter().any(|known| is(word, known)) {
         Ok(())
     } else {
         Err(Failed::unknown_subcommand(name, word))

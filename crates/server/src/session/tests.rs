@@ -54,7 +54,7 @@ fn who_watches_reads_what_was_changed_before() {
     // Its OK waits for that change; what it reads with it, too.
     assert_eq!(bench.call(&mut b, "watch k"), "+OK\r\n");
     assert_eq!(bench.call(&mut b, "get k"), "$1\r\n1\r\n");
-    assert!(b.take_unsettled());
+    assert!(b.take_unsettled().is_some());
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn counts_of_keys_wait_until_they_are_durable() {
     let (mut a, mut b) = (bench.session(), bench.session());
     bench.call(&mut a, "set k v");
     assert_eq!(bench.call(&mut b, "dbsize"), ":1\r\n");
-    assert!(b.take_unsettled());
+    assert!(b.take_unsettled().is_some());
     assert!(bench.call(&mut b, "info keyspace").contains("keys=1"));
-    assert!(b.take_unsettled());
+    assert!(b.take_unsettled().is_some());
 }
 
 #[test]
@@ -275,4 +275,83 @@ fn long_transactions_run() {
         bench.call(&mut a, "incr n");
     }
     assert!(bench.call(&mut a, "exec").ends_with(":300\r\n"));
+}
+
+#[test]
+fn what_a_client_has_waited_for_is_durable_before_it_is_answered() {
+    let bench = Bench::new();
+    let (mut a, mut b) = (bench.session(), bench.session());
+    assert_eq!(bench.flow(&mut a, "blpop k 0"), (String::new(), Flow::Wait));
+    a.take_unsettled();
+    assert_eq!(bench.call(&mut b, "rpush k x"), ":1\r\n");
+    assert!(!bench.all_durable());
+    let mut out = Vec::new();
+    a.waited(&bench.server, &mut out);
+    assert_eq!(out, b"*2\r\n$1\r\nk\r\n$1\r\nx\r\n");
+    assert!(a.take_unsettled().is_some());
+    // Who is gone waits no more.
+    assert_eq!(bench.flow(&mut a, "blpop k 0").1, Flow::Wait);
+    a.leave(&bench.server);
+    bench.call(&mut b, "rpush k y");
+    assert_eq!(bench.call(&mut b, "llen k"), ":1\r\n");
+}
+
+#[test]
+fn sorting_by_other_keys_is_for_who_may_touch_all() {
+    let bench = Bench::new();
+    let mut admin = bench.session();
+    bench.call(
+        &mut admin,
+        "acl setuser eve on nopass ~l* +sort +sort_ro +rpush",
+    );
+    let mut eve = bench.session();
+    assert_eq!(bench.call(&mut eve, "auth eve x"), "+OK\r\n");
+    bench.call(&mut eve, "rpush l 2 1");
+    assert_eq!(bench.call(&mut eve, "sort l by nosort store l2"), ":2\r\n");
+    for (line, option) in [("sort l by w*", "BY"), ("sort_ro l get #", "GET")] {
+        let refused =
+            format!("-ERR {option} option of SORT denied due to insufficient ACL permissions\r\n");
+        assert_eq!(bench.call(&mut eve, line), refused);
+    }
+    let refused = bench.call(&mut eve, "sort l store other");
+    assert!(refused.starts_with("-NOPERM "), "{refused}");
+}
+
+#[test]
+fn commands_with_subcommands_have_help() {
+    let bench = Bench::new();
+    let mut session = bench.session();
+    for name in [
+        "acl", "client", "command", "config", "debug", "latency", "memory", "object", "pubsub",
+        "slowlog",
+    ] {
+        let help = bench.call(&mut session, &format!("{name} HELP"));
+        let lines: Vec<&str> = help.split_terminator("\r\n").collect();
+        assert_eq!(lines[0], format!("*{}", lines.len() - 1), "{help}");
+        assert!(lines[1].starts_with(&format!("+{} <subcommand> ", name.to_uppercase())));
+        assert_eq!(lines[lines.len() - 2..], ["+HELP", "+    Print this help."]);
+        let wrong = format!("-ERR wrong number of arguments for '{name}|help' command\r\n");
+        assert_eq!(bench.call(&mut session, &format!("{name} help x")), wrong);
+    }
+    bench.call(&mut session, "multi");
+    assert_eq!(bench.call(&mut session, "client help"), "+QUEUED\r\n");
+    assert!(
+        bench
+            .call(&mut session, "exec")
+            .contains("+CLIENT <subcommand> ")
+    );
+}
+
+#[test]
+fn there_are_no_replicas() {
+    let bench = Bench::new();
+    let mut session = bench.session();
+    assert_eq!(
+        bench.call(&mut session, "role"),
+        "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"
+    );
+    bench.call(&mut session, "set k v");
+    assert_eq!(bench.call(&mut session, "wait 1 100"), ":0\r\n");
+    let negative = "-ERR timeout is negative\r\n";
+    assert_eq!(bench.call(&mut session, "wait 1 -1"), negative);
 }

@@ -14,7 +14,7 @@ use bristlecone_server::reply::{Out, Protocol};
 use bristlecone_store::{Store, StoreOptions};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -95,6 +95,11 @@ impl Redis {
             stream: BufReader::new(stream),
             _dir: dir,
         })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.stream.get_ref().peer_addr().unwrap()
     }
 
     /// Sends commands, all at once, and gives their replies.

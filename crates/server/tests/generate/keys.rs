@@ -170,7 +170,16 @@ pub fn command(rng: &mut impl Rng) -> Words {
             );
             vec![b"move".to_vec(), key(rng), db.into()]
         }
-        49..51 => vec![b"randomkey".to_vec()],
+        49 => {
+            let db = |rng: &mut _| {
+                one(
+                    rng,
+                    &["0", "0", "1", "2", "15", "16", "-1", "x", "3000000000"],
+                )
+            };
+            vec![b"swapdb".to_vec(), db(rng).into(), db(rng).into()]
+        }
+        50 => vec![b"randomkey".to_vec()],
         51..54 => vec![b"dbsize".to_vec()],
         54..58 => vec![
             b"select".to_vec(),

@@ -7,6 +7,7 @@ pub mod keys;
 pub mod lists;
 pub mod multi;
 pub mod sets;
+pub mod sort;
 pub mod sorted_sets;
 pub mod strings;
 

@@ -75,6 +75,44 @@ fn lcs(rng: &mut impl Rng) -> Words {
     command
 }
 
+fn bitfield(rng: &mut impl Rng) -> Words {
+    let name = one(rng, &["bitfield", "bitfield", "bitfield", "bitfield_ro"]);
+    let mut command = vec![name.into(), key(rng, "s")];
+    for _ in 0..rng.random_range(0..4) {
+        let what = match name {
+            "bitfield_ro" if !rarely(rng, 10) => "get",
+            _ => one(rng, &["get", "set", "incrby", "incrby", "overflow", "foo"]),
+        };
+        if what == "foo" && !rarely(rng, 10) {
+            continue;
+        }
+        command.push(what.into());
+        if what == "overflow" {
+            command.push(one(rng, &["wrap", "sat", "fail", "sat", "FAIL", "none"]).into());
+            continue;
+        }
+        let bits = match rng.random_range(0..12) {
+            0 => one(rng, &["u64", "i64", "u63", "i65", "i0", "u", "x8", "I8"]).to_owned(),
+            1..4 => format!("{}{}", one(rng, &["i", "u"]), rng.random_range(1..64)),
+            _ => one(rng, &["u8", "i8", "u4", "i5", "u1", "i16"]).to_owned(),
+        };
+        let offset = match rng.random_range(0..20) {
+            0 => one(
+                rng,
+                &["-1", "x", "#", "#-1", "4294967296", "#9223372036854775807"],
+            )
+            .to_owned(),
+            1..8 => format!("#{}", rng.random_range(0..9)),
+            _ => rng.random_range(0..70).to_string(),
+        };
+        command.extend([bits.into_bytes(), offset.into_bytes()]);
+        if what != "get" {
+            command.push(number(rng));
+        }
+    }
+    command
+}
+
 fn bits(rng: &mut impl Rng) -> Words {
     let offset = |rng: &mut dyn Rng| -> Vec<u8> {
         let text = match rng.random_range(0..20) {
@@ -189,6 +227,7 @@ pub fn command(rng: &mut impl Rng) -> Words {
             };
             vec![name.into(), key(rng, "s"), number.into(), value(rng)]
         }
-        _ => bits(rng),
+        35..38 => bits(rng),
+        _ => bitfield(rng),
     }
 }

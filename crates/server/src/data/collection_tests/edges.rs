@@ -58,6 +58,14 @@ fn every_command_refuses_what_is_of_another_kind() {
             "lmove l K left left",
             "rpoplpush K o",
             "lmpop 1 K left",
+            "blpop K 0",
+            "brpop K 0",
+            "blmove K o left left 0",
+            "blmove l K left left 0",
+            "brpoplpush K o 0",
+            "blmpop 0 1 K left",
+            "sort K",
+            "sort_ro K by nothing",
             "sadd K a",
             "srem K a",
             "smembers K",
@@ -88,6 +96,9 @@ fn every_command_refuses_what_is_of_another_kind() {
             "zpopmin K",
             "zpopmax K",
             "zmpop 1 K min",
+            "bzpopmin K 0",
+            "bzpopmax K 0",
+            "bzmpop 0 1 K min",
             "zrandmember K",
             "zscan K 0",
             "zcount K 0 1",
@@ -120,7 +131,8 @@ fn every_command_refuses_what_is_of_another_kind() {
                 let combines = ["zunion", "zinter", "zdiff"]
                     .iter()
                     .any(|of| name.starts_with(of));
-                if key == of_kind(group) || combines && key == 's' {
+                let sorts = name.starts_with("sort") && "sz".contains(key);
+                if key == of_kind(group) || combines && key == 's' || sorts {
                     continue;
                 }
                 let line = line.replace('K', &key.to_string());

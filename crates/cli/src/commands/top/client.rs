@@ -1,0 +1,272 @@
+//! A connection to a server: commands out, replies in.
+
+use crate::args::Top;
+use crate::failure::{Failure, Outcome};
+use crate::text::{escape, program, shell_word};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+/// How long the server has for each step.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest reply in bytes, and how deep arrays may lie in each other. Whoever answers there is not trusted.
+const REPLY_MOST: u64 = 16 << 20;
+const DEPTH_MOST: usize = 8;
+
+/// A reply.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply {
+    Text(Vec<u8>),
+    Number(i64),
+    Null,
+    Many(Vec<Reply>),
+    Error(String),
+}
+
+/// Both directions of a connection.
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
+
+/// A connection.
+pub struct Client {
+    stream: BufReader<Box<dyn Stream>>,
+    address: String,
+}
+
+impl Client {
+    /// Connects, and logs in if there is a password.
+    pub fn connect(args: &Top) -> Outcome<Self> {
+        let address = if args.address.contains(':') {
+            args.address.clone()
+        } else {
+            format!("{}:6379", args.address)
+        };
+        let tcp = open(&address)?;
+        let stream: Box<dyn Stream> = match &args.tls_ca {
+            None => Box::new(tcp),
+            Some(file) => Box::new(encrypted(tcp, &address, file)?),
+        };
+        let mut client = Self {
+            stream: BufReader::new(stream),
+            address,
+        };
+        client.log_in(args)?;
+        Ok(client)
+    }
+
+    fn log_in(&mut self, args: &Top) -> Outcome {
+        let set =
+            |flag: &Option<String>, variable| flag.clone().or_else(|| std::env::var(variable).ok());
+        let user = set(&args.user, "BRISTLECONE_USER");
+        let password = set(&args.password, "BRISTLECONE_PASSWORD");
+        let words = match (&user, &password) {
+            (None, None) => return Ok(()),
+            (None, Some(password)) => vec!["AUTH", password],
+            (Some(user), password) => vec!["AUTH", user, password.as_deref().unwrap_or("")],
+        };
+        self.call(&[&words])?;
+        Ok(())
+    }
+
+    /// The replies to commands, which are sent together.
+    pub fn call(&mut self, commands: &[&[&str]]) -> Outcome<Vec<Reply>> {
+        let replies = self.try_call(commands).map_err(|e| {
+            let address = &self.address;
+            match e.kind() {
+                io::ErrorKind::InvalidData => {
+                    Failure::new(format!("{address}: that is no server of ours: {e}"))
+                }
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::new(format!(
+                    "{address}: no answer within {} s",
+                    PATIENCE.as_secs()
+                )),
+                _ => Failure::new(format!("{address}: the connection is lost: {e}")),
+            }
+        })?;
+        for reply in &replies {
+            if let Reply::Error(text) = reply {
+                return Err(self.refused(text));
+            }
+        }
+        Ok(replies)
+    }
+
+    fn refused(&self, text: &str) -> Failure {
+        let next = match text.split(' ').next() {
+            Some("NOAUTH") => {
+                "\ngive --user and --password, or BRISTLECONE_USER and BRISTLECONE_PASSWORD"
+            }
+            Some("NOPERM") => "\nthe user needs the rights +info +latency +slowlog",
+            _ => "",
+        };
+        Failure::new(format!(
+            "{}: {}{next}",
+            self.address,
+            escape(text.as_bytes())
+        ))
+    }
+
+    fn try_call(&mut self, commands: &[&[&str]]) -> io::Result<Vec<Reply>> {
+        let mut request = String::new();
+        for words in commands {
+            request += &format!("*{}\r\n", words.len());
+            for word in *words {
+                request += &format!("${}\r\n{word}\r\n", word.len());
+            }
+        }
+        let stream = self.stream.get_mut();
+        stream.write_all(request.as_bytes())?;
+        stream.flush()?;
+        let each = |_: &&[&str]| reply(&mut (&mut self.stream).take(REPLY_MOST), 0);
+        commands.iter().map(each).collect()
+    }
+}
+
+fn open(address: &str) -> Outcome<TcpStream> {
+    let unknown = |e: &dyn std::fmt::Display| {
+        Failure::Usage(format!("{address}: not an address, as 127.0.0.1:6379: {e}"))
+    };
+    let found = address.to_socket_addrs().map_err(|e| unknown(&e))?;
+    let mut last = None;
+    for place in found {
+        match TcpStream::connect_timeout(&place, PATIENCE) {
+            Ok(stream) => {
+                let set = stream
+                    .set_nodelay(true)
+                    .and_then(|()| stream.set_read_timeout(Some(PATIENCE)))
+                    .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+                set.map_err(|e| Failure::new(format!("{address}: {e}")))?;
+                return Ok(stream);
+            }
+            Err(e) => last = Some(e),
+        }
+    }
+    Err(match last {
+        None => unknown(&"it has no address"),
+        Some(e) if e.kind() == io::ErrorKind::ConnectionRefused => Failure::new(format!(
+            "{address}: connection refused: no server listens there. To start one:\n  {} serve POOL --listen {}",
+            program(),
+            shell_word(address)
+        )),
+        Some(e) => Failure::new(format!("{address}: connecting failed: {e}")),
+    })
+}
+
+fn encrypted(tcp: TcpStream, address: &str, file: &Path) -> Outcome<impl Stream + use<>> {
+    let of_file = |e: &dyn std::fmt::Display| Failure::new(format!("{}: {e}", file.display()));
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|e| of_file(&e))? {
+        let certificate = certificate.map_err(|e| of_file(&e))?;
+        roots.add(certificate).map_err(|e| of_file(&e))?;
+    }
+    if roots.is_empty() {
+        return Err(of_file(&"there is no certificate in it"));
+    }
+    let of_tls = |e: &dyn std::fmt::Display| Failure::new(format!("{address}: TLS: {e}"));
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| of_tls(&e))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_matches(['[', ']']).to_owned();
+    let name = ServerName::try_from(host).map_err(|e| of_tls(&e))?;
+    let session = ClientConnection::new(Arc::new(config), name).map_err(|e| of_tls(&e))?;
+    let mut stream = StreamOwned::new(session, tcp);
+    // The handshake, so that what is wrong with it is told as such.
+    while stream.conn.is_handshaking() {
+        stream
+            .conn
+            .complete_io(&mut stream.sock)
+            .map_err(|e| of_tls(&e))?;
+    }
+    Ok(stream)
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// The next reply.
+fn reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
+    let mut line = Vec::new();
+    from.read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let line = line
+        .strip_suffix(b"\r\n")
+        .ok_or_else(|| invalid("a line without an end"))?;
+    let (kind, text) = line.split_first().ok_or_else(|| invalid("an empty line"))?;
+    let text = String::from_utf8_lossy(text);
+    let number = || {
+        text.parse::<i64>()
+            .map_err(|_| invalid("a length that is no number"))
+    };
+    match kind {
+        b'+' => Ok(Reply::Text(text.into_owned().into_bytes())),
+        b'-' => Ok(Reply::Error(text.into_owned())),
+        b':' => Ok(Reply::Number(number()?)),
+        b'$' => match u64::try_from(number()?) {
+            Err(_) => Ok(Reply::Null),
+            Ok(length) => {
+                let mut bytes = Vec::new();
+                from.take(length).read_to_end(&mut bytes)?;
+                let mut end = [0; 2];
+                from.read_exact(&mut end)?;
+                Ok(Reply::Text(bytes))
+            }
+        },
+        b'*' if depth < DEPTH_MOST => match u64::try_from(number()?) {
+            Err(_) => Ok(Reply::Null),
+            Ok(count) => {
+                // Nothing is made room for that has not come.
+                let mut many = Vec::new();
+                for _ in 0..count {
+                    many.push(reply(from, depth + 1)?);
+                }
+                Ok(Reply::Many(many))
+            }
+        },
+        _ => Err(invalid("a reply that begins with neither + - : $ nor *")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_read_and_nonsense_is_refused() {
+        let read = |text: &str| reply(&mut text.as_bytes(), 0);
+        let nested = read("*3\r\n$2\r\nab\r\n:-7\r\n*2\r\n+OK\r\n$-1\r\n").unwrap();
+        let inner = vec![Reply::Text(b"OK".to_vec()), Reply::Null];
+        let expected = [
+            Reply::Text(b"ab".to_vec()),
+            Reply::Number(-7),
+            Reply::Many(inner),
+        ];
+        assert_eq!(nested, Reply::Many(expected.into()));
+        assert_eq!(read("-ERR x\r\n").unwrap(), Reply::Error("ERR x".into()));
+        let deep = "*1\r\n".repeat(DEPTH_MOST + 1);
+        let nonsense = [
+            "",
+            "\r\n",
+            "HTTP/1.1 400\r\n",
+            "$x\r\n",
+            "$5\r\nab",
+            "*99999999\r\n",
+            ":1\n",
+            &deep,
+        ];
+        for text in nonsense {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+    }
+}
