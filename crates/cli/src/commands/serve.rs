@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The root that the server's store has.
-const ROOT: &str = "store";
+pub const ROOT: &str = "store";
 
 /// Serves until it is told to stop.
 pub fn run(args: &Serve) -> Outcome {
