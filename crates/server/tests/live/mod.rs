@@ -2,6 +2,8 @@
 
 #![allow(dead_code, missing_docs)]
 
+pub mod process;
+
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use bristlecone_server::Running;
@@ -9,6 +11,7 @@ use bristlecone_server::config::Settings;
 use bristlecone_store::{Store, StoreOptions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -47,21 +50,11 @@ impl Live {
     }
 
     fn open(&mut self, settings: Settings) {
-        let path = self.dir.path().join("pool");
-        let mut options = PoolOptions::default();
-        options.media.medium = Some(self.medium);
-        let choice = StoreOptions::design("lbtree");
-        let store = if path.exists() {
-            let pool = Pool::<Auto>::open(&path, &options).unwrap();
-            Store::open(&pool, "store", &choice).unwrap()
-        } else {
-            let pool = Pool::<Auto>::create(&path, &options).unwrap();
-            Store::create(&pool, "store", &choice).unwrap()
-        };
+        let store = open_store(&self.dir.path().join("pool"), self.medium);
         self.running = Some(Running::start(store, settings).unwrap());
     }
 
-    pub fn path(&self) -> &std::path::Path {
+    pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
@@ -85,6 +78,27 @@ impl Live {
     pub fn client(&self) -> Client<TcpStream> {
         Client::new(connect(self.address()))
     }
+}
+
+/// The store of a pool, which is made if it is not there.
+pub fn open_store(path: &Path, medium: MediumKind) -> Store<Auto> {
+    let mut options = PoolOptions::default();
+    options.media.medium = Some(medium);
+    let choice = StoreOptions::design("lbtree");
+    if path.exists() {
+        let pool = Pool::<Auto>::open(path, &options).unwrap();
+        Store::open(&pool, "store", &choice).unwrap()
+    } else {
+        let pool = Pool::<Auto>::create(path, &options).unwrap();
+        Store::create(&pool, "store", &choice).unwrap()
+    }
+}
+
+/// Bytes of a process that are in memory.
+pub fn resident(process: u32) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * rustix::param::page_size() as u64
 }
 
 pub fn connect(address: SocketAddr) -> TcpStream {
