@@ -1,7 +1,9 @@
 //! The command line: what may be asked, with help and examples.
 
+mod bench_server;
 mod serve;
 
+pub use bench_server::{AgainstServer, BenchServer, Mix};
 pub use serve::Serve;
 
 use crate::failure::{Failure, Outcome};
@@ -564,6 +566,8 @@ pub enum Bench {
     Micro(Micro),
     /// What the hardware allows: flush and fence, DRAM miss, memcpy, fdatasync
     Limits(Limits),
+    /// `serve` under the mixes of YCSB that NV-Tree's paper uses, beside Redis
+    Server(BenchServer),
 }
 
 /// The media that `bench micro` runs on.
