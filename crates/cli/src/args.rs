@@ -1,8 +1,10 @@
 //! The command line: what may be asked, with help and examples.
 
+mod bench_server;
 mod serve;
 mod top;
 
+pub use bench_server::{AgainstServer, BenchServer, Mix};
 pub use serve::Serve;
 pub use top::Top;
 
@@ -474,21 +476,30 @@ A writer process puts, replaces and removes keys from several threads and report
 returned. It is killed with SIGKILL at random moments; then the pool is reopened, and every key \
 must have the value that was last reported, or that of the one call that its thread had under way.
 
-Example:
-  bristlecone torture --medium journal --kills 300 --dir /var/tmp")]
+With --server it is `bristlecone serve` that is killed, under clients that send strings, numbers, \
+lists, hashes, sorted sets and transactions, alone or several at once. Then it is started again, and \
+every key must hold what was answered; of what a client had on its way, any number of the first may \
+be there, each wholly.
+
+Examples:
+  bristlecone torture --medium journal --kills 300 --dir /var/tmp
+  bristlecone torture --server --medium journal --kills 100 --dir /var/tmp")]
 pub struct Torture {
+    /// Torture a server
+    #[arg(long)]
+    pub server: bool,
     /// Medium to torture
     #[arg(long, value_enum)]
     pub medium: TortureMedium,
-    /// How many times to kill the writer
+    /// How many times to kill the writer or the server
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 20)]
     pub kills: u64,
     /// Where to put the pool [default: /dev/shm for mapped, else the directory for temporary files]
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Threads that write
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), default_value_t = 4)]
-    pub threads: u16,
+    /// Threads that write, or clients of the server [default: 4 threads, 16 clients]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: Option<u16>,
     /// The index.
     #[command(flatten)]
     pub index: IndexArgs,
@@ -498,6 +509,32 @@ pub struct Torture {
     /// End with one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+impl Torture {
+    /// How many threads or clients write.
+    pub fn writers(&self) -> u16 {
+        self.threads.unwrap_or(if self.server { 16 } else { 4 })
+    }
+
+    /// The design of a server's store.
+    ///
+    /// # Errors
+    /// It serves no such index.
+    pub fn served_design(&self) -> Outcome<&'static str> {
+        let name = self.index.index.name;
+        if self.index.node_bytes.is_some() {
+            let text = "--node-bytes: a server chooses the size itself";
+            return Err(Failure::Usage(text.into()));
+        }
+        if !serve::SERVED.contains(&name) {
+            let known = serve::SERVED.join(" and ");
+            return Err(Failure::Usage(format!(
+                "--index {name:?}: a server has {known}"
+            )));
+        }
+        Ok(name)
+    }
 }
 
 /// `torture-writer`
@@ -533,6 +570,8 @@ pub enum Bench {
     Micro(Micro),
     /// What the hardware allows: flush and fence, DRAM miss, memcpy, fdatasync
     Limits(Limits),
+    /// `serve` under the mixes of YCSB that NV-Tree's paper uses, beside Redis
+    Server(BenchServer),
 }
 
 /// The media that `bench micro` runs on.

@@ -1,10 +1,12 @@
 //! The `bristlecone` command: argument parsing, progress bars and printing over the libraries.
 
 mod args;
+mod client;
 mod commands;
 mod failure;
 mod progress;
 mod rows;
+mod server;
 mod store;
 mod text;
 

@@ -63,6 +63,29 @@ fn nothing_is_lost_with_large_nodes() {
 }
 
 #[test]
+fn a_server_loses_nothing_on_the_mapped_medium() {
+    torture("mapped", &["--server"]);
+}
+
+#[test]
+fn a_server_loses_nothing_on_the_journal_medium() {
+    torture("journal", &["--server", "--threads", "5"]);
+}
+
+#[test]
+fn a_server_of_another_index_is_refused() {
+    let b = Bench::new();
+    let args = ["torture", "--server", "--medium", "mapped", "--dir", "."];
+    for (more, told) in [
+        (["--index", "fptree"], "fptree"),
+        (["--node-bytes", "512"], "--node-bytes"),
+    ] {
+        let args: Vec<_> = args.into_iter().chain(more).collect();
+        b.run(&args).ends(2, &[told]);
+    }
+}
+
+#[test]
 fn a_directory_that_is_not_there_is_named() {
     let b = Bench::new();
     b.run(&["torture", "--medium", "mapped", "--dir", "absent"])

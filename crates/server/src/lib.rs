@@ -43,4 +43,4 @@ pub mod table;
 mod tls;
 pub mod users;
 
-pub use listen::{Running, StartError};
+pub use listen::{Running, StartError, raise_open_files};

@@ -9,6 +9,7 @@ use crate::table::add;
 use crate::{metrics, tls};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Store, WriteError};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::SocketAddr;
@@ -173,6 +174,37 @@ impl Running {
         let data = &self.server.data;
         data.settle(data.applied())
     }
+}
+
+/// File descriptors that a server has besides those of clients.
+const OTHER_FILES: u64 = 64;
+
+/// Raises the number of files that this process may have open to what `maxclients` needs, as far as that is allowed; the number
+/// of clients that there is room for. Call it before [`Running::start`].
+pub fn raise_open_files(settings: &Settings) -> u64 {
+    let wanted = settings.maxclients as u64 + OTHER_FILES;
+    let limit = getrlimit(Resource::Nofile);
+    let allowed = limit.maximum.unwrap_or(u64::MAX);
+    let mut open = limit.current.unwrap_or(u64::MAX);
+    if open < wanted {
+        let raised = Rlimit {
+            current: Some(wanted.min(allowed)),
+            maximum: limit.maximum,
+        };
+        match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => open = wanted.min(allowed),
+            Err(e) => tracing::warn!(error = %e, "raising the limit of open files failed"),
+        }
+    }
+    let room = open.saturating_sub(OTHER_FILES);
+    if room < settings.maxclients as u64 {
+        tracing::warn!(
+            maxclients = settings.maxclients,
+            room,
+            "fewer files may be open than maxclients needs; raise the hard limit (ulimit -Hn)"
+        );
+    }
+    room
 }
 
 fn listen(runtime: &Runtime, address: &str) -> Result<TcpListener, StartError> {

@@ -1,77 +1,21 @@
 //! A server in a process of its own, killed while clients write: every acknowledged write is there afterwards.
-//!
-//! The process is this test's program, started again for the one test that serves.
 
 mod live;
 
-use bristlecone_pmem::MediumKind;
-use bristlecone_server::Running;
-use live::{Client, connect, encoded, settings, store};
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use live::process::Process;
+use live::{Client, connect, encoded};
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Names the pool, and the medium, in the process that serves.
-const POOL: &str = "SERVED_POOL";
-const MEDIUM: &str = "SERVED_MEDIUM";
-
 /// How long writers have for their first acknowledgements.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the process prints before its address.
-const READY: &str = "serving on ";
-
 #[test]
 fn serves_when_it_is_asked_to() {
-    let (Ok(path), Ok(medium)) = (std::env::var(POOL), std::env::var(MEDIUM)) else {
-        return;
-    };
-    let medium = if medium == "journal" {
-        MediumKind::Journal
-    } else {
-        MediumKind::Mapped
-    };
-    let store = store(Path::new(&path), medium);
-    let running = Running::start(store, settings()).unwrap();
-    // Past the capture of the test's output.
-    let mut out = std::io::stderr();
-    writeln!(out, "{READY}{}", running.address()).unwrap();
-    running.wait().unwrap();
-    running.stop().unwrap();
-}
-
-struct Process {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Process {
-    fn start(pool: &Path, medium: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["serves_when_it_is_asked_to", "--exact", "--nocapture"])
-            .env(POOL, pool)
-            .env(MEDIUM, medium)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let address = lines
-            .find_map(|line| Some(line.unwrap().strip_prefix(READY)?.parse().unwrap()))
-            .unwrap();
-        Self { child, address }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    live::process::serve();
 }
 
 /// Writes until the connection breaks; how many writes were acknowledged. `begun`: goes up when the first ones were.

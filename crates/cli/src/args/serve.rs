@@ -6,11 +6,13 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::PathBuf;
 
-/// The designs that a store can be made with.
+/// The designs that a server's store can be made with.
+pub const SERVED: [&str; 2] = ["lbtree", "nvtree"];
+
 fn designs() -> PossibleValuesParser {
     let values = DESIGNS
         .iter()
-        .filter(|design| ["lbtree", "nvtree"].contains(&design.name))
+        .filter(|design| SERVED.contains(&design.name))
         .map(|design| PossibleValue::new(design.name).help(design.summary));
     PossibleValuesParser::new(values)
 }

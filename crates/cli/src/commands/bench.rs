@@ -1,5 +1,8 @@
 //! `bench`: what the hardware allows, and what the index makes of it.
 
+mod drive;
+mod server;
+
 use crate::args::{Bench, Limits, Micro};
 use crate::failure::{Failure, Outcome};
 use crate::progress;
@@ -15,6 +18,7 @@ pub fn run(bench: &Bench) -> Outcome {
     match bench {
         Bench::Micro(args) => run_micro(args),
         Bench::Limits(args) => run_limits(args),
+        Bench::Server(args) => print(&server::run(args)?, args.json),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Access, Pool, PoolOptions};
 use bristlecone_server::config::Settings;
-use bristlecone_server::{Running, log};
+use bristlecone_server::{Running, log, raise_open_files};
 use bristlecone_store::{Store, StoreOptions};
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -13,12 +13,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The root that the server's store has.
-const ROOT: &str = "store";
+pub const ROOT: &str = "store";
 
 /// Serves until it is told to stop.
 pub fn run(args: &Serve) -> Outcome {
     let settings = settings(args)?;
     log::start(&settings).map_err(Failure::new)?;
+    raise_open_files(&settings);
     let store = open(args)?;
     let named = |e: &dyn Display| Failure::new(format!("{}: {e}", args.pool.display()));
     let running = Running::start(store, settings).map_err(|e| named(&e))?;

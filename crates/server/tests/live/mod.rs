@@ -2,6 +2,8 @@
 
 #![allow(dead_code, missing_docs)]
 
+pub mod process;
+
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use bristlecone_server::Running;
@@ -90,6 +92,13 @@ impl Live {
     pub fn client(&self) -> Client<TcpStream> {
         Client::new(connect(self.address()))
     }
+}
+
+/// Bytes of a process that are in memory.
+pub fn resident(process: u32) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * rustix::param::page_size() as u64
 }
 
 pub fn connect(address: SocketAddr) -> TcpStream {

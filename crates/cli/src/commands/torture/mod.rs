@@ -7,9 +7,12 @@
 //! What is acknowledged went through the pipe after the call had returned. What is in the pipe when
 //! the writer dies is read to the end, so a call counts as under way only if its acknowledgement was
 //! never written.
+//!
+//! `--server` tortures a server in the same manner: see [`served`].
 
 mod model;
 mod plan;
+mod served;
 pub mod writer;
 
 use crate::args::{MediumChoice, Torture, TortureMedium};
@@ -17,6 +20,7 @@ use crate::failure::{Failure, Outcome};
 use crate::progress;
 use crate::store::{How, Store};
 use crate::text::{duration, grouped};
+use indicatif::ProgressBar;
 use model::{Findings, Model};
 use plan::{ACK, Ack, READY};
 use rand::RngExt;
@@ -44,12 +48,81 @@ struct Report {
     threads: u16,
     seed: u64,
     seconds: f64,
+    server: bool,
+}
+
+/// What the rounds add up to, and how far they are.
+struct Tally {
+    total: Findings,
+    reopened: Vec<Duration>,
+    bar: ProgressBar,
+}
+
+impl Tally {
+    fn new(kills: u64) -> Self {
+        Self {
+            total: Findings::default(),
+            reopened: Vec::new(),
+            bar: progress::steps("torturing", kills),
+        }
+    }
+
+    /// Adds a round.
+    fn add(&mut self, round: u64, findings: &Findings, reopened: Duration) {
+        self.reopened.push(reopened);
+        self.add_findings(round, findings);
+        self.bar.inc(1);
+    }
+
+    /// Adds what was found, and says it.
+    fn add_findings(&mut self, round: u64, findings: &Findings) {
+        let total = &mut self.total;
+        total.acknowledged += findings.acknowledged;
+        total.lost += findings.lost;
+        total.phantom += findings.phantom;
+        self.bar.suspend(|| {
+            for detail in &findings.details {
+                eprintln!("round {round}: {detail}");
+            }
+        });
+        self.bar.set_message(format!(
+            "{} acknowledged, {} lost, {} phantom",
+            grouped(total.acknowledged),
+            total.lost,
+            total.phantom
+        ));
+    }
+
+    /// The report of all rounds.
+    fn report(mut self, args: &Torture, seed: u64, took: Duration, entries: u64) -> Report {
+        self.bar.finish_and_clear();
+        self.reopened.sort_unstable();
+        let ms = |d: Option<&Duration>| d.map_or(0.0, |d| d.as_secs_f64() * 1e3);
+        Report {
+            medium: args.medium.name(),
+            kills: args.kills,
+            acknowledged: self.total.acknowledged,
+            lost: self.total.lost,
+            phantom: self.total.phantom,
+            reopen_ms_p50: ms(self.reopened.get(self.reopened.len() / 2)),
+            reopen_ms_max: ms(self.reopened.last()),
+            entries,
+            threads: args.writers(),
+            seed,
+            seconds: took.as_secs_f64(),
+            server: args.server,
+        }
+    }
 }
 
 /// Runs the rounds.
 pub fn run(args: &Torture) -> Outcome {
     let (folder, pool) = place(args)?;
-    let result = rounds(args, &pool);
+    let result = if args.server {
+        served::rounds(args, &pool)
+    } else {
+        rounds(args, &pool)
+    };
     match &result {
         Ok(report) if report.lost + report.phantom == 0 => {
             // Nothing to look into: the files go.
@@ -89,12 +162,10 @@ fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
     let how = How::durable(args.medium.choice().kind());
     let choice = args.index.durable()?;
     let store = Store::create(pool, how, &choice)?;
-    let mut model = Model::new(args.threads, store.longest_key());
+    let mut model = Model::new(args.writers(), store.longest_key());
     store.close()?;
-    let mut total = Findings::default();
-    let mut reopened = Vec::new();
+    let mut tally = Tally::new(args.kills);
     let mut entries = 0;
-    let bar = progress::steps("torturing", args.kills);
     for round in 1..=args.kills {
         let round = u32::try_from(round).map_err(|_| Failure::new("too many rounds"))?;
         let acks = kill_a_writer(args, pool, seed, round)?;
@@ -110,8 +181,8 @@ fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
             ..how
         };
         let at = Instant::now();
-        let store = Store::open(pool, how).map_err(|e| in_round(round, &e))?;
-        reopened.push(at.elapsed());
+        let store = Store::open(pool, how).map_err(|e| in_round(round.into(), &e))?;
+        let reopened = at.elapsed();
         if let Err(violation) = store.verify() {
             findings.phantom(format!("the structure is broken: {violation}"));
         }
@@ -120,43 +191,14 @@ fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
         if !how.read_only {
             store.close()?;
         }
-        total.acknowledged += findings.acknowledged;
-        total.lost += findings.lost;
-        total.phantom += findings.phantom;
-        bar.suspend(|| {
-            for detail in &findings.details {
-                eprintln!("round {round}: {detail}");
-            }
-        });
-        bar.set_message(format!(
-            "{} acknowledged, {} lost, {} phantom",
-            grouped(total.acknowledged),
-            total.lost,
-            total.phantom
-        ));
-        bar.inc(1);
+        tally.add(round.into(), &findings, reopened);
     }
-    bar.finish_and_clear();
-    reopened.sort_unstable();
-    let ms = |d: Option<&Duration>| d.map_or(0.0, |d| d.as_secs_f64() * 1e3);
-    Ok(Report {
-        medium: args.medium.name(),
-        kills: args.kills,
-        acknowledged: total.acknowledged,
-        lost: total.lost,
-        phantom: total.phantom,
-        reopen_ms_p50: ms(reopened.get(reopened.len() / 2)),
-        reopen_ms_max: ms(reopened.last()),
-        entries,
-        threads: args.threads,
-        seed,
-        seconds: started.elapsed().as_secs_f64(),
-    })
+    Ok(tally.report(args, seed, started.elapsed(), entries))
 }
 
-fn in_round(round: u32, failure: &Failure) -> Failure {
+fn in_round(round: u64, failure: &Failure) -> Failure {
     Failure::new(format!(
-        "round {round}: reopening: {}",
+        "round {round}: {}",
         failure.message().unwrap_or("failed")
     ))
 }
@@ -172,7 +214,7 @@ fn kill_a_writer(args: &Torture, pool: &Path, seed: u64, round: u32) -> Outcome<
             .arg("torture-writer")
             .arg(pool)
             .args(["--medium", medium])
-            .args(["--threads", &args.threads.to_string()])
+            .args(["--threads", &args.writers().to_string()])
             .args(["--seed", &seed.to_string()])
             .args(["--round", &round.to_string()]);
     })?;

@@ -39,7 +39,8 @@ impl Findings {
         }
     }
 
-    fn lost(&mut self, text: String) {
+    /// Counts something that is not there and has to be.
+    pub fn lost(&mut self, text: String) {
         self.lost += 1;
         self.note(format!("lost: {text}"));
     }

@@ -1,0 +1,77 @@
+//! The command line of `bench server`.
+
+use super::{TortureMedium, count};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// What clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mix {
+    /// 95 % reads, mostly of what is new, and 5 % new records
+    StatusUpdate,
+    /// Half reads, half updates, of records by Zipf's law
+    SessionStore,
+}
+
+impl Mix {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StatusUpdate => "status-update",
+            Self::SessionStore => "session-store",
+        }
+    }
+}
+
+/// Whom to measure beside the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AgainstServer {
+    /// redis-server with appendfsync always, its file in the same directory
+    Redis,
+}
+
+/// `bench server`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The mixes are YCSB's as NV-Tree (TC 2016), section 6.6, uses them. Each slice of time is measured for one server after the \
+other, in rounds; shown are medians. With two processors or more, servers have the first one and the clients the second one; the \
+share of time that the server's process was at work tells whether it was the bottleneck.
+
+Example:
+  bristlecone bench server --against redis --path /dev/shm --clients 1,32")]
+pub struct BenchServer {
+    /// What clients do, with commas between [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub mix: Vec<Mix>,
+    /// Numbers of clients, with commas between
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4,8,16,32",
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub clients: Vec<u16>,
+    /// Commands that a client sends at once
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub pipeline: u16,
+    /// Records that are loaded: a number with K, M or G
+    #[arg(long, value_name = "N", value_parser = count, default_value = "100K")]
+    pub records: u64,
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub value_bytes: u32,
+    /// How long a slice is
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    pub slice_ms: u32,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=99))]
+    pub rounds: u16,
+    /// Medium of the pool [default: as the path suggests]
+    #[arg(long, value_enum)]
+    pub medium: Option<TortureMedium>,
+    /// Whom to measure in the same run
+    #[arg(long, value_enum)]
+    pub against: Option<AgainstServer>,
+    /// Directory for the servers' files
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub path: PathBuf,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,350 @@
+//! `torture --server`: kill `bristlecone serve` at random moments under many clients.
+//!
+//! A round: clients write, some with several commands on their way, and note what was answered; the server is killed with SIGKILL;
+//! another one is started on the pool, now and then after one more that was killed while it was starting; every key is read. What a
+//! client had on its way is done in its order, so its keys must be what the answered commands left, or what those and the first few
+//! of the others left.
+
+mod plan;
+
+use super::model::Findings;
+use super::{Report, Tally, in_round};
+use crate::args::Torture;
+use crate::client::{Client, Reply};
+use crate::commands::serve::ROOT;
+use crate::failure::{Failure, Outcome};
+use crate::server::Server;
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::{Access, Pool, PoolOptions};
+use bristlecone_store::{Store, StoreOptions};
+use plan::{Plan, SHARED, State, Unit};
+use rand::RngExt;
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the clients may take until each was answered once.
+const BEGIN_MOST: Duration = Duration::from_secs(120);
+
+/// What a client had when the server died.
+#[derive(Default)]
+struct Work {
+    acknowledged: u64,
+    /// What was on its way, in its order.
+    open: VecDeque<Unit>,
+    /// Replies that are wrong.
+    wrong: Vec<String>,
+}
+
+/// Runs the rounds.
+pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
+    let started = Instant::now();
+    let seed = args.seed.unwrap_or_else(rand::random);
+    let design = args.served_design()?;
+    let arguments = ["--medium", args.medium.name(), "--design", design];
+    let mut states = vec![State::default(); usize::from(args.writers())];
+    let mut tally = Tally::new(args.kills);
+    let mut server = Server::start(pool, &arguments)?;
+    for round in 1..=args.kills {
+        let named = |e: &Failure| in_round(round, e);
+        let mut findings = Findings::default();
+        let work = write_and_kill(server, &mut states, seed, round).map_err(|e| named(&e))?;
+        if rand::rng().random_ratio(1, 8) {
+            // It may be starting, recovering, or serving.
+            let mut child = Server::spawn(pool, &arguments)?;
+            std::thread::sleep(Duration::from_micros(rand::rng().random_range(0..30_000)));
+            super::kill(&mut child)?;
+        }
+        // Else the server finds the pool as it was left.
+        if round % 3 == 0 {
+            check_pool(args, pool, design, &mut findings).map_err(|e| named(&e))?;
+        }
+        let at = Instant::now();
+        server = Server::start(pool, &arguments).map_err(|e| named(&e))?;
+        let reopened = at.elapsed();
+        compare(&server, &mut states, work, &mut findings)
+            .map_err(|e| named(&Failure::new(e.to_string())))?;
+        tally.add(round, &findings, reopened);
+    }
+    server.stop()?;
+    let mut findings = Findings::default();
+    let entries = check_pool(args, pool, design, &mut findings)?;
+    tally.add_findings(args.kills, &findings);
+    Ok(tally.report(args, seed, started.elapsed(), entries))
+}
+
+/// Checks the store itself, with no server on it; its entries.
+fn check_pool(args: &Torture, path: &Path, design: &str, findings: &mut Findings) -> Outcome<u64> {
+    let named = |e: &dyn Display| Failure::new(format!("{}: {e}", path.display()));
+    let mut options = PoolOptions::default();
+    options.media.medium = args.medium.choice().kind();
+    options.media.access = Access::ReadWrite;
+    let pool = Pool::<Auto>::open(path, &options).map_err(|e| named(&e))?;
+    let store = Store::open(&pool, ROOT, &StoreOptions::design(design)).map_err(|e| named(&e))?;
+    match store.check() {
+        Ok(report) => Ok(report.entries),
+        Err(violation) => {
+            findings.phantom(format!("the store is broken: {violation}"));
+            Ok(0)
+        }
+    }
+}
+
+/// Has all clients write, and kills the server at a random moment.
+fn write_and_kill(
+    server: Server,
+    states: &mut [State],
+    seed: u64,
+    round: u64,
+) -> Outcome<Vec<Work>> {
+    let begun = AtomicU16::new(0);
+    let clients: Vec<_> = states
+        .iter()
+        .map(|_| Client::connect(server.address()))
+        .collect::<io::Result<_>>()
+        .map_err(|e| Failure::new(format!("connecting to the server failed: {e}")))?;
+    std::thread::scope(|scope| {
+        let begun = &begun;
+        let writers: Vec<_> = (0..)
+            .zip(clients)
+            .zip(states)
+            .map(|((number, client), state)| {
+                let plan = Plan::new(seed, round, number);
+                scope.spawn(move || write(client, number, state, plan, begun))
+            })
+            .collect();
+        let all = writers.len();
+        let waiting = Instant::now();
+        // ORDERING: Relaxed; only the number matters.
+        while usize::from(begun.load(Ordering::Relaxed)) < all && waiting.elapsed() < BEGIN_MOST {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let begun = usize::from(begun.load(Ordering::Relaxed));
+        std::thread::sleep(Duration::from_micros(rand::rng().random_range(0..150_000)));
+        server.kill()?;
+        let work = writers
+            .into_iter()
+            .map(|writer| writer.join().map_err(|_| Failure::new("a client panicked")))
+            .collect::<Outcome<Vec<_>>>()?;
+        if begun < all {
+            return Err(Failure::new(format!(
+                "{begun} of {all} clients were answered"
+            )));
+        }
+        Ok(work)
+    })
+}
+
+/// Writes until the server is gone. `begun` counts clients that were answered.
+fn write(
+    mut client: Client,
+    number: u16,
+    state: &mut State,
+    mut plan: Plan,
+    begun: &AtomicU16,
+) -> Work {
+    let mut work = Work::default();
+    let mut requests = Vec::new();
+    loop {
+        work.open = plan.batch();
+        requests.clear();
+        for unit in &work.open {
+            unit.encode(number, &mut requests);
+        }
+        if client.send(&requests).is_err() {
+            return work;
+        }
+        while let Some(unit) = work.open.front() {
+            let replies = (0..unit.replies()).map(|_| client.reply());
+            let Ok(replies) = replies.collect::<io::Result<Vec<_>>>() else {
+                return work;
+            };
+            let expected = state.apply(unit);
+            if !answers(&replies, &expected) {
+                let text = format!("client {number}: {unit:?} was answered {replies:?}");
+                work.wrong.push(text);
+            }
+            work.open.pop_front();
+            work.acknowledged += 1;
+            if work.acknowledged == 1 {
+                // ORDERING: Relaxed; only the number matters.
+                begun.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// True if a unit's replies are those that its changes get.
+fn answers(replies: &[Reply], expected: &[Reply]) -> bool {
+    match replies {
+        [reply] => expected == [reply.clone()],
+        // What the shared counter has by now nobody knows.
+        [begin, queued @ .., Reply::Array(done)] => {
+            let is_queued = |reply: &Reply| *reply == Reply::Status(b"QUEUED".to_vec());
+            *begin == Reply::ok()
+                && queued.iter().all(is_queued)
+                && matches!(done.split_last(), Some((Reply::Integer(_), done)) if done == expected)
+        }
+        _ => false,
+    }
+}
+
+/// Reads every key, and takes over what is there.
+fn compare(
+    server: &Server,
+    states: &mut [State],
+    work: Vec<Work>,
+    findings: &mut Findings,
+) -> io::Result<()> {
+    let mut client = Client::connect(server.address())?;
+    let mut keys = 0;
+    for ((number, state), work) in (0..).zip(states.iter_mut()).zip(work) {
+        findings.acknowledged += work.acknowledged;
+        for wrong in work.wrong {
+            findings.phantom(wrong);
+        }
+        let mut requests = Vec::new();
+        State::encode_reads(number, &mut requests);
+        client.send(&requests)?;
+        let mut found = State::default();
+        for key in plan::keys() {
+            let reply = client.reply()?;
+            if !found.read(key, reply) {
+                findings.phantom(format!(
+                    "client {number}: key {key} has another kind of value"
+                ));
+            }
+        }
+        settle(number, state, &work.open, &found, findings);
+        *state = found;
+        keys += state.0.len() as i64;
+    }
+    let all: i64 = states.iter().map(State::tally).sum();
+    let shared = match client.call(&[b"GET", SHARED])? {
+        Reply::Null => 0,
+        Reply::Bulk(digits) => String::from_utf8_lossy(&digits).parse().unwrap_or(-1),
+        _ => -1,
+    };
+    if shared != all {
+        findings.phantom(format!(
+            "transactions: clients counted {all}, all together {shared}; one was done in part"
+        ));
+    }
+    keys += i64::from(shared > 0);
+    let size = client.call(&[b"DBSIZE"])?;
+    if size != Reply::Integer(keys) {
+        findings.phantom(format!("there are {keys} keys, DBSIZE says {size:?}"));
+    }
+    Ok(())
+}
+
+/// Compares what a client's keys hold with what they may hold.
+fn settle(
+    number: u16,
+    acknowledged: &State,
+    open: &VecDeque<Unit>,
+    found: &State,
+    findings: &mut Findings,
+) {
+    let mut possible = vec![acknowledged.clone()];
+    for unit in open {
+        let mut next = possible[possible.len() - 1].clone();
+        next.apply(unit);
+        possible.push(next);
+    }
+    if possible.contains(found) {
+        return;
+    }
+    let mut all_possible = true;
+    for key in plan::keys() {
+        let is = found.0.get(&key);
+        if possible.iter().all(|state| state.0.get(&key) != is) {
+            all_possible = false;
+            findings.lost(format!(
+                "client {number}: key {key} is {}, acknowledged {}",
+                plan::shown(is),
+                plan::shown(acknowledged.0.get(&key))
+            ));
+        }
+    }
+    if all_possible {
+        findings.phantom(format!(
+            "client {number}: of the {} that were on their way some are there in part, or out of order",
+            open.len()
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client's state after some units, and what it sent next.
+    fn history() -> (State, VecDeque<Unit>) {
+        let mut plan = Plan::new(1, 1, 0);
+        let mut state = State::default();
+        for _ in 0..500 {
+            for unit in plan.batch() {
+                state.apply(&unit);
+            }
+        }
+        let open = (0..20).flat_map(|_| plan.batch()).collect();
+        (state, open)
+    }
+
+    fn findings(acknowledged: &State, open: &VecDeque<Unit>, found: &State) -> Findings {
+        let mut findings = Findings::default();
+        settle(0, acknowledged, open, found, &mut findings);
+        findings
+    }
+
+    #[test]
+    fn what_was_on_its_way_may_be_there_up_to_any_of_it() {
+        let (state, open) = history();
+        let mut found = state.clone();
+        for unit in &open {
+            let report = findings(&state, &open, &found);
+            assert_eq!((report.lost, report.phantom), (0, 0));
+            found.apply(unit);
+        }
+        assert_ne!(found, state);
+    }
+
+    #[test]
+    fn what_is_missing_or_out_of_order_is_found() {
+        let (state, open) = history();
+        let mut found = state.clone();
+        let (key, _) = found.0.pop_last().unwrap();
+        let report = findings(&state, &open, &found);
+        assert!(report.lost > 0, "key {key} is gone");
+        // All but the first that was on its way.
+        let mut found = state.clone();
+        for unit in open.iter().skip(1) {
+            found.apply(unit);
+        }
+        let report = findings(&state, &open, &found);
+        assert!(report.lost + report.phantom > 0);
+    }
+
+    #[test]
+    fn replies_are_compared() {
+        let one = [Reply::Integer(1)];
+        assert!(answers(&one, &one));
+        assert!(!answers(&one, &[Reply::Integer(2)]));
+        let transaction = |done: &[Reply]| {
+            vec![
+                Reply::ok(),
+                Reply::Status(b"QUEUED".to_vec()),
+                Reply::Array(done.to_vec()),
+            ]
+        };
+        let done = transaction(&[Reply::Integer(1), Reply::Integer(99)]);
+        assert!(answers(&done, &one));
+        assert!(!answers(&transaction(&one), &one));
+        let failed = vec![Reply::ok(), Reply::ok(), Reply::Error(b"ERR".to_vec())];
+        assert!(!answers(&failed, &one));
+    }
+}

@@ -1,0 +1,80 @@
+//! A server in a process of its own, which is the test's program, started again for the one test that serves.
+//!
+//! Such a program has a test `serves_when_it_is_asked_to` that calls [`serve`].
+
+use super::{settings, store};
+use bristlecone_pmem::MediumKind;
+use bristlecone_server::config::Settings;
+use bristlecone_server::{Running, raise_open_files};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Names the pool, the medium, and the most clients, in the process that serves.
+const POOL: &str = "SERVED_POOL";
+const MEDIUM: &str = "SERVED_MEDIUM";
+const CLIENTS: &str = "SERVED_CLIENTS";
+
+/// What the process prints before its address.
+const READY: &str = "serving on ";
+
+/// Serves, in the process that is to.
+pub fn serve() {
+    let (Ok(path), Ok(medium)) = (std::env::var(POOL), std::env::var(MEDIUM)) else {
+        return;
+    };
+    let medium = if medium == "journal" {
+        MediumKind::Journal
+    } else {
+        MediumKind::Mapped
+    };
+    let mut settings = settings();
+    if let Ok(clients) = std::env::var(CLIENTS) {
+        settings.maxclients = clients.parse().unwrap();
+        raise_open_files(&settings);
+    }
+    let running = Running::start(store(Path::new(&path), medium), settings).unwrap();
+    // Past the capture of the test's output.
+    let mut out = std::io::stderr();
+    writeln!(out, "{READY}{}", running.address()).unwrap();
+    running.wait().unwrap();
+    running.stop().unwrap();
+}
+
+/// The process, killed at the end.
+pub struct Process {
+    pub child: Child,
+    pub address: SocketAddr,
+}
+
+impl Process {
+    pub fn start(pool: &Path, medium: &str) -> Self {
+        Self::for_clients(pool, medium, Settings::default().maxclients)
+    }
+
+    /// One that serves so many clients.
+    pub fn for_clients(pool: &Path, medium: &str, clients: usize) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["serves_when_it_is_asked_to", "--exact", "--nocapture"])
+            .env(POOL, pool)
+            .env(MEDIUM, medium)
+            .env(CLIENTS, clients.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = lines
+            .find_map(|line| Some(line.unwrap().strip_prefix(READY)?.parse().unwrap()))
+            .unwrap();
+        Self { child, address }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
