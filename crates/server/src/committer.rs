@@ -77,12 +77,18 @@ impl Committer {
         })
     }
 
+    /// True if settling takes time, in which others can do something.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.thread.is_some()
+    }
+
     /// Waits until everything up to that time stamp is durable.
     ///
     /// # Errors
     /// It is not: nobody may be answered.
     pub async fn settle(&self, ts: u64) -> Result<(), String> {
-        if self.thread.is_none() {
+        if !self.waits() {
             return self.data.settle(ts).map_err(|e| e.to_string());
         }
         if self.data.store().durable() >= ts {
