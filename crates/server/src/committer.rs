@@ -83,12 +83,13 @@ impl Committer {
         self.thread.is_some()
     }
 
-    /// Waits until everything up to that time stamp is durable.
+    /// Waits until everything up to that time stamp is durable. `alone`: nobody else is to be served meanwhile, so that this thread does the
+    /// work, instead of waking another one and being woken.
     ///
     /// # Errors
     /// It is not: nobody may be answered.
-    pub async fn settle(&self, ts: u64) -> Result<(), String> {
-        if !self.waits() {
+    pub async fn settle(&self, ts: u64, alone: bool) -> Result<(), String> {
+        if alone || !self.waits() {
             return self.data.settle(ts).map_err(|e| e.to_string());
         }
         if self.data.store().durable() >= ts {

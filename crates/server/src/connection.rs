@@ -113,12 +113,14 @@ where
         let (flow, more) = execute(server, session, &mut input, &mut out);
         let unsettled = session.take_unsettled();
         let waits = unsettled && server.committer.waits();
-        if !out.is_empty() && !waits && server.clients.len() > 1 {
+        let alone = server.clients.len() == 1;
+        if !out.is_empty() && !waits && !alone {
             // Others of this thread that have sent something are served before: then replies go out at once, and who
             // reads them is woken once.
             tokio::task::yield_now().await;
         }
-        if unsettled && let Err(e) = server.committer.settle(server.data.applied()).await {
+        let applied = server.data.applied();
+        if unsettled && let Err(e) = server.committer.settle(applied, alone).await {
             out.clear();
             let text = format!("ERR what was written is not durable: {e}");
             Out::new(&mut out, Protocol::Resp2).error(&text);

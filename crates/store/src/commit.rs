@@ -11,6 +11,7 @@
 //! | --- | --- | --- |
 //! | before the index leads to a record | blocks that nothing reaches | free |
 //! | one key, after the index's own NAW | the change | nothing to do |
+//! | keys put together, before the second fence | some of the changes, each wholly | nothing to do |
 //! | n keys, before the NAW of the slot | 0 to n entries that lead to pending records, each to the old one in turn | they lead to the old ones again, or go |
 //! | n keys, after it | n pending records | stamped |
 //! | stamps, not all of them durable | stamped and pending records, the slot as it was | stamped, durably |
@@ -22,7 +23,8 @@
 //! # Concurrency
 //! Writers hold the stripes of their keys (ascending) from before they look at what is there until their change can no longer be
 //! refused: so what is newest under the lock is committed or dead. Time stamps are taken under these locks, so those of one key's
-//! versions rise in the order in which they follow each other. Waiting for durability is done without locks.
+//! versions rise in the order in which they follow each other. What is put together has one time stamp: no key is in it
+//! twice, and the locks are held, and the time stamp is not applied, until all of it is fenced, though the index leads to it before. Waiting for durability is done without locks.
 
 use crate::clock::{Clock, Wait};
 use crate::error::{ConflictError, Damage, WriteError};
