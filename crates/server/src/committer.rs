@@ -87,12 +87,19 @@ impl Committer {
         value(&self.shared.syncs)
     }
 
-    /// Waits until everything up to that time stamp is durable.
+    /// True if settling takes time, in which others can do something.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// Waits until everything up to that time stamp is durable. `alone`: nobody else is to be served meanwhile, so that this thread does the
+    /// work, instead of waking another one and being woken.
     ///
     /// # Errors
     /// It is not: nobody may be answered.
-    pub async fn settle(&self, ts: u64) -> Result<(), String> {
-        if self.thread.is_none() {
+    pub async fn settle(&self, ts: u64, alone: bool) -> Result<(), String> {
+        if alone || !self.waits() {
             add(&self.shared.syncs, 1);
             return self.data.settle(ts).map_err(|e| e.to_string());
         }

@@ -2,9 +2,9 @@
 
 use crate::client::Client;
 use crate::reply::{Out, Protocol};
-use crate::resp::Parser;
+use crate::resp::{Args, Parser, ProtocolError};
 use crate::server::{Server, stopped};
-use crate::session::{Flow, Session};
+use crate::session::{Flow, Session, Set};
 use crate::table::add;
 use std::io;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ const READ_LEAST: usize = 2 << 10;
 const READ_MOST: usize = 256 << 10;
 /// Replies are sent when there are so many bytes of them, even if there are more commands.
 const OUT_ENOUGH: usize = 1 << 20;
+/// Commands that are parsed before the first of them is executed.
+const AHEAD: usize = 32;
 /// Room for replies that is kept.
 const OUT_KEPT: usize = 64 << 10;
 /// How long a client that is told goodbye has to take it.
@@ -109,8 +111,17 @@ where
     let mut out = Vec::new();
     loop {
         let (flow, more) = execute(server, session, &mut input, &mut out);
-        if let Some(commands) = session.take_unsettled() {
-            if let Err(e) = server.committer.settle(server.data.applied()).await {
+        let unsettled = session.take_unsettled();
+        let waits = unsettled.is_some() && server.committer.waits();
+        let alone = server.clients.len() == 1;
+        if !out.is_empty() && !waits && !alone {
+            // Others of this thread that have sent something are served before: then replies go out at once, and who
+            // reads them is woken once.
+            tokio::task::yield_now().await;
+        }
+        if let Some(commands) = unsettled {
+            let applied = server.data.applied();
+            if let Err(e) = server.committer.settle(applied, alone).await {
                 out.clear();
                 let text = format!("ERR what was written is not durable: {e}");
                 Out::new(&mut out, Protocol::Resp2).error(&text);
@@ -265,31 +276,43 @@ fn execute(
         return (Flow::Close, false);
     }
     let outcome = loop {
-        let rest = input.bytes.get(input.start..).unwrap_or_default();
-        match input.parser.parse(rest, session.limits()) {
-            Ok(None) => break (Flow::Go, false),
-            Ok(Some(length)) => {
-                let args = input.parser.args(rest);
-                let flow = if args.is_empty() {
-                    Flow::Go
-                } else {
-                    session.execute(server, &args, out)
-                };
-                drop(args);
-                input.start += length;
-                input.parser.clear();
-                if flow != Flow::Go {
-                    break (flow, true);
+        let bytes = input.bytes.get(input.start..).unwrap_or_default();
+        let (ahead, ended) = parse_ahead(&mut input.parser, bytes, session);
+        if ahead.is_empty() {
+            break match ended {
+                Ended::Incomplete => (Flow::Go, false),
+                Ended::Inline(length) => {
+                    let args = input.parser.args(bytes);
+                    let flow = if args.is_empty() {
+                        Flow::Go
+                    } else {
+                        session.execute(server, &args, out)
+                    };
+                    drop(args);
+                    input.start += length;
+                    input.parser.clear();
+                    if flow == Flow::Go && out.len() < OUT_ENOUGH {
+                        continue;
+                    }
+                    (flow, true)
                 }
-                if out.len() >= OUT_ENOUGH {
-                    break (Flow::Go, true);
+                Ended::More => unreachable!("there is one command ahead"),
+                Ended::Wrong(e) => {
+                    let text = format!("ERR Protocol error: {e}");
+                    Out::new(out, Protocol::Resp2).error(&text);
+                    (Flow::Close, false)
                 }
-            }
-            Err(e) => {
-                let text = format!("ERR Protocol error: {e}");
-                Out::new(out, Protocol::Resp2).error(&text);
-                break (Flow::Close, false);
-            }
+            };
+        }
+        let (flow, done) = execute_ahead(server, session, &ahead, out);
+        let all = done == ahead.len();
+        input.start += ahead.get(done - 1).map_or(0, |last| last.end);
+        if !all || !matches!(ended, Ended::Incomplete) {
+            // What is not executed is parsed again.
+            input.parser.clear();
+        }
+        if flow != Flow::Go || out.len() >= OUT_ENOUGH {
+            break (flow, true);
         }
     };
     // ORDERING: Relaxed; shown only.
@@ -299,6 +322,84 @@ fn execute(
         .store(input.rest().len(), std::sync::atomic::Ordering::Relaxed);
     session.end_batch();
     outcome
+}
+
+/// A command that is complete.
+struct Ahead<'b> {
+    args: Args<'b>,
+    /// Where the next one begins.
+    end: usize,
+}
+
+/// What comes after the commands that were parsed ahead.
+enum Ended {
+    /// Nothing, or the beginning of a command: the parser goes on there.
+    Incomplete,
+    /// An inline command of so many bytes. If it is the first one, the parser has its arguments.
+    Inline(usize),
+    /// Perhaps more.
+    More,
+    /// No command.
+    Wrong(ProtocolError),
+}
+
+/// Parses commands that are complete, up to [`AHEAD`] of them.
+fn parse_ahead<'b>(
+    parser: &mut Parser,
+    bytes: &'b [u8],
+    session: &Session,
+) -> (Vec<Ahead<'b>>, Ended) {
+    // What a stranger may send is another matter once it has said who it is.
+    let most = if session.is_known() { AHEAD } else { 1 };
+    let (mut ahead, mut start) = (Vec::new(), 0);
+    while ahead.len() < most {
+        let rest = bytes.get(start..).unwrap_or_default();
+        let length = match parser.parse(rest, session.limits()) {
+            Ok(Some(length)) => length,
+            Ok(None) => return (ahead, Ended::Incomplete),
+            Err(e) => return (ahead, Ended::Wrong(e)),
+        };
+        let Some(args) = parser.array_args(rest) else {
+            return (ahead, Ended::Inline(length));
+        };
+        parser.clear();
+        start += length;
+        if ahead.is_empty() {
+            ahead.reserve(most.min(1 + rest.len() / length));
+        }
+        ahead.push(Ahead { args, end: start });
+    }
+    (ahead, Ended::More)
+}
+
+/// Executes commands, of which there is one at least, in order. How to go on, and how many were executed.
+fn execute_ahead(
+    server: &Server,
+    session: &mut Session,
+    ahead: &[Ahead<'_>],
+    out: &mut Vec<u8>,
+) -> (Flow, usize) {
+    let mut done = 0;
+    while let Some(one) = ahead.get(done) {
+        let sets: Vec<Set<'_>> = (ahead[done..].iter())
+            .map_while(|one| Set::of(&one.args))
+            .collect();
+        let together = session.set_together(server, &sets, out);
+        done += together;
+        if together == 0 {
+            done += 1;
+            if !one.args.is_empty() {
+                let flow = session.execute(server, &one.args, out);
+                if flow != Flow::Go {
+                    return (flow, done);
+                }
+            }
+        }
+        if out.len() >= OUT_ENOUGH {
+            break;
+        }
+    }
+    (Flow::Go, done)
 }
 
 #[cfg(test)]

@@ -191,6 +191,17 @@ impl Parser {
             .collect()
     }
 
+    /// As [`args`](Self::args), of the bytes alone; `None` for an inline command, whose arguments the parser has.
+    #[must_use]
+    pub fn array_args<'a>(&self, bytes: &'a [u8]) -> Option<Args<'a>> {
+        let places = (!self.is_inline).then(|| self.places.iter())?;
+        Some(
+            places
+                .filter_map(|(start, end)| bytes.get(*start..*end))
+                .collect(),
+        )
+    }
+
     /// Gets ready for the next command: the last one's arguments are forgotten.
     pub fn clear(&mut self) {
         self.at = At::Start;

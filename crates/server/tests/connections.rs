@@ -41,6 +41,57 @@ fn pipelined_commands_are_answered_in_order_however_they_come() {
 }
 
 #[test]
+fn values_that_are_set_in_a_row_are_set_in_order() {
+    for medium in [MediumKind::Mapped, MediumKind::Journal] {
+        let live = Live::with(settings(), medium);
+        let mut client = live.client();
+        let (mut sent, mut replies) = (Vec::new(), Vec::new());
+        let mut say = |words: &[&str], reply: &str| {
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            sent.extend(encoded(&words));
+            replies.push(reply.to_owned());
+        };
+        for i in 0..200 {
+            // The same keys again and again, in runs of all lengths.
+            for j in 0..i % 40 {
+                say(
+                    &["SET", &format!("k{}", j % 7), &format!("{i} {j}")],
+                    "+OK\n",
+                );
+            }
+            match i % 40 {
+                0 => say(&["RPUSH", &format!("list{i}"), "x"], ":1\n"),
+                n => {
+                    let value = format!("{i} {}", n - 1);
+                    let reply = format!("${}\n{value}\n", value.len());
+                    say(&["GET", &format!("k{}", (n - 1) % 7)], &reply);
+                }
+            }
+            say(
+                &["SET", "k0"],
+                "-ERR wrong number of arguments for 'set' command\n",
+            );
+        }
+        for piece in sent.chunks(1499) {
+            client.send(piece);
+        }
+        for reply in &replies {
+            same(&client.reply(), reply);
+        }
+        // What is no request ends the connection when what was before it is answered.
+        client.send(&encoded(&[b"SET", b"a", b"1"]).repeat(3));
+        client.send(b"*1\r\nwrong\r\n");
+        for _ in 0..3 {
+            same(&client.reply(), "+OK\n");
+        }
+        same(
+            &client.reply(),
+            "-ERR Protocol error: expected '$', got 'w'\n",
+        );
+    }
+}
+
+#[test]
 fn replies_that_are_not_read_hold_nobody_else_up() {
     let live = Live::start();
     let mut deaf = live.client();

@@ -3,6 +3,7 @@
 //! | change | protocol | persist cost besides the index's own |
 //! | --- | --- | --- |
 //! | one key | record flushed, fence, index leads to it | the record's lines, 1 fence |
+//! | keys put together | records flushed, fence, index leads to each, fence | the records' lines, 2 fences; updates of an LB+-Tree have none of their own |
 //! | n keys | records flushed as pending, fence, index leads to them, NAW of the slot; stamps with the slot's next commit | the records' lines, 2 fences, 1 line, and 1 line a record later |
 //!
 //! # Crash states
@@ -10,6 +11,7 @@
 //! | --- | --- | --- |
 //! | before the index leads to a record | blocks that nothing reaches | free |
 //! | one key, after the index's own NAW | the change | nothing to do |
+//! | keys put together, before the second fence | some of the changes, each wholly | nothing to do |
 //! | n keys, before the NAW of the slot | 0 to n entries that lead to pending records, each to the old one in turn | they lead to the old ones again, or go |
 //! | n keys, after it | n pending records | stamped |
 //! | stamps, not all of them durable | stamped and pending records, the slot as it was | stamped, durably |
@@ -21,12 +23,13 @@
 //! # Concurrency
 //! Writers hold the stripes of their keys (ascending) from before they look at what is there until their change can no longer be
 //! refused: so what is newest under the lock is committed or dead. Time stamps are taken under these locks, so those of one key's
-//! versions rise in the order in which they follow each other. Waiting for durability is done without locks.
+//! versions rise in the order in which they follow each other. What is put together has one time stamp: no key is in it
+//! twice, and the locks are held, and the time stamp is not applied, until all of it is fenced, though the index leads to it before. Waiting for durability is done without locks.
 
 use crate::clock::{Clock, Wait};
 use crate::error::{ConflictError, Damage, WriteError};
 use crate::horizon::{Snapshots, Ticket};
-use crate::index::{Entries, KEY_MOST, PREFIX, split};
+use crate::index::{Entries, IndexKey, KEY_MOST, PREFIX, split};
 use crate::keyspace::Catalogue;
 use crate::record::{self, Prepared, Stamp, Terms, VALUE_MOST};
 use crate::serial::ReadSet;
@@ -34,7 +37,7 @@ use crate::slots::Slots;
 use crate::store::WallClock;
 use crate::stripes::{HeldMany, Obsolete, Stripe, Stripes};
 use crate::vacuum::Control;
-use bristlecone_pmem::media::deferring_commits;
+use bristlecone_pmem::media::{LINE, cpu, deferring_commits};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -222,9 +225,14 @@ impl<M: Media> Inner<M> {
     }
 
     /// The newest version of a key. The caller holds its stripe's lock.
-    pub fn newest(&self, key: &[u8], _guard: &Guard) -> Result<Newest, Damage> {
+    pub fn newest(&self, key: &[u8], guard: &Guard) -> Result<Newest, Damage> {
+        self.newest_of(self.index.get(key), guard)
+    }
+
+    /// As [`newest`](Self::newest), of what the index leads to.
+    fn newest_of(&self, entry: Option<u64>, _guard: &Guard) -> Result<Newest, Damage> {
         let pm = self.pm();
-        let Some(entry) = self.index.get(key) else {
+        let Some(entry) = entry else {
             return Ok(Newest::None);
         };
         let mut off = entry;
@@ -364,6 +372,89 @@ impl<M: Media> Inner<M> {
         published?;
         self.settle(ts, wait)?;
         Ok((answer, ts))
+    }
+
+    /// Puts values that do not depend on each other, at one time stamp, under two fences: the first ones of `puts`, up to a key that was
+    /// there before, or a value that `replaces` refuses. Each is durable or absent for itself. How many were put; the
+    /// answer is what `wait` says.
+    ///
+    /// # Errors
+    /// [`WriteError`]; none was put then, but for [`WriteError::Commit`].
+    pub fn put_together(
+        &self,
+        puts: &[(IndexKey, &[u8])],
+        wait: Wait,
+        replaces: impl Fn(&Current<'_, M>) -> Result<bool, WriteError>,
+    ) -> Result<usize, WriteError> {
+        let pm = self.pm();
+        let mut records = Vec::with_capacity(puts.len());
+        for (key, value) in puts {
+            records.push(self.prepare(key, Some(value), 0)?);
+        }
+        let keys: Vec<&[u8]> = puts.iter().map(|(key, _)| &**key).collect();
+        let stripes: Vec<usize> = keys.iter().map(|key| self.stripes.of(key)).collect();
+        let guard = epoch::pin();
+        let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
+        let found = self.index.find_together(&keys, &mut |off| {
+            cpu::prefetch(pm.base().wrapping_add(off as usize), LINE);
+        });
+        let mut changes: Vec<Change<'_, M>> = Vec::with_capacity(puts.len());
+        for (i, (key, record)) in keys.iter().zip(records).enumerate() {
+            if (0..i).any(|j| stripes[j] == stripes[i] && keys[j] == *key) {
+                break;
+            }
+            let before = self.newest_of(found[i].0, &guard)?;
+            if let Newest::Version(head) = before
+                && !head.terms.tombstone
+                && !replaces(&Current { pm, head })?
+            {
+                break;
+            }
+            changes.push(Change {
+                key,
+                before,
+                record,
+            });
+        }
+        // Not pinned any more, as in `modify`.
+        drop(guard);
+        if changes.is_empty() {
+            return Ok(0);
+        }
+        let taken = self.clock.take()?;
+        let ts = taken.ts;
+        for change in &changes {
+            change.record.stamp(Stamp::At(ts), change.before.off())?;
+        }
+        // PERSIST: the records, before the index leads to them.
+        pm.fence();
+        let mut led = 0;
+        let mut outcome = Ok(());
+        for (change, (entry, place)) in changes.iter().zip(&found) {
+            let (key, off) = (change.key, change.record.off);
+            outcome = deferring_commits(|| match entry {
+                Some(_) => self.index.set_at(place, key, off),
+                None => self.index.set(key, off, false),
+            });
+            if outcome.is_err() {
+                break;
+            }
+            led += 1;
+        }
+        // PERSIST: what the index leads to, before anyone reads at that time stamp, and before the locks are given back.
+        pm.fence();
+        for (change, stripe) in changes.into_iter().zip(stripes).take(led) {
+            let terms = change.record.terms;
+            let off = change.record.keep();
+            let made = (off, &terms, ts);
+            self.superseded(held.get(stripe), change.key, &change.before, made);
+        }
+        drop((taken, held));
+        if led == 0 {
+            outcome?;
+        }
+        self.settle(ts, wait)?;
+        Ok(led)
     }
 
     /// The error for a key that someone else changed.

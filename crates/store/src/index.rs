@@ -11,8 +11,8 @@ use crate::error::{StoreError, WriteError};
 use bristlecone_pmem::{Media, Pool};
 use bristlecone_trees::designs::{Choice, Design};
 use bristlecone_trees::{
-    DurableIndex, IndexStats, OrderedIndex, RecoveryReport, ReverseScan, TreeError, VerifyReport,
-    Violation,
+    DurableIndex, IndexStats, OrderedIndex, Place, RecoveryReport, ReverseScan, TreeError,
+    VerifyReport, Violation,
 };
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -73,8 +73,19 @@ pub(crate) fn split(index_key: &[u8]) -> Option<(u32, &[u8])> {
 pub(crate) trait Entries: Send + Sync {
     fn get(&self, key: &[u8]) -> Option<u64>;
 
+    /// Where each of these keys leads to, if it is there, and its place. `ahead` is told early what may be the offsets, for asking
+    /// for what is there.
+    fn find_together(
+        &self,
+        keys: &[&[u8]],
+        ahead: &mut dyn FnMut(u64),
+    ) -> Vec<(Option<u64>, Place)>;
+
     /// Adds an entry, or changes it if it is `there`. Durable as far as a fence makes it.
     fn set(&self, key: &[u8], offset: u64, there: bool) -> Result<(), WriteError>;
+
+    /// Changes the entry of a key at its place; where it can be, the fence is left to the caller.
+    fn set_at(&self, place: &Place, key: &[u8], offset: u64) -> Result<(), WriteError>;
 
     fn remove(&self, key: &[u8]) -> Result<bool, WriteError>;
 
@@ -122,6 +133,20 @@ where
 {
     fn get(&self, key: &[u8]) -> Option<u64> {
         self.0.0.get_with(key, |offset| *offset)
+    }
+
+    fn find_together(
+        &self,
+        keys: &[&[u8]],
+        ahead: &mut dyn FnMut(u64),
+    ) -> Vec<(Option<u64>, Place)> {
+        let mut found = Vec::new();
+        (self.0.0).multi_find(keys, |offset| ahead(*offset), &mut found);
+        found
+    }
+
+    fn set_at(&self, place: &Place, key: &[u8], offset: u64) -> Result<(), WriteError> {
+        Ok(self.0.0.update_at(place, key, &offset)?)
     }
 
     fn set(&self, key: &[u8], offset: u64, there: bool) -> Result<(), WriteError> {

@@ -564,6 +564,31 @@ impl<M: Media> Store<M> {
         Ok(())
     }
 
+    /// Puts values one after the other, as [`put`](Self::put) does, but makes them durable together, and readers see all or none of them. A
+    /// crash before this returns keeps some of them, each wholly. It ends before a key that was there before in `puts`,
+    /// and before one whose value `replaces` refuses to have replaced, expired or not: how many were put is what it returns.
+    ///
+    /// # Errors
+    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`].
+    pub fn put_together<V: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        puts: &[(&[u8], V)],
+        replaces: impl Fn(Entry<'_>) -> bool,
+    ) -> Result<usize, WriteError> {
+        for (key, _) in puts {
+            check_key(key)?;
+        }
+        let puts: Vec<_> = puts
+            .iter()
+            .map(|(key, value)| (keyspace.key(key), value.as_ref()))
+            .collect();
+        let replaces = |current: &Current<'_, M>| {
+            with_entry(Some(current), |entry| Ok(entry.is_none_or(&replaces)))
+        };
+        self.shared.put_together(&puts, self.wait, replaces)
+    }
+
     /// Deletes a key; true if it was there.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use crate::index::split;
 use crate::record::{self, Stamp};
 use crate::stripes::{Obsolete, Stripe};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
 use std::ops::{Bound, ControlFlow};
@@ -125,6 +126,7 @@ impl<M: Media> Inner<M> {
             let at = first.wrapping_add(turn) % stripes;
             loop {
                 let mut stripe = self.stripes.lock(at);
+                self.look_ahead(&stripe, horizon, left.min(AT_A_TIME));
                 let (freed, more) =
                     self.work_off(&mut stripe, horizon, left.min(AT_A_TIME), &mut report)?;
                 left -= freed;
@@ -188,6 +190,22 @@ impl<M: Media> Inner<M> {
                 return Err(e);
             }
             done += 1;
+        }
+    }
+
+    /// Asks for what working off up to `most` entries of a queue is going to read, so that its waits for memory overlap.
+    fn look_ahead(&self, stripe: &Stripe, horizon: Horizon, most: usize) {
+        let pm = self.pm();
+        let ask = |off: u64| cpu::prefetch(pm.base().wrapping_add(off as usize), LINE);
+        let due = || {
+            let queue = stripe.obsolete.iter().take(most);
+            queue.take_while(|obsolete| obsolete.ts <= horizon.ts)
+        };
+        due().for_each(|obsolete| ask(obsolete.off));
+        for obsolete in due() {
+            if let Ok(header) = record::header(pm, obsolete.off) {
+                ask(header.previous(pm));
+            }
         }
     }
 

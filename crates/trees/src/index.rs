@@ -12,6 +12,7 @@
 //!    present for the whole scan is seen exactly once. Changes made while it runs may be missed.
 //! 5. All operations may be called from any number of threads.
 
+use crate::inner::Located;
 use crate::repr::{Stored, StoredKey};
 use bristlecone_pmem::cell;
 use bristlecone_pmem::pool::RootError;
@@ -364,6 +365,14 @@ impl From<CommitError> for TreeError {
     }
 }
 
+/// Where a search came to: a hint for a later change of that key, which saves the way down. It does no harm elsewhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    /// The number of the tree; 0 for none.
+    pub(crate) tree: u64,
+    pub(crate) at: Located,
+}
+
 /// A durable ordered index from `K` to `V`. See the module's head for what its calls promise.
 ///
 /// `K` and `V` are the borrowed forms (`u64`, `u128`, `[u8]`); what is returned is owned (`u64`, `u128`, `Vec<u8>`).
@@ -412,6 +421,31 @@ where
     fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.extend(keys.iter().map(|k| self.get(k.borrow())));
+    }
+
+    /// As [`multi_get`](Self::multi_get), with the place of each key. `ahead` is told early what may be the values, so that what they lead to
+    /// can be asked for: good for nothing else, since nothing of it is certain.
+    fn multi_find<Q: Borrow<K>>(
+        &self,
+        keys: &[Q],
+        ahead: impl FnMut(&V),
+        out: &mut Vec<(Option<V::Owned>, Place)>,
+    ) {
+        let _ = ahead;
+        let found = |key: &Q| (self.get(key.borrow()), Place::default());
+        out.clear();
+        out.extend(keys.iter().map(found));
+    }
+
+    /// As [`update`](Self::update) of a key at a place that was [found](Self::multi_find), but the caller fences and commits: several updates
+    /// can share that. Before it has, it lets nobody act on the new value, nor change that key again. Designs that
+    /// cannot do with less make it durable themselves.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<(), UpdateError> {
+        let _ = place;
+        self.update(key, value)
     }
 
     /// Inserts a batch; `out` is cleared and gets one result per pair, in order. Each insert is

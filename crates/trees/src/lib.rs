@@ -57,7 +57,7 @@ pub use designs::Design;
 pub use fastfair::{FastFair, FastFairOptions, FastFairSp};
 pub use fptree::FpTree;
 pub use index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place, RecoveryReport,
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 pub use lbtree::{LbOptions, LbTree};

@@ -1,6 +1,5 @@
 //! Locks of keys: a fixed number of stripes.
 
-use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -51,7 +50,9 @@ impl Locks {
             (Some(only), None) => Held::One(self.lock(self.stripe(only))),
             (first, second) => {
                 let all = first.into_iter().chain(second).chain(keys);
-                let stripes: BTreeSet<usize> = all.map(|key| self.stripe(key)).collect();
+                let mut stripes: Vec<usize> = all.map(|key| self.stripe(key)).collect();
+                stripes.sort_unstable();
+                stripes.dedup();
                 Held::Many(
                     stripes
                         .into_iter()

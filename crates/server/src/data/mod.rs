@@ -56,8 +56,9 @@ pub use tx::{Space, Tx};
 
 use crate::command::{Access, Arg, Command, Failed, ONE};
 use crate::reply::Out;
+use crate::session::Set;
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Keyspace, ReadError, Snapshot, Store, WriteError};
+use bristlecone_store::{Entry, Keyspace, ReadError, Snapshot, Store, WriteError};
 use locks::Locks;
 use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
@@ -65,6 +66,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use swap::Order;
 use touched::Touched;
+use value::string_record;
 use waiting::{Waiter, Waiting};
 
 /// How many databases there are.
@@ -218,6 +220,31 @@ impl Data {
     /// [`WriteError::Commit`]: nobody may be answered.
     pub fn settle(&self, ts: u64) -> Result<(), WriteError> {
         self.store.settle(ts)
+    }
+
+    /// Sets strings of database `db`, from the first on, as long as nothing else is to be done for that: how many. They may not be
+    /// durable yet.
+    pub fn set_together(&self, db: usize, sets: &[Set<'_>]) -> usize {
+        let _held = self.locks.keys(sets.iter().map(|set| (db, set.key)));
+        if self.waiting.any() {
+            // Who waits for a key may be to be told.
+            return 0;
+        }
+        let records: Vec<_> = (sets.iter())
+            .map(|set| (set.key, string_record(&[set.value])))
+            .collect();
+        let keyspace = self.keyspace(Space::Keys(db), self.order());
+        let leaves_nothing = |before: Entry<'_>| !value::is_large(before.value);
+        // Where it fails, the first one goes alone, and says why.
+        let done = self
+            .deferring
+            .put_together(keyspace, &records, leaves_nothing)
+            .unwrap_or(0);
+        if self.touched.any() {
+            let keys = sets.iter().take(done);
+            keys.for_each(|set| self.touched.touch(db, set.key));
+        }
+        done
     }
 
     /// Runs one command on database `db`. An error is answered, too; nothing else is in `out` then, and nothing has changed.

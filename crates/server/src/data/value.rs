@@ -139,6 +139,11 @@ impl Value {
     }
 }
 
+/// Whether a record is the head of a large collection, which has elements elsewhere.
+pub(super) fn is_large(record: &[u8]) -> bool {
+    record.first().is_some_and(|tag| tag & BIG != 0)
+}
+
 /// The record of a string of these parts.
 #[must_use]
 pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {

@@ -33,6 +33,30 @@ use std::time::{Duration, Instant};
 
 /// Arguments of more bytes are given to the store where other connections do not wait for it.
 const LARGE: usize = 1 << 20;
+/// Values of up to so many bytes are set together with others.
+const SHORT: usize = 4 << 10;
+
+/// A `SET` without options, of a short value.
+#[derive(Clone, Copy, Debug)]
+pub struct Set<'a> {
+    /// The key.
+    pub key: Arg<'a>,
+    /// The value.
+    pub value: Arg<'a>,
+}
+
+impl<'a> Set<'a> {
+    /// The command of these arguments, if it is one.
+    #[must_use]
+    pub fn of(args: &[Arg<'a>]) -> Option<Self> {
+        match *args {
+            [name, key, value] if value.len() <= SHORT && is(name, "set") => {
+                Some(Self { key, value })
+            }
+            _ => None,
+        }
+    }
+}
 
 /// How a connection goes on after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +274,12 @@ impl Session {
         }
     }
 
+    /// It has said who it is, or did not have to.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.known
+    }
+
     /// The settings that it goes by.
     #[must_use]
     pub fn settings(&self) -> &Settings {
@@ -367,6 +397,35 @@ impl Session {
         flow
     }
 
+    /// Executes as many of these as can be made together, from the first on: how many; 0 if it has to go alone.
+    pub fn set_together(&mut self, server: &Server, sets: &[Set<'_>], out: &mut Vec<u8>) -> usize {
+        let admitted = sets.len() > 1
+            && self.known
+            && self.user.everything
+            && self.multi.is_none()
+            && self.replies == Replies::On
+            && self.channels.is_empty()
+            && self.patterns.is_empty();
+        let Some(entry) = admitted.then(|| server.table.find(b"set")).flatten() else {
+            return 0;
+        };
+        let done = server.data.set_together(self.db, sets);
+        if done == 0 {
+            return 0;
+        }
+        self.unsettled = true;
+        self.batch += done as u64;
+        self.last = Some(entry.name);
+        add(&server.stats.commands, done as u64);
+        let mut reply = Out::new(out, self.protocol);
+        (0..done).for_each(|_| reply.status("OK"));
+        let took = self.lap() / done as u32;
+        for set in &sets[..done] {
+            self.note_time(server, entry, &[b"set", set.key, set.value], took);
+        }
+        done
+    }
+
     /// True if the command may run, or be queued.
     fn admit<'e>(
         &self,
@@ -476,9 +535,21 @@ impl Session {
             add(&entry.stats.failed, 1);
             add(&server.stats.errors, 1);
         }
+        let took = self.lap();
+        self.note_time(server, entry, args, took);
+        flow
+    }
+
+    /// Time since the last command ended.
+    fn lap(&mut self) -> Duration {
         let now = Instant::now();
         let took = now.saturating_duration_since(self.clock);
         self.clock = now;
+        took
+    }
+
+    /// Notes how long a command took.
+    fn note_time(&self, server: &Server, entry: &Entry, args: &[Arg<'_>], took: Duration) {
         entry.stats.note(took);
         let slow = u128::try_from(self.settings.slowlog_log_slower_than);
         if slow.is_ok_and(|slow| took.as_micros() >= slow) {
@@ -487,7 +558,6 @@ impl Session {
             let most = self.settings.slowlog_max_len;
             server.slowlog.note(args, took, client, most);
         }
-        flow
     }
 
     fn run_here(

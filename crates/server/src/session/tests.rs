@@ -1,6 +1,6 @@
 //! Sessions without connections: what has to wait for durability, and rights.
 
-use super::{Flow, Session};
+use super::{Flow, Session, Set};
 use crate::config::Settings;
 use crate::data::fixture::Fixture;
 use crate::server::Server;
@@ -264,6 +264,63 @@ fn what_cannot_run_is_refused_when_it_is_queued() {
         "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n"
     );
     assert_eq!(bench.call(&mut a, "exec"), "-ERR EXEC without MULTI\r\n");
+}
+
+fn sets(pairs: &[(&'static str, &'static str)]) -> Vec<Set<'static>> {
+    let set = |(key, value): &(&'static str, &'static str)| Set {
+        key: key.as_bytes(),
+        value: value.as_bytes(),
+    };
+    pairs.iter().map(set).collect()
+}
+
+#[test]
+fn values_are_set_together_where_nothing_else_is_to_be_done() {
+    let bench = Bench::new();
+    let mut a = bench.session();
+    let together = |session: &mut Session, pairs: &[(&'static str, &'static str)]| {
+        let mut out = Vec::new();
+        let done = session.set_together(&bench.server, &sets(pairs), &mut out);
+        assert_eq!(out, b"+OK\r\n".repeat(done));
+        done
+    };
+    assert_eq!(together(&mut a, &[("k", "1"), ("l", "2"), ("k", "3")]), 2);
+    assert!(!bench.all_durable() && a.take_unsettled().is_some());
+    (bench.server.data)
+        .settle(bench.server.data.applied())
+        .unwrap();
+    assert_eq!(
+        bench.call(&mut a, "mget k l"),
+        "*2\r\n$1\r\n1\r\n$1\r\n2\r\n"
+    );
+    // A small collection is one record; a large one leaves elements.
+    bench.call(&mut a, "rpush small x");
+    assert_eq!(together(&mut a, &[("small", "1"), ("l", "2")]), 2);
+    let member = "m".repeat(100);
+    for i in 0..300 {
+        bench.call(&mut a, &format!("sadd large {member}{i}"));
+    }
+    let three = [("k", "4"), ("large", "5"), ("n", "6")];
+    assert_eq!(together(&mut a, &three), 1);
+    assert_eq!(together(&mut a, &three[1..]), 0);
+    assert_eq!(bench.call(&mut a, "scard large"), ":300\r\n");
+    // Who watches is told.
+    let mut b = bench.session();
+    bench.call(&mut b, "watch n");
+    assert_eq!(together(&mut a, &[("n", "6"), ("k", "7")]), 2);
+    bench.call(&mut b, "multi");
+    assert_eq!(bench.call(&mut b, "exec"), "*-1\r\n");
+    // What is queued, silenced or not allowed goes alone, and so does one alone.
+    for line in ["multi", "client reply skip", "subscribe news"] {
+        let mut c = bench.session();
+        bench.call(&mut c, line);
+        assert_eq!(together(&mut c, &[("n", "8"), ("k", "8")]), 0, "{line}");
+    }
+    assert_eq!(together(&mut a, &[("n", "8")]), 0);
+    bench.call(&mut a, "acl setuser bob on nopass ~n* +@all");
+    bench.call(&mut a, "auth bob x");
+    assert_eq!(together(&mut a, &[("n", "8"), ("k", "8")]), 0);
+    assert_eq!(bench.call(&mut a, "get n"), "$1\r\n6\r\n");
 }
 
 #[test]

@@ -101,6 +101,17 @@ fn several_keys_share_a_fence_and_one_commit_and_no_value_is_written_twice() {
 }
 
 #[test]
+fn values_that_are_put_together_share_two_fences_and_a_commit() {
+    let (store, k) = store("lbtree");
+    let together = |value: &[u8]| {
+        let puts = [b"a", b"b", b"c"].map(|key| (&key[..], value));
+        assert_eq!(store.put_together(&k, &puts, |_| true).unwrap(), 3);
+    };
+    // Three records, three updates of the index.
+    assert_eq!(cost(&store, || together(b"6")), counts(3 + 3, 1 + 1));
+}
+
+#[test]
 fn versions_are_vacuumed_without_persisting_anything() {
     let (store, k) = store("lbtree");
     store.vacuum_all().unwrap();

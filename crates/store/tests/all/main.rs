@@ -11,4 +11,5 @@ mod isolation;
 mod journal;
 mod recovery;
 mod single;
+mod together;
 mod transactions;

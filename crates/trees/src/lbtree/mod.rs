@@ -140,6 +140,22 @@ where
     }
 
     #[inline(always)]
+    fn candidates(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Leaf<B>,
+        hash: u32,
+        mut f: impl FnMut(u64, u64),
+    ) {
+        let pm = tree.pm();
+        for (block, header) in leaf.blocks.iter().zip(leaf.headers(pm)) {
+            for slot in slots(header.candidates(hash as u8)) {
+                let (key, value) = block.entry(pm, slot);
+                f(key, value);
+            }
+        }
+    }
+
+    #[inline(always)]
     fn for_each(
         tree: &LeafTree<Self, K, V, M>,
         leaf: &Leaf<B>,

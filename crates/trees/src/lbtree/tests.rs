@@ -204,3 +204,50 @@ fn bulk_load_fills_as_told() {
         }
     );
 }
+
+#[test]
+fn updates_at_places_share_a_fence_and_no_place_leads_astray() {
+    let tree = dram::<1>();
+    let other = dram::<1>();
+    for i in 0..1000 {
+        tree.insert(&mix(i), &i).unwrap();
+        other.insert(&mix(i), &(i + 5000)).unwrap();
+    }
+    let keys: Vec<u64> = (0..100).map(|i| mix(7 * i)).chain([1]).collect();
+    let (mut found, mut ahead) = (Vec::new(), Vec::new());
+    tree.multi_find(&keys, |value| ahead.push(*value), &mut found);
+    let values: Vec<_> = found.iter().map(|(value, _)| *value).collect();
+    let expected = (0..100).map(|i| Some(7 * i)).chain([None]);
+    assert!(values.iter().copied().eq(expected));
+    assert!((0..100).all(|i| ahead.contains(&(7 * i))));
+    let mut elsewhere = Vec::new();
+    other.multi_find(&keys, |_| {}, &mut elsewhere);
+    let before = tree.pm().counts();
+    tree.update_at(&found[0].1, &keys[0], &1).unwrap();
+    tree.update_at(&Place::default(), &keys[1], &2).unwrap();
+    tree.update_at(&found[3].1, &keys[2], &3).unwrap();
+    tree.update_at(&elsewhere[3].1, &keys[3], &4).unwrap();
+    let cost = tree.pm().counts();
+    assert_eq!(
+        (cost.lines - before.lines, cost.fences - before.fences),
+        (4, 0)
+    );
+    tree.pm().fence();
+    assert!(matches!(
+        tree.update_at(&found[100].1, &1, &0),
+        Err(crate::index::UpdateError::NotFound)
+    ));
+    // Leaves that were split since are found again.
+    for i in 1000..20_000 {
+        tree.insert(&mix(i), &i).unwrap();
+    }
+    for (i, (key, (_, place))) in keys.iter().zip(&found).enumerate().take(100).skip(4) {
+        tree.update_at(place, key, &(i as u64 + 1)).unwrap();
+    }
+    tree.pm().fence();
+    for (i, key) in keys[..100].iter().enumerate() {
+        assert_eq!(tree.get(key), Some(i as u64 + 1));
+        assert_eq!(other.get(key), Some(7 * i as u64 + 5000));
+    }
+    assert_eq!(tree.verify().unwrap().entries, 20_000);
+}

@@ -1,10 +1,12 @@
 //! Batched lookups: all searches go down together, so that their cache misses overlap.
 
 use super::{LeafDesign, LeafTree};
+use crate::index::Place;
 use crate::inner::Located;
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::Locked;
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::{LINE, cpu};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 
@@ -31,6 +33,50 @@ where
                 out.push(word.and_then(|word| V::read(self.pm(), word, ToOwned::to_owned)));
             }
         }
+    }
+
+    /// As [`OrderedIndex::multi_find`](crate::OrderedIndex::multi_find).
+    pub(super) fn find_together<Q: Borrow<K>>(
+        &self,
+        keys: &[Q],
+        mut ahead: impl FnMut(&V),
+        out: &mut Vec<(Option<V::Owned>, Place)>,
+    ) {
+        out.clear();
+        out.reserve(keys.len());
+        let mut located = [Located::default(); TOGETHER];
+        for keys in keys.chunks(TOGETHER) {
+            let guard = epoch::pin();
+            let located = &mut located[..keys.len()];
+            self.locate(keys, located, &guard);
+            for (key, at) in keys.iter().zip(&*located) {
+                self.ask_ahead(key.borrow(), at, &mut ahead);
+            }
+            for (key, at) in keys.iter().zip(&*located) {
+                let word = self.try_find_word(key.borrow(), at, &guard);
+                let value = word.and_then(|word| V::read(self.pm(), word, ToOwned::to_owned));
+                let tree = self.number;
+                out.push((value, Place { tree, at: *at }));
+            }
+        }
+    }
+
+    /// Asks for the records of what may be `key`'s entry in the leaf at `at`.
+    #[inline(always)]
+    fn ask_ahead(&self, key: &K, at: &Located, ahead: &mut impl FnMut(&V)) {
+        // What was read from a node in the middle of a change may be no leaf at all.
+        if !self.inner.validate(at) {
+            return;
+        }
+        D::candidates(self, self.leaf(at.leaf), key.hash(), |key, value| {
+            if let Some(off) = K::block(key) {
+                cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
+            }
+            // Records are not followed: their lines are not here yet.
+            if !V::RECORDS {
+                V::read(self.pm(), value, &mut *ahead);
+            }
+        });
     }
 
     /// Finds the leaves of `keys` and asks for their lines.

@@ -5,7 +5,7 @@
 
 use super::read::Found;
 use super::{LeafDesign, LeafTree};
-use crate::index::{InsertError, UpdateError};
+use crate::index::{InsertError, Place, UpdateError};
 use crate::repr::{Stored, StoredKey, Word, WordOf};
 use crate::sync::wait;
 use crate::version_lock::Locked;
@@ -115,7 +115,7 @@ where
                 match present {
                     IfPresent::Refuse => return Err(InsertError::KeyExists),
                     IfPresent::Replace => {
-                        if self.replace_uncommitted(key, value)? {
+                        if self.replace_uncommitted(key, value, None)? {
                             return Ok(true);
                         }
                     }
@@ -136,7 +136,7 @@ where
                         return Err(InsertError::KeyExists);
                     }
                     IfPresent::Replace => {
-                        self.swap_value(leaf, found, pair.value);
+                        self.swap_value(leaf, found, pair.value, true);
                         locked.unlock();
                         K::discard(&self.heap, pair.key);
                         self.retire_value(found.value, guard);
@@ -157,12 +157,13 @@ where
         Ok(false)
     }
 
-    /// Stores a value word over that of `found`.
+    /// Stores a value word over that of `found`, flushed. Unless `fenced`, a value of one word that is no record is not fenced.
     pub(crate) fn swap_value(
         &self,
         leaf: &D::Leaf,
         found: Found<K::Word, V::Word>,
         value: V::Word,
+        fenced: bool,
     ) {
         let pm = self.pm();
         if V::RECORDS {
@@ -174,24 +175,48 @@ where
             let half = found.value.parts()[0] & !0xFF | value.parts()[0] & 0xFF;
             D::value(self, leaf, found.slot).store(pm, half, Ordering::Relaxed);
         }
-        // PERSIST: (in `set_value`) the new value counts.
-        D::set_value(self, leaf, found.slot, value);
+        if fenced || V::RECORDS || V::Word::WORDS > 1 {
+            // PERSIST: (in `set_value`) the new value counts.
+            D::set_value(self, leaf, found.slot, value);
+            return;
+        }
+        let word = D::value(self, leaf, found.slot);
+        // ORDERING: Release; as in `PWord::publish`.
+        word.store(pm, value.parts()[0], Ordering::Release);
+        // PERSIST: the new value; fenced by the caller, before anyone acts on it.
+        pm.flush_of(word);
     }
 
-    /// Replaces the value of a key that is there.
-    pub(crate) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+    /// Replaces the value of a key that is there. What it fenced is still to be committed, and where `place` says where the key
+    /// may be, as in [`OrderedIndex::update_at`](crate::OrderedIndex::update_at), it may be that it is still to be fenced.
+    pub(crate) fn replace(
+        &self,
+        key: &K,
+        value: &V,
+        place: Option<&Place>,
+    ) -> Result<(), UpdateError> {
+        if self.read_only {
+            return Err(UpdateError::ReadOnly);
+        }
+        if let Err((len, most)) = Self::value_fits(value) {
+            return Err(UpdateError::ValueTooLong { len, most });
+        }
         // A record is made before the lock is taken, but not for nothing.
         let there = !V::RECORDS || self.find_word(key, &epoch::pin()).is_some();
-        if !there || !self.replace_uncommitted(key, value)? {
+        if !there || !self.replace_uncommitted(key, value, place)? {
             return Err(UpdateError::NotFound);
         }
-        self.commit()?;
         Ok(())
     }
 
     /// Replaces the value of `key`, if it is there: false if not. What it fenced is still to be
-    /// committed.
-    fn replace_uncommitted(&self, key: &K, value: &V) -> Result<bool, SpaceError> {
+    /// committed; `place` as in [`replace`](Self::replace).
+    fn replace_uncommitted(
+        &self,
+        key: &K,
+        value: &V,
+        place: Option<&Place>,
+    ) -> Result<bool, SpaceError> {
         let pin = Self::pin();
         let guard = pin.guard();
         let hash = key.hash();
@@ -200,13 +225,12 @@ where
             V::discard(&self.heap, old);
         }
         let word = value.make(&self.heap)?;
-        let At { leaf, locked, .. } = self.lock_leaf(key, guard);
-        let Some(found) = D::search(self, leaf, key, hash) else {
-            locked.unlock_unchanged();
+        let Some((At { leaf, locked, .. }, found)) = self.lock_found(key, hash, place, guard)
+        else {
             V::discard(&self.heap, word);
             return Ok(false);
         };
-        self.swap_value(leaf, found, word);
+        self.swap_value(leaf, found, word, place.is_none());
         locked.unlock();
         if !freed {
             self.retire_value(found.value, guard);

@@ -46,7 +46,7 @@ pub use remove::Removal;
 pub(crate) use replace::{Before, Blocked};
 
 use crate::index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place, RecoveryReport,
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
@@ -63,7 +63,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{ControlFlow, RangeBounds};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Root word: offset of the first leaf.
@@ -181,6 +181,18 @@ where
         key: &K,
         hash: u32,
     ) -> Option<Found<K::Word, V::Word>>;
+
+    /// Calls `f` with key word and value word of the entries that a search by this hash is going to look at, as far as that
+    /// is cheaply said. The leaf may be changing.
+    #[inline(always)]
+    fn candidates(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Self::Leaf,
+        hash: u32,
+        f: impl FnMut(K::Word, V::Word),
+    ) {
+        let _ = (tree, leaf, hash, f);
+    }
 
     /// Calls `f` with slot, key word and value word of every entry.
     fn for_each(
@@ -392,6 +404,8 @@ where
     pub(crate) inner: Inner<K, M>,
     pub(crate) locks: VersionLocks,
     base: *mut u8,
+    /// No other tree has this number: places are one tree's.
+    number: u64,
     pub(crate) design: D,
     read_only: bool,
     positions: Mutex<Positions>,
@@ -479,7 +493,10 @@ where
         const { Self::LAYOUT };
         debug_assert!(design.leaf_bytes().is_multiple_of(UNIT));
         let pool = Arc::clone(root.pool());
+        static TREES: AtomicU64 = AtomicU64::new(1);
         Self {
+            // ORDERING: Relaxed; only that it is new matters.
+            number: TREES.fetch_add(1, Ordering::Relaxed),
             inner,
             locks: VersionLocks::new(),
             base: pool.pm().base(),
@@ -714,13 +731,9 @@ where
     }
 
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        if let Err((len, most)) = Self::value_fits(value) {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
-        self.replace(key, value)
+        self.replace(key, value, None)?;
+        self.commit()?;
+        Ok(())
     }
 
     fn remove(&self, key: &K) -> Result<bool, RemoveError> {
@@ -741,6 +754,19 @@ where
 
     fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         self.get_batch(keys, out);
+    }
+
+    fn multi_find<Q: Borrow<K>>(
+        &self,
+        keys: &[Q],
+        ahead: impl FnMut(&V),
+        out: &mut Vec<(Option<V::Owned>, Place)>,
+    ) {
+        self.find_together(keys, ahead, out);
+    }
+
+    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<(), UpdateError> {
+        self.replace(key, value, Some(place))
     }
 
     fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(

@@ -1,6 +1,7 @@
 //! Search (Algorithm 1): descend, compare fingerprints, compare keys, validate.
 
 use super::{At, LeafDesign, LeafTree, offset};
+use crate::index::Place;
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
@@ -84,6 +85,41 @@ where
             let found = D::search(self, self.leaf(at.leaf), key, hash);
             if self.locks.validate(at.leaf, version) {
                 return found.map(|found| found.value);
+            }
+        }
+    }
+
+    /// The leaf of `key` and where the key is in it, locked, if it is there. `place` may save the way down.
+    #[inline]
+    pub(super) fn lock_found(
+        &self,
+        key: &K,
+        hash: u32,
+        place: Option<&Place>,
+        guard: &Guard,
+    ) -> Option<(At<'_, D::Leaf>, Found<K::Word, V::Word>)> {
+        // Another tree's leaves are no places here. Another key's leaf is left again.
+        let near = place.filter(|place| place.tree == self.number);
+        if let Some(Place { at, .. }) = near
+            && let Some(locked) = self.try_lock(at)
+        {
+            let (handle, leaf) = (at.leaf, self.leaf(at.leaf));
+            if let Some(found) = D::search(self, leaf, key, hash) {
+                let at = At {
+                    handle,
+                    leaf,
+                    locked,
+                };
+                return Some((at, found));
+            }
+            locked.unlock_unchanged();
+        }
+        let at = self.lock_leaf(key, guard);
+        match D::search(self, at.leaf, key, hash) {
+            Some(found) => Some((at, found)),
+            None => {
+                at.locked.unlock_unchanged();
+                None
             }
         }
     }

@@ -1,0 +1,111 @@
+//! Values that are put together, without being one change.
+
+use crate::common::{Fixture, text};
+use bristlecone_store::{Entry, WriteError};
+
+fn put(f: &Fixture, keys: &[&str], value: &str, replaces: impl Fn(Entry<'_>) -> bool) -> usize {
+    let puts: Vec<_> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
+    f.store.put_together(&f.k, &puts, replaces).unwrap()
+}
+
+#[test]
+fn they_are_there_after_a_kill_and_snapshots_see_all_or_none() {
+    for design in crate::common::designs() {
+        let f = Fixture::new(design);
+        let names: Vec<String> = (0..500).map(|i| format!("key {i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        // New ones and old ones.
+        for few in names.chunks(30) {
+            assert_eq!(put(&f, &few[..few.len() / 2], "1", |_| true), few.len() / 2);
+        }
+        let between = f.store.snapshot();
+        for many in names.chunks(100) {
+            assert_eq!(put(&f, many, "2", |before| before.value == b"1"), 100);
+        }
+        for (i, name) in names.iter().enumerate() {
+            assert_eq!(f.get(name).as_deref(), Some("2"));
+            let old = text(between.get(&f.k, name.as_bytes()).unwrap());
+            let few = names.len().min((i / 30 + 1) * 30) - i / 30 * 30;
+            assert_eq!(old.as_deref(), (i % 30 < few / 2).then_some("1"), "{name}");
+        }
+        assert_eq!(f.store.len(&f.k), 500);
+        drop(between);
+        f.store.vacuum_all().unwrap();
+        f.store.check().unwrap();
+        let killed = f.killed();
+        let k = killed.find_keyspace("k").unwrap();
+        for name in &names {
+            let found = killed.get(&k, name.as_bytes()).unwrap();
+            assert_eq!(found.as_deref(), Some(&b"2"[..]), "{design}");
+        }
+        killed.check().unwrap();
+    }
+}
+
+#[test]
+fn they_end_before_a_key_that_comes_again_and_before_what_is_not_to_be_replaced() {
+    let f = Fixture::new("lbtree");
+    assert_eq!(put(&f, &["a", "b", "a", "c"], "1", |_| true), 2);
+    assert_eq!(f.get("c"), None);
+    f.put("c", "kept");
+    let replaces = |before: Entry<'_>| before.value != b"kept";
+    assert_eq!(put(&f, &["a", "c", "b"], "2", replaces), 1);
+    assert_eq!(put(&f, &["c", "b"], "2", replaces), 0);
+    assert_eq!(put(&f, &[], "2", |_| true), 0);
+    let values = ["a", "b", "c"].map(|key| f.get(key).unwrap());
+    assert_eq!(values, ["2", "1", "kept"]);
+    // What was deleted refuses nothing, and expiries do not stay.
+    assert!(f.store.delete(&f.k, b"c").unwrap());
+    f.store
+        .put_expiring(&f.k, b"b", b"x", Some(u64::MAX))
+        .unwrap();
+    assert_eq!(put(&f, &["c", "b"], "3", replaces), 2);
+    let expiry = f.store.get_with(&f.k, b"b", |entry| entry.expires_at);
+    assert_eq!(expiry.unwrap(), Some(None));
+    f.store.check().unwrap();
+}
+
+#[test]
+fn what_cannot_be_put_changes_nothing() {
+    let f = Fixture::new("lbtree");
+    let long = vec![b'k'; bristlecone_store::KEY_MOST + 1];
+    let puts = [(&b"a"[..], b"1"), (&long[..], b"1")];
+    assert!(matches!(
+        f.store.put_together(&f.k, &puts, |_| true),
+        Err(WriteError::KeyTooLong { .. })
+    ));
+    assert_eq!(f.get("a"), None);
+    f.store.check().unwrap();
+}
+
+#[test]
+fn threads_that_put_the_same_keys_together_leave_whole_groups_to_readers() {
+    let f = Fixture::new("lbtree");
+    let names: Vec<String> = (0..8).map(|i| format!("key {i}")).collect();
+    let group = |offset: usize, value: &str| {
+        let keys = (0..8).map(|i| names[(i * 3 + offset) % 8].as_bytes());
+        let puts: Vec<_> = keys.map(|key| (key, value)).collect();
+        assert_eq!(f.store.put_together(&f.k, &puts, |_| true).unwrap(), 8);
+    };
+    group(0, "start");
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3)
+            .map(|thread| {
+                let group = &group;
+                scope.spawn(move || {
+                    for turn in 0..300 {
+                        group(thread + turn, &format!("{thread} {turn}"));
+                    }
+                })
+            })
+            .collect();
+        while !writers.iter().all(|writer| writer.is_finished()) {
+            let snapshot = f.store.snapshot();
+            let values: Vec<_> = (names.iter())
+                .map(|name| snapshot.get(&f.k, name.as_bytes()).unwrap())
+                .collect();
+            assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+        }
+    });
+    f.store.check().unwrap();
+}
