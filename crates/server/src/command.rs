@@ -36,6 +36,30 @@ impl Failed {
         Self::reply("ERR syntax error")
     }
 
+    /// Too few arguments for the command, or too many.
+    #[must_use]
+    pub fn arity(name: &str) -> Self {
+        Self::Reply(format!(
+            "ERR wrong number of arguments for '{name}' command"
+        ))
+    }
+
+    /// The command has no such subcommand.
+    #[must_use]
+    pub fn unknown_subcommand(command: &str, word: Arg<'_>) -> Self {
+        let word = String::from_utf8_lossy(word.get(..128).unwrap_or(word));
+        Self::Reply(format!(
+            "ERR unknown subcommand '{word}'. Try {} HELP.",
+            command.to_uppercase()
+        ))
+    }
+
+    /// A string would be longer than strings may be.
+    #[must_use]
+    pub fn too_long() -> Self {
+        Self::reply("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
+    }
+
     /// Not a number of 64 bits.
     #[must_use]
     pub fn not_an_integer() -> Self {

@@ -71,6 +71,11 @@ fn unknown_commands_and_wrong_arguments_are_told_as_redis_does() {
         ),
         ("get", "-ERR wrong number of arguments for 'get' command\n"),
         (
+            "select 4294967296",
+            "-ERR value is out of range, value must between -2147483648 and 2147483647\n",
+        ),
+        ("select 16", "-ERR DB index is out of range\n"),
+        (
             "ping a b",
             "-ERR wrong number of arguments for 'ping' command\n",
         ),

@@ -4,11 +4,9 @@
 
 mod live;
 
-use bristlecone_pmem::media::Auto;
-use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
+use bristlecone_pmem::MediumKind;
 use bristlecone_server::Running;
-use bristlecone_store::{Store, StoreOptions};
-use live::{Client, connect, encoded, settings};
+use live::{Client, connect, encoded, settings, store};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -32,21 +30,12 @@ fn serves_when_it_is_asked_to() {
     let (Ok(path), Ok(medium)) = (std::env::var(POOL), std::env::var(MEDIUM)) else {
         return;
     };
-    let path = Path::new(&path);
-    let mut options = PoolOptions::default();
-    options.media.medium = Some(if medium == "journal" {
+    let medium = if medium == "journal" {
         MediumKind::Journal
     } else {
         MediumKind::Mapped
-    });
-    let choice = StoreOptions::design("lbtree");
-    let store = if path.exists() {
-        let pool = Pool::<Auto>::open(path, &options).unwrap();
-        Store::open(&pool, "store", &choice).unwrap()
-    } else {
-        let pool = Pool::<Auto>::create(path, &options).unwrap();
-        Store::create(&pool, "store", &choice).unwrap()
     };
+    let store = store(Path::new(&path), medium);
     let running = Running::start(store, settings()).unwrap();
     // Past the capture of the test's output.
     let mut out = std::io::stderr();

@@ -126,9 +126,9 @@ impl Newest {
     }
 
     /// The version, unless it is a tombstone or has expired at `now`.
-    pub fn present(&self, now: u64) -> Option<&Head> {
+    pub fn present(&self, now: impl FnOnce() -> u64) -> Option<&Head> {
         match self {
-            Self::Version(head) if !head.terms.absent(now) => Some(head),
+            Self::Version(head) if !head.terms.absent_by(now) => Some(head),
             _ => None,
         }
     }
@@ -338,7 +338,7 @@ impl<M: Media> Inner<M> {
         decide: impl FnOnce(Option<Current<'s, M>>) -> Result<(Option<Prepared<'s, M>>, R), WriteError>,
     ) -> Result<(R, u64), WriteError> {
         let guard = epoch::pin();
-        let now = since.map_or_else(|| self.wall.now(), |ticket| ticket.now);
+        let now = || since.map_or_else(|| self.wall.now(), |ticket| ticket.now);
         let mut stripe = self.stripes.lock(self.stripes.of(key));
         let before = self.newest(key, &guard)?;
         if since.is_some_and(|ticket| before.ts() > ticket.ts) {

@@ -101,9 +101,7 @@ impl<M: Media> Inner<M> {
             let Some(found) = found else {
                 return Ok(None);
             };
-            if found.terms.tombstone
-                || found.terms.expiry != 0 && found.terms.expired(self.wall.now())
-            {
+            if found.terms.absent_by(|| self.wall.now()) {
                 return Ok(None);
             }
             return Ok(Some(f(&found)?));

@@ -142,7 +142,12 @@ impl Terms {
 
     /// Whether a reader at `now` finds nothing.
     pub fn absent(&self, now: u64) -> bool {
-        self.tombstone || self.expired(now)
+        self.absent_by(|| now)
+    }
+
+    /// As [`absent`](Self::absent) at the time that `now` gives, which is only asked where that matters.
+    pub fn absent_by(&self, now: impl FnOnce() -> u64) -> bool {
+        self.tombstone || self.expiry != 0 && self.expiry <= now()
     }
 
     pub fn expired(&self, now: u64) -> bool {

@@ -151,7 +151,8 @@ fn skewed(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         setting,
         &PEERS,
         &all,
-        "both in DRAM; with ascending keys each thread writes behind the last key and reads what it wrote last, or, where          nothing is written, one key after the other",
+        "both in DRAM; with ascending keys each thread writes behind the last key and reads what it wrote last, or, \
+         where nothing is written, one key after the other",
     )
 }
 

@@ -65,7 +65,7 @@ fn modelled(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             trials.map(|phases| 1e3 / mixed(mix, phases)).collect()
         };
         let (kept, volatile) = (rates(0), rates(1));
-        // Of many threads the model shares the memory, whose bandwidth the paper's machine had plenty of.
+        // Of one thread: the model shares the memory's bandwidth among threads.
         let share = kept[0] / volatile[0];
         if let Some(paper) = paper {
             let what = format!("{}, one thread: durable over volatile", mix.name);

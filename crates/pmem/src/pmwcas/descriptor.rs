@@ -302,14 +302,22 @@ impl<M: Media> DescriptorPool<M> {
     /// [`Exhausted`] if no descriptor comes back for some six seconds; soon, if the thread is pinned itself, which keeps
     /// its own ones from coming back.
     pub fn allocate_descriptor(&self) -> Result<Descriptor<'_, M>, Exhausted> {
+        match self.try_allocate_descriptor() {
+            Some(descriptor) => Ok(descriptor),
+            None => self.wait_for_descriptor(),
+        }
+    }
+
+    #[cold]
+    fn wait_for_descriptor(&self) -> Result<Descriptor<'_, M>, Exhausted> {
         let pinned = epoch::is_pinned() && !simulates();
         let turns = if pinned { OWN_PATIENCE } else { PATIENT_TURNS };
         for turn in 0..turns {
+            self.lists.age_all(&epoch::pin());
+            pause(if pinned { 0 } else { turn });
             if let Some(descriptor) = self.try_allocate_descriptor() {
                 return Ok(descriptor);
             }
-            self.lists.age_all(&epoch::pin());
-            pause(if pinned { 0 } else { turn });
         }
         Err(Exhausted {
             descriptors: self.descriptors,

@@ -1,18 +1,12 @@
 //! Arguments that several commands on collections have: numbers within bounds, counts, cursors, and the options of scans.
 
-use super::fields::{Pair, is_dear, sample};
+use super::fields::{Fields, Pair, is_dear, sample};
 use super::glob::{self, matches};
+use super::value::Kind;
 use super::{Tx, damaged};
 use crate::command::{Arg, Failed, Outcome, integer, is};
 use crate::reply::{Out, Protocol};
 use rand::seq::IndexedRandom;
-
-/// The command was given too few arguments, or too many.
-pub(super) fn arity(name: &str) -> Failed {
-    Failed::reply(format!(
-        "ERR wrong number of arguments for '{name}' command"
-    ))
-}
 
 /// A whole number of at least `least`; the error says `otherwise`.
 pub(super) fn at_least(text: Arg<'_>, least: i64, otherwise: &str) -> Result<u64, Failed> {
@@ -63,6 +57,24 @@ pub(super) fn random_count(text: Arg<'_>, pairs: bool) -> Result<i64, Failed> {
     Ok(count)
 }
 
+/// What `HRANDFIELD` and `ZRANDMEMBER` ask for after the key: how many random elements, and whether each comes with what `word` asks
+/// for. `None`: one element.
+pub(super) fn random_options(
+    options: &[Arg<'_>],
+    word: &str,
+) -> Result<Option<(i64, bool)>, Failed> {
+    let Some((count, rest)) = options.split_first() else {
+        return Ok(None);
+    };
+    random_count(count, false)?;
+    let pairs = match rest {
+        [] => false,
+        [one] if is(one, word) => true,
+        _ => return Err(Failed::syntax()),
+    };
+    Ok(Some((random_count(count, pairs)?, pairs)))
+}
+
 /// The part of `len` elements that is from `start` to `stop`, counted from the end if negative: the first one, and how many.
 pub(super) fn part(start: i64, stop: i64, len: u64) -> (u64, u64) {
     let from_front = |at: i64| match u64::try_from(at) {
@@ -79,25 +91,29 @@ pub(super) fn part(start: i64, stop: i64, len: u64) -> (u64, u64) {
     (start, stop.min(len - 1) - start + 1)
 }
 
-/// Where a scan goes on.
+/// There is no such cursor.
+pub(super) fn invalid_cursor() -> Failed {
+    Failed::reply("ERR invalid cursor")
+}
+
+/// Where a scan goes on: a number as `strtoul` takes it.
 pub(super) fn cursor(text: Arg<'_>) -> Result<u64, Failed> {
-    let invalid = || Failed::reply("ERR invalid cursor");
-    let text = std::str::from_utf8(text).map_err(|_| invalid())?;
+    let text = std::str::from_utf8(text).map_err(|_| invalid_cursor())?;
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(invalid());
+        return Err(invalid_cursor());
     }
     if digits.is_empty() {
         return if text.is_empty() {
             Ok(0)
         } else {
-            Err(invalid())
+            Err(invalid_cursor())
         };
     }
-    let number: u64 = digits.parse().map_err(|_| invalid())?;
+    let number: u64 = digits.parse().map_err(|_| invalid_cursor())?;
     Ok(if negative {
         number.wrapping_neg()
     } else {
@@ -105,20 +121,24 @@ pub(super) fn cursor(text: Arg<'_>) -> Result<u64, Failed> {
     })
 }
 
-/// The options of a scan within a collection.
+/// The options of a scan.
 #[derive(Debug)]
 pub(super) struct ScanOptions<'a> {
     /// About how many to look at.
     pub count: u64,
-    pattern: Option<Arg<'a>>,
+    /// What names have to match.
+    pub pattern: Option<Arg<'a>>,
+    /// The kind that keys have to be of, as `TYPE` has it.
+    pub of: Option<Arg<'a>>,
 }
 
 impl<'a> ScanOptions<'a> {
-    /// The options after a scan's cursor.
-    pub fn parse(mut args: &[Arg<'a>]) -> Result<Self, Failed> {
+    /// The options after a scan's cursor. Only if it is one of keys, `of` is an option.
+    pub fn parse(mut args: &[Arg<'a>], keys: bool) -> Result<Self, Failed> {
         let mut options = Self {
             count: 10,
             pattern: None,
+            of: None,
         };
         while let [name, rest @ ..] = args {
             args = match rest {
@@ -133,6 +153,10 @@ impl<'a> ScanOptions<'a> {
                 [value, rest @ ..] if is(name, "match") => {
                     glob::check(value)?;
                     options.pattern = Some(value);
+                    rest
+                }
+                [value, rest @ ..] if keys && is(name, "type") => {
+                    options.of = Some(value);
                     rest
                 }
                 _ => return Err(Failed::syntax()),
@@ -162,6 +186,25 @@ pub(super) fn nothing_to_scan(out: &mut Out<'_>) {
     out.array(2);
     out.bulk(b"0");
     out.array(0);
+}
+
+/// `HSCAN` and `SSCAN`.
+pub(super) fn scan_fields(
+    tx: &mut Tx<'_>,
+    args: &[Arg<'_>],
+    out: &mut Out<'_>,
+    kind: Kind,
+) -> Outcome {
+    let from = cursor(args[2])?;
+    let fields = Fields::load(tx, args[1], kind)?;
+    if fields.is_empty() {
+        nothing_to_scan(out);
+        return Ok(());
+    }
+    let options = ScanOptions::parse(&args[3..], false)?;
+    let (next, found) = fields.step(tx, from, options.count)?;
+    options.reply(out, next, &found, kind == Kind::Hash);
+    Ok(())
 }
 
 /// The head of an array of pairs: one array in RESP2, and an array of arrays in RESP3.
@@ -260,7 +303,7 @@ mod tests {
         assert_eq!(cursor(b"0").unwrap(), 0);
         assert_eq!(cursor(b"-1").unwrap(), u64::MAX);
         assert_eq!(cursor(b"18446744073709551615").unwrap(), u64::MAX);
-        for bad in ["18446744073709551616", " 1", "x", "1x", "-"] {
+        for bad in ["18446744073709551616", " 1", "x", "1x", "-", "--1", "-+1"] {
             assert_eq!(
                 cursor(bad.as_bytes()).unwrap_err().to_string(),
                 "ERR invalid cursor"

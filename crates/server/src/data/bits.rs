@@ -227,8 +227,7 @@ fn bitop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     if len > 0 {
         return tx.put_string(to, record, None);
     }
-    let db = tx.db;
-    match tx.load_head_from(db, to)? {
+    match tx.load_head(to)? {
         Some(before) => tx.erase(to, &before),
         None => Ok(()),
     }

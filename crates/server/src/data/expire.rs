@@ -28,8 +28,8 @@ fn answer(
     out: &mut Out<'_>,
     f: fn(at: u64, now: u64) -> u64,
 ) -> Outcome {
-    let (db, now) = (tx.db, tx.now);
-    out.integer(match tx.load_head_from(db, args[1])? {
+    let now = tx.now;
+    out.integer(match tx.load_head(args[1])? {
         None => -2,
         Some(value) => value.expires_at.map_or(-1, |at| f(at, now) as i64),
     });
@@ -118,8 +118,8 @@ fn expire_by(
         .checked_mul(unit)
         .and_then(|ms| ms.checked_add(from))
         .ok_or_else(|| Failed::reply(format!("ERR invalid expire time in '{command}' command")))?;
-    let (key, db) = (args[1], tx.db);
-    let head = tx.load_head_from(db, key)?;
+    let key = args[1];
+    let head = tx.load_head(key)?;
     let Some(before) = head.filter(|value| only.allows(value.expires_at, at)) else {
         out.integer(0);
         return Ok(());
@@ -163,8 +163,8 @@ fn pexpireat(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn persist(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let (key, db) = (args[1], tx.db);
-    let head = tx.load_head_from(db, key)?;
+    let key = args[1];
+    let head = tx.load_head(key)?;
     let Some(before) = head.filter(|value| value.expires_at.is_some()) else {
         out.integer(0);
         return Ok(());

@@ -1,7 +1,7 @@
 //! Commands on hashes.
 
 use super::Tx;
-use super::arguments::{ScanOptions, arity, cursor, nothing_to_scan, pair, random_count};
+use super::arguments::{pair, random_options, scan_fields};
 use super::fields::{Fields, Pair};
 use super::long_double::LongDouble;
 use super::value::Kind;
@@ -45,7 +45,7 @@ fn hset(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let multiple = is(args[0], "hmset");
     let (pairs, rest) = args[2..].as_chunks::<2>();
     if !rest.is_empty() {
-        return Err(arity(if multiple { "hmset" } else { "hset" }));
+        return Err(Failed::arity(if multiple { "hmset" } else { "hset" }));
     }
     let mut hash = load(tx, args[1])?;
     let mut new = 0;
@@ -178,18 +178,11 @@ fn hincrbyfloat(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome
 }
 
 fn hrandfield(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let Some(count) = args.get(2) else {
+    let Some((count, with_values)) = random_options(&args[2..], "withvalues")? else {
         let one = load(tx, args[1])?.random(tx)?;
         out.maybe_bulk(one.as_ref().map(|(field, _)| &field[..]));
         return Ok(());
     };
-    integer(count).and_then(|_| random_count(count, false))?;
-    let with_values = match &args[3..] {
-        [] => false,
-        [word] if is(word, "withvalues") => true,
-        _ => return Err(Failed::syntax()),
-    };
-    let count = random_count(count, with_values)?;
     let hash = load(tx, args[1])?;
     let reply = |out: &mut Out<'_>, (field, value): &Pair| {
         if with_values {
@@ -204,14 +197,5 @@ fn hrandfield(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn hscan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let from = cursor(args[2])?;
-    let hash = load(tx, args[1])?;
-    if hash.is_empty() {
-        nothing_to_scan(out);
-        return Ok(());
-    }
-    let options = ScanOptions::parse(&args[3..])?;
-    let (next, found) = hash.step(tx, from, options.count)?;
-    options.reply(out, next, &found, true);
-    Ok(())
+    scan_fields(tx, args, out, Kind::Hash)
 }

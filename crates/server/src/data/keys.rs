@@ -33,10 +33,9 @@ pub const COMMANDS: &[Command] = &[
 const FLUSHED_AT_ONCE: usize = 4096;
 
 fn del(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let db = tx.db;
     let mut gone = 0;
     for key in &args[1..] {
-        if let Some(head) = tx.load_head_from(db, key)? {
+        if let Some(head) = tx.load_head(key)? {
             tx.erase(key, &head)?;
             gone += 1;
         }
@@ -46,18 +45,16 @@ fn del(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn exists(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let db = tx.db;
     let mut there = 0;
     for key in &args[1..] {
-        there += i64::from(tx.load_head_from(db, key)?.is_some());
+        there += i64::from(tx.load_head(key)?.is_some());
     }
     out.integer(there);
     Ok(())
 }
 
 fn type_(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let db = tx.db;
-    let head = tx.load_head_from(db, args[1])?;
+    let head = tx.load_head(args[1])?;
     out.status(head.map_or("none", |head| head.kind.name()));
     Ok(())
 }
@@ -77,14 +74,14 @@ fn relocate(
 /// Both renamings; true if it was done.
 fn renamed(tx: &mut Tx<'_>, args: &[Arg<'_>], over: bool) -> Result<bool, Failed> {
     let (db, from, to) = (tx.db, args[1], args[2]);
-    let head = tx.load_head_from(db, from)?;
+    let head = tx.load_head(from)?;
     if head.is_none() {
         return Err(Failed::reply("ERR no such key"));
     }
     if from == to {
         return Ok(over);
     }
-    let there = tx.load_head_from(db, to)?;
+    let there = tx.load_head(to)?;
     if there.is_some() && !over {
         return Ok(false);
     }
@@ -107,7 +104,7 @@ fn renamenx(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 /// A database's number.
-pub(super) fn database(text: Arg<'_>) -> Result<usize, Failed> {
+pub(crate) fn database(text: Arg<'_>) -> Result<usize, Failed> {
     let number = integer(text)?;
     let (least, most) = (i32::MIN, i32::MAX);
     let number = i32::try_from(number).map_err(|_| {
@@ -302,15 +299,10 @@ pub fn object_subcommand(args: &[Arg<'_>]) -> Result<&'static str, Failed> {
     let word = args.get(1).copied().unwrap_or_default();
     let known = ["encoding", "freq", "idletime", "refcount", "help"];
     let Some(what) = known.into_iter().find(|name| is(word, name)) else {
-        return Err(Failed::reply(format!(
-            "ERR unknown subcommand '{}'. Try OBJECT HELP.",
-            String::from_utf8_lossy(word)
-        )));
+        return Err(Failed::unknown_subcommand("object", word));
     };
     if args.len() != if what == "help" { 2 } else { 3 } {
-        return Err(Failed::reply(format!(
-            "ERR wrong number of arguments for 'object|{what}' command"
-        )));
+        return Err(Failed::arity(&format!("object|{what}")));
     }
     Ok(what)
 }
@@ -322,8 +314,8 @@ fn object(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         HELP.iter().for_each(|line| out.status(line));
         return Ok(());
     }
-    let (db, key) = (tx.db, args[2]);
-    let Some(head) = tx.load_head_from(db, key)? else {
+    let key = args[2];
+    let Some(head) = tx.load_head(key)? else {
         out.null();
         return Ok(());
     };

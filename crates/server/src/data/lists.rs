@@ -1,7 +1,7 @@
 //! Commands on lists.
 
 use super::Tx;
-use super::arguments::{arity, at_least, count, number_of_keys, part, pop_count};
+use super::arguments::{at_least, count, number_of_keys, part, pop_count};
 use super::list::{End, List};
 use crate::command::{
     Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, integer, is,
@@ -112,7 +112,7 @@ fn pop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, end: End, name: &st
     let wanted = match &args[2..] {
         [] => None,
         [wanted] => Some(count(wanted)?),
-        _ => return Err(arity(name)),
+        _ => return Err(Failed::arity(name)),
     };
     let mut list = List::load(tx, args[1])?;
     if list.is_empty() {

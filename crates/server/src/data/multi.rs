@@ -124,7 +124,7 @@ impl Data {
     /// The key's lock is held.
     fn is_there(&self, db: usize, key: &[u8]) -> Result<bool, Failed> {
         let mut tx = Tx::new(self, &self.deferring, db);
-        Ok(tx.load_head_from(db, key)?.is_some())
+        Ok(tx.load_head(key)?.is_some())
     }
 
     /// Runs queued commands as one commit, and answers all of their replies; a null array, if what is watched has changed. Nothing is

@@ -5,11 +5,12 @@
 //! with have room of their own, so that they drive no others out. A number that is not known, as after a restart, is an error: were it to begin
 //! again, a loop might never end.
 
+use super::arguments::{ScanOptions, cursor, invalid_cursor};
 use super::glob::{self, literal_prefix, matches};
 use super::tx::Range;
 use super::value::{Kind, Value};
 use super::{Space, Tx};
-use crate::command::{Access, Arg, Command, Failed, Keys, Outcome, Run, integer, is};
+use crate::command::{Access, Arg, Command, Failed, Keys, Outcome, Run, is};
 use crate::reply::Out;
 use rand::RngExt;
 use std::collections::BTreeMap;
@@ -173,54 +174,16 @@ fn keys(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// A cursor as `strtoul` takes it.
-fn cursor_number(text: Arg<'_>) -> Result<u64, Failed> {
-    if text.is_empty() {
-        return Ok(0);
-    }
-    std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| match text.strip_prefix('-') {
-            Some(digits) if !digits.starts_with('+') => {
-                digits.parse::<u64>().ok().map(u64::wrapping_neg)
-            }
-            Some(_) => None,
-            None => text.parse().ok(),
-        })
-        .ok_or_else(unknown)
-}
-
-/// There is no such cursor.
-fn unknown() -> Failed {
-    Failed::reply("ERR invalid cursor")
-}
-
 fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let number = cursor_number(args[1])?;
-    let (mut pattern, mut count, mut of): (Arg<'_>, _, Option<Arg<'_>>) = (b"*", 10, None);
-    let mut rest = args[2..].iter();
-    while let Some(word) = rest.next() {
-        let next = rest.next().ok_or_else(Failed::syntax)?;
-        if is(word, "count") {
-            count = integer(next)?;
-            if count < 1 {
-                return Err(Failed::syntax());
-            }
-        } else if is(word, "match") {
-            glob::check(next)?;
-            pattern = next;
-        } else if is(word, "type") {
-            of = Some(next);
-        } else {
-            return Err(Failed::syntax());
-        }
-    }
+    let number = cursor(args[1])?;
+    let options = ScanOptions::parse(&args[2..], true)?;
+    let (pattern, mut left) = (options.pattern.unwrap_or(b"*"), options.count);
     let db = tx.db;
     let after = if number == 0 {
         None
     } else {
         let known = tx.data().cursors().find(number, db);
-        Some(known.ok_or_else(unknown)?)
+        Some(known.ok_or_else(invalid_cursor)?)
     };
     let (mut found, mut last) = (Vec::new(), None);
     visit_prefix(
@@ -228,11 +191,11 @@ fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         literal_prefix(pattern),
         after.as_deref(),
         |key, kind| {
-            if of.is_none_or(|name| is(name, kind.name())) && matches(pattern, key) {
+            if options.of.is_none_or(|name| is(name, kind.name())) && matches(pattern, key) {
                 found.push(key.to_vec());
             }
-            count -= 1;
-            if count > 0 {
+            left -= 1;
+            if left > 0 {
                 return ControlFlow::Continue(());
             }
             last = Some(key.to_vec());
@@ -431,14 +394,5 @@ mod tests {
         }
         let expected = all.map(|key| format!("${}\r\n{key}\r\n", key.len()));
         assert_eq!(met, expected.into());
-    }
-
-    #[test]
-    fn cursors_are_numbers() {
-        assert_eq!(cursor_number(b"17").unwrap(), 17);
-        assert_eq!(cursor_number(b"-1").unwrap(), u64::MAX);
-        for bad in ["x", "1x", " 1", "18446744073709551616", "--1", "-"] {
-            assert!(cursor_number(bad.as_bytes()).is_err(), "{bad}");
-        }
     }
 }

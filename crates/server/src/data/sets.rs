@@ -1,9 +1,7 @@
 //! Commands on sets.
 
 use super::Tx;
-use super::arguments::{
-    ScanOptions, at_least, count, cursor, nothing_to_scan, number_of_keys, random_count,
-};
+use super::arguments::{at_least, count, number_of_keys, random_count, scan_fields};
 use super::fields::Fields;
 use super::value::Kind;
 use crate::command::{
@@ -282,14 +280,5 @@ fn sintercard(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn sscan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let from = cursor(args[2])?;
-    let set = load(tx, args[1])?;
-    if set.is_empty() {
-        nothing_to_scan(out);
-        return Ok(());
-    }
-    let options = ScanOptions::parse(&args[3..])?;
-    let (next, found) = set.step(tx, from, options.count)?;
-    options.reply(out, next, &found, false);
-    Ok(())
+    scan_fields(tx, args, out, Kind::Set)
 }

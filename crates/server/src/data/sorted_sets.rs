@@ -2,15 +2,13 @@
 
 use super::arguments::{
     ScanOptions, count, cursor, nothing_to_scan, number_of_keys, pair, pairs, pop_count,
-    random_count,
+    random_options,
 };
 use super::scored::{Scored, SortedSet, Way, Which};
 use super::sorted_combined as combined;
 use super::sorted_ranges as ranges;
 use super::{Tx, double};
-use crate::command::{
-    Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, integer, is,
-};
+use crate::command::{Access, Arg, COUNTED, Command, Failed, Keys, ONE, Outcome, Run, TWO, is};
 use crate::reply::Out;
 use std::ops::ControlFlow;
 
@@ -354,18 +352,11 @@ fn zmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn zrandmember(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let Some(count) = args.get(2) else {
+    let Some((count, with_scores)) = random_options(&args[2..], "withscores")? else {
         let one = SortedSet::load(tx, args[1])?.random(tx)?;
         out.maybe_bulk(one.as_ref().map(|(member, _)| &member[..]));
         return Ok(());
     };
-    integer(count).and_then(|_| random_count(count, false))?;
-    let with_scores = match &args[3..] {
-        [] => false,
-        [word] if is(word, "withscores") => true,
-        _ => return Err(Failed::syntax()),
-    };
-    let count = random_count(count, with_scores)?;
     let set = SortedSet::load(tx, args[1])?;
     set.random_reply(tx, count, with_scores, out, |out, one| {
         reply_member(out, one, with_scores);
@@ -379,7 +370,7 @@ fn zscan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         nothing_to_scan(out);
         return Ok(());
     }
-    let options = ScanOptions::parse(&args[3..])?;
+    let options = ScanOptions::parse(&args[3..], false)?;
     let (next, found) = set.step(tx, from, options.count)?;
     // As Redis has the scores of those that it calls small.
     let small = set.len() <= 128 && found.iter().all(|(member, _)| member.len() <= 64);

@@ -136,8 +136,7 @@ pub(super) fn record(tx: &mut Tx<'_>, key: &[u8], room: usize) -> Result<Option<
 }
 
 fn exists(tx: &mut Tx<'_>, key: &[u8]) -> Result<bool, Failed> {
-    let db = tx.db;
-    Ok(tx.load_head_from(db, key)?.is_some())
+    Ok(tx.load_head(key)?.is_some())
 }
 
 fn set(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -157,8 +156,7 @@ fn set(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     };
     let mut done = true;
     if options.if_absent || options.if_present || options.keep {
-        let db = tx.db;
-        let there = tx.load_head_from(db, key)?;
+        let there = tx.load_head(key)?;
         done = if there.is_some() {
             !options.if_absent
         } else {
@@ -285,9 +283,7 @@ fn even(args: &[Arg<'_>], command: &str) -> Outcome {
     if args.len() % 2 == 1 {
         return Ok(());
     }
-    Err(Failed::reply(format!(
-        "ERR wrong number of arguments for '{command}' command"
-    )))
+    Err(Failed::arity(command))
 }
 
 fn mset(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -314,9 +310,7 @@ fn msetnx(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 pub(super) fn check_length(len: usize, more: usize) -> Outcome {
     match len.checked_add(more) {
         Some(len) if len <= LONGEST => Ok(()),
-        _ => Err(Failed::reply(
-            "ERR string exceeds maximum allowed size (proto-max-bulk-len)",
-        )),
+        _ => Err(Failed::too_long()),
     }
 }
 

@@ -137,7 +137,7 @@ impl Data {
         let db = self.order().database(place);
         let mut tx = self.begin(db);
         // What has expired is erased by being looked at, with this entry.
-        let head = tx.load_head_from(db, key)?;
+        let head = tx.load_head(key)?;
         if head.is_none_or(|head| head.id.is_none() || head.expires_at != Some(at)) {
             tx.delete(Space::Expiries, entry)?;
         }

@@ -284,9 +284,7 @@ impl<'d> Tx<'d> {
             )));
         }
         if value.len() > bristlecone_store::VALUE_MOST {
-            return Err(Failed::reply(
-                "ERR string exceeds maximum allowed size (proto-max-bulk-len)",
-            ));
+            return Err(Failed::too_long());
         }
         self.change(Change {
             space,

@@ -188,6 +188,14 @@ impl Tx<'_> {
         }
     }
 
+    /// As [`load_head_from`](Self::load_head_from), in the command's database.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_head(&mut self, key: &[u8]) -> Result<Option<Value>, Failed> {
+        self.load_head_from(self.db, key)
+    }
+
     /// `value`, which is that of `key`, unless it has expired.
     fn living(&mut self, db: usize, key: &[u8], value: Value) -> Result<Option<Value>, Failed> {
         if value.lives(self.now) {

@@ -1,6 +1,6 @@
 //! `ACL`
 
-use super::{Context, Done, Flow, InMulti, SessionCommand, unknown_subcommand, wrong_arguments};
+use super::{Context, Done, Flow, InMulti, SessionCommand, subcommand};
 use crate::command::{Arg, Failed};
 use crate::reply::Out;
 use crate::table;
@@ -18,9 +18,7 @@ fn bulks<'b>(out: &mut Out<'_>, texts: impl ExactSizeIterator<Item = &'b str>) {
 }
 
 fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
-    let word = args.get(1).copied().unwrap_or_default();
-    let rest = args.get(2..).unwrap_or_default();
-    let lower = String::from_utf8_lossy(word).to_lowercase();
+    let (word, lower, rest) = subcommand(args);
     let Context { server, session } = context;
     match (lower.as_str(), rest) {
         ("whoami", []) => out.bulk(session.user.name.as_bytes()),
@@ -108,9 +106,9 @@ fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
             }
         }
         ("whoami" | "list" | "users" | "cat" | "setuser" | "getuser" | "deluser", _) => {
-            return Err(wrong_arguments(&format!("acl|{lower}")));
+            return Err(Failed::arity(&format!("acl|{lower}")));
         }
-        _ => return Err(unknown_subcommand("acl", word)),
+        _ => return Err(Failed::unknown_subcommand("acl", word)),
     }
     Ok(Flow::Go)
 }

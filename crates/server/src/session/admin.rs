@@ -1,6 +1,6 @@
 //! Commands on the server: `CONFIG`, `SAVE`, `SLOWLOG`, `SHUTDOWN` ...
 
-use super::{Context, Done, Flow, InMulti, SessionCommand, unknown_subcommand, wrong_arguments};
+use super::{Context, Done, Flow, InMulti, SessionCommand, subcommand};
 use crate::command::{Arg, Failed, SECOND, integer, is};
 use crate::config::Debugging;
 use crate::reply::Out;
@@ -67,15 +67,9 @@ fn wait(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done 
     Ok(Flow::Go)
 }
 
-fn words<'a>(args: &'a [Arg<'a>]) -> (String, &'a [Arg<'a>]) {
-    let word = args.get(1).copied().unwrap_or_default();
-    let lower = String::from_utf8_lossy(word).to_lowercase();
-    (lower, args.get(2..).unwrap_or_default())
-}
-
 fn config(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
-    let (word, rest) = words(args);
-    match (word.as_str(), rest) {
+    let (word, lower, rest) = subcommand(args);
+    match (lower.as_str(), rest) {
         ("get", [_, ..]) => {
             let found = context.server.settings().matching(rest);
             out.map(found.len());
@@ -120,9 +114,9 @@ fn config(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
             ));
         }
         ("get" | "set" | "resetstat" | "rewrite", _) => {
-            return Err(wrong_arguments(&format!("config|{word}")));
+            return Err(Failed::arity(&format!("config|{lower}")));
         }
-        _ => return Err(unknown_subcommand("config", second(args))),
+        _ => return Err(Failed::unknown_subcommand("config", word)),
     }
     Ok(Flow::Go)
 }
@@ -139,8 +133,8 @@ fn debug(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
             "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.",
         ));
     }
-    let (word, rest) = words(args);
-    match (word.as_str(), rest) {
+    let (word, lower, rest) = subcommand(args);
+    match (lower.as_str(), rest) {
         ("sleep", [seconds]) => {
             let seconds = std::str::from_utf8(seconds)
                 .ok()
@@ -152,16 +146,20 @@ fn debug(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
                 seconds.clamp(0.0, SLEEP_MOST),
             )))
         }
-        _ => Err(unknown_subcommand("debug", second(args))),
+        _ => Err(Failed::unknown_subcommand("debug", word)),
     }
 }
 
-fn save(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
-    // A backup has what is durable: what came before on this connection belongs to it.
+/// Backs up all, with what came before on this connection: a backup has what is durable.
+fn back_up_now(context: &mut Context<'_>) -> Result<(), Failed> {
     context.settle()?;
     let server = context.server;
     let file = server.backup_file().map_err(Failed::reply)?;
-    back_up(&server.data, &server.backups, &file).map_err(Failed::reply)?;
+    back_up(&server.data, &server.backups, &file).map_err(Failed::reply)
+}
+
+fn save(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
+    back_up_now(context)?;
     out.status("OK");
     Ok(Flow::Go)
 }
@@ -205,19 +203,15 @@ fn shutdown(context: &mut Context<'_>, args: &[Arg<'_>], _: &mut Out<'_>) -> Don
         }
     }
     if backup {
-        context.settle()?;
-        let server = context.server;
-        let file = server.backup_file().map_err(Failed::reply)?;
-        tokio::task::block_in_place(|| back_up(&server.data, &server.backups, &file))
-            .map_err(Failed::reply)?;
+        tokio::task::block_in_place(|| back_up_now(context))?;
     }
     Ok(Flow::Shutdown)
 }
 
 fn slowlog(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
-    let (word, rest) = words(args);
+    let (word, lower, rest) = subcommand(args);
     let log = &context.server.slowlog;
-    match (word.as_str(), rest) {
+    match (lower.as_str(), rest) {
         ("get", [] | [_]) => {
             let most = match rest.first() {
                 None => 10,
@@ -246,15 +240,15 @@ fn slowlog(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
             log.clear();
             out.status("OK");
         }
-        ("get" | "len" | "reset", _) => return Err(wrong_arguments(&format!("slowlog|{word}"))),
-        _ => return Err(unknown_subcommand("slowlog", second(args))),
+        ("get" | "len" | "reset", _) => return Err(Failed::arity(&format!("slowlog|{lower}"))),
+        _ => return Err(Failed::unknown_subcommand("slowlog", word)),
     }
     Ok(Flow::Go)
 }
 
 fn latency(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
-    let (word, rest) = words(args);
-    match (word.as_str(), rest) {
+    let (word, lower, rest) = subcommand(args);
+    match (lower.as_str(), rest) {
         // No events are recorded: histograms of all commands are.
         ("latest" | "history", _) => out.array(0),
         ("reset", _) => out.integer(0),
@@ -275,7 +269,7 @@ fn latency(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
                 histogram(entry, out);
             }
         }
-        _ => return Err(unknown_subcommand("latency", second(args))),
+        _ => return Err(Failed::unknown_subcommand("latency", word)),
     }
     Ok(Flow::Go)
 }
@@ -304,8 +298,8 @@ fn histogram(entry: &Entry, out: &mut Out<'_>) {
 }
 
 fn memory(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
-    let (word, rest) = words(args);
-    match (word.as_str(), rest) {
+    let (word, lower, rest) = subcommand(args);
+    match (lower.as_str(), rest) {
         ("usage", [key, ..]) => {
             context.settle()?;
             let (server, db) = (context.server, context.session.db);
@@ -317,14 +311,9 @@ fn memory(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
         ("doctor", []) => out.verbatim("Keys and values are in the pool: see INFO memory."),
         ("purge", []) => out.status("OK"),
         ("usage" | "doctor" | "purge", _) => {
-            return Err(wrong_arguments(&format!("memory|{word}")));
+            return Err(Failed::arity(&format!("memory|{lower}")));
         }
-        _ => return Err(unknown_subcommand("memory", second(args))),
+        _ => return Err(Failed::unknown_subcommand("memory", word)),
     }
     Ok(Flow::Go)
-}
-
-/// The subcommand, as it was sent.
-fn second<'a>(args: &[Arg<'a>]) -> Arg<'a> {
-    args.get(1).copied().unwrap_or_default()
 }

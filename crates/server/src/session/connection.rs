@@ -1,12 +1,9 @@
 //! Commands on the connection itself: `PING`, `HELLO`, `AUTH`, `CLIENT` ...
 
-use super::{
-    Context, Done, Flow, InMulti, Replies, SessionCommand, default_user, unknown_subcommand,
-    wrong_arguments,
-};
+use super::{Context, Done, Flow, InMulti, Replies, SessionCommand, default_user, subcommand};
 use crate::client::Client;
 use crate::command::{Arg, Failed, integer, is};
-use crate::data::DATABASES;
+use crate::data::keys::database;
 use crate::reply::{Out, Protocol};
 use crate::server::REDIS_VERSION;
 use crate::table::add;
@@ -42,7 +39,7 @@ fn ping(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done 
     let text = match args {
         [_] => None,
         [_, text] => Some(*text),
-        _ => return Err(wrong_arguments("ping")),
+        _ => return Err(Failed::arity("ping")),
     };
     let session = &context.session;
     let listens = !session.channels.is_empty() || !session.patterns.is_empty();
@@ -90,15 +87,6 @@ fn select(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
     context.session.db = database(args.get(1).copied().unwrap_or_default())?;
     out.status("OK");
     Ok(Flow::Go)
-}
-
-/// The number of a database.
-pub(super) fn database(text: Arg<'_>) -> Result<usize, Failed> {
-    let number = integer(text)?;
-    usize::try_from(number)
-        .ok()
-        .filter(|db| *db < DATABASES)
-        .ok_or_else(|| Failed::reply("ERR DB index is out of range"))
 }
 
 fn log_in(context: &mut Context<'_>, name: Arg<'_>, password: Arg<'_>) -> Result<(), Failed> {
@@ -228,10 +216,8 @@ pub(super) const OF_CLIENT: &[&str] = &[
 ];
 
 fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
-    let word = args.get(1).copied().unwrap_or_default();
-    let rest = args.get(2..).unwrap_or_default();
-    let lower = String::from_utf8_lossy(word).to_lowercase();
-    let wrong = || wrong_arguments(&format!("client|{lower}"));
+    let (word, lower, rest) = subcommand(args);
+    let wrong = || Failed::arity(&format!("client|{lower}"));
     let own = Arc::clone(&context.session.client);
     match (lower.as_str(), rest) {
         ("id", []) => out.integer(own.id as i64),
@@ -291,7 +277,7 @@ fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
             | "unblock",
             _,
         ) => return Err(wrong()),
-        _ => return Err(unknown_subcommand("client", word)),
+        _ => return Err(Failed::unknown_subcommand("client", word)),
     }
     Ok(Flow::Go)
 }

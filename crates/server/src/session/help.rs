@@ -1,6 +1,5 @@
 //! `HELP` of the commands that are told apart by their first argument.
 
-use super::wrong_arguments;
 use crate::command::{Arg, Failed, is};
 use crate::reply::Out;
 
@@ -160,7 +159,7 @@ pub(super) fn answer(command: &str, args: &[Arg<'_>], out: &mut Out<'_>) -> Resu
         return Ok(false);
     };
     if args.len() > 2 {
-        return Err(wrong_arguments(&format!("{command}|help")));
+        return Err(Failed::arity(&format!("{command}|help")));
     }
     let name = command.to_uppercase();
     out.array(2 * lines.len() + 3);

@@ -1,6 +1,6 @@
 //! `COMMAND`
 
-use super::{Context, Done, Flow, SessionCommand, unknown_subcommand, wrong_arguments};
+use super::{Context, Done, Flow, SessionCommand, subcommand};
 use crate::command::{Access, Arg, Failed, Keys, is};
 use crate::data::glob;
 use crate::reply::Out;
@@ -18,9 +18,7 @@ pub(super) const OF_COMMAND: &[&str] = &["count", "info", "docs", "list", "getke
 
 fn command(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let table = &context.server.table;
-    let word = args.get(1).copied().unwrap_or_default();
-    let rest = args.get(2..).unwrap_or_default();
-    let lower = String::from_utf8_lossy(word).to_lowercase();
+    let (word, lower, rest) = subcommand(args);
     match (lower.as_str(), rest) {
         _ if args.len() == 1 => {
             out.array(table.entries().len());
@@ -88,8 +86,8 @@ fn command(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
             out.array(keys.len());
             keys.iter().for_each(|key| out.bulk(key));
         }
-        ("count" | "getkeys", _) => return Err(wrong_arguments(&format!("command|{lower}"))),
-        _ => return Err(unknown_subcommand("command", word)),
+        ("count" | "getkeys", _) => return Err(Failed::arity(&format!("command|{lower}"))),
+        _ => return Err(Failed::unknown_subcommand("command", word)),
     }
     Ok(Flow::Go)
 }

@@ -378,7 +378,7 @@ impl Session {
             return Err(unknown_command(args));
         };
         if !entry.takes(args.len()) {
-            return Err(wrong_arguments(entry.name));
+            return Err(Failed::arity(entry.name));
         }
         let session = match entry.does {
             Does::Session(command) => Some(command),
@@ -618,7 +618,7 @@ fn check_subcommand(name: &str, args: &[Arg<'_>]) -> Result<(), Failed> {
     if is(word, "help") || known.iter().any(|known| is(word, known)) {
         Ok(())
     } else {
-        Err(unknown_subcommand(name, word))
+        Err(Failed::unknown_subcommand(name, word))
     }
 }
 
@@ -626,6 +626,13 @@ fn check_subcommand(name: &str, args: &[Arg<'_>]) -> Result<(), Failed> {
 fn default_user(server: &Server) -> Arc<User> {
     let found = server.users.get(DEFAULT.as_bytes());
     found.unwrap_or_else(|| Arc::new(User::nobody(DEFAULT)))
+}
+
+/// A command's subcommand, as it was sent and in lower case, and what follows it.
+fn subcommand<'b, 'a>(args: &'b [Arg<'a>]) -> (Arg<'a>, String, &'b [Arg<'a>]) {
+    let word = args.get(1).copied().unwrap_or_default();
+    let lower = String::from_utf8_lossy(word).to_lowercase();
+    (word, lower, args.get(2..).unwrap_or_default())
 }
 
 /// Commands that are told apart by their first argument.
@@ -652,21 +659,5 @@ fn unknown_command(args: &[Arg<'_>]) -> Failed {
     }
     Failed::reply(format!(
         "ERR unknown command '{name}', with args beginning with: {with}"
-    ))
-}
-
-/// The number of arguments is wrong.
-fn wrong_arguments(name: &str) -> Failed {
-    Failed::reply(format!(
-        "ERR wrong number of arguments for '{name}' command"
-    ))
-}
-
-/// There is no such subcommand.
-fn unknown_subcommand(command: &str, word: Arg<'_>) -> Failed {
-    let word = String::from_utf8_lossy(word.get(..128).unwrap_or(word));
-    Failed::reply(format!(
-        "ERR unknown subcommand '{word}'. Try {} HELP.",
-        command.to_uppercase()
     ))
 }

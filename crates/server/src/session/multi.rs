@@ -2,6 +2,7 @@
 
 use super::{Context, Done, Flow, InMulti, LARGE, Session, SessionCommand};
 use crate::command::{ALL, Access, Arg, Command, Failed, Keys};
+use crate::data::keys::database;
 use crate::data::multi::Queued;
 use crate::reply::{Out, REPLIES_MOST};
 use crate::resp::reply_length;
@@ -106,7 +107,7 @@ impl Session {
             }
             Does::Session(command) => {
                 if command.name == "select"
-                    && let Some(Ok(db)) = args.get(1).map(|text| super::connection::database(text))
+                    && let Some(Ok(db)) = args.get(1).map(|text| database(text))
                 {
                     multi.db = db;
                 }

@@ -1,6 +1,6 @@
 //! `SUBSCRIBE`, `PUBLISH` and what belongs to them.
 
-use super::{Context, Done, Flow, Session, SessionCommand, unknown_subcommand, wrong_arguments};
+use super::{Context, Done, Flow, Session, SessionCommand, subcommand};
 use crate::command::{Arg, Failed};
 use crate::reply::Out;
 use crate::server::Server;
@@ -149,7 +149,7 @@ fn punsubscribe(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) 
 
 fn publish(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let [_, channel, message] = args else {
-        return Err(wrong_arguments("publish"));
+        return Err(Failed::arity("publish"));
     };
     check_name(channel)?;
     // Who gets the message may look at what was written before it.
@@ -166,9 +166,7 @@ fn publish(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
 }
 
 fn pubsub(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
-    let word = args.get(1).copied().unwrap_or_default();
-    let rest = args.get(2..).unwrap_or_default();
-    let lower = String::from_utf8_lossy(word).to_lowercase();
+    let (word, lower, rest) = subcommand(args);
     let pubsub = &context.server.pubsub;
     match (lower.as_str(), rest) {
         ("channels", [] | [_]) => {
@@ -186,8 +184,8 @@ fn pubsub(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
             }
         }
         ("numpat", []) => out.integer(pubsub.counts().1 as i64),
-        ("channels" | "numpat", _) => return Err(wrong_arguments(&format!("pubsub|{lower}"))),
-        _ => return Err(unknown_subcommand("pubsub", word)),
+        ("channels" | "numpat", _) => return Err(Failed::arity(&format!("pubsub|{lower}"))),
+        _ => return Err(Failed::unknown_subcommand("pubsub", word)),
     }
     Ok(Flow::Go)
 }

@@ -9,6 +9,7 @@ use bristlecone_server::config::Settings;
 use bristlecone_store::{Store, StoreOptions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -30,6 +31,20 @@ pub fn settings() -> Settings {
     }
 }
 
+/// The store in a pool; both are made if they are not there.
+pub fn store(path: &Path, medium: MediumKind) -> Store<Auto> {
+    let mut options = PoolOptions::default();
+    options.media.medium = Some(medium);
+    let choice = StoreOptions::design("lbtree");
+    if path.exists() {
+        let pool = Pool::<Auto>::open(path, &options).unwrap();
+        Store::open(&pool, "store", &choice).unwrap()
+    } else {
+        let pool = Pool::<Auto>::create(path, &options).unwrap();
+        Store::create(&pool, "store", &choice).unwrap()
+    }
+}
+
 impl Live {
     pub fn start() -> Self {
         Self::with(settings(), MediumKind::Mapped)
@@ -47,21 +62,11 @@ impl Live {
     }
 
     fn open(&mut self, settings: Settings) {
-        let path = self.dir.path().join("pool");
-        let mut options = PoolOptions::default();
-        options.media.medium = Some(self.medium);
-        let choice = StoreOptions::design("lbtree");
-        let store = if path.exists() {
-            let pool = Pool::<Auto>::open(&path, &options).unwrap();
-            Store::open(&pool, "store", &choice).unwrap()
-        } else {
-            let pool = Pool::<Auto>::create(&path, &options).unwrap();
-            Store::create(&pool, "store", &choice).unwrap()
-        };
+        let store = store(&self.dir.path().join("pool"), self.medium);
         self.running = Some(Running::start(store, settings).unwrap());
     }
 
-    pub fn path(&self) -> &std::path::Path {
+    pub fn path(&self) -> &Path {
         self.dir.path()
     }
 

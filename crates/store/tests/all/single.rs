@@ -285,6 +285,25 @@ fn values_expire() {
 }
 
 #[test]
+fn the_time_is_asked_for_only_where_something_expires() {
+    let f = Fixture::new("lbtree");
+    let asked = || f.hands.asked();
+    let before = asked();
+    f.put("a", "1");
+    f.put("a", "2");
+    assert_eq!(f.get("a").as_deref(), Some("2"));
+    assert!(f.store.delete(&f.k, b"a").unwrap());
+    assert_eq!(f.store.increment(&f.k, b"a", 1).unwrap(), 1);
+    f.store.put_expiring(&f.k, b"a", b"3", Some(7)).unwrap();
+    assert_eq!(asked(), before);
+    assert_eq!(f.get("a").as_deref(), Some("3"));
+    assert_eq!(asked(), before + 1);
+    f.hands.set(7);
+    assert!(!f.store.delete(&f.k, b"a").unwrap());
+    assert_eq!(asked(), before + 2);
+}
+
+#[test]
 fn a_store_that_is_removed_can_be_made_again() {
     let f = Fixture::new("lbtree");
     f.put("a", "1");

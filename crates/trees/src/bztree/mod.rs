@@ -317,9 +317,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     ///
     /// # Errors
     /// None comes back, for some six seconds; at once if the caller is pinned, who may be what they wait for.
+    #[inline]
     fn descriptor(&self) -> Result<Descriptor<'_, M>, SpaceError> {
+        match self.swaps.try_allocate_descriptor() {
+            Some(descriptor) => Ok(descriptor),
+            None => self.wait_for_descriptor(),
+        }
+    }
+
+    #[cold]
+    fn wait_for_descriptor(&self) -> Result<Descriptor<'_, M>, SpaceError> {
         if pinned() {
-            return self.swaps.try_allocate_descriptor().ok_or_else(busy);
+            return Err(busy());
         }
         self.swaps.allocate_descriptor().map_err(|_| busy())
     }
@@ -333,13 +342,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         &self,
         turns: usize,
     ) -> Result<(Descriptor<'_, M>, Descriptor<'_, M>), SpaceError> {
-        let turns = if pinned() { 1 } else { turns };
         for turn in 0..turns {
             let first = self.swaps.try_allocate_descriptor();
             if let Some(first) = first
                 && let Some(second) = self.swaps.try_allocate_descriptor()
             {
                 return Ok((first, second));
+            }
+            if pinned() {
+                break;
             }
             self.swaps.recycle_ready();
             pause(turn);

@@ -416,6 +416,13 @@ impl Journal {
         }
     }
 
+    /// True if a commit is to wait for the journal. Before [`attach`](Media::attach) nothing is promised: attaching
+    /// makes durable what was fenced until then.
+    fn commits_wait(&self) -> bool {
+        // ORDERING: Acquire; pairs with the Release at the end of `attach`.
+        self.attached.load(Ordering::Acquire) && !commits_are_deferred()
+    }
+
     /// Takes the keeper with everything fenced so far in the pool file, for changing its shape.
     fn settled(&self) -> Result<MutexGuard<'_, Keeper>, SpaceError> {
         if self.read_only {
@@ -559,22 +566,18 @@ impl Media for Journal {
         self.recorder.fence(self.core.image.base());
     }
 
-    /// Before [`attach`](Media::attach) nothing is promised: attaching makes durable what was
-    /// fenced until then.
     fn commit(&self) -> Result<(), CommitError> {
-        // ORDERING: Acquire; pairs with the Release at the end of `attach`.
-        if !self.attached.load(Ordering::Acquire) || commits_are_deferred() {
-            return Ok(());
+        if self.commits_wait() {
+            self.core.commit()?;
         }
-        self.core.commit()
+        Ok(())
     }
 
     fn commit_all(&self) -> Result<(), CommitError> {
-        // ORDERING: Acquire; as in `commit`.
-        if !self.attached.load(Ordering::Acquire) || commits_are_deferred() {
-            return Ok(());
+        if self.commits_wait() {
+            self.core.commit_all()?;
         }
-        self.core.commit_all()
+        Ok(())
     }
 
     #[inline]

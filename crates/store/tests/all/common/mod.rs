@@ -24,16 +24,27 @@ pub fn designs() -> Vec<&'static str> {
 
 /// A time that is set by hand.
 #[derive(Clone, Default)]
-pub struct Hands(Arc<AtomicU64>);
+pub struct Hands {
+    now: Arc<AtomicU64>,
+    asked: Arc<AtomicU64>,
+}
 
 impl Hands {
     pub fn set(&self, now: u64) {
-        self.0.store(now, Ordering::SeqCst);
+        self.now.store(now, Ordering::SeqCst);
+    }
+
+    /// How often the time was asked for.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
     }
 
     pub fn clock(&self) -> WallClock {
         let hands = self.clone();
-        WallClock::new(move || hands.0.load(Ordering::SeqCst))
+        WallClock::new(move || {
+            hands.asked.fetch_add(1, Ordering::SeqCst);
+            hands.now.load(Ordering::SeqCst)
+        })
     }
 }
 
