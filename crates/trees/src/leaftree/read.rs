@@ -42,6 +42,9 @@ pub struct Found<A = u64, B = u64> {
     pub value: B,
 }
 
+/// A leaf that is locked, and where a key is in it.
+type LockedAt<'t, L, A, B> = (At<'t, L>, Found<A, B>);
+
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
@@ -97,7 +100,7 @@ where
         hash: u32,
         place: Option<&Place>,
         guard: &Guard,
-    ) -> Option<(At<'_, D::Leaf>, Found<K::Word, V::Word>)> {
+    ) -> Option<LockedAt<'_, D::Leaf, K::Word, V::Word>> {
         // Another tree's leaves are no places here. Another key's leaf is left again.
         let near = place.filter(|place| place.tree == self.number);
         if let Some(Place { at, .. }) = near
