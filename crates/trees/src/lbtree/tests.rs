@@ -224,7 +224,8 @@ fn updates_at_places_share_a_fence_and_no_place_leads_astray() {
     other.multi_find(&keys, |_| {}, &mut elsewhere);
     let before = tree.pm().counts();
     tree.update_at(&found[0].1, &keys[0], &1).unwrap();
-    tree.update_at(&Place::default(), &keys[1], &2).unwrap();
+    tree.update_at(&crate::index::Place::default(), &keys[1], &2)
+        .unwrap();
     tree.update_at(&found[3].1, &keys[2], &3).unwrap();
     tree.update_at(&elsewhere[3].1, &keys[3], &4).unwrap();
     let cost = tree.pm().counts();
