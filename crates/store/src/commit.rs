@@ -399,6 +399,7 @@ impl<M: Media> Inner<M> {
             cpu::prefetch(pm.base().wrapping_add(off as usize), LINE);
         });
         let mut changes: Vec<Change<'_, M>> = Vec::with_capacity(puts.len());
+        let mut refused = 0;
         for (i, (key, record)) in keys.iter().zip(records).enumerate() {
             if (0..i).any(|j| stripes[j] == stripes[i] && keys[j] == *key) {
                 break;
@@ -408,6 +409,7 @@ impl<M: Media> Inner<M> {
                 && !head.terms.tombstone
                 && !replaces(&Current { pm, head })?
             {
+                refused = head.ts;
                 break;
             }
             changes.push(Change {
@@ -419,6 +421,8 @@ impl<M: Media> Inner<M> {
         // Not pinned any more, as in `modify`.
         drop(guard);
         if changes.is_empty() {
+            drop(held);
+            self.settle(refused, wait)?;
             return Ok(0);
         }
         let taken = self.clock.take()?;

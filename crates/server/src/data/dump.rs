@@ -9,10 +9,11 @@ use super::Tx;
 use super::expire;
 use super::fields::Fields;
 use super::list::{End, List};
-use super::scored::SortedSet;
+use super::scored::{SortedSet, Way, Which};
 use super::value::{Kind, Value, string_record};
 use crate::command::{Access, Arg, Command, Failed, ONE, Outcome, integer, is};
 use crate::reply::Out;
+use std::ops::ControlFlow;
 
 /// The commands.
 pub const COMMANDS: &[Command] = &[
@@ -23,10 +24,40 @@ pub const COMMANDS: &[Command] = &[
 const MAGIC: &[u8; 2] = b"BC";
 const VERSION: u8 = 1;
 
-fn item(payload: &mut Vec<u8>, bytes: &[u8]) {
-    // Nothing that is kept is longer than that has room for.
-    payload.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
-    payload.extend_from_slice(bytes);
+/// Most bytes of a payload: an argument of `RESTORE` is no longer.
+const PAYLOAD_MOST: usize = if cfg!(test) { 1 << 20 } else { 512 << 20 };
+
+/// A payload that is being made.
+struct Payload(Vec<u8>);
+
+impl Payload {
+    fn new(kind: Kind) -> Self {
+        Self([&MAGIC[..], &[VERSION, kind as u8]].concat())
+    }
+
+    /// Adds an item; `Break` if the payload is too long.
+    fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        // Nothing that is kept is longer than that has room for.
+        self.0
+            .extend_from_slice(&(bytes.len() as u32).to_be_bytes());
+        self.0.extend_from_slice(bytes);
+        if self.0.len() + size_of::<u32>() > PAYLOAD_MOST {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    fn seal(mut self) -> Result<Vec<u8>, Failed> {
+        let sum = crc32c::crc32c(&self.0);
+        self.0.extend_from_slice(&sum.to_be_bytes());
+        if self.0.len() > PAYLOAD_MOST {
+            return Err(Failed::reply(format!(
+                "ERR the payload takes more than {PAYLOAD_MOST} bytes"
+            )));
+        }
+        Ok(self.0)
+    }
 }
 
 fn dump(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -36,37 +67,35 @@ fn dump(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         out.null();
         return Ok(());
     };
-    let mut payload = [&MAGIC[..], &[VERSION, head.kind as u8]].concat();
+    let mut payload = Payload::new(head.kind);
     match head.kind {
         Kind::String => {
-            tx.string_with(key, |bytes, _| item(&mut payload, bytes))?;
+            tx.string_with(key, |bytes, _| payload.push(bytes))?;
         }
         Kind::List => {
-            for element in List::load(tx, key)?.part(tx, 0, u64::MAX)? {
-                item(&mut payload, &element);
-            }
+            let list = List::load(tx, key)?;
+            list.visit(tx, End::Left, 0, |_, element| payload.push(element))?;
         }
         Kind::Set => {
-            for (member, _) in Fields::load(tx, key, head.kind)?.all(tx)? {
-                item(&mut payload, &member);
-            }
+            let set = Fields::load(tx, key, head.kind)?;
+            set.visit(tx, |member, _| payload.push(member))?;
         }
         Kind::Hash => {
-            for (field, value) in Fields::load(tx, key, head.kind)?.all(tx)? {
-                item(&mut payload, &field);
-                item(&mut payload, &value);
-            }
+            let hash = Fields::load(tx, key, head.kind)?;
+            hash.visit(tx, |field, value| {
+                payload.push(field)?;
+                payload.push(value)
+            })?;
         }
         Kind::SortedSet => {
-            for (member, score) in SortedSet::load(tx, key)?.all(tx)? {
-                item(&mut payload, &member);
-                item(&mut payload, &score.to_be_bytes());
-            }
+            let set = SortedSet::load(tx, key)?;
+            set.visit(tx, Which::All, Way::Up, |member, score| {
+                payload.push(member)?;
+                payload.push(&score.to_be_bytes())
+            })?;
         }
     }
-    let sum = crc32c::crc32c(&payload);
-    payload.extend_from_slice(&sum.to_be_bytes());
-    out.bulk(&payload);
+    out.bulk(&payload.seal()?);
     Ok(())
 }
 
@@ -75,7 +104,7 @@ fn malformed() -> Failed {
 }
 
 /// What a payload holds: its kind, and its items. Anybody may have made it.
-fn open(payload: &[u8]) -> Result<(Kind, Vec<&[u8]>), Failed> {
+fn open<'p>(payload: &'p [u8]) -> Result<(Kind, Vec<&'p [u8]>), Failed> {
     let parts = payload.split_last_chunk::<4>();
     let parts = parts.filter(|(body, sum)| crc32c::crc32c(body) == u32::from_be_bytes(**sum));
     let body = parts.and_then(|(body, _)| body.strip_prefix(MAGIC)?.strip_prefix(&[VERSION]));
@@ -83,13 +112,22 @@ fn open(payload: &[u8]) -> Result<(Kind, Vec<&[u8]>), Failed> {
         body.ok_or_else(|| Failed::reply("ERR DUMP payload version or checksum are wrong"))?;
     let (tag, mut rest) = body.split_first().ok_or_else(malformed)?;
     let kind = Kind::of(*tag).ok().filter(|kind| *kind as u8 == *tag);
-    let mut items = Vec::new();
-    while !rest.is_empty() {
+    let split = |rest: &mut &'p [u8]| -> Result<&'p [u8], Failed> {
         let (length, after) = rest.split_first_chunk().ok_or_else(malformed)?;
         let length = u32::from_be_bytes(*length) as usize;
         let (item, after) = after.split_at_checked(length).ok_or_else(malformed)?;
-        items.push(item);
-        rest = after;
+        *rest = after;
+        Ok(item)
+    };
+    // Counted first: of the shortest ones there are many.
+    let (mut counted, mut count) = (rest, 0);
+    while !counted.is_empty() {
+        split(&mut counted)?;
+        count += 1;
+    }
+    let mut items = Vec::with_capacity(count);
+    while !rest.is_empty() {
+        items.push(split(&mut rest)?);
     }
     Ok((kind.ok_or_else(malformed)?, items))
 }
@@ -241,10 +279,11 @@ mod tests {
 
     /// A payload of these items, with the right sum.
     fn forged(kind: u8, items: &[&[u8]]) -> Vec<u8> {
-        let mut payload = [&MAGIC[..], &[VERSION, kind]].concat();
-        items.iter().for_each(|bytes| item(&mut payload, bytes));
-        let sum = crc32c::crc32c(&payload).to_be_bytes();
-        [&payload[..], &sum].concat()
+        let mut payload = Payload([&MAGIC[..], &[VERSION, kind]].concat());
+        for item in items {
+            assert!(payload.push(item).is_continue());
+        }
+        payload.seal().unwrap()
     }
 
     #[test]
@@ -290,6 +329,27 @@ mod tests {
         assert_eq!(fixture.call(&data, "pttl copy"), ":1000\r\n");
         while data.sweep().unwrap() {}
         assert_eq!(fixture.call(&data, "scard copy"), ":295\r\n");
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_payload_is_refused() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let part = "x".repeat(PAYLOAD_MOST / 4);
+        for n in 0..4 {
+            fixture.call(&data, &format!("set string {}", part.repeat(4)));
+            fixture.call(&data, &format!("rpush list {n}{part}"));
+            fixture.call(&data, &format!("sadd set {n}"));
+            fixture.call(&data, &format!("hset hash {n} {part}"));
+        }
+        for key in ["string", "list", "hash"] {
+            let refused = call(&data, &[b"dump", key.as_bytes()]);
+            assert!(
+                refused.starts_with(b"-ERR the payload takes more than 1048576 bytes"),
+                "{key}"
+            );
+        }
+        assert!(call(&data, &[b"dump", b"set"]).starts_with(b"$"));
     }
 
     #[test]

@@ -156,7 +156,12 @@ impl Data {
                 places.map(|at| (queued.db, args[at]))
             });
             let of_watch = watch.keys.keys().map(|(db, key)| (*db, key.as_slice()));
-            self.lock(of_commands.chain(of_watch))
+            let mut keys: Vec<_> = of_commands.chain(of_watch).collect();
+            if keys.is_empty() {
+                // Any lock keeps the databases from being swapped in between.
+                keys.push((0, b""));
+            }
+            self.lock(keys.iter().copied())
         };
         let mut changed = watch.is_touched();
         for ((db, key), existed) in &watch.keys {

@@ -4,12 +4,13 @@ use super::Tx;
 use super::double;
 use super::fields::Fields;
 use super::list::{End, List};
-use super::scored::SortedSet;
+use super::scored::{SortedSet, Way, Which};
 use super::tx::HELD_MOST;
 use super::value::Kind;
 use crate::command::{Access, Arg, Command, Failed, Keys, ONE, Outcome, integer, is};
 use crate::reply::{Out, REPLIES_MOST};
 use std::cmp::Ordering;
+use std::ops::ControlFlow;
 
 /// The commands.
 pub const COMMANDS: &[Command] = &[
@@ -131,23 +132,40 @@ fn weight(text: &[u8]) -> Result<f64, Failed> {
     number.map_err(|_| Failed::reply("ERR One or more scores can't be converted into double"))
 }
 
+fn too_much(what: &str) -> Failed {
+    Failed::reply(format!("ERR {what} more than {HELD_MOST} bytes of memory"))
+}
+
 /// The elements under a key, in the order that they have there.
 fn elements(tx: &mut Tx<'_>, key: &[u8]) -> Result<(Option<Kind>, Vec<Vec<u8>>), Failed> {
     let db = tx.db;
     let kind = tx.load_head_from(db, key)?.map(|head| head.kind);
-    let elements = match kind {
-        None => Vec::new(),
-        Some(Kind::List) => List::load(tx, key)?.part(tx, 0, u64::MAX)?,
+    let (mut elements, mut held) = (Vec::new(), 0);
+    let mut take = |element: &[u8]| {
+        held += element.len() + size_of::<Vec<u8>>();
+        elements.push(element.to_vec());
+        if held > HELD_MOST {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    match kind {
+        None => {}
+        Some(Kind::List) => {
+            List::load(tx, key)?.visit(tx, End::Left, 0, |_, element| take(element))?;
+        }
         Some(Kind::Set) => {
-            let all = Fields::load(tx, key, Kind::Set)?.all(tx)?;
-            all.into_iter().map(|(member, _)| member).collect()
+            Fields::load(tx, key, Kind::Set)?.visit(tx, |member, _| take(member))?;
         }
         Some(Kind::SortedSet) => {
-            let all = SortedSet::load(tx, key)?.all(tx)?;
-            all.into_iter().map(|(member, _)| member).collect()
+            SortedSet::load(tx, key)?.visit(tx, Which::All, Way::Up, |member, _| take(member))?;
         }
         Some(Kind::String | Kind::Hash) => return Err(Failed::wrong_type()),
-    };
+    }
+    if held > HELD_MOST {
+        return Err(too_much("the elements take"));
+    }
     Ok((kind, elements))
 }
 
@@ -180,9 +198,7 @@ fn by_text(
         let text = look_up(tx, pattern, &element)?;
         held += text.as_ref().map_or(0, Vec::len);
         if held > HELD_MOST {
-            return Err(Failed::reply(format!(
-                "ERR what BY leads to takes more than {HELD_MOST} bytes of memory"
-            )));
+            return Err(too_much("what BY leads to takes"));
         }
         texts.push((text, element));
     }

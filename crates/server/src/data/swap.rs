@@ -12,7 +12,7 @@ use super::{DATABASES, Data, Space, Tx};
 use crate::command::{Access, Arg, Command, Failed, Keys, Outcome, integer};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Keyspace, ReadError, Store};
+use bristlecone_store::{Keyspace, ReadError, Store, WriteError};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -95,12 +95,26 @@ impl Data {
         self.swaps.load(Ordering::Acquire)
     }
 
-    /// From now on the databases have this order, which is durable. All locks are held.
-    pub(super) fn reorder(&self, order: Order) {
+    /// From now on the databases have this order, which was put. All locks are held.
+    ///
+    /// # Errors
+    /// It cannot be made durable; the order is what it was.
+    pub(super) fn reorder(&self, order: Order) -> Result<(), WriteError> {
+        // Nobody goes by an order that may be undone.
+        let settled = self.settle(self.applied());
+        if settled.is_err() {
+            // What is written from now on, by the order before, becomes durable after that.
+            let before = self.order().bits().to_be_bytes();
+            if self.deferring.put(&self.orders, KEY, &before).is_ok() {
+                return settled;
+            }
+            // The record is as it is: it is gone by.
+        }
         // ORDERING: Release; pairs with `order`.
         self.order.store(order.bits(), Ordering::Release);
         // ORDERING: Release; pairs with `swaps`.
         self.swaps.fetch_add(1, Ordering::Release);
+        settled
     }
 }
 

@@ -381,7 +381,7 @@ impl<'d> Tx<'d> {
     /// waits.
     ///
     /// # Errors
-    /// [`Failed::Write`]; nothing has changed then.
+    /// [`Failed::Write`]; nothing has changed then, but where the databases were to be swapped: then all but that.
     pub(super) fn commit(self) -> Result<Vec<Name>, Failed> {
         if let Some(many) = self.many {
             many.commit()?;
@@ -397,14 +397,15 @@ impl<'d> Tx<'d> {
                 }
             }
         }
-        if self.reorders {
-            // Nobody goes by an order that may be undone.
-            self.data.settle(self.data.applied())?;
-            self.data.reorder(self.order);
-        }
+        let reordered = if self.reorders {
+            self.data.reorder(self.order)
+        } else {
+            Ok(())
+        };
         for (db, key) in &self.touched {
             self.data.touched.touch(*db, key);
         }
+        reordered?;
         Ok(self.put)
     }
 }

@@ -12,7 +12,7 @@ use super::blocking::Take;
 use super::locks::Held;
 use super::tx::Name;
 use crate::command::Failed;
-use crate::reply::{Out, Protocol};
+use crate::reply::{Out, Protocol, REPLIES_MOST};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -252,8 +252,13 @@ impl Data {
         }
         let mut put = Ok(Vec::new());
         let mut encoded = waiter.encoded(|out| {
-            let taken = waiter.wants.take.run(&mut tx, key, out);
-            put = taken.and_then(|_| tx.commit());
+            put = waiter.wants.take.run(&mut tx, key, out).and_then(|_| {
+                if out.overflowed() {
+                    let text = format!("ERR the reply takes more than {REPLIES_MOST} bytes");
+                    return Err(Failed::reply(text));
+                }
+                tx.commit()
+            });
         });
         if let Err(e) = &put {
             encoded = waiter.encoded(|out| out.error(&e.to_string()));

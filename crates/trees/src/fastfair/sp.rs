@@ -214,11 +214,12 @@ where
         }
         let raw = node.raw::<K, M>(pm, moved.first().map(|entry| entry.0));
         if let Some(cut) = raw.cut_at() {
-            // A split's sibling has all of them; then no one has come to it yet.
+            // A split's sibling has all of them; then no one has come to it yet. Its values may be newer: one that was not
+            // fenced before the lock was given back (`update_at`) is fenced there with the copy, and may be lost here.
             let mut rest = moved.as_slice();
             let all = (cut..node.count(pm)).all(|i| {
-                let entry = (node.key(pm, i), node.value(pm, i));
-                let there = rest.iter().position(|other| *other == entry);
+                let key = node.key(pm, i);
+                let there = rest.iter().position(|other| other.0 == key);
                 rest = &rest[there.map_or(rest.len(), |at| at + 1)..];
                 there.is_some()
             });

@@ -15,7 +15,8 @@
 //! Version locks in DRAM ([`crate::version_lock`]) take the place of hardware transactions: readers
 //! go down, read the leaf's version, validate the inner node that led there, read, and validate the
 //! leaf's version. Writers lock the leaf at that version, and unlock after the fence, so that no one
-//! acts on what a crash can undo. Inner nodes are changed while the leaf's lock is held.
+//! acts on what a crash can undo. But values of `update_at` are fenced by its caller, who sees to it that no one does; who
+//! moves such an entry fences its copy. Inner nodes are changed while the leaf's lock is held.
 //!
 //! # Crash states
 //! 1. *Update*: old or new value word.
