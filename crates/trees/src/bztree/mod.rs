@@ -144,7 +144,7 @@ const ANCHOR_BYTES: u64 = 64;
 const SWAP_WORDS: usize = 5;
 /// Descriptors: for so many threads, and for each.
 const THREADS: usize = 32;
-const PER_THREAD: usize = 64;
+const PER_THREAD: usize = 16;
 /// How often who is out of space looks whether blocks have come back.
 const ROUNDS: usize = 64;
 /// How often descriptors are waited for by who can leave what they are for.
