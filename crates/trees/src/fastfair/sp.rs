@@ -264,3 +264,44 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, const B: usize>
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::{DurableIndex, OrderedIndex};
+    use crate::leaftree::LeafOptions;
+    use bristlecone_pmem::media::Mapped;
+    use bristlecone_pmem::{Pool, PoolOptions};
+    use crossbeam_epoch as epoch;
+
+    type Tree = FastFairSp<u64, u64, Mapped>;
+
+    /// A crash in a split, after the link to the new leaf, which also undid values that were changed before and not fenced.
+    #[test]
+    fn a_half_done_split_is_repaired_though_the_old_leaf_has_older_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, copy] = ["pool", "copy"].map(|name| folder.path().join(name));
+        let pool = Pool::create(&path, &PoolOptions::default()).unwrap();
+        let tree = Tree::create(&pool, "t", &LeafOptions::default()).unwrap();
+        let mut keys = 0;
+        while tree.stats().leaves < 2 {
+            keys += 1;
+            tree.insert(&keys, &(keys + 1000)).unwrap();
+        }
+        let at = tree.lock_leaf(&1, &epoch::pin());
+        let (pm, node) = (tree.pm(), tree.node(at.leaf));
+        let sibling = u32::try_from(node.next(pm) / UNIT).unwrap();
+        let mut moved = Vec::new();
+        tree.node(tree.leaf(sibling)).entries(pm, &mut moved);
+        node.append(pm, moved.iter().map(|(key, value)| (*key, value - 500)));
+        at.locked.unlock();
+        std::fs::copy(&path, &copy).unwrap();
+        let pool = Pool::open(&copy, &PoolOptions::default()).unwrap();
+        let tree = Tree::open(&pool, "t", &LeafOptions::default()).unwrap();
+        for key in 1..=keys {
+            assert_eq!(tree.get(&key), Some(key + 1000));
+        }
+        let report = tree.verify().unwrap();
+        assert_eq!(report.entries, keys);
+    }
+}

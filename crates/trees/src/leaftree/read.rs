@@ -129,7 +129,7 @@ where
 
     /// The leaf of `key`, locked.
     #[inline]
-    pub(super) fn lock_leaf(&self, key: &K, guard: &Guard) -> At<'_, D::Leaf> {
+    pub(crate) fn lock_leaf(&self, key: &K, guard: &Guard) -> At<'_, D::Leaf> {
         loop {
             let at = self.inner.find(key, guard);
             self.prefetch(at.leaf);
