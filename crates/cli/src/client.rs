@@ -4,6 +4,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+/// How deep arrays may lie in each other.
+const DEPTH_MOST: usize = 8;
 /// How long a reply may take. No server is that slow: what waits for it is not to wait for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -74,37 +76,88 @@ impl Client {
 
     /// The next reply.
     pub fn reply(&mut self) -> io::Result<Reply> {
-        let mut line = Vec::new();
-        self.stream.read_until(b'\n', &mut line)?;
-        let line = line
-            .strip_suffix(b"\r\n")
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
-        let (kind, rest) = line.split_first().ok_or(io::ErrorKind::InvalidData)?;
-        let number = || -> io::Result<i64> {
-            let digits = str::from_utf8(rest).map_err(io::Error::other)?;
-            digits.parse().map_err(io::Error::other)
-        };
-        match kind {
-            b'+' => Ok(Reply::Status(rest.to_vec())),
-            b'-' => Ok(Reply::Error(rest.to_vec())),
-            b':' => Ok(Reply::Integer(number()?)),
-            b'$' => {
-                let Ok(length) = usize::try_from(number()?) else {
-                    return Ok(Reply::Null);
-                };
-                let mut bytes = vec![0; length + 2];
-                self.stream.read_exact(&mut bytes)?;
-                bytes.truncate(length);
+        reply(&mut self.stream, 0)
+    }
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// The next reply, which lies so deep in others. Whoever answers is not trusted.
+pub fn reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
+    let mut line = Vec::new();
+    from.read_until(b'\n', &mut line)?;
+    if !line.ends_with(b"\n") {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let line = line
+        .strip_suffix(b"\r\n")
+        .ok_or_else(|| invalid("a line without an end"))?;
+    let (kind, text) = line.split_first().ok_or_else(|| invalid("an empty line"))?;
+    let number = || -> io::Result<i64> {
+        let digits = str::from_utf8(text).ok();
+        (digits.and_then(|digits| digits.parse().ok()))
+            .ok_or_else(|| invalid("a length that is no number"))
+    };
+    match kind {
+        b'+' => Ok(Reply::Status(text.to_vec())),
+        b'-' => Ok(Reply::Error(text.to_vec())),
+        b':' => Ok(Reply::Integer(number()?)),
+        b'$' => match u64::try_from(number()?) {
+            Err(_) => Ok(Reply::Null),
+            Ok(length) => {
+                let mut bytes = Vec::new();
+                from.take(length).read_to_end(&mut bytes)?;
+                let mut end = [0; 2];
+                from.read_exact(&mut end)?;
                 Ok(Reply::Bulk(bytes))
             }
-            b'*' => match number()? {
-                length @ 0.. => (0..length)
-                    .map(|_| self.reply())
-                    .collect::<Result<_, _>>()
-                    .map(Reply::Array),
-                _ => Ok(Reply::Null),
-            },
-            _ => Err(io::ErrorKind::InvalidData.into()),
+        },
+        b'*' if depth < DEPTH_MOST => match u64::try_from(number()?) {
+            Err(_) => Ok(Reply::Null),
+            Ok(count) => {
+                // Nothing is made room for that has not come.
+                let mut elements = Vec::new();
+                for _ in 0..count {
+                    elements.push(reply(from, depth + 1)?);
+                }
+                Ok(Reply::Array(elements))
+            }
+        },
+        _ => Err(invalid("a reply that begins with neither + - : $ nor *")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_read_and_nonsense_is_refused() {
+        let read = |text: &str| reply(&mut text.as_bytes(), 0);
+        let nested = read("*3\r\n$2\r\nab\r\n:-7\r\n*2\r\n+OK\r\n$-1\r\n").unwrap();
+        let inner = vec![Reply::ok(), Reply::Null];
+        let expected = [
+            Reply::Bulk(b"ab".to_vec()),
+            Reply::Integer(-7),
+            Reply::Array(inner),
+        ];
+        assert_eq!(nested, Reply::Array(expected.into()));
+        assert_eq!(read("-ERR x\r\n").unwrap(), Reply::Error(b"ERR x".to_vec()));
+        let deep = "*1\r\n".repeat(DEPTH_MOST + 1);
+        let nonsense = [
+            "",
+            "\r\n",
+            "HTTP/1.1 400\r\n",
+            "$x\r\n",
+            "$5\r\nab",
+            "*99999999\r\n",
+            ":1\n",
+            &deep,
+        ];
+        for text in nonsense {
+            assert!(read(text).is_err(), "{text:?}");
         }
     }
 }

@@ -381,10 +381,8 @@ fn execute_ahead(
 ) -> (Flow, usize) {
     let mut done = 0;
     while let Some(one) = ahead.get(done) {
-        let sets: Vec<Set<'_>> = (ahead[done..].iter())
-            .map_while(|one| Set::of(&one.args))
-            .collect();
-        let together = session.set_together(server, &sets, out);
+        let sets = ahead[done..].iter().map_while(|one| Set::of(&one.args));
+        let together = session.set_together(server, sets, out);
         done += together;
         if together == 0 {
             done += 1;

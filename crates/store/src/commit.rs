@@ -42,6 +42,7 @@ use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 /// Everything that the handles of a store share.
 pub(crate) struct Inner<M: Media> {
@@ -387,23 +388,22 @@ impl<M: Media> Inner<M> {
         replaces: impl Fn(&Current<'_, M>) -> Result<bool, WriteError>,
     ) -> Result<usize, WriteError> {
         let pm = self.pm();
-        let mut records = Vec::with_capacity(puts.len());
-        for (key, value) in puts {
+        let mut distinct = HashSet::with_capacity(puts.len());
+        let keys = puts.iter().map(|(key, _)| &**key);
+        let keys: Vec<&[u8]> = keys.take_while(|key| distinct.insert(*key)).collect();
+        let mut records = Vec::with_capacity(keys.len());
+        for (key, value) in puts.iter().take(keys.len()) {
             records.push(self.prepare(key, Some(value), 0)?);
         }
-        let keys: Vec<&[u8]> = puts.iter().map(|(key, _)| &**key).collect();
         let stripes: Vec<usize> = keys.iter().map(|key| self.stripes.of(key)).collect();
         let guard = epoch::pin();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
         let found = self.index.find_together(&keys, &mut |off| {
             cpu::prefetch(pm.base().wrapping_add(off as usize), LINE);
         });
-        let mut changes: Vec<Change<'_, M>> = Vec::with_capacity(puts.len());
+        let mut changes: Vec<Change<'_, M>> = Vec::with_capacity(keys.len());
         let mut refused = 0;
         for (i, (key, record)) in keys.iter().zip(records).enumerate() {
-            if (0..i).any(|j| stripes[j] == stripes[i] && keys[j] == *key) {
-                break;
-            }
             let before = self.newest_of(found[i].0, &guard)?;
             if let Newest::Version(head) = before
                 && !head.terms.tombstone

@@ -398,18 +398,24 @@ impl Session {
     }
 
     /// Executes as many of these as can be made together, from the first on: how many; 0 if it has to go alone.
-    pub fn set_together(&mut self, server: &Server, sets: &[Set<'_>], out: &mut Vec<u8>) -> usize {
-        let admitted = sets.len() > 1
-            && self.known
+    pub fn set_together<'a>(
+        &mut self,
+        server: &Server,
+        sets: impl Iterator<Item = Set<'a>>,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let admitted = self.known
             && self.user.everything
             && self.multi.is_none()
             && self.replies == Replies::On
             && self.channels.is_empty()
             && self.patterns.is_empty();
-        let Some(entry) = admitted.then(|| server.table.find(b"set")).flatten() else {
+        let sets: Vec<Set<'_>> = sets.take_while(|_| admitted).collect();
+        let several = sets.len() > 1;
+        let Some(entry) = several.then(|| server.table.find(b"set")).flatten() else {
             return 0;
         };
-        let done = server.data.set_together(self.db, sets);
+        let done = server.data.set_together(self.db, &sets);
         if done == 0 {
             return 0;
         }

@@ -280,7 +280,7 @@ fn values_are_set_together_where_nothing_else_is_to_be_done() {
     let mut a = bench.session();
     let together = |session: &mut Session, pairs: &[(&'static str, &'static str)]| {
         let mut out = Vec::new();
-        let done = session.set_together(&bench.server, &sets(pairs), &mut out);
+        let done = session.set_together(&bench.server, sets(pairs).into_iter(), &mut out);
         assert_eq!(out, b"+OK\r\n".repeat(done));
         done
     };

@@ -23,16 +23,7 @@ where
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.reserve(keys.len());
-        let mut located = [Located::default(); TOGETHER];
-        for keys in keys.chunks(TOGETHER) {
-            let guard = epoch::pin();
-            let located = &mut located[..keys.len()];
-            self.locate(keys, located, &guard);
-            for (key, at) in keys.iter().zip(located) {
-                let word = self.try_find_word(key.borrow(), at, &guard);
-                out.push(word.and_then(|word| V::read(self.pm(), word, ToOwned::to_owned)));
-            }
-        }
+        self.find_each(keys, |_, _| {}, |value, _| out.push(value));
     }
 
     /// As [`OrderedIndex::multi_find`](crate::OrderedIndex::multi_find).
@@ -44,19 +35,35 @@ where
     ) {
         out.clear();
         out.reserve(keys.len());
+        let tree = self.number;
+        self.find_each(
+            keys,
+            |key, at| self.ask_ahead(key, at, &mut ahead),
+            |value, at| out.push((value, Place { tree, at })),
+        );
+    }
+
+    /// Calls `found` with the value of each key and where it was looked for, in order; before that, `ahead` with keys and places of
+    /// those that go down together.
+    #[inline(always)]
+    fn find_each<Q: Borrow<K>>(
+        &self,
+        keys: &[Q],
+        mut ahead: impl FnMut(&K, &Located),
+        mut found: impl FnMut(Option<V::Owned>, Located),
+    ) {
         let mut located = [Located::default(); TOGETHER];
         for keys in keys.chunks(TOGETHER) {
             let guard = epoch::pin();
             let located = &mut located[..keys.len()];
             self.locate(keys, located, &guard);
             for (key, at) in keys.iter().zip(&*located) {
-                self.ask_ahead(key.borrow(), at, &mut ahead);
+                ahead(key.borrow(), at);
             }
             for (key, at) in keys.iter().zip(&*located) {
                 let word = self.try_find_word(key.borrow(), at, &guard);
                 let value = word.and_then(|word| V::read(self.pm(), word, ToOwned::to_owned));
-                let tree = self.number;
-                out.push((value, Place { tree, at: *at }));
+                found(value, *at);
             }
         }
     }

@@ -1,9 +1,10 @@
 //! A connection to a server: commands out, replies in.
 
 use crate::args::Top;
+use crate::client::{Reply, encode, reply};
 use crate::failure::{Failure, Outcome};
 use crate::text::{escape, program, shell_word};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,19 +16,8 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 /// How long the server has for each step.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest reply in bytes, and how deep arrays may lie in each other. Whoever answers there is not trusted.
+/// Longest reply in bytes. Whoever answers there is not trusted.
 const REPLY_MOST: u64 = 16 << 20;
-const DEPTH_MOST: usize = 8;
-
-/// A reply.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Reply {
-    Text(Vec<u8>),
-    Number(i64),
-    Null,
-    Many(Vec<Reply>),
-    Error(String),
-}
 
 /// Both directions of a connection.
 trait Stream: Read + Write {}
@@ -97,31 +87,25 @@ impl Client {
         Ok(replies)
     }
 
-    fn refused(&self, text: &str) -> Failure {
-        let next = match text.split(' ').next() {
-            Some("NOAUTH") => {
+    fn refused(&self, text: &[u8]) -> Failure {
+        let next = match text.split(|byte| *byte == b' ').next() {
+            Some(b"NOAUTH") => {
                 "\ngive --user and --password, or BRISTLECONE_USER and BRISTLECONE_PASSWORD"
             }
-            Some("NOPERM") => "\nthe user needs the rights +info +latency +slowlog",
+            Some(b"NOPERM") => "\nthe user needs the rights +info +latency +slowlog",
             _ => "",
         };
-        Failure::new(format!(
-            "{}: {}{next}",
-            self.address,
-            escape(text.as_bytes())
-        ))
+        Failure::new(format!("{}: {}{next}", self.address, escape(text)))
     }
 
     fn try_call(&mut self, commands: &[&[&str]]) -> io::Result<Vec<Reply>> {
-        let mut request = String::new();
+        let mut request = Vec::new();
         for words in commands {
-            request += &format!("*{}\r\n", words.len());
-            for word in *words {
-                request += &format!("${}\r\n{word}\r\n", word.len());
-            }
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            encode(&mut request, &words);
         }
         let stream = self.stream.get_mut();
-        stream.write_all(request.as_bytes())?;
+        stream.write_all(&request)?;
         stream.flush()?;
         let each = |_: &&[&str]| reply(&mut (&mut self.stream).take(REPLY_MOST), 0);
         commands.iter().map(each).collect()
@@ -187,86 +171,4 @@ fn encrypted(tcp: TcpStream, address: &str, file: &Path) -> Outcome<impl Stream 
             .map_err(|e| of_tls(&e))?;
     }
     Ok(stream)
-}
-
-fn invalid(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
-}
-
-/// The next reply.
-fn reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
-    let mut line = Vec::new();
-    from.read_until(b'\n', &mut line)?;
-    if line.is_empty() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let line = line
-        .strip_suffix(b"\r\n")
-        .ok_or_else(|| invalid("a line without an end"))?;
-    let (kind, text) = line.split_first().ok_or_else(|| invalid("an empty line"))?;
-    let text = String::from_utf8_lossy(text);
-    let number = || {
-        text.parse::<i64>()
-            .map_err(|_| invalid("a length that is no number"))
-    };
-    match kind {
-        b'+' => Ok(Reply::Text(text.into_owned().into_bytes())),
-        b'-' => Ok(Reply::Error(text.into_owned())),
-        b':' => Ok(Reply::Number(number()?)),
-        b'$' => match u64::try_from(number()?) {
-            Err(_) => Ok(Reply::Null),
-            Ok(length) => {
-                let mut bytes = Vec::new();
-                from.take(length).read_to_end(&mut bytes)?;
-                let mut end = [0; 2];
-                from.read_exact(&mut end)?;
-                Ok(Reply::Text(bytes))
-            }
-        },
-        b'*' if depth < DEPTH_MOST => match u64::try_from(number()?) {
-            Err(_) => Ok(Reply::Null),
-            Ok(count) => {
-                // Nothing is made room for that has not come.
-                let mut many = Vec::new();
-                for _ in 0..count {
-                    many.push(reply(from, depth + 1)?);
-                }
-                Ok(Reply::Many(many))
-            }
-        },
-        _ => Err(invalid("a reply that begins with neither + - : $ nor *")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn replies_are_read_and_nonsense_is_refused() {
-        let read = |text: &str| reply(&mut text.as_bytes(), 0);
-        let nested = read("*3\r\n$2\r\nab\r\n:-7\r\n*2\r\n+OK\r\n$-1\r\n").unwrap();
-        let inner = vec![Reply::Text(b"OK".to_vec()), Reply::Null];
-        let expected = [
-            Reply::Text(b"ab".to_vec()),
-            Reply::Number(-7),
-            Reply::Many(inner),
-        ];
-        assert_eq!(nested, Reply::Many(expected.into()));
-        assert_eq!(read("-ERR x\r\n").unwrap(), Reply::Error("ERR x".into()));
-        let deep = "*1\r\n".repeat(DEPTH_MOST + 1);
-        let nonsense = [
-            "",
-            "\r\n",
-            "HTTP/1.1 400\r\n",
-            "$x\r\n",
-            "$5\r\nab",
-            "*99999999\r\n",
-            ":1\n",
-            &deep,
-        ];
-        for text in nonsense {
-            assert!(read(text).is_err(), "{text:?}");
-        }
-    }
 }

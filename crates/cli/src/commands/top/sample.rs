@@ -1,6 +1,7 @@
 //! What a server says of itself at one moment, and what has happened between two.
 
-use super::client::{Client, Reply};
+use super::client::Client;
+use crate::client::Reply;
 use crate::failure::{Failure, Outcome};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -86,9 +87,9 @@ impl Sample {
         ];
         let replies = client.call(&asked)?;
         let [
-            Reply::Text(info),
-            Reply::Many(histograms),
-            Reply::Many(slow),
+            Reply::Bulk(info),
+            Reply::Array(histograms),
+            Reply::Array(slow),
         ] = &replies[..]
         else {
             return Err(Failure::new(
@@ -97,7 +98,7 @@ impl Sample {
         };
         let mut sample = Self::of(&String::from_utf8_lossy(info));
         for pair in histograms.chunks(2) {
-            if let [Reply::Text(name), Reply::Many(histogram)] = pair {
+            if let [Reply::Bulk(name), Reply::Array(histogram)] = pair {
                 let name = String::from_utf8_lossy(name).into_owned();
                 sample.commands.entry(name).or_default().within = bounds(histogram);
             }
@@ -153,11 +154,11 @@ impl Sample {
 
 /// The bounds of a command's histogram, with the calls below each.
 fn bounds(histogram: &[Reply]) -> Vec<(u64, u64)> {
-    let [_, _, _, Reply::Many(bounds)] = histogram else {
+    let [_, _, _, Reply::Array(bounds)] = histogram else {
         return Vec::new();
     };
     let pair = |pair: &[Reply]| match pair {
-        [Reply::Number(bound), Reply::Number(calls)] => {
+        [Reply::Integer(bound), Reply::Integer(calls)] => {
             Some((u64::try_from(*bound).ok()?, u64::try_from(*calls).ok()?))
         }
         _ => None,
@@ -166,22 +167,22 @@ fn bounds(histogram: &[Reply]) -> Vec<(u64, u64)> {
 }
 
 fn slow_entry(entry: &Reply) -> Option<Slow> {
-    let Reply::Many(parts) = entry else {
+    let Reply::Array(parts) = entry else {
         return None;
     };
     let [
         _,
-        Reply::Number(at),
-        Reply::Number(took),
-        Reply::Many(words),
-        Reply::Text(client),
+        Reply::Integer(at),
+        Reply::Integer(took),
+        Reply::Array(words),
+        Reply::Bulk(client),
         ..,
     ] = &parts[..]
     else {
         return None;
     };
     let words = words.iter().filter_map(|word| match word {
-        Reply::Text(word) => Some(word.clone()),
+        Reply::Bulk(word) => Some(word.clone()),
         _ => None,
     });
     Some(Slow {
