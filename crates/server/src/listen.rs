@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
@@ -25,6 +25,9 @@ use tokio_rustls::TlsAcceptor;
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a client has for the handshake of TLS.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Connections that may wait to be accepted. The kernel drops what comes beyond them, and who connects tries again after a
+/// second, so that clients that all come at once wait for seconds where there are few.
+const BACKLOG: u32 = 4096;
 /// How long to wait when no connection can be accepted, as without file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -209,11 +212,35 @@ pub fn raise_open_files(settings: &Settings) -> u64 {
 
 fn listen(runtime: &Runtime, address: &str) -> Result<TcpListener, StartError> {
     runtime
-        .block_on(TcpListener::bind(address))
+        .block_on(bind(address))
         .map_err(|error| StartError::Listen {
             address: address.into(),
             error,
         })
+}
+
+/// Listens at the first of the addresses of that name where it can.
+async fn bind(address: &str) -> io::Result<TcpListener> {
+    let mut ended = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    for address in tokio::net::lookup_host(address).await? {
+        match bind_to(address) {
+            Ok(listener) => return Ok(listener),
+            Err(e) => ended = e,
+        }
+    }
+    Err(ended)
+}
+
+fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    // A server that was killed leaves connections that wait for their end.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 fn listen_maybe(
