@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::reply::{Out, Protocol};
 use crate::resp::{Args, Parser, ProtocolError};
 use crate::server::{Server, stopped};
-use crate::session::{Flow, Session, Set};
+use crate::session::{Flow, Session, Set, key_of_get};
 use crate::table::add;
 use std::io;
 use std::sync::Arc;
@@ -380,10 +380,21 @@ fn execute_ahead(
     out: &mut Vec<u8>,
 ) -> (Flow, usize) {
     let mut done = 0;
+    let mut asked = false;
     while let Some(one) = ahead.get(done) {
-        let sets = ahead[done..].iter().map_while(|one| Set::of(&one.args));
-        let together = session.set_together(server, sets, out);
+        let rest = &ahead[done..];
+        let rest = || rest.iter().map(|one| &*one.args);
+        let sets = rest().map_while(Set::of);
+        let gets = rest().map_while(key_of_get);
+        let mut together = session.set_together(server, sets, out);
+        if together == 0 {
+            together = session.get_together(server, gets, out);
+        }
         done += together;
+        if together == 0 && !asked && rest().len() > 1 {
+            asked = true;
+            session.ask_ahead(server, rest());
+        }
         if together == 0 {
             done += 1;
             if !one.args.is_empty() {

@@ -37,12 +37,12 @@ use crate::slots::Slots;
 use crate::store::WallClock;
 use crate::stripes::{HeldMany, Obsolete, Stripe, Stripes};
 use crate::vacuum::Control;
-use bristlecone_pmem::media::{LINE, cpu, deferring_commits};
+use bristlecone_pmem::media::deferring_commits;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media};
+use bristlecone_trees::Place;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
-use std::collections::HashSet;
 
 /// Everything that the handles of a store share.
 pub(crate) struct Inner<M: Media> {
@@ -388,77 +388,125 @@ impl<M: Media> Inner<M> {
         replaces: impl Fn(&Current<'_, M>) -> Result<bool, WriteError>,
     ) -> Result<usize, WriteError> {
         let pm = self.pm();
-        let mut distinct = HashSet::with_capacity(puts.len());
-        let keys = puts.iter().map(|(key, _)| &**key);
-        let keys: Vec<&[u8]> = keys.take_while(|key| distinct.insert(*key)).collect();
-        let mut records = Vec::with_capacity(keys.len());
-        for (key, value) in puts.iter().take(keys.len()) {
+        let mut stripes: Vec<usize> = puts.iter().map(|(key, _)| self.stripes.of(key)).collect();
+        let puts = &puts[..distinct(puts, &stripes)];
+        stripes.truncate(puts.len());
+        stripes.iter().for_each(|at| self.stripes.prefetch(*at));
+        let mut records = Vec::with_capacity(puts.len());
+        for (key, value) in puts {
             records.push(self.prepare(key, Some(value), 0)?);
         }
-        let stripes: Vec<usize> = keys.iter().map(|key| self.stripes.of(key)).collect();
+        let keys: Vec<&[u8]> = puts.iter().map(|(key, _)| &**key).collect();
         let guard = epoch::pin();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
-        let found = self.index.find_together(&keys, &mut |off| {
-            cpu::prefetch(pm.base().wrapping_add(off as usize), LINE);
-        });
-        let mut changes: Vec<Change<'_, M>> = Vec::with_capacity(keys.len());
-        let mut refused = 0;
-        for (i, (key, record)) in keys.iter().zip(records).enumerate() {
-            let before = self.newest_of(found[i].0, &guard)?;
+        let found = self.find_ahead(&keys);
+        // What is added comes first: there only can be no room for it.
+        let (mut added, mut changed) = (Vec::new(), Vec::with_capacity(keys.len()));
+        let mut refused = None;
+        for ((key, record), (entry, place)) in keys.iter().zip(records).zip(found) {
+            let before = self.newest_of(entry, &guard)?;
             if let Newest::Version(head) = before
                 && !head.terms.tombstone
                 && !replaces(&Current { pm, head })?
             {
-                refused = head.ts;
+                refused = Some(head.ts);
                 break;
             }
-            changes.push(Change {
+            let change = Change {
                 key,
                 before,
                 record,
-            });
+            };
+            match entry {
+                None => added.push(change),
+                Some(_) => changed.push((change, place)),
+            }
         }
         // Not pinned any more, as in `modify`.
         drop(guard);
-        if changes.is_empty() {
+        let count = added.len() + changed.len();
+        if let Some(ts) = refused
+            && count == 0
+        {
             drop(held);
-            self.settle(refused, wait)?;
+            self.settle(ts, wait)?;
             return Ok(0);
         }
         let taken = self.clock.take()?;
         let ts = taken.ts;
-        for change in &changes {
+        for change in added.iter().chain(changed.iter().map(|(change, _)| change)) {
             change.record.stamp(Stamp::At(ts), change.before.off())?;
         }
         // PERSIST: the records, before the index leads to them.
         pm.fence();
-        let mut led = 0;
+        let led = self.lead_together(&added, &changed);
+        let changes = added
+            .into_iter()
+            .chain(changed.into_iter().map(|(change, _)| change));
+        if let Err((led, e)) = led {
+            let led: Vec<_> = changes
+                .enumerate()
+                .filter(|(i, _)| led.contains(i))
+                .collect();
+            let changes = led.into_iter().map(|(_, change)| change).collect();
+            self.undo(&mut held, changes, usize::MAX);
+            return Err(e);
+        }
+        for change in changes {
+            let terms = change.record.terms;
+            let off = change.record.keep();
+            let stripe = held.get(self.stripes.of(change.key));
+            self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
+        }
+        drop((taken, held));
+        self.settle(ts, wait)?;
+        Ok(count)
+    }
+
+    /// Lets the index lead to the records of `added`, which have no entries, and of `changed`, whose entries are at those places, durably. An
+    /// error comes with those that it leads to by then: their places in `added` and, after them, `changed`.
+    fn lead_together(
+        &self,
+        added: &[Change<'_, M>],
+        changed: &[(Change<'_, M>, Place)],
+    ) -> Result<(), (Vec<usize>, WriteError)> {
+        let pm = self.pm();
+        let entries: Vec<_> = (added.iter())
+            .map(|change| (change.key, change.record.off))
+            .collect();
+        let mut led = Vec::new();
         let mut outcome = Ok(());
-        for (change, (entry, place)) in changes.iter().zip(&found) {
-            let (key, off) = (change.key, change.record.off);
-            outcome = deferring_commits(|| match entry {
-                Some(_) => self.index.set_at(place, key, off),
-                None => self.index.set(key, off, false),
-            });
+        if !entries.is_empty() {
+            let added = deferring_commits(|| self.index.add_together(&entries));
+            for (i, one) in added.into_iter().enumerate() {
+                match one {
+                    Ok(()) => led.push(i),
+                    Err(e) => outcome = Err(e),
+                }
+            }
+        }
+        let mut unflushed = Vec::with_capacity(changed.len());
+        for (i, (change, place)) in changed.iter().enumerate() {
             if outcome.is_err() {
                 break;
             }
-            led += 1;
+            let (key, off) = (change.key, change.record.off);
+            match deferring_commits(|| self.index.set_at(place, key, off)) {
+                Ok(word) => {
+                    unflushed.extend(word);
+                    led.push(added.len() + i);
+                }
+                Err(e) => outcome = Err(e),
+            }
+        }
+        // After all of them: a lock that is taken waits for what is being written back.
+        for word in unflushed {
+            // PERSIST: what the index leads to; fenced with the others, below.
+            pm.flush(pm.base().wrapping_add(word as usize), size_of::<u64>());
         }
         // PERSIST: what the index leads to, before anyone reads at that time stamp, and before the locks are given back.
         pm.fence();
-        for (change, stripe) in changes.into_iter().zip(stripes).take(led) {
-            let terms = change.record.terms;
-            let off = change.record.keep();
-            let made = (off, &terms, ts);
-            self.superseded(held.get(stripe), change.key, &change.before, made);
-        }
-        drop((taken, held));
-        if led == 0 {
-            outcome?;
-        }
-        self.settle(ts, wait)?;
-        Ok(led)
+        outcome.map_err(|e| (led, e))
     }
 
     /// The error for a key that someone else changed.
@@ -617,6 +665,21 @@ impl<M: Media> Inner<M> {
         self.heap.trim();
         Ok(())
     }
+}
+
+/// How many of these have keys that were not there before. `stripes`: theirs.
+fn distinct(puts: &[(IndexKey, &[u8])], stripes: &[usize]) -> usize {
+    let mut order: Vec<usize> = (0..puts.len()).collect();
+    order.sort_unstable_by_key(|i| (stripes[*i], *i));
+    let mut count = puts.len();
+    for (at, later) in order.iter().enumerate() {
+        let before = order[..at].iter().rev();
+        let mut near = before.take_while(|i| stripes[**i] == stripes[*later]);
+        if near.any(|i| *puts[*i].0 == *puts[*later].0) {
+            count = count.min(*later);
+        }
+    }
+    count
 }
 
 /// A change to one key that is being committed with others.

@@ -84,8 +84,12 @@ pub(crate) trait Entries: Send + Sync {
     /// Adds an entry, or changes it if it is `there`. Durable as far as a fence makes it.
     fn set(&self, key: &[u8], offset: u64, there: bool) -> Result<(), WriteError>;
 
-    /// Changes the entry of a key at its place; where it can be, the fence is left to the caller.
-    fn set_at(&self, place: &Place, key: &[u8], offset: u64) -> Result<(), WriteError>;
+    /// Adds entries, each durable as far as a fence makes it, and says of each whether it is there now.
+    fn add_together(&self, entries: &[(&[u8], u64)]) -> Vec<Result<(), WriteError>>;
+
+    /// Changes the entry of a key at its place; where it can be, the fence is left to the caller, and the flush of the word
+    /// whose offset is given.
+    fn set_at(&self, place: &Place, key: &[u8], offset: u64) -> Result<Option<u64>, WriteError>;
 
     fn remove(&self, key: &[u8]) -> Result<bool, WriteError>;
 
@@ -145,7 +149,14 @@ where
         found
     }
 
-    fn set_at(&self, place: &Place, key: &[u8], offset: u64) -> Result<(), WriteError> {
+    fn add_together(&self, entries: &[(&[u8], u64)]) -> Vec<Result<(), WriteError>> {
+        let mut added = Vec::new();
+        self.0.0.multi_insert(entries, &mut added);
+        let added = added.into_iter();
+        added.map(|one| one.map_err(WriteError::from)).collect()
+    }
+
+    fn set_at(&self, place: &Place, key: &[u8], offset: u64) -> Result<Option<u64>, WriteError> {
         Ok(self.0.0.update_at(place, key, &offset)?)
     }
 

@@ -10,9 +10,14 @@ use crate::horizon::Ticket;
 use crate::index::Range;
 use crate::record::{self, Stamp, Terms};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::{LINE, cpu};
+use bristlecone_trees::Place;
 use crossbeam_epoch as epoch;
 use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
+
+/// Bytes of a record that are asked for before it is read.
+const AHEAD: usize = 2 * LINE;
 
 /// Dead records that a reader may meet on its way, one being given up meanwhile.
 const DEAD_MOST: u32 = 64;
@@ -92,20 +97,61 @@ impl<M: Media> Inner<M> {
             let Some(entry) = self.index.get(key) else {
                 return Ok(None);
             };
-            let found = self.version_at(entry, ts)?;
-            let first = found.as_ref().is_some_and(|found| found.off == entry);
-            if !first && self.snapshots.passed(ts) {
-                // What it went along may have been cut off; there is a newer time to read at.
-                continue;
+            if let Some(found) = self.latest_of(entry, ts)? {
+                return Ok(found.as_ref().map(f).transpose()?);
             }
-            let Some(found) = found else {
-                return Ok(None);
-            };
-            if found.terms.absent_by(|| self.wall.now()) {
-                return Ok(None);
-            }
-            return Ok(Some(f(&found)?));
         }
+    }
+
+    /// The value that `entry` leads to at the watermark `ts`, if there is one. Nothing if it may have been cut off: there is a newer
+    /// time to read at. The caller is pinned, as for [`version_at`](Self::version_at).
+    #[inline]
+    fn latest_of(&self, entry: u64, ts: u64) -> Result<Option<Option<Found<'_, M>>>, Damage> {
+        let found = self.version_at(entry, ts)?;
+        let first = found.as_ref().is_some_and(|found| found.off == entry);
+        if !first && self.snapshots.passed(ts) {
+            return Ok(None);
+        }
+        Ok(Some(found.filter(|found| {
+            !found.terms.absent_by(|| self.wall.now())
+        })))
+    }
+
+    /// Calls `f` with the value of each key at a watermark, in order, until it breaks; the waits for memory of their searches overlap.
+    pub(crate) fn get_together(
+        &self,
+        wait: Wait,
+        keys: &[&[u8]],
+        mut f: impl FnMut(Option<&Found<'_, M>>) -> Result<ControlFlow<()>, Damage>,
+    ) -> Result<(), ReadError> {
+        let _guard = epoch::pin();
+        let ts = wait.watermark(&self.clock);
+        let entries = self.find_ahead(keys);
+        for (key, (entry, _)) in keys.iter().zip(entries) {
+            let found = match entry {
+                Some(entry) => self.latest_of(entry, ts)?,
+                None => Some(None),
+            };
+            let step = match found {
+                Some(found) => f(found.as_ref())?,
+                None => {
+                    let step = self.get_latest(wait, key, |found| f(Some(found)))?;
+                    step.map_or_else(|| f(None), Ok)?
+                }
+            };
+            if step.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the index leads to for each key, and their places; the records have been asked for.
+    pub(crate) fn find_ahead(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Place)> {
+        let base = self.pm().base();
+        self.index.find_together(keys, &mut |off| {
+            cpu::prefetch(base.wrapping_add(off as usize), AHEAD);
+        })
     }
 
     /// Calls `f` with the value of a key in a snapshot that is entered.

@@ -16,6 +16,7 @@ use bristlecone_pmem::pool::{DataKind, ROOT_NAME, RootError, RootKind};
 use bristlecone_pmem::{Heap, Media, POff, Pool};
 use bristlecone_trees::designs::Choice;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -535,6 +536,38 @@ impl<M: Media> Store<M> {
                     expires_at: expires_at(found.expiry()),
                 }))
             })
+    }
+
+    /// Calls `f` with the value of each of these keys, or that there is none, in order, until it breaks, as [`get_with`](Self::get_with)
+    /// does with one. All are read at one time, and the searches' waits for memory overlap.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_together(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[&[u8]],
+        mut f: impl FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let keys: Vec<_> = keys.iter().map(|key| keyspace.key(key)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        self.shared.get_together(self.wait, &keys, |found| {
+            let Some(found) = found else {
+                return Ok(f(None));
+            };
+            let value = found.value()?;
+            Ok(f(Some(Entry {
+                value: &value,
+                expires_at: expires_at(found.expiry()),
+            })))
+        })
+    }
+
+    /// Asks for what reading or writing these keys is going to look at, so that waits for memory overlap. Nothing else happens.
+    pub fn ask_ahead(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
+        let keys: Vec<_> = keys.iter().map(|key| keyspace.key(key)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        self.shared.find_ahead(&keys);
     }
 
     /// Puts a value.

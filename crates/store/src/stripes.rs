@@ -7,8 +7,10 @@
 
 use crate::record::Terms;
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::sync::lock;
 use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
@@ -43,7 +45,7 @@ pub(crate) struct Counts {
     pub vacuumed: u64,
     pub vacuumed_bytes: u64,
     /// Keys of each keyspace.
-    pub keys: Vec<(u32, u64)>,
+    pub keys: SmallVec<[(u32, u64); 1]>,
 }
 
 impl Counts {
@@ -132,6 +134,12 @@ impl Stripes {
     /// The stripe of an index key.
     pub fn of(&self, key: &[u8]) -> usize {
         crc32c::crc32c(key) as usize % self.0.len()
+    }
+
+    /// Asks for the lines of a stripe that is going to be locked.
+    pub fn prefetch(&self, stripe: usize) {
+        let place: *const Mutex<Stripe> = &*self.0[stripe];
+        cpu::prefetch(place.cast(), size_of::<Mutex<Stripe>>());
     }
 
     pub fn lock(&self, stripe: usize) -> Held<'_> {

@@ -437,15 +437,16 @@ where
         out.extend(keys.iter().map(found));
     }
 
-    /// As [`update`](Self::update) of a key at a place that was [found](Self::multi_find), but the caller fences and commits: several updates
-    /// can share that. Before it has, it lets nobody act on the new value, nor change that key again. Designs that
-    /// cannot do with less make it durable themselves.
+    /// As [`update`](Self::update) of a key at a place that was [found](Self::multi_find), but the caller flushes the word at the offset
+    /// that it is given, fences and commits: several updates can share that, and a processor that is writing lines
+    /// back is not made to wait for them by the next update's lock. Before it has, it lets nobody act on the new value, nor change
+    /// that key again. Designs that cannot do with less make it durable themselves, and give no offset.
     ///
     /// # Errors
     /// As [`update`](Self::update).
-    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<(), UpdateError> {
+    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError> {
         let _ = place;
-        self.update(key, value)
+        self.update(key, value).map(|()| None)
     }
 
     /// Inserts a batch; `out` is cleared and gets one result per pair, in order. Each insert is

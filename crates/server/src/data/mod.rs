@@ -72,6 +72,9 @@ use waiting::{Waiter, Waiting};
 /// How many databases there are.
 pub const DATABASES: usize = 16;
 
+/// Bytes of answers that are enough for commands that are executed together.
+const TOGETHER_MOST: usize = 256 << 10;
+
 /// Databases in a store. See the module's head.
 #[derive(Debug)]
 pub struct Data {
@@ -247,6 +250,56 @@ impl Data {
         done
     }
 
+    /// Answers with strings of database `db`, from the first on, as long as that is all there is to it, and the answers are not long: how many.
+    pub fn get_together(
+        &self,
+        db: usize,
+        keys: &[Arg<'_>],
+        reads: Reads,
+        out: &mut Out<'_>,
+    ) -> usize {
+        loop {
+            let (mark, swaps) = (out.mark(), self.swaps());
+            let keyspace = self.keyspace(Space::Keys(db), self.order());
+            let mut done = 0;
+            let read = self.reader(reads).get_together(keyspace, keys, |entry| {
+                match entry.map(|entry| entry.value.split_first()) {
+                    None => out.null(),
+                    Some(Some((&value::STRING, bytes))) => out.bulk(bytes),
+                    Some(_) => return ControlFlow::Break(()),
+                }
+                done += 1;
+                if out.mark() - mark < TOGETHER_MOST {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            });
+            if read.is_ok() && self.swaps() == swaps {
+                return done;
+            }
+            // What was read may be another database's.
+            out.truncate(mark);
+            if read.is_err() {
+                // The first one goes alone, and says why.
+                return 0;
+            }
+        }
+    }
+
+    /// Asks for what commands on these keys are going to look at.
+    pub fn ask_ahead(&self, db: usize, keys: &[Arg<'_>]) {
+        let keyspace = self.keyspace(Space::Keys(db), self.order());
+        self.store.ask_ahead(keyspace, keys);
+    }
+
+    fn reader(&self, reads: Reads) -> &Store<Auto> {
+        match reads {
+            Reads::Durable => &self.store,
+            Reads::Applied => &self.deferring,
+        }
+    }
+
     /// Runs one command on database `db`. An error is answered, too; nothing else is in `out` then, and nothing has changed.
     /// True if it may have changed something, or has read what may not be durable yet.
     pub fn run(
@@ -299,14 +352,11 @@ impl Data {
         reads: Reads,
         out: &mut Out<'_>,
     ) -> Result<Option<Arc<Waiter>>, Failed> {
-        let deferring = match reads {
-            Reads::Durable => &self.store,
-            Reads::Applied => &self.deferring,
-        };
+        let store = self.reader(reads);
         match command.access {
             Access::ReadOne | Access::Read => loop {
                 let (mark, swaps) = (out.mark(), self.swaps());
-                let mut tx = Tx::new(self, deferring, db);
+                let mut tx = Tx::new(self, store, db);
                 if command.access == Access::Read {
                     tx.snapshot();
                 }

@@ -12,7 +12,7 @@ mod pubsub;
 mod tests;
 
 use crate::client::Client;
-use crate::command::{Arg, Command, Failed, Keys, is};
+use crate::command::{Arg, Command, Failed, Keys, ONE, is};
 use crate::config::Settings;
 use crate::data::Reads;
 use crate::data::keys::object_subcommand;
@@ -55,6 +55,15 @@ impl<'a> Set<'a> {
             }
             _ => None,
         }
+    }
+}
+
+/// The key of a `GET`, if it is short.
+#[must_use]
+pub fn key_of_get<'a>(args: &[Arg<'a>]) -> Option<Arg<'a>> {
+    match *args {
+        [name, key] if key.len() <= SHORT && is(name, "get") => Some(key),
+        _ => None,
     }
 }
 
@@ -404,32 +413,89 @@ impl Session {
         sets: impl Iterator<Item = Set<'a>>,
         out: &mut Vec<u8>,
     ) -> usize {
-        let admitted = self.known
+        let Some((entry, sets)) = self.together(server, b"set", sets) else {
+            return 0;
+        };
+        let done = server.data.set_together(self.db, &sets);
+        self.unsettled |= done > 0;
+        let mut reply = Out::new(out, self.protocol);
+        (0..done).for_each(|_| reply.status("OK"));
+        let sets = sets[..done].iter();
+        self.were_executed(server, entry, sets.map(|set| [b"set", set.key, set.value]));
+        done
+    }
+
+    /// Executes as many `GET`s of these keys as can be answered together, from the first on: how many; 0 if it has to go alone.
+    pub fn get_together<'a>(
+        &mut self,
+        server: &Server,
+        keys: impl Iterator<Item = Arg<'a>>,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some((entry, keys)) = self.together(server, b"get", keys) else {
+            return 0;
+        };
+        let mut reply = Out::new(out, self.protocol);
+        let done = (server.data).get_together(self.db, &keys, self.reads(), &mut reply);
+        let keys = keys[..done].iter();
+        self.were_executed(server, entry, keys.map(|key| [&b"get"[..], key]));
+        done
+    }
+
+    /// The command of that name and all of these, if they may be executed together, and there are several.
+    fn together<'e, T>(
+        &self,
+        server: &'e Server,
+        name: &[u8],
+        all: impl Iterator<Item = T>,
+    ) -> Option<(&'e Entry, Vec<T>)> {
+        let all: Vec<T> = all.take_while(|_| self.is_plain()).collect();
+        let entry = (all.len() > 1).then(|| server.table.find(name)).flatten()?;
+        Some((entry, all))
+    }
+
+    /// Nothing stands between a command on data and its answer.
+    fn is_plain(&self) -> bool {
+        self.known
             && self.user.everything
             && self.multi.is_none()
             && self.replies == Replies::On
             && self.channels.is_empty()
-            && self.patterns.is_empty();
-        let sets: Vec<Set<'_>> = sets.take_while(|_| admitted).collect();
-        let several = sets.len() > 1;
-        let Some(entry) = several.then(|| server.table.find(b"set")).flatten() else {
-            return 0;
-        };
-        let done = server.data.set_together(self.db, &sets);
-        if done == 0 {
-            return 0;
+            && self.patterns.is_empty()
+    }
+
+    /// Counts commands that were executed together.
+    fn were_executed<'a, const N: usize>(
+        &mut self,
+        server: &Server,
+        entry: &Entry,
+        commands: impl ExactSizeIterator<Item = [Arg<'a>; N]>,
+    ) {
+        let count = commands.len();
+        if count == 0 {
+            return;
         }
-        self.unsettled = true;
-        self.batch += done as u64;
+        self.batch += count as u64;
         self.last = Some(entry.name);
-        add(&server.stats.commands, done as u64);
-        let mut reply = Out::new(out, self.protocol);
-        (0..done).for_each(|_| reply.status("OK"));
-        let took = self.lap() / done as u32;
-        for set in &sets[..done] {
-            self.note_time(server, entry, &[b"set", set.key, set.value], took);
+        add(&server.stats.commands, count as u64);
+        let took = self.lap() / count as u32;
+        for args in commands {
+            self.note_time(server, entry, &args, took);
         }
-        done
+    }
+
+    /// Asks for what these commands are going to look at, so that waits for memory overlap.
+    pub fn ask_ahead<'a>(&self, server: &Server, commands: impl Iterator<Item = &'a [Arg<'a>]>) {
+        if !self.is_plain() {
+            return;
+        }
+        let keys = commands.filter_map(|args| {
+            let entry = server.table.find(args.first()?)?;
+            let key = args.get(1).filter(|key| key.len() <= SHORT);
+            key.filter(|_| entry.keys() == ONE).copied()
+        });
+        let keys: Vec<Arg<'_>> = keys.collect();
+        server.data.ask_ahead(self.db, &keys);
     }
 
     /// True if the command may run, or be queued.
@@ -587,10 +653,9 @@ impl Session {
         out: &mut Out<'_>,
     ) -> Flow {
         // Keys are counted as they are applied, whatever is durable.
-        let reads = if self.unsettled || command.name == "dbsize" {
-            Reads::Applied
-        } else {
-            Reads::Durable
+        let reads = match command.name {
+            "dbsize" => Reads::Applied,
+            _ => self.reads(),
         };
         let (unsettled, waiter) = server.data.run_or_wait(command, self.db, args, reads, out);
         self.unsettled |= unsettled;
@@ -600,6 +665,15 @@ impl Session {
         self.client.set_waiter(waiter.clone());
         self.waiter = waiter;
         Flow::Wait
+    }
+
+    /// What its commands read: what it has written, too.
+    fn reads(&self) -> Reads {
+        if self.unsettled {
+            Reads::Applied
+        } else {
+            Reads::Durable
+        }
     }
 
     /// What it waits with, if it waits for an element.

@@ -324,6 +324,43 @@ fn values_are_set_together_where_nothing_else_is_to_be_done() {
 }
 
 #[test]
+fn values_are_got_together_where_nothing_else_is_to_be_done() {
+    let bench = Bench::new();
+    let mut a = bench.session();
+    let together = |session: &mut Session, keys: &[&'static str]| {
+        let mut out = Vec::new();
+        let keys = keys.iter().map(|key| key.as_bytes());
+        let done = session.get_together(&bench.server, keys, &mut out);
+        (done, String::from_utf8(out).unwrap())
+    };
+    bench.call(&mut a, "set k 1");
+    bench.call(&mut a, "set empty ");
+    bench.call(&mut a, "set gone 1 pxat 1");
+    // It reads what it has written, durable or not.
+    assert!(!bench.all_durable());
+    let all = ["k", "none", "empty", "gone", "k"];
+    let answers = "$1\r\n1\r\n$-1\r\n$0\r\n\r\n$-1\r\n$1\r\n1\r\n";
+    assert_eq!(together(&mut a, &all), (5, answers.into()));
+    // Others wait for nothing: they read what is durable.
+    let mut b = bench.session();
+    assert_eq!(together(&mut b, &["k", "none"]).1, "$-1\r\n$-1\r\n");
+    assert!(b.take_unsettled().is_none());
+    // Another kind goes alone, and answers that are long are not collected.
+    bench.call(&mut a, "rpush list x");
+    assert_eq!(together(&mut a, &["k", "list", "k"]).0, 1);
+    assert_eq!(together(&mut a, &["list", "k"]), (0, String::new()));
+    let long = "v".repeat(100 << 10);
+    bench.call(&mut a, &format!("set long {long}"));
+    assert_eq!(together(&mut a, &["long"; 8]).0, 3);
+    for line in ["multi", "client reply skip", "subscribe news"] {
+        let mut c = bench.session();
+        bench.call(&mut c, line);
+        assert_eq!(together(&mut c, &["k", "k"]).0, 0, "{line}");
+    }
+    assert_eq!(together(&mut a, &["k"]).0, 0);
+}
+
+#[test]
 fn long_transactions_run() {
     let bench = Bench::new();
     let mut a = bench.session();

@@ -124,12 +124,12 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         "3 to 30 separators in a node"
     );
 
-    /// What a descent asks for at a time: all that a search may touch, or for byte strings all but
-    /// the pointers after the first line of them.
+    /// What a descent asks for at a time: all that most searches touch. Whole separators, and what is beyond the first line of a
+    /// prefix, seldom decide.
     const PREFETCH: usize = if S::EXACT {
         size_of::<Node<S>>()
     } else {
-        Node::<S>::FULL_AT + 64
+        Node::<S>::PREFIX_AT + 64
     };
 
     /// An index whose only leaf is `first_leaf`. `leaf_bytes`: what all leaves may come to take; address

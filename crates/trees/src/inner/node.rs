@@ -4,7 +4,7 @@
 //! line 0      | version lock | count:16 level:8 skip:16 | key word 0..5 |
 //! line 1..3   | key word 6 .. 29                                        |
 //! line 4..5   | child 0 .. 30 (u32)                             | spare |
-//! line 6..9   | prefix:16 bytes | pointer 0 .. 29 to whole separators    |  byte strings only
+//! line 6..10  | prefix:80 bytes | pointer 0 .. 29 to whole separators    |  byte strings only
 //! line 6..13  | prefix:16 bytes | separator 0 .. 29                      |  u128 only
 //! ```
 //!
@@ -15,7 +15,7 @@
 //! 3. Key words from `count` on are `u64::MAX` and pointers from `count` on are null.
 //! 4. All separators of the node start with the same `skip` bytes; a key word is the 8 bytes after
 //!    them. `skip` is the longest that fitted when the node was last rebuilt (0 for `u64`), and the
-//!    first 16 of these bytes are kept in the node.
+//!    first 80 of these bytes (16 for `u128`) are kept in the node.
 //! 5. `level` is 1 above the leaves and one less in each child. It never changes while the node is
 //!    reachable, except in the root.
 //!
@@ -48,18 +48,18 @@ pub(super) struct Node<S: Separator + ?Sized> {
 
 const _: () = assert!(size_of::<Node<u64>>() == 384 && align_of::<Node<u64>>() == 64);
 const _: () = assert!(size_of::<Node<u128>>() == 896 && align_of::<Node<u128>>() == 64);
-const _: () = assert!(size_of::<Node<[u8]>>() == 640 && align_of::<Node<[u8]>>() == 64);
+const _: () = assert!(size_of::<Node<[u8]>>() == 704 && align_of::<Node<[u8]>>() == 64);
 const _: () = assert!(std::mem::offset_of!(Node<u64>, keys) == 16);
 const _: () = assert!(std::mem::offset_of!(Node<u64>, children) == 256);
-const _: () = assert!(Node::<[u8]>::FULL_AT == 400);
+const _: () = assert!(Node::<[u8]>::PREFIX_AT == 384);
 
 // SAFETY: 1. every field is an atomic or zero-sized; 2. zero is a valid value of each (an unlocked
 // version, no separators, null pointers); 3. none has a destructor.
 unsafe impl<S: Separator + ?Sized> arena::Node for Node<S> {}
 
 impl<S: Separator + ?Sized> Node<S> {
-    /// Where the pointers to whole separators start.
-    pub(super) const FULL_AT: usize = std::mem::offset_of!(Self, full);
+    /// Where the prefix starts.
+    pub(super) const PREFIX_AT: usize = std::mem::offset_of!(Self, prefix);
 
     /// Where the children start; version, counts and key words come before.
     pub(super) const CHILDREN_AT: usize = std::mem::offset_of!(Self, children);

@@ -242,25 +242,27 @@ pub struct ByteSeparator(NonNull<u32>);
 #[derive(Debug)]
 pub struct FullSlot(AtomicPtr<u32>);
 
-/// The first 16 bytes of a node's common prefix, big-endian, zero padded: so that most searches
+/// The first bytes of a node's common prefix, in big-endian words, zero padded: so that most searches
 /// need not follow a pointer to check it.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct KeptPrefix([AtomicU64; 2]);
+pub struct KeptPrefix([AtomicU64; KEPT / 8]);
 
-/// Bytes of a prefix that are kept in the node.
-const KEPT: usize = 16;
+/// Bytes of a prefix that are kept in the node: all the rest of the line.
+const KEPT: usize = 80;
 
-/// The bits of a kept prefix that its first `skip` bytes take.
+/// The bits of a `u128` that its first `skip` bytes take.
 fn prefix_mask(skip: usize) -> u128 {
+    const BYTES: usize = size_of::<u128>();
     u128::MAX
-        .checked_shl(8 * (KEPT - skip.min(KEPT)) as u32)
+        .checked_shl(8 * (BYTES - skip.min(BYTES)) as u32)
         .unwrap_or(0)
 }
 
-/// The first 16 bytes of a key, zero padded.
-fn start(key: &[u8]) -> u128 {
-    u128::from(key.word(0)) << 64 | u128::from(key.word(8))
+/// The words of what is kept of the prefix of `skip` bytes that `key` begins with, zero padded.
+fn prefix_words(key: &[u8], skip: usize) -> impl Iterator<Item = u64> {
+    let prefix = &key[..key.len().min(skip).min(KEPT)];
+    (0..skip.min(KEPT)).step_by(8).map(|at| prefix.word(at))
 }
 
 /// Size of the length field.
@@ -324,10 +326,10 @@ impl Separator for [u8] {
     }
 
     fn store_prefix(&self, prefix: &Self::Prefix, skip: usize) {
-        let bits = start(self) & prefix_mask(skip);
-        // ORDERING: Relaxed, here and below; as for the node's other words.
-        prefix.0[0].store((bits >> 64) as u64, Ordering::Relaxed);
-        prefix.0[1].store(bits as u64, Ordering::Relaxed);
+        for (kept, word) in prefix.0.iter().zip(prefix_words(self, skip)) {
+            // ORDERING: Relaxed, here and below; as for the node's other words.
+            kept.store(word, Ordering::Relaxed);
+        }
     }
 
     fn copy_prefix(to: &Self::Prefix, from: &Self::Prefix) {
@@ -338,13 +340,17 @@ impl Separator for [u8] {
 
     #[inline]
     fn cmp_kept_prefix(&self, prefix: &Self::Prefix, skip: usize) -> Option<Order> {
-        let [high, low] = [0, 1].map(|i| u128::from(prefix.0[i].load(Ordering::Relaxed)));
-        let mine = start(self) & prefix_mask(skip);
-        match mine.cmp(&(high << 64 | low)) {
+        let kept = prefix.0.iter().map(|kept| kept.load(Ordering::Relaxed));
+        let order = prefix_words(self, skip)
+            .zip(kept)
+            .map(|(mine, kept)| mine.cmp(&kept))
+            .find(|order| *order != Order::Equal);
+        match order {
+            Some(order) => Some(order),
             // Its padding took the place of zero bytes of the prefix: it is shorter, so it is less.
-            Order::Equal if self.len() < skip.min(KEPT) => Some(Order::Less),
-            Order::Equal if skip > KEPT => None,
-            order => Some(order),
+            None if self.len() < skip.min(KEPT) => Some(Order::Less),
+            None if skip > KEPT => None,
+            None => Some(Order::Equal),
         }
     }
 
@@ -417,11 +423,14 @@ mod tests {
         assert_eq!(b"abc".cmp_prefix(b"abcd", 4), Order::Less);
         assert_eq!(b"abcde".cmp_prefix(b"abcd", 4), Order::Equal);
         assert_eq!(b"abd".cmp_prefix(b"abcd", 4), Order::Greater);
-        let prefix = KeptPrefix([const { AtomicU64::new(0) }; 2]);
+        let prefix = KeptPrefix([const { AtomicU64::new(0) }; KEPT / 8]);
+        let long = [b'p'; KEPT + 2];
         for kept in [
             &b"tenant\0\0"[..],
             b"tenant:000000\0\0\0",
             b"tenant:000000\0\0\0more",
+            &long[..KEPT],
+            &long,
         ] {
             let skip = kept.len();
             kept.store_prefix(&prefix, skip);
@@ -437,6 +446,10 @@ mod tests {
                 b"tenant:000000\0\0",
                 b"tenant:000000\0\0\0",
                 b"tenant:000000\0\0\0more",
+                &long[..8],
+                &long[..KEPT - 1],
+                &long[..KEPT],
+                &long,
                 b"u",
             ] {
                 let exact = key.cmp_prefix(kept, skip);

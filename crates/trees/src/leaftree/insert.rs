@@ -115,7 +115,7 @@ where
                 match present {
                     IfPresent::Refuse => return Err(InsertError::KeyExists),
                     IfPresent::Replace => {
-                        if self.replace_uncommitted(key, value, None)? {
+                        if self.replace_uncommitted(key, value, None)?.is_some() {
                             return Ok(true);
                         }
                     }
@@ -157,14 +157,15 @@ where
         Ok(false)
     }
 
-    /// Stores a value word over that of `found`, flushed. Unless `fenced`, a value of one word that is no record is not fenced.
+    /// Stores a value word over that of `found`, durably. Unless `durable`, a value of one word that is no record is not even
+    /// flushed: the offset of its word is given.
     pub(crate) fn swap_value(
         &self,
         leaf: &D::Leaf,
         found: Found<K::Word, V::Word>,
         value: V::Word,
-        fenced: bool,
-    ) {
+        durable: bool,
+    ) -> Option<u64> {
         let pm = self.pm();
         if V::RECORDS {
             // PERSIST: the new value's record, before the word that leads to it.
@@ -175,26 +176,26 @@ where
             let half = found.value.parts()[0] & !0xFF | value.parts()[0] & 0xFF;
             D::value(self, leaf, found.slot).store(pm, half, Ordering::Relaxed);
         }
-        if fenced || V::RECORDS || V::Word::WORDS > 1 {
+        if durable || V::RECORDS || V::Word::WORDS > 1 {
             // PERSIST: (in `set_value`) the new value counts.
             D::set_value(self, leaf, found.slot, value);
-            return;
+            return None;
         }
         let word = D::value(self, leaf, found.slot);
         // ORDERING: Release; as in `PWord::publish`.
         word.store(pm, value.parts()[0], Ordering::Release);
-        // PERSIST: the new value; fenced by the caller, before anyone acts on it.
-        pm.flush_of(word);
+        let place: *const u8 = std::ptr::from_ref(word).cast();
+        Some(place.addr() as u64 - self.base.addr() as u64)
     }
 
-    /// Replaces the value of a key that is there. What it fenced is still to be committed, and where `place` says where the key
-    /// may be, as in [`OrderedIndex::update_at`](crate::OrderedIndex::update_at), it may be that it is still to be fenced.
+    /// Replaces the value of a key that is there. What it fenced is still to be committed. Where `place` says where the key may be,
+    /// the answer is that of [`OrderedIndex::update_at`](crate::OrderedIndex::update_at).
     pub(crate) fn replace(
         &self,
         key: &K,
         value: &V,
         place: Option<&Place>,
-    ) -> Result<(), UpdateError> {
+    ) -> Result<Option<u64>, UpdateError> {
         if self.read_only {
             return Err(UpdateError::ReadOnly);
         }
@@ -203,20 +204,21 @@ where
         }
         // A record is made before the lock is taken, but not for nothing.
         let there = !V::RECORDS || self.find_word(key, &epoch::pin()).is_some();
-        if !there || !self.replace_uncommitted(key, value, place)? {
+        if !there {
             return Err(UpdateError::NotFound);
         }
-        Ok(())
+        let replaced = self.replace_uncommitted(key, value, place)?;
+        replaced.ok_or(UpdateError::NotFound)
     }
 
-    /// Replaces the value of `key`, if it is there: false if not. What it fenced is still to be
-    /// committed; `place` as in [`replace`](Self::replace).
+    /// Replaces the value of `key`, if it is there: nothing if not. What it fenced is still to be
+    /// committed; `place` and the answer as in [`replace`](Self::replace).
     fn replace_uncommitted(
         &self,
         key: &K,
         value: &V,
         place: Option<&Place>,
-    ) -> Result<bool, SpaceError> {
+    ) -> Result<Option<Option<u64>>, SpaceError> {
         let pin = Self::pin();
         let guard = pin.guard();
         let hash = key.hash();
@@ -228,14 +230,14 @@ where
         let Some((At { leaf, locked, .. }, found)) = self.lock_found(key, hash, place, guard)
         else {
             V::discard(&self.heap, word);
-            return Ok(false);
+            return Ok(None);
         };
-        self.swap_value(leaf, found, word, place.is_none());
+        let unflushed = self.swap_value(leaf, found, word, place.is_none());
         locked.unlock();
         if !freed {
             self.retire_value(found.value, guard);
         }
-        Ok(true)
+        Ok(Some(unflushed))
     }
 
     /// Frees a value that was replaced, once readers have left it.

@@ -15,7 +15,7 @@
 //! Version locks in DRAM ([`crate::version_lock`]) take the place of hardware transactions: readers
 //! go down, read the leaf's version, validate the inner node that led there, read, and validate the
 //! leaf's version. Writers lock the leaf at that version, and unlock after the fence, so that no one
-//! acts on what a crash can undo. But values of `update_at` are fenced by its caller, who sees to it that no one does; who
+//! acts on what a crash can undo. But values of `update_at` are flushed and fenced by its caller, who sees to it that no one does; who
 //! moves such an entry fences its copy. Inner nodes are changed while the leaf's lock is held.
 //!
 //! # Crash states
@@ -766,7 +766,7 @@ where
         self.find_together(keys, ahead, out);
     }
 
-    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<(), UpdateError> {
+    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError> {
         self.replace(key, value, Some(place))
     }
 
