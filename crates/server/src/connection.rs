@@ -16,6 +16,8 @@ const READ_LEAST: usize = 2 << 10;
 const READ_MOST: usize = 256 << 10;
 /// Replies are sent when there are so many bytes of them, even if there are more commands.
 const OUT_ENOUGH: usize = 1 << 20;
+/// How often others are served before what was written is synced.
+const ROUNDS_MOST: usize = 4;
 /// Commands that are parsed before the first of them is executed.
 const AHEAD: usize = 32;
 /// Room for replies that is kept.
@@ -112,12 +114,9 @@ where
     loop {
         let (flow, more) = execute(server, session, &mut input, &mut out);
         let unsettled = session.take_unsettled();
-        let waits = unsettled.is_some() && server.committer.waits();
         let alone = server.clients.len() == 1;
-        if !out.is_empty() && !waits && !alone {
-            // Others of this thread that have sent something are served before: then replies go out at once, and who
-            // reads them is woken once.
-            tokio::task::yield_now().await;
+        if !out.is_empty() && !alone {
+            others_first(server, unsettled.is_some()).await;
         }
         if let Some(commands) = unsettled {
             let applied = server.data.applied();
@@ -175,6 +174,25 @@ where
             }
             () = client.wake.notified() => {}
             () = stopped(&mut stopping) => return Ok(()),
+        }
+    }
+}
+
+/// Lets others of this thread that have sent something be served before: then replies go out at once, and who reads them
+/// is woken once. Where what was written has to be synced, for as long as they write more, but for some rounds only: one sync is
+/// for all of it.
+async fn others_first(server: &Server, unsettled: bool) {
+    let rounds = if unsettled && server.committer.waits() {
+        ROUNDS_MOST
+    } else {
+        1
+    };
+    let mut applied = server.data.applied();
+    for _ in 0..rounds {
+        tokio::task::yield_now().await;
+        let before = std::mem::replace(&mut applied, server.data.applied());
+        if before == applied {
+            return;
         }
     }
 }
