@@ -539,7 +539,8 @@ impl<M: Media> Store<M> {
     }
 
     /// Calls `f` with the value of each of these keys, or that there is none, in order, until it breaks, as [`get_with`](Self::get_with)
-    /// does with one. All are read at one time, and the searches' waits for memory overlap.
+    /// does with one. They are read at one time, but for those that are changed and vacuumed meanwhile, which are read later. The searches'
+    /// waits for memory overlap.
     ///
     /// # Errors
     /// [`ReadError`]

@@ -89,3 +89,46 @@ fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
         }
     }
 }
+
+#[test]
+fn what_is_put_together_in_a_full_pool_is_put_whole_or_not_at_all() {
+    for design in DESIGNS {
+        let store = small(design);
+        let k = store.keyspace("k").unwrap();
+        let group = |first: u32| (0..12).map(move |i| key(first + i));
+        let (mut there, mut refused) = (0, 0);
+        // Half of each group is there already. Keys have blocks of their own, so that the index, too, runs out of room.
+        while refused < 300 {
+            let group: Vec<_> = group(there)
+                .map(|start| [&start[..], &[b'k'; 40][..]].concat())
+                .collect();
+            let value = vec![there as u8; 1 + refused % 50];
+            let puts: Vec<_> = group.iter().map(|key| (&key[..], &value)).collect();
+            let before: Vec<_> = puts.iter().map(|put| store.get(&k, put.0)).collect();
+            match store.put_together(&k, &puts, |_| true) {
+                Ok(put) => {
+                    assert_eq!(put, 12);
+                    for (key, _) in &puts {
+                        assert_eq!(store.get(&k, key).unwrap().unwrap(), value);
+                    }
+                    there += 6;
+                }
+                Err(WriteError::Space(_)) => {
+                    for ((key, _), before) in puts.iter().zip(before) {
+                        assert_eq!(store.get(&k, key).unwrap(), before.unwrap());
+                    }
+                    refused += 1;
+                    if refused % 20 == 0 {
+                        // A little room, for which index and records are going to compete.
+                        let old = [&key(there - refused as u32)[..], &[b'k'; 40][..]].concat();
+                        let _ = store.delete(&k, &old);
+                        store.vacuum_all().unwrap();
+                    }
+                }
+                Err(e) => unreachable!("{e}"),
+            }
+        }
+        assert!(there > 100, "{there}");
+        store.check().unwrap();
+    }
+}

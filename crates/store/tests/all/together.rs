@@ -2,6 +2,7 @@
 
 use crate::common::{Fixture, text};
 use bristlecone_store::{Entry, WriteError};
+use std::ops::ControlFlow;
 
 fn put(f: &Fixture, keys: &[&str], value: &str, replaces: impl Fn(Entry<'_>) -> bool) -> usize {
     let puts: Vec<_> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
@@ -108,4 +109,85 @@ fn threads_that_put_the_same_keys_together_leave_whole_groups_to_readers() {
         }
     });
     f.store.check().unwrap();
+}
+
+#[test]
+fn values_are_got_together_at_one_time_until_it_is_enough() {
+    let f = Fixture::new("lbtree");
+    f.hands.set(1000);
+    for i in 0..100 {
+        f.put(&format!("key {i:02}"), &i.to_string());
+    }
+    f.store
+        .put_expiring(&f.k, b"key 07", b"x", Some(2000))
+        .unwrap();
+    assert!(f.store.delete(&f.k, b"key 13").unwrap());
+    let long = vec![b'k'; bristlecone_store::KEY_MOST + 1];
+    let names: Vec<_> = (0..100).map(|i| format!("key {i:02}")).collect();
+    let mut keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    keys.extend([&b"none"[..], &long, b"key 00"]);
+    let got = |most: usize| {
+        let mut got = Vec::new();
+        let read = f.store.get_together(&f.k, &keys, |entry| {
+            got.push(entry.map(|entry| String::from_utf8(entry.value.to_vec()).unwrap()));
+            if got.len() < most {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        read.unwrap();
+        got
+    };
+    let expected = |i: usize| match i {
+        7 => Some("x".to_owned()),
+        13 | 100 | 101 => None,
+        102 => Some("0".to_owned()),
+        _ => Some(i.to_string()),
+    };
+    assert_eq!(got(1000), (0..103).map(expected).collect::<Vec<_>>());
+    assert_eq!(got(9), (0..9).map(expected).collect::<Vec<_>>());
+    f.hands.set(2000);
+    assert_eq!(got(8)[7], None);
+    f.store
+        .get_together(&f.k, &[], |_| unreachable!("there is no key"))
+        .unwrap();
+    f.store.ask_ahead(&f.k, &keys);
+}
+
+#[test]
+fn who_gets_together_what_is_written_and_vacuumed_meanwhile_finds_it() {
+    let f = Fixture::new("lbtree");
+    let names: Vec<_> = (0..40).map(|i| format!("key {i}")).collect();
+    let keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let all = |value: u64| {
+        let value = value.to_string();
+        let puts: Vec<_> = keys.iter().map(|key| (*key, &value)).collect();
+        assert_eq!(f.store.put_together(&f.k, &puts, |_| true).unwrap(), 40);
+    };
+    all(0);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for turn in 1..2000 {
+                all(turn);
+                if turn % 10 == 0 {
+                    f.store.vacuum_all().unwrap();
+                }
+            }
+        });
+        let mut last = 0;
+        while !writer.is_finished() {
+            let mut found = Vec::new();
+            let read = f.store.get_together(&f.k, &keys, |entry| {
+                let value = entry.expect("it is always there").value;
+                found.push(std::str::from_utf8(value).unwrap().parse().unwrap());
+                ControlFlow::Continue(())
+            });
+            read.unwrap();
+            assert_eq!(found.len(), 40);
+            let (least, most) = (*found.iter().min().unwrap(), *found.iter().max().unwrap());
+            assert!(least >= last, "{least} after {last}");
+            last = most;
+        }
+    });
 }
