@@ -92,17 +92,19 @@ fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
 
 #[test]
 fn what_is_put_together_in_a_full_pool_is_put_whole_or_not_at_all() {
+    // Every third has a key for which there is no room first, when there still is some for records.
+    let name = |number: u32| {
+        let more = if number.is_multiple_of(3) { 700 } else { 20 };
+        [&key(number)[..], &vec![b'k'; more]].concat()
+    };
     for design in DESIGNS {
         let store = small(design);
         let k = store.keyspace("k").unwrap();
-        let group = |first: u32| (0..12).map(move |i| key(first + i));
         let (mut there, mut refused) = (0, 0);
-        // Half of each group is there already. Keys have blocks of their own, so that the index, too, runs out of room.
-        while refused < 300 {
-            let group: Vec<_> = group(there)
-                .map(|start| [&start[..], &[b'k'; 40][..]].concat())
-                .collect();
-            let value = vec![there as u8; 1 + refused % 50];
+        while refused < 200 {
+            // Some are there already.
+            let group: Vec<_> = (0..12).map(|i| name(there + i)).collect();
+            let value = vec![there as u8; 1 + refused % 20];
             let puts: Vec<_> = group.iter().map(|key| (&key[..], &value)).collect();
             let before: Vec<_> = puts.iter().map(|put| store.get(&k, put.0)).collect();
             match store.put_together(&k, &puts, |_| true) {
@@ -111,24 +113,26 @@ fn what_is_put_together_in_a_full_pool_is_put_whole_or_not_at_all() {
                     for (key, _) in &puts {
                         assert_eq!(store.get(&k, key).unwrap().unwrap(), value);
                     }
-                    there += 6;
+                    there += 5;
                 }
                 Err(WriteError::Space(_)) => {
                     for ((key, _), before) in puts.iter().zip(before) {
                         assert_eq!(store.get(&k, key).unwrap(), before.unwrap());
                     }
                     refused += 1;
-                    if refused % 20 == 0 {
-                        // A little room, for which index and records are going to compete.
-                        let old = [&key(there - refused as u32)[..], &[b'k'; 40][..]].concat();
-                        let _ = store.delete(&k, &old);
-                        store.vacuum_all().unwrap();
-                    }
                 }
                 Err(e) => unreachable!("{e}"),
             }
+            if refused > 0 && refused % 5 == 0 {
+                // Room for short ones.
+                let old = name(3 * refused as u32 + 1);
+                assert!(store.delete(&k, &old).is_ok());
+                store.vacuum_all().unwrap();
+            }
         }
         assert!(there > 100, "{there}");
+        let present = (0..there + 12).filter(|i| store.get(&k, &name(*i)).unwrap().is_some());
+        assert_eq!(present.count() as u64, store.len(&k));
         store.check().unwrap();
     }
 }
