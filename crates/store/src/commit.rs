@@ -27,6 +27,7 @@
 //! twice, and the locks are held, and the time stamp is not applied, until all of it is fenced, though the index leads to it before. Waiting for durability is done without locks.
 
 use crate::clock::{Clock, Wait};
+use crate::dropped::Dropped;
 use crate::error::{ConflictError, Damage, WriteError};
 use crate::horizon::{Snapshots, Ticket};
 use crate::index::{Entries, IndexKey, KEY_MOST, PREFIX, split};
@@ -53,6 +54,7 @@ pub(crate) struct Inner<M: Media> {
     pub snapshots: Snapshots,
     pub slots: Slots,
     pub catalogue: Catalogue,
+    pub dropped: Dropped,
     pub control: Control,
     pub wall: WallClock,
     pub name: String,
@@ -291,7 +293,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Frees the dead record that the index no longer leads to, if there was one.
-    fn bury(&self, stripe: &mut Stripe, before: &Newest) {
+    pub fn bury(&self, stripe: &mut Stripe, before: &Newest) {
         let dead = match before {
             Newest::Dead(off) => *off,
             Newest::Version(head) if head.entry != head.off => head.entry,
@@ -307,7 +309,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Returns once the commit of that time stamp, and all before it, are what `wait` says.
-    fn settle(&self, ts: u64, wait: Wait) -> Result<(), WriteError> {
+    pub fn settle(&self, ts: u64, wait: Wait) -> Result<(), WriteError> {
         match wait {
             // Those before it, too: so that who made it reads it.
             Wait::Applied => Ok(self.clock.wait_applied(ts)?),
@@ -316,7 +318,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Publishes a record as the newest version, under the lock of its stripe. Its time stamp is to be applied.
-    fn publish(
+    pub fn publish(
         &self,
         stripe: &mut Stripe,
         key: &[u8],
@@ -349,6 +351,7 @@ impl<M: Media> Inner<M> {
         let guard = epoch::pin();
         let now = || since.map_or_else(|| self.wall.now(), |ticket| ticket.now);
         let mut stripe = self.stripes.lock(self.stripes.of(key));
+        self.may_write(key, &guard)?;
         let before = self.newest(key, &guard)?;
         if since.is_some_and(|ticket| before.ts() > ticket.ts) {
             return Err(self.conflict(key, false).into());
@@ -398,6 +401,9 @@ impl<M: Media> Inner<M> {
         let stripes: Vec<usize> = keys.iter().map(|key| self.stripes.of(key)).collect();
         let guard = epoch::pin();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
+        for key in &keys {
+            self.may_write(key, &guard)?;
+        }
         let found = self.index.find_together(&keys, &mut |off| {
             cpu::prefetch(pm.base().wrapping_add(off as usize), LINE);
         });
@@ -504,6 +510,7 @@ impl<M: Media> Inner<M> {
         let mut changes = Vec::with_capacity(writes.len());
         let mut latest = 0;
         for ((key, _), record) in writes.iter().zip(&mut records) {
+            self.may_write(key, &guard)?;
             let before = self.newest(key, &guard)?;
             if since.is_some_and(|ticket| before.ts() > ticket.ts) {
                 return Err(self.conflict(key, false).into());

@@ -31,6 +31,12 @@ impl<'p, M: Media> Found<'p, M> {
         record::value(self.pm, self.off, &self.terms)
     }
 
+    /// The value, if the record's checksum is that of it and of the index key.
+    pub fn sound_value(&self, key: &[u8]) -> Result<Cow<'p, [u8]>, Damage> {
+        record::check_sum(self.pm, key, self.off, &self.terms)?;
+        self.value()
+    }
+
     /// In ms since 1970; 0 for none.
     pub fn expiry(&self) -> u64 {
         self.terms.expiry
@@ -86,9 +92,12 @@ impl<M: Media> Inner<M> {
         key: &[u8],
         f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
     ) -> Result<Option<R>, ReadError> {
-        let _guard = epoch::pin();
+        let guard = epoch::pin();
         loop {
             let ts = wait.watermark(&self.clock);
+            if !self.is_there(key, ts, &guard) {
+                return Ok(None);
+            }
             let Some(entry) = self.index.get(key) else {
                 return Ok(None);
             };
@@ -115,7 +124,10 @@ impl<M: Media> Inner<M> {
         key: &[u8],
         f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
     ) -> Result<Option<R>, ReadError> {
-        let _guard = epoch::pin();
+        let guard = epoch::pin();
+        if !self.is_there(key, at.ts, &guard) {
+            return Ok(None);
+        }
         let Some(entry) = self.index.get(key) else {
             return Ok(None);
         };
@@ -125,7 +137,7 @@ impl<M: Media> Inner<M> {
         }
     }
 
-    /// Visits the keys of a range in a snapshot that is entered.
+    /// Visits the keys of a range, which is of one keyspace, in a snapshot that is entered.
     pub(crate) fn scan_at(
         &self,
         at: Ticket,
@@ -133,7 +145,12 @@ impl<M: Media> Inner<M> {
         direction: Direction,
         visit: &mut Visit<'_, M>,
     ) -> Result<(), ReadError> {
-        let _guard = epoch::pin();
+        let guard = epoch::pin();
+        if let Bound::Included(first) | Bound::Excluded(first) = range.0
+            && !self.is_there(first, at.ts, &guard)
+        {
+            return Ok(());
+        }
         let mut damage = None;
         let mut each = |key: &[u8], entry: u64| {
             let step = match self.version_at(entry, at.ts) {

@@ -5,6 +5,8 @@ mod common;
 mod cost;
 mod damage;
 mod deferring;
+mod dropping;
+mod failing;
 mod full;
 mod histories;
 mod isolation;
