@@ -26,7 +26,7 @@ pub struct CheckReport {
 /// What a store holds and has done since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreStats {
-    /// Keys, of all keyspaces; the catalogue's own included.
+    /// Keys, of all keyspaces; the catalogue's own included, and those of dropped keyspaces until they are vacuumed.
     pub keys: u64,
     /// Records: newest versions, older ones, tombstones.
     pub versions: u64,

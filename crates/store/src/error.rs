@@ -377,8 +377,8 @@ pub enum CloseError {
     InUse,
     /// Not all that was applied is durable. With [`CommitError::NoSpace`] it can be once there is space.
     Commit(CommitError),
-    /// What the vacuum's thread failed with, the last time that it ran. Nothing is lost by that but space. Said once: another call closes the
-    /// store, unless the thread has failed again.
+    /// What the vacuum's thread failed with, if it did the last time that it ran, or found damage before. By that nothing is lost
+    /// but space. Said once: another call closes the store, unless the thread has failed again.
     Vacuum(WriteError),
 }
 

@@ -697,8 +697,34 @@ impl<M: Media> Store<M> {
 
     /// Replaces the value of `key` by what `f` makes of it; `None` stands for no value. As [`update`](Self::update), and the expiry stays.
     ///
+    /// Merging takes place at once, under the lock of the key, so `f` is any function, and may be another one each time. (Stores that
+    /// write operands down, and merge them when somebody reads or compacts, have functions registered when they are opened, by name, as
+    /// later openings have to know them.)
+    ///
     /// # Errors
     /// [`WriteError`]
+    ///
+    /// # Example
+    /// ```
+    /// # use bristlecone_pmem::{Pool, PoolOptions, media::Dram};
+    /// # use bristlecone_store::{Store, StoreOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = Pool::<Dram>::create("merges".as_ref(), &PoolOptions::default())?;
+    /// # let store = Store::create(&pool, "store", &StoreOptions::design("lbtree"))?;
+    /// /// Appends to a list with commas in between.
+    /// fn append(list: Option<&[u8]>, item: &str) -> Option<Vec<u8>> {
+    ///     let list = list.map_or_else(Vec::new, |list| [list, b","].concat());
+    ///     Some([&list, item.as_bytes()].concat())
+    /// }
+    ///
+    /// let tags = store.keyspace("tags")?;
+    /// for tag in ["old", "conifer"] {
+    ///     store.merge(&tags, b"bristlecone", |list| append(list, tag))?;
+    /// }
+    /// assert_eq!(store.get(&tags, b"bristlecone")?.as_deref(), Some(&b"old,conifer"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn merge(
         &self,
         keyspace: &Keyspace,

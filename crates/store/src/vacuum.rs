@@ -61,7 +61,7 @@ pub(crate) struct Control {
     next_stripe: AtomicUsize,
     /// The sweep goes on after this index key.
     sweep: Mutex<Option<Vec<u8>>>,
-    /// What the thread failed with, the last time, if it did.
+    /// What the thread failed with, if it did the last time, or found damage before.
     failed: Mutex<Option<WriteError>>,
     stop: Mutex<bool>,
     told: Condvar,
@@ -74,7 +74,15 @@ impl Control {
         self.told.notify_all();
     }
 
-    /// What the thread failed with, the last time; said once.
+    /// Notes how a step of the thread went, for who closes the store. Damage does not pass.
+    fn note(&self, failure: Option<WriteError>) {
+        let mut failed = lock(&self.failed);
+        if !matches!(*failed, Some(WriteError::Damaged(_))) {
+            *failed = failure;
+        }
+    }
+
+    /// What the thread failed with; said once.
     pub fn take_failure(&self) -> Option<WriteError> {
         lock(&self.failed).take()
     }
@@ -106,8 +114,7 @@ pub(crate) fn spawn<M: Media>(
                 loop {
                     let step = inner.vacuum_step(STEP);
                     let done = step.as_ref().map_or(true, |report| report.complete);
-                    // Kept for who closes the store.
-                    *lock(&inner.control.failed) = step.err();
+                    inner.control.note(step.err());
                     if done || *lock(&inner.control.stop) {
                         break;
                     }

@@ -32,7 +32,7 @@ fn options() -> StoreOptions {
 }
 
 /// A store with keys `a` to `f`, whose values are `old`.
-fn made(disk: &FaultDisk) -> (Store<Journal>, Keyspace) {
+pub fn made(disk: &FaultDisk) -> (Store<Journal>, Keyspace) {
     let store = Store::create(&on(disk, Access::Create), "s", &options()).unwrap();
     let k = store.keyspace("k").unwrap();
     for key in KEYS {
@@ -42,7 +42,7 @@ fn made(disk: &FaultDisk) -> (Store<Journal>, Keyspace) {
 }
 
 /// The store on what a power cut leaves of the disk.
-fn after_a_cut(disk: &FaultDisk, seed: u64) -> (Store<Journal>, Keyspace) {
+pub fn after_a_cut(disk: &FaultDisk, seed: u64) -> (Store<Journal>, Keyspace) {
     let pool = on(&disk.restart(seed), Access::ReadWrite);
     let store = Store::open(&pool, "s", &options()).unwrap();
     store.check().unwrap();

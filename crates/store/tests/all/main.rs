@@ -1,6 +1,7 @@
 //! All tests of the store in one program: each would compile the indexes again.
 
 mod backup;
+mod closing;
 mod common;
 mod cost;
 mod damage;
