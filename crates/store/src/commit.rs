@@ -40,10 +40,14 @@ use crate::stripes::{HeldMany, Obsolete, Stripe, Stripes};
 use crate::vacuum::Control;
 use bristlecone_pmem::media::{LINE, cpu, deferring_commits};
 use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::sync::wait_for_readers;
 use bristlecone_pmem::{Heap, Media};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
 use std::collections::HashSet;
+
+/// How often readers are waited for where there is no room.
+const WAITS: usize = 10;
 
 /// Everything that the handles of a store share.
 pub(crate) struct Inner<M: Media> {
@@ -618,9 +622,9 @@ impl<M: Media> Inner<M> {
     /// What a full pool has to say when nothing can be vacuumed either.
     fn make_room(&self) -> Result<(), WriteError> {
         self.vacuum_everything()?;
-        for _ in 0..16 {
-            epoch::pin().flush();
-        }
+        // Whoever reads meanwhile, in this store or another one, keeps what was freed from being used again. They may have to
+        // wait for a processor.
+        let _ = (0..WAITS).any(|_| wait_for_readers());
         self.heap.trim();
         Ok(())
     }

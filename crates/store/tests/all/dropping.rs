@@ -250,6 +250,7 @@ fn a_reader_of_the_pool_finds_no_dropped_keyspace_and_changes_nothing() {
 
 #[test]
 fn writers_batches_and_backups_beside_one_who_drops() {
+    let _alone = crate::common::alone();
     for design in DESIGNS {
         let options = StoreOptions {
             vacuum_every: Some(Duration::from_millis(1)),
@@ -370,6 +371,7 @@ fn a_backup_under_way_has_all_of_it() {
 
 #[test]
 fn a_full_pool_takes_a_drop_and_has_room_again() {
+    let _alone = crate::common::alone();
     for design in DESIGNS {
         let options = PoolOptions {
             media: MediaOptions {

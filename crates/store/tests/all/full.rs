@@ -22,6 +22,7 @@ fn key(number: u32) -> [u8; 4] {
 
 #[test]
 fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
+    let _alone = crate::common::alone();
     for design in DESIGNS {
         for value in [300usize, 5000] {
             let store = small(design);
