@@ -4,9 +4,10 @@
 //! waits must let the others run instead of blocking them all: while a schedule runs, a *give-way*
 //! function is set on the thread, and whatever waits calls it between two tries.
 
+use crossbeam_epoch as epoch;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 thread_local! {
@@ -73,6 +74,32 @@ pub fn pause(turn: usize) {
     // Simulated threads take naps too: for other simulations in this process, whose grace periods are the same ones.
     let doubled = if simulated { 0 } else { naps / DOUBLED };
     std::thread::sleep(LONGEST_NAP.min(NAP * (1 << doubled.min(10))));
+}
+
+/// How often the epoch is asked to go on, so that what was retired can be used again.
+const STEPS: usize = 4096;
+/// How often after that, a tenth of a millisecond apart: where there are more threads than processors, one
+/// may be waiting for its turn in the middle of a search.
+const NAPS: usize = 512;
+
+/// Sees that what was retired so far is free, if readers leave soon; whether it is. The caller should not be pinned.
+pub fn wait_for_readers() -> bool {
+    let freed = Arc::new(AtomicBool::new(false));
+    let mark = Arc::clone(&freed);
+    // ORDERING (both): Relaxed; a hint.
+    epoch::pin().defer(move || mark.store(true, Ordering::Relaxed));
+    for step in 0..STEPS + NAPS {
+        epoch::pin().flush();
+        if freed.load(Ordering::Relaxed) {
+            return true;
+        }
+        if step < STEPS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+    false
 }
 
 /// Locks, and does not mind a panic elsewhere: what these locks guard is whole between statements, so no

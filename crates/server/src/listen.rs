@@ -8,7 +8,7 @@ use crate::server::{PrepareError, Server, stopped};
 use crate::table::add;
 use crate::{metrics, tls};
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Store, WriteError};
+use bristlecone_store::{CloseError, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -162,8 +162,8 @@ impl Running {
     /// Stops: no new clients, what is under way is finished and answered, and the store is closed.
     ///
     /// # Errors
-    /// What clients had not been answered yet may not be durable.
-    pub fn stop(self) -> Result<(), WriteError> {
+    /// [`CloseError`]: what clients had not been answered yet may not be durable, or the store's vacuum had failed.
+    pub fn stop(self) -> Result<(), CloseError> {
         self.server.stop();
         let until = Instant::now() + GRACE;
         while !self.server.clients.is_empty() && Instant::now() < until {
@@ -174,8 +174,16 @@ impl Running {
         }
         self.runtime.shutdown_timeout(GRACE);
         drop(self.sweeper);
-        let data = &self.server.data;
-        data.settle(data.applied())
+        let data = Arc::clone(&self.server.data);
+        drop(self.server);
+        match data.close() {
+            Err(CloseError::InUse) => {
+                // Such as a backup that is being written; all is durable.
+                tracing::warn!("the store is still in use: it is closed when that ends");
+                Ok(())
+            }
+            closed => closed,
+        }
     }
 }
 

@@ -108,7 +108,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         "the snapshot still has alice's {}",
         String::from_utf8(before.get(&accounts, b"alice")?.unwrap_or_default())?
     );
-    drop((before, bank, pool));
+    drop(before);
+    bank.close().map_err(|(_, e)| e)?;
+    drop(pool);
 
     let pool = Pool::<Auto>::open(&path, &PoolOptions::default())?;
     let bank = Store::open(&pool, "bank", &StoreOptions::default())?;
@@ -118,7 +120,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         String::from_utf8(bank.get(&accounts, b"alice")?.unwrap_or_default())?
     );
     bank.check()?;
-    drop((bank, pool));
+    bank.close().map_err(|(_, e)| e)?;
+    drop(pool);
     std::fs::remove_file(&path)?;
     // The journal, where the file system needs one.
     let _ = std::fs::remove_file(path.with_extension("pool.journal"));

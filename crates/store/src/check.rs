@@ -26,7 +26,7 @@ pub struct CheckReport {
 /// What a store holds and has done since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreStats {
-    /// Keys, of all keyspaces; the catalogue's own included.
+    /// Keys, of all keyspaces; the catalogue's own included, and those of dropped keyspaces until they are vacuumed.
     pub keys: u64,
     /// Records: newest versions, older ones, tombstones.
     pub versions: u64,
@@ -128,6 +128,16 @@ impl<M: Media> Inner<M> {
             return Err(Violation::leak(what));
         }
         let counts = self.stripes.counts();
+        let dropped = self.dropped.remaining();
+        let lost = (counts.keys.iter()).find(|(number, keys)| {
+            *keys > 0 && !self.catalogue.has(*number) && !dropped.contains(number)
+        });
+        if let Some((number, keys)) = lost {
+            let what = format!(
+                "{keys} keys are of keyspace number {number}, which there is not, and nobody is to take them away"
+            );
+            return Err(Violation::leak(what));
+        }
         if (counts.versions, counts.bytes) != (report.versions, report.bytes) {
             return Err(Violation::new(format!(
                 "{} versions of {} bytes are counted, {} of {} are there",

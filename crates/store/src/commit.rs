@@ -27,6 +27,7 @@
 //! twice, and the locks are held, and the time stamp is not applied, until all of it is fenced, though the index leads to it before. Waiting for durability is done without locks.
 
 use crate::clock::{Clock, Wait};
+use crate::dropped::Dropped;
 use crate::error::{ConflictError, Damage, WriteError};
 use crate::horizon::{Snapshots, Ticket};
 use crate::index::{Entries, IndexKey, KEY_MOST, PREFIX, split};
@@ -39,10 +40,14 @@ use crate::stripes::{HeldMany, Obsolete, Stripe, Stripes};
 use crate::vacuum::Control;
 use bristlecone_pmem::media::deferring_commits;
 use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::sync::wait_for_readers;
 use bristlecone_pmem::{Heap, Media};
 use bristlecone_trees::Place;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
+
+/// How often readers are waited for where there is no room.
+const WAITS: usize = 10;
 
 /// Everything that the handles of a store share.
 pub(crate) struct Inner<M: Media> {
@@ -53,6 +58,7 @@ pub(crate) struct Inner<M: Media> {
     pub snapshots: Snapshots,
     pub slots: Slots,
     pub catalogue: Catalogue,
+    pub dropped: Dropped,
     pub control: Control,
     pub wall: WallClock,
     pub name: String,
@@ -291,7 +297,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Frees the dead record that the index no longer leads to, if there was one.
-    fn bury(&self, stripe: &mut Stripe, before: &Newest) {
+    pub fn bury(&self, stripe: &mut Stripe, before: &Newest) {
         let dead = match before {
             Newest::Dead(off) => *off,
             Newest::Version(head) if head.entry != head.off => head.entry,
@@ -307,7 +313,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Returns once the commit of that time stamp, and all before it, are what `wait` says.
-    fn settle(&self, ts: u64, wait: Wait) -> Result<(), WriteError> {
+    pub fn settle(&self, ts: u64, wait: Wait) -> Result<(), WriteError> {
         match wait {
             // Those before it, too: so that who made it reads it.
             Wait::Applied => Ok(self.clock.wait_applied(ts)?),
@@ -316,7 +322,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Publishes a record as the newest version, under the lock of its stripe. Its time stamp is to be applied.
-    fn publish(
+    pub fn publish(
         &self,
         stripe: &mut Stripe,
         key: &[u8],
@@ -349,6 +355,7 @@ impl<M: Media> Inner<M> {
         let guard = epoch::pin();
         let now = || since.map_or_else(|| self.wall.now(), |ticket| ticket.now);
         let mut stripe = self.stripes.lock(self.stripes.of(key));
+        self.may_write(key, &guard)?;
         let before = self.newest(key, &guard)?;
         if since.is_some_and(|ticket| before.ts() > ticket.ts) {
             return Err(self.conflict(key, false).into());
@@ -399,6 +406,9 @@ impl<M: Media> Inner<M> {
         let keys: Vec<&[u8]> = puts.iter().map(|(key, _)| &**key).collect();
         let guard = epoch::pin();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
+        for key in &keys {
+            self.may_write(key, &guard)?;
+        }
         let found = self.find_ahead(&keys);
         // What is added comes first: there only can be no room for it.
         let (mut added, mut changed) = (Vec::new(), Vec::with_capacity(keys.len()));
@@ -552,6 +562,7 @@ impl<M: Media> Inner<M> {
         let mut changes = Vec::with_capacity(writes.len());
         let mut latest = 0;
         for ((key, _), record) in writes.iter().zip(&mut records) {
+            self.may_write(key, &guard)?;
             let before = self.newest(key, &guard)?;
             if since.is_some_and(|ticket| before.ts() > ticket.ts) {
                 return Err(self.conflict(key, false).into());
@@ -659,9 +670,9 @@ impl<M: Media> Inner<M> {
     /// What a full pool has to say when nothing can be vacuumed either.
     fn make_room(&self) -> Result<(), WriteError> {
         self.vacuum_everything()?;
-        for _ in 0..16 {
-            epoch::pin().flush();
-        }
+        // Whoever reads meanwhile, in this store or another one, keeps what was freed from being used again. They may have to
+        // wait for a processor.
+        let _ = (0..WAITS).any(|_| wait_for_readers());
         self.heap.trim();
         Ok(())
     }

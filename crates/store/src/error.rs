@@ -113,6 +113,11 @@ pub enum WriteError {
         /// What was to be added.
         by: i64,
     },
+    /// The keyspace was dropped, or cleared: who did that has the handle of the empty one.
+    Dropped {
+        /// Name that it had.
+        keyspace: String,
+    },
     /// The name is no keyspace's name.
     BadName {
         /// The name.
@@ -120,8 +125,13 @@ pub enum WriteError {
     },
     /// There is no room.
     Space(SpaceError),
-    /// The change may be there after a restart, or not. The store takes no more writes until it is opened again;
-    /// its readers never see the change.
+    /// The change is not durable, and readers that wait for that do not see it.
+    ///
+    /// [`CommitError::Failed`]: it may be there after a restart, or not. The store takes no more writes until it is opened again, and
+    /// says so to each; its readers go on with what was durable before.
+    ///
+    /// [`CommitError::NoSpace`]: it becomes durable, and is seen, with the next change that does, once there is space again. A restart before
+    /// that forgets it, or does not.
     Commit(CommitError),
     /// The pool is open for reading only.
     ReadOnly,
@@ -147,6 +157,7 @@ impl fmt::Display for WriteError {
             Self::Overflow { number, by } => {
                 write!(f, "{number} + {by} does not fit into 64 bits")
             }
+            Self::Dropped { keyspace } => write!(f, "keyspace {keyspace:?} was dropped"),
             Self::BadName { name } => write!(
                 f,
                 "keyspace name {name:?}: must have 1 to {} bytes",
@@ -355,6 +366,42 @@ impl From<CommitError> for StoreError {
 impl From<SpaceError> for StoreError {
     fn from(e: SpaceError) -> Self {
         WriteError::from(e).into()
+    }
+}
+
+/// Why a store was not closed. It is open, as it was.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// Somebody else has it: a clone of the handle, a snapshot, a transaction or a cursor. It is closed when the last of them is dropped.
+    InUse,
+    /// Not all that was applied is durable. With [`CommitError::NoSpace`] it can be once there is space.
+    Commit(CommitError),
+    /// What the vacuum's thread failed with, if it did the last time that it ran, or found damage before. By that nothing is lost
+    /// but space. Said once: another call closes the store, unless the thread has failed again.
+    Vacuum(WriteError),
+}
+
+impl fmt::Display for CloseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse => write!(
+                f,
+                "the store is in use: a clone of it, a snapshot, a transaction or a cursor is still there"
+            ),
+            Self::Commit(e) => write!(f, "{e}"),
+            Self::Vacuum(e) => write!(f, "the store's vacuum failed: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for CloseError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::InUse => None,
+            Self::Commit(e) => Some(e),
+            Self::Vacuum(e) => Some(e),
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Keyspaces: named ranges of the index.
 //!
 //! A keyspace has a number, which its keys begin with in the index. The catalogue is keyspace 0: name to number (32 bits,
-//! little-endian). Numbers are not used again while the store is open, and after that only once nothing is left of their keys.
+//! little-endian). Numbers are not used again while the store is open, and after that only once nothing is left of their keys. Entries of
+//! a number that no name has are those of a keyspace that was dropped ([`dropped`](crate::dropped)), so the catalogue's records are checked before that
+//! is believed.
 
 use crate::Snapshot;
 use crate::clock::Wait;
@@ -9,8 +11,10 @@ use crate::commit::Inner;
 use crate::error::{Damage, ReadError, StoreError, WriteError};
 use crate::index::{IndexKey, split};
 use crate::read::{Bounds, Direction};
+use crate::stripes::HeldMany;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
+use crossbeam_epoch as epoch;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Mutex};
@@ -40,6 +44,11 @@ impl Keyspace {
         self.id
     }
 
+    /// One of the same name, with another number.
+    pub(crate) fn renumbered(self, id: u32) -> Self {
+        Self { id, ..self }
+    }
+
     pub(crate) fn key(&self, key: &[u8]) -> IndexKey {
         IndexKey::new(self.id, key)
     }
@@ -48,6 +57,8 @@ impl Keyspace {
 #[derive(Debug, Default)]
 struct Known {
     by_name: BTreeMap<Arc<str>, u32>,
+    /// Names of those that were dropped, for messages.
+    dropped: BTreeMap<u32, Arc<str>>,
     /// No keyspace ever had this number or a larger one.
     next: u32,
 }
@@ -65,10 +76,27 @@ impl Catalogue {
     pub fn name_of(&self, id: u32) -> String {
         let known = lock(&self.known);
         let name = known.by_name.iter().find(|(_, other)| **other == id);
-        match name {
-            Some((name, _)) => name.to_string(),
+        match name.map(|(name, _)| name).or(known.dropped.get(&id)) {
+            Some(name) => name.to_string(),
             None => format!("number {id}"),
         }
+    }
+
+    /// Whether there is a keyspace of that number.
+    pub fn has(&self, id: u32) -> bool {
+        id == CATALOGUE || lock(&self.known).by_name.values().any(|other| *other == id)
+    }
+
+    /// A number that no keyspace has or had. It is used up, whether its keyspace comes to be or not: what could not be made
+    /// durable may become so.
+    pub fn new_number(&self) -> Result<u32, Damage> {
+        let mut known = lock(&self.known);
+        let id = known.next;
+        if id >= u32::MAX - 1 {
+            return Err(Damage::new("there are no more numbers for keyspaces"));
+        }
+        known.next = id + 1;
+        Ok(id)
     }
 }
 
@@ -109,7 +137,7 @@ impl<M: Media> Inner<M> {
         known.next = largest + 1;
         let bounds = Bounds::new(CATALOGUE, Bound::Unbounded, Bound::Unbounded);
         let read = self.scan_at(ticket, bounds.range(), Direction::Up, &mut |key, found| {
-            let Some((name, id)) = parse(key, &found.value()?) else {
+            let Some((name, id)) = parse(key, &found.sound_value(key)?) else {
                 return Err(Damage::new(format!(
                     "the catalogue's entry \"{}\" is none",
                     key.escape_ascii()
@@ -124,11 +152,18 @@ impl<M: Media> Inner<M> {
             known.by_name.insert(name, id);
             Ok(ControlFlow::Continue(()))
         });
+        drop(known);
         self.snapshots.leave(ticket);
         read.map_err(|e| {
             let ReadError::Damaged(e) = e;
             StoreError::Damaged(e)
-        })
+        })?;
+        for (id, keys) in self.stripes.counts().keys {
+            if keys > 0 && !self.catalogue.has(id) {
+                self.dropped.leave(id, self.clock.floor());
+            }
+        }
+        Ok(())
     }
 
     /// The keyspace of that name, if there is one.
@@ -156,16 +191,12 @@ impl<M: Media> Inner<M> {
         if let Some(there) = self.find_keyspace(name) {
             return Ok(there);
         }
-        let id = lock(&self.catalogue.known).next;
-        if id >= u32::MAX - 1 {
-            return Err(Damage::new("there are no more numbers for keyspaces").into());
-        }
+        let id = self.catalogue.new_number()?;
         let key = IndexKey::new(CATALOGUE, name.as_bytes());
         let record = self.prepare(&key, Some(&id.to_le_bytes()), 0)?;
         self.modify(&key, None, Wait::Durable, |_| Ok((Some(record), ())))?;
         let name: Arc<str> = name.into();
         let mut known = lock(&self.catalogue.known);
-        known.next = id + 1;
         known.by_name.insert(Arc::clone(&name), id);
         Ok(Keyspace { id, name })
     }
@@ -180,16 +211,42 @@ impl<M: Media> Inner<M> {
         each.collect()
     }
 
-    /// Takes a keyspace out of the catalogue; its keys have been deleted.
+    /// Drops a keyspace. Its name is no keyspace's then, or that of the empty one with this number.
     ///
     /// # Errors
-    /// [`WriteError`]
-    pub(crate) fn forget_keyspace(&self, keyspace: &Keyspace) -> Result<(), WriteError> {
+    /// [`WriteError::Dropped`] if it was before, and others.
+    pub(crate) fn drop_keyspace(
+        &self,
+        keyspace: &Keyspace,
+        empty: Option<u32>,
+    ) -> Result<(), WriteError> {
         let _changing = lock(&self.catalogue.changing);
-        let key = IndexKey::new(CATALOGUE, keyspace.name.as_bytes());
-        let tombstone = self.prepare(&key, None, 0)?;
-        self.modify(&key, None, Wait::Durable, |_| Ok((Some(tombstone), ())))?;
-        lock(&self.catalogue.known).by_name.remove(&keyspace.name);
-        Ok(())
+        let name = &keyspace.name;
+        if lock(&self.catalogue.known).by_name.get(name) != Some(&keyspace.id) {
+            let keyspace = name.to_string();
+            return Err(WriteError::Dropped { keyspace });
+        }
+        let key = IndexKey::new(CATALOGUE, name.as_bytes());
+        let value = empty.map(u32::to_le_bytes);
+        let record = self.prepare(&key, value.as_ref().map(<[u8; 4]>::as_slice), 0)?;
+        let mut held = HeldMany::lock(&self.stripes, 0..self.stripes.len());
+        let before = self.newest(&key, &epoch::pin())?;
+        let taken = self.clock.take()?;
+        let ts = taken.ts;
+        let stripe = held.get(self.stripes.of(&key));
+        self.publish(stripe, &key, &before, record, ts)?;
+        self.dropped.add(keyspace.id, ts);
+        {
+            let mut known = lock(&self.catalogue.known);
+            known.by_name.remove(name);
+            known.dropped.insert(keyspace.id, Arc::clone(name));
+            if let Some(id) = empty {
+                known.by_name.insert(Arc::clone(name), id);
+            }
+        }
+        drop((taken, held));
+        // After the locks: the vacuum takes them while it holds this one.
+        self.dropped.leave(keyspace.id, ts);
+        self.settle(ts, Wait::Durable)
     }
 }

@@ -23,6 +23,7 @@
 //! | `serial` | validation of what serialisable transactions read |
 //! | `read`, `horizon` | lock-free reading, and which versions are still read |
 //! | `vacuum` | freeing the others |
+//! | `keyspace`, `dropped` | named ranges of keys: making, clearing and dropping them |
 //! | `recovery` | opening after a crash |
 //! | `backup`, `check` | copies of a snapshot; verification and statistics |
 //!
@@ -43,6 +44,7 @@
 //! transfer.put(&accounts, b"bob", b"3")?;
 //! transfer.commit()?;
 //! assert_eq!(store.get(&accounts, b"bob")?.as_deref(), Some(&b"3"[..]));
+//! store.close().map_err(|(_, e)| e)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -52,6 +54,7 @@ mod batch;
 mod check;
 mod clock;
 mod commit;
+mod dropped;
 mod error;
 mod horizon;
 mod index;
@@ -70,7 +73,9 @@ mod vacuum;
 pub use backup::BackupReport;
 pub use batch::Batch;
 pub use check::{CheckReport, StoreStats};
-pub use error::{BackupError, ConflictError, Damage, ReadError, StoreError, WriteError};
+pub use error::{
+    BackupError, CloseError, ConflictError, Damage, ReadError, StoreError, WriteError,
+};
 pub use index::KEY_MOST;
 pub use keyspace::{Keyspace, NAME_MOST as KEYSPACE_NAME_MOST};
 pub use recovery::StoreRecovery;

@@ -36,6 +36,12 @@ impl<'p, M: Media> Found<'p, M> {
         record::value(self.pm, self.off, &self.terms)
     }
 
+    /// The value, if the record's checksum is that of it and of the index key.
+    pub fn sound_value(&self, key: &[u8]) -> Result<Cow<'p, [u8]>, Damage> {
+        record::check_sum(self.pm, key, self.off, &self.terms)?;
+        self.value()
+    }
+
     /// In ms since 1970; 0 for none.
     pub fn expiry(&self) -> u64 {
         self.terms.expiry
@@ -91,9 +97,12 @@ impl<M: Media> Inner<M> {
         key: &[u8],
         f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
     ) -> Result<Option<R>, ReadError> {
-        let _guard = epoch::pin();
+        let guard = epoch::pin();
         loop {
             let ts = wait.watermark(&self.clock);
+            if !self.is_there(key, ts, &guard) {
+                return Ok(None);
+            }
             let Some(entry) = self.index.get(key) else {
                 return Ok(None);
             };
@@ -124,13 +133,13 @@ impl<M: Media> Inner<M> {
         keys: &[&[u8]],
         mut f: impl FnMut(Option<&Found<'_, M>>) -> Result<ControlFlow<()>, Damage>,
     ) -> Result<(), ReadError> {
-        let _guard = epoch::pin();
+        let guard = epoch::pin();
         let ts = wait.watermark(&self.clock);
         let entries = self.find_ahead(keys);
         for (key, (entry, _)) in keys.iter().zip(entries) {
             let found = match entry {
-                Some(entry) => self.latest_of(entry, ts)?,
-                None => Some(None),
+                Some(entry) if self.is_there(key, ts, &guard) => self.latest_of(entry, ts)?,
+                _ => Some(None),
             };
             let step = match found {
                 Some(found) => f(found.as_ref())?,
@@ -161,7 +170,10 @@ impl<M: Media> Inner<M> {
         key: &[u8],
         f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
     ) -> Result<Option<R>, ReadError> {
-        let _guard = epoch::pin();
+        let guard = epoch::pin();
+        if !self.is_there(key, at.ts, &guard) {
+            return Ok(None);
+        }
         let Some(entry) = self.index.get(key) else {
             return Ok(None);
         };
@@ -171,7 +183,7 @@ impl<M: Media> Inner<M> {
         }
     }
 
-    /// Visits the keys of a range in a snapshot that is entered.
+    /// Visits the keys of a range, which is of one keyspace, in a snapshot that is entered.
     pub(crate) fn scan_at(
         &self,
         at: Ticket,
@@ -179,7 +191,12 @@ impl<M: Media> Inner<M> {
         direction: Direction,
         visit: &mut Visit<'_, M>,
     ) -> Result<(), ReadError> {
-        let _guard = epoch::pin();
+        let guard = epoch::pin();
+        if let Bound::Included(first) | Bound::Excluded(first) = range.0
+            && !self.is_there(first, at.ts, &guard)
+        {
+            return Ok(());
+        }
         let mut damage = None;
         let mut each = |key: &[u8], entry: u64| {
             let step = match self.version_at(entry, at.ts) {

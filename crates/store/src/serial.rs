@@ -5,7 +5,7 @@
 //!
 //! 1. It takes its time stamp T, with the locks of what it writes held.
 //! 2. It waits until every commit before T is applied.
-//! 3. It looks again at what it read: no version between its snapshot and T may be there.
+//! 3. It looks again at what it read: no version between its snapshot and T may be there, and no keyspace of it may have been dropped.
 //!
 //! Then reading at T would have given the same, phantoms included: it takes place at T, as a whole. So all serialisable transactions
 //! that write take place in the order of their time stamps, whatever others do meanwhile, and those that only read at their
@@ -60,7 +60,18 @@ impl<M: Media> Inner<M> {
         ts: u64,
     ) -> Result<(), WriteError> {
         self.clock.wait_applied(ts - 1)?;
-        let _guard = epoch::pin();
+        let guard = epoch::pin();
+        let ranges = reads.ranges.iter().map(|(start, _)| start);
+        let firsts = ranges.filter_map(|start| match start {
+            Bound::Included(first) | Bound::Excluded(first) => Some(first),
+            Bound::Unbounded => None,
+        });
+        for key in reads.keys.iter().chain(firsts) {
+            // Dropped since; what was read as dropped stays so.
+            if self.is_there(key, since.ts, &guard) && !self.is_there(key, ts, &guard) {
+                return Err(self.conflict(key, true).into());
+            }
+        }
         for key in &reads.keys {
             if let Some(entry) = self.index.get(key)
                 && self.changed_between(entry, since.ts, ts)?

@@ -3,7 +3,8 @@
 use crate::clock::Clock;
 use crate::clock::Wait;
 use crate::commit::{Current, Inner, check_key};
-use crate::error::{StoreError, WriteError};
+use crate::dropped::Dropped;
+use crate::error::{CloseError, StoreError, WriteError};
 use crate::horizon::Snapshots;
 use crate::keyspace::{Catalogue, Keyspace};
 use crate::record::{HEADER, Prepared};
@@ -16,8 +17,7 @@ use bristlecone_pmem::pool::{DataKind, ROOT_NAME, RootError, RootKind};
 use bristlecone_pmem::{Heap, Media, POff, Pool};
 use bristlecone_trees::designs::Choice;
 use std::fmt;
-use std::ops::ControlFlow;
-use std::ops::{Bound, Deref};
+use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -170,7 +170,7 @@ pub enum Update {
 }
 
 /// A durable multi-version store. Cheap to clone: all clones are one store, which is closed when the last of them, of its
-/// snapshots and of its transactions is dropped.
+/// snapshots and of its transactions is dropped, or by [`close`](Self::close), which reports errors.
 ///
 /// # Promises
 /// 1. A write that has returned `Ok` is durable at the pool's level, and every later read sees it.
@@ -278,6 +278,7 @@ impl<M: Media> Store<M> {
             snapshots: Snapshots::new(),
             slots,
             catalogue: Catalogue::default(),
+            dropped: Dropped::default(),
             control: Control::default(),
             wall: options.clock.clone(),
             name: name.to_owned(),
@@ -332,6 +333,7 @@ impl<M: Media> Store<M> {
             snapshots: Snapshots::new(),
             slots,
             catalogue: Catalogue::default(),
+            dropped: Dropped::default(),
             control: Control::default(),
             wall: options.clock.clone(),
             name: name.to_owned(),
@@ -410,6 +412,28 @@ impl<M: Media> Store<M> {
         Ok(self.shared.clock.make_durable(self.shared.pm(), ts)?)
     }
 
+    /// Closes the store: all that is [applied](Self::applied) is durable, the vacuum's thread has ended, and the root can be opened
+    /// again. Dropping the last handle does the same as far as it can, and says nothing where it cannot. The pool stays open.
+    ///
+    /// # Errors
+    /// [`CloseError`], with the store, which is open as before: another call tries again.
+    pub fn close(mut self) -> Result<(), (Self, CloseError)> {
+        if let Err(e) = self
+            .shared
+            .clock
+            .make_durable(self.shared.pm(), self.applied())
+        {
+            return Err((self, CloseError::Commit(e)));
+        }
+        if Arc::get_mut(&mut self.shared).is_none() {
+            return Err((self, CloseError::InUse));
+        }
+        match self.shared.control.take_failure() {
+            Some(e) => Err((self, CloseError::Vacuum(e))),
+            None => Ok(()),
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -454,47 +478,40 @@ impl<M: Media> Store<M> {
         self.shared.all_keyspaces()
     }
 
-    /// Deletes all keys of a keyspace, some at a time: a crash leaves some of them. Returns how many it were.
+    /// Empties a keyspace, atomically: it is dropped, and there is an empty one of its name, which is given. All else is as for
+    /// [`drop_keyspace`](Self::drop_keyspace).
     ///
     /// # Errors
-    /// Those of a write; some of the keys are deleted then.
-    pub fn clear(&self, keyspace: &Keyspace) -> Result<u64, WriteError> {
-        let mut cleared = 0;
-        let mut after: Bound<Vec<u8>> = Bound::Unbounded;
-        loop {
-            // A snapshot for each batch: one for all would keep all that is deleted from being vacuumed.
-            let range = (after.clone(), Bound::Unbounded);
-            let mut cursor = self.snapshot().into_cursor(keyspace, range);
-            let keys = cursor.next_keys(CLEARED_AT_ONCE)?;
-            drop(cursor);
-            let Some(last) = keys.last() else {
-                return Ok(cleared);
-            };
-            after = Bound::Excluded(last.clone());
-            cleared += keys.len() as u64;
-            let mut batch = Batch::new();
-            for key in keys {
-                batch.delete(keyspace, &key);
-            }
-            self.write(batch)?;
-        }
+    /// As there.
+    pub fn clear(&self, keyspace: Keyspace) -> Result<Keyspace, WriteError> {
+        let number = self.shared.catalogue.new_number()?;
+        self.shared.drop_keyspace(&keyspace, Some(number))?;
+        Ok(keyspace.renumbered(number))
     }
 
-    /// Deletes a keyspace with all its keys, some at a time: a crash leaves it with some of them. Nobody else may be
-    /// using it.
+    /// Drops a keyspace with all its keys, however many it has, by one commit: a crash leaves all of it or nothing. Its space is
+    /// free once it is vacuumed, which opening the store takes up again if need be.
+    ///
+    /// Snapshots and transactions from before see it as it was, and keep it from being vacuumed, until they end. Whoever else still
+    /// has a handle of it finds nothing there, and cannot write: [`WriteError::Dropped`]. A keyspace that is made under its
+    /// name is another one.
+    ///
+    /// All writers wait while it is committed, some tens of microseconds. Dropping n keyspaces while a store is open takes memory, and
+    /// time for the last one, in proportion to n.
     ///
     /// # Errors
-    /// Those of a write.
-    pub fn drop_keyspace(&self, keyspace: Keyspace) -> Result<u64, WriteError> {
-        let cleared = self.clear(&keyspace)?;
-        self.shared.forget_keyspace(&keyspace)?;
-        Ok(cleared)
+    /// [`WriteError::Dropped`] if it was dropped before; those of a write.
+    pub fn drop_keyspace(&self, keyspace: Keyspace) -> Result<(), WriteError> {
+        self.shared.drop_keyspace(&keyspace, None)
     }
 
     /// How many keys a keyspace has; those that have expired count until they are vacuumed, and commits under way may count.
     /// Takes each stripe's lock for a moment.
     #[must_use]
     pub fn len(&self, keyspace: &Keyspace) -> u64 {
+        if self.shared.is_dropped(keyspace) {
+            return 0;
+        }
         let counts = self.shared.stripes.counts();
         let of = counts.keys.iter().find(|(id, _)| *id == keyspace.id);
         of.map_or(0, |(_, keys)| *keys)
@@ -713,8 +730,34 @@ impl<M: Media> Store<M> {
 
     /// Replaces the value of `key` by what `f` makes of it; `None` stands for no value. As [`update`](Self::update), and the expiry stays.
     ///
+    /// Merging takes place at once, under the lock of the key, so `f` is any function, and may be another one each time. (Stores that
+    /// write operands down, and merge them when somebody reads or compacts, have functions registered when they are opened, by name, as
+    /// later openings have to know them.)
+    ///
     /// # Errors
     /// [`WriteError`]
+    ///
+    /// # Example
+    /// ```
+    /// # use bristlecone_pmem::{Pool, PoolOptions, media::Dram};
+    /// # use bristlecone_store::{Store, StoreOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = Pool::<Dram>::create("merges".as_ref(), &PoolOptions::default())?;
+    /// # let store = Store::create(&pool, "store", &StoreOptions::design("lbtree"))?;
+    /// /// Appends to a list with commas in between.
+    /// fn append(list: Option<&[u8]>, item: &str) -> Option<Vec<u8>> {
+    ///     let list = list.map_or_else(Vec::new, |list| [list, b","].concat());
+    ///     Some([&list, item.as_bytes()].concat())
+    /// }
+    ///
+    /// let tags = store.keyspace("tags")?;
+    /// for tag in ["old", "conifer"] {
+    ///     store.merge(&tags, b"bristlecone", |list| append(list, tag))?;
+    /// }
+    /// assert_eq!(store.get(&tags, b"bristlecone")?.as_deref(), Some(&b"old,conifer"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn merge(
         &self,
         keyspace: &Keyspace,
@@ -801,9 +844,6 @@ impl<M: Media> Store<M> {
         self.shared.vacuum_everything()
     }
 }
-
-/// Keys that [`Store::clear`] deletes in one commit.
-const CLEARED_AT_ONCE: usize = 256;
 
 /// See [`Inner::spare`].
 fn spare<M: Media>(heap: &Heap<M>) -> u64 {

@@ -5,6 +5,7 @@
 //! | a superseded version | in its stripe's queue, by the version that superseded it | that is at or below the horizon |
 //! | a tombstone | likewise | it is at or below the horizon: the index's entry first |
 //! | an expired value | by a sweep of the index, while there are any with an expiry | likewise, and every snapshot reads it as absent |
+//! | an entry of a dropped keyspace | in its range of the index (`dropped`) | the commit that dropped it is at or below the horizon |
 //!
 //! A queue is in the order of the time stamps and is worked off from its front, so a version that is let go of has nothing
 //! behind it any more, and no entry of the queue outlives its record. Each step takes a stripe's lock for a few
@@ -12,7 +13,7 @@
 //!
 //! # Persist cost
 //! None for versions, but a fence and a line for each record of a commit of several keys, if one of them is the last commit's through
-//! its slot; for tombstones and expired values, the index's removal.
+//! its slot; for tombstones, expired values and entries of dropped keyspaces, the index's removal.
 
 use crate::commit::{Inner, Newest};
 use crate::error::{Damage, WriteError};
@@ -31,7 +32,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Versions that a stripe's lock is held for.
-const AT_A_TIME: usize = 32;
+pub(crate) const AT_A_TIME: usize = 32;
 /// Versions of a step of the background thread.
 const STEP: usize = 4096;
 /// Entries that a sweep looks at for each version that it may free.
@@ -48,6 +49,8 @@ pub struct VacuumReport {
     pub tombstones: u64,
     /// Of these, values that had expired.
     pub expired: u64,
+    /// Of these, values of keyspaces that were dropped.
+    pub dropped: u64,
     /// True if there was nothing left that could have been freed.
     pub complete: bool,
 }
@@ -58,6 +61,8 @@ pub(crate) struct Control {
     next_stripe: AtomicUsize,
     /// The sweep goes on after this index key.
     sweep: Mutex<Option<Vec<u8>>>,
+    /// What the thread failed with, if it did the last time, or found damage before.
+    failed: Mutex<Option<WriteError>>,
     stop: Mutex<bool>,
     told: Condvar,
 }
@@ -67,6 +72,19 @@ impl Control {
     pub fn stop(&self) {
         *lock(&self.stop) = true;
         self.told.notify_all();
+    }
+
+    /// Notes how a step of the thread went, for who closes the store. Damage does not pass.
+    fn note(&self, failure: Option<WriteError>) {
+        let mut failed = lock(&self.failed);
+        if !matches!(*failed, Some(WriteError::Damaged(_))) {
+            *failed = failure;
+        }
+    }
+
+    /// What the thread failed with; said once.
+    pub fn take_failure(&self) -> Option<WriteError> {
+        lock(&self.failed).take()
     }
 
     /// Waits; true if the thread is to end.
@@ -93,9 +111,11 @@ pub(crate) fn spawn<M: Media>(
         .name("store-vacuum".into())
         .spawn(move || {
             while !inner.control.nap(interval) {
-                // Damage, and a pool that takes no more commits, is reported to who uses the store.
-                while let Ok(report) = inner.vacuum_step(STEP) {
-                    if report.complete || *lock(&inner.control.stop) {
+                loop {
+                    let step = inner.vacuum_step(STEP);
+                    let done = step.as_ref().map_or(true, |report| report.complete);
+                    inner.control.note(step.err());
+                    if done || *lock(&inner.control.stop) {
                         break;
                     }
                     std::thread::yield_now();
@@ -141,7 +161,9 @@ impl<M: Media> Inner<M> {
             // ORDERING: Relaxed; as above.
             self.control.next_stripe.store(at + 1, Ordering::Relaxed);
         }
-        report.complete = expiring == 0 || self.sweep(horizon, left, &mut report)?;
+        if let Some(left) = self.take_remains(horizon, left, &mut report)? {
+            report.complete = expiring == 0 || self.sweep(horizon, left, &mut report)?;
+        }
         Ok(report)
     }
 
@@ -158,6 +180,7 @@ impl<M: Media> Inner<M> {
             all.bytes += one.bytes;
             all.tombstones += one.tombstones;
             all.expired += one.expired;
+            all.dropped += one.dropped;
             if one.complete {
                 all.complete = true;
                 return Ok(all);
@@ -166,7 +189,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Works off up to `most` entries of a stripe's queue. How many it were, and whether there are more that can be.
-    fn work_off(
+    pub(crate) fn work_off(
         &self,
         stripe: &mut Stripe,
         horizon: Horizon,
@@ -233,7 +256,7 @@ impl<M: Media> Inner<M> {
         Ok(())
     }
 
-    fn free_version(
+    pub(crate) fn free_version(
         &self,
         stripe: &mut Stripe,
         off: u64,

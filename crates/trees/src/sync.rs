@@ -13,11 +13,10 @@ pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 pub(crate) use model::{AtomicPtr, AtomicU32, AtomicU64, explore, unexplored};
 
 use bristlecone_pmem::sync::lock;
-use crossbeam_epoch as epoch;
+pub(crate) use bristlecone_pmem::sync::wait_for_readers;
 use crossbeam_utils::Backoff;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// One turn of a loop that waits for another thread: spins first, then gives way.
 #[inline]
@@ -31,12 +30,6 @@ pub(crate) fn wait(backoff: &Backoff) {
     }
     backoff.snooze();
 }
-
-/// How often the epoch is asked to go on, so that what was retired can be used again.
-const STEPS: usize = 4096;
-/// How often after that, a tenth of a millisecond apart: where there are more threads than processors, one
-/// may be waiting for its turn in the middle of a search.
-const NAPS: usize = 512;
 
 /// Whether anything was retired that may only wait for readers to leave.
 #[derive(Debug, Default)]
@@ -72,25 +65,6 @@ impl Retired {
             self.waits.fetch_add(1, Ordering::Relaxed);
         }
         some
-    }
-}
-
-/// Sees that what was retired so far is free, if readers leave soon. The caller should not be pinned.
-pub(crate) fn wait_for_readers() {
-    let freed = Arc::new(AtomicBool::new(false));
-    let mark = Arc::clone(&freed);
-    // ORDERING (both): Relaxed; a hint.
-    epoch::pin().defer(move || mark.store(true, Ordering::Relaxed));
-    for step in 0..STEPS + NAPS {
-        epoch::pin().flush();
-        if freed.load(Ordering::Relaxed) {
-            return;
-        }
-        if step < STEPS {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(Duration::from_micros(100));
-        }
     }
 }
 

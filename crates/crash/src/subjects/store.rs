@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! key k --> copies 0 to k mod 3, in keyspaces a and b: "k/copy"       value v --> v, and 0 to 142 bytes that depend on it
+//!           every fifth key has them in a keyspace of its own, "k"
 //! ```
 //!
 //! | operation | is |
 //! | --- | --- |
 //! | one copy | an operation on a single key |
 //! | several | a transaction, serialisable for half of the keys, or a batch where nothing has to be looked at |
-//! | removal | a deletion; of every other key, a write that has expired |
+//! | removal | a deletion; of every other key, a write that has expired; of a key with a keyspace of its own, dropping that or clearing it, and a step of the vacuum |
 //! | lookup, compacting | a step of the vacuum before it, all of the vacuum |
 //!
 //! Copies that differ, or of which some are not there, are of a commit that is there in part. The older versions that a
@@ -70,12 +71,12 @@ impl StoreSubject {
     fn live(store: Store<Sim>) -> Result<Box<dyn Live>, WriteError> {
         let report = store.recovery();
         let settled = report.index.repaired + report.undone + report.tombstones == 0;
-        let there = store.keyspaces().len() == 2;
+        let there = ["a", "b"].map(|name| store.find_keyspace(name).is_some());
         let keyspaces = [store.keyspace("a")?, store.keyspace("b")?];
         Ok(Box::new(LiveStore {
             store,
             keyspaces,
-            settled: Cell::new(settled && there),
+            settled: Cell::new(settled && there == [true; 2]),
         }))
     }
 }
@@ -118,6 +119,11 @@ fn copies(key: u64) -> u64 {
     1 + key % 3
 }
 
+/// Whether a key has a keyspace of its own.
+fn is_alone(key: u64) -> bool {
+    key % 5 == 1
+}
+
 fn name(key: u64, copy: u64) -> Vec<u8> {
     [&key.to_be_bytes()[..], &[b'0' + copy as u8]].concat()
 }
@@ -155,11 +161,19 @@ impl LiveStore {
     /// The value of a key, if all its copies have it.
     fn find(&self, key: u64) -> Result<Option<u64>, Fault> {
         let snapshot = self.store.snapshot();
+        let own = if is_alone(key) {
+            let all = snapshot.keyspaces().map_err(progress)?;
+            match all.into_iter().find(|one| one.name() == key.to_string()) {
+                None => return Ok(None),
+                own => own,
+            }
+        } else {
+            None
+        };
         let mut found = Vec::new();
         for copy in 0..copies(key) {
-            let bytes = snapshot
-                .get(self.keyspace(copy), &name(key, copy))
-                .map_err(progress)?;
+            let keyspace = own.as_ref().unwrap_or_else(|| self.keyspace(copy));
+            let bytes = snapshot.get(keyspace, &name(key, copy)).map_err(progress)?;
             found.push(bytes.as_deref().map(number).transpose()?);
         }
         if found.iter().any(|other| *other != found[0]) {
@@ -171,6 +185,9 @@ impl LiveStore {
 
     /// Makes the value of a key `new` if it is there as `there` says; false if it is not.
     fn change(&self, key: u64, new: Option<u64>, there: Option<bool>) -> Result<bool, WriteError> {
+        if is_alone(key) {
+            return self.change_alone(key, new, there);
+        }
         let (bytes, expires_at) = match new {
             Some(number) => (Some(value(number)), None),
             // As good as deleted.
@@ -215,6 +232,61 @@ impl LiveStore {
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// The same for a key that has a keyspace of its own, which others may drop meanwhile.
+    fn change_alone(
+        &self,
+        key: u64,
+        new: Option<u64>,
+        there: Option<bool>,
+    ) -> Result<bool, WriteError> {
+        loop {
+            let done = match new {
+                Some(number) => self.put_alone(key, number, there),
+                None => self.remove_alone(key),
+            };
+            match done {
+                Err(WriteError::Conflict(_) | WriteError::Dropped { .. }) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn put_alone(&self, key: u64, number: u64, there: Option<bool>) -> Result<bool, WriteError> {
+        let own = match there {
+            Some(true) => self.store.find_keyspace(&key.to_string()),
+            _ => Some(self.store.keyspace(&key.to_string())?),
+        };
+        let Some(own) = own else {
+            return Ok(false);
+        };
+        let mut tx = self.store.begin(TransactionOptions::default());
+        for copy in 0..copies(key) {
+            let name = name(key, copy);
+            let found = tx.get_with(&own, &name, |_| ())?.is_some();
+            if there.is_some_and(|there| there != found) {
+                return Ok(false);
+            }
+            tx.put(&own, &name, &value(number))?;
+        }
+        tx.commit().map(|_| true)
+    }
+
+    fn remove_alone(&self, key: u64) -> Result<bool, WriteError> {
+        let Some(own) = self.store.find_keyspace(&key.to_string()) else {
+            return Ok(false);
+        };
+        if self.store.get(&own, &name(key, 0))?.is_none() {
+            return Ok(false);
+        }
+        if key.is_multiple_of(2) {
+            self.store.drop_keyspace(own)?;
+        } else {
+            self.store.clear(own)?;
+        }
+        self.store.vacuum(STEP)?;
+        Ok(true)
     }
 
     /// Inserts keys that have one copy, those that are not there.
@@ -293,7 +365,7 @@ impl Live for LiveStore {
             } => {
                 let keys = super::batch_keys(first, step, count);
                 let (single, several): (Vec<u64>, Vec<u64>) =
-                    keys.into_iter().partition(|key| copies(*key) == 1);
+                    (keys.into_iter()).partition(|key| copies(*key) == 1 && !is_alone(*key));
                 self.insert_together(&single, value).map_err(failed)?;
                 for key in several {
                     self.change(key, Some(value), Some(false)).map_err(failed)?;
@@ -321,7 +393,7 @@ impl Live for LiveStore {
     fn observe(&self, each: &mut dyn FnMut(u64, u64)) -> Result<(), Fault> {
         let snapshot = self.store.snapshot();
         let mut keys = std::collections::BTreeSet::new();
-        for keyspace in &self.keyspaces {
+        for keyspace in &snapshot.keyspaces().map_err(progress)? {
             let seen = snapshot.scan::<Vec<u8>>(keyspace, .., |key, _| {
                 keys.insert(key.to_vec());
                 ControlFlow::Continue(())

@@ -121,42 +121,7 @@ impl<M: Media> Pool<M> {
     pub fn create(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, OpenError> {
         let mut media = options.media.clone();
         media.access = Access::Create;
-        let pm = M::open(path, INITIAL, &media)?;
-        let made = (|| {
-            let size = pm.len() / CHUNK * CHUNK;
-            if size < 2 * CHUNK {
-                return Err(OpenError::Unsupported {
-                    path: path.to_path_buf(),
-                    what: format!("{} bytes are too few for a pool", pm.len()),
-                });
-            }
-            let superblock = Superblock {
-                generation: 1,
-                size,
-                uuid: Uuid::new_v4(),
-                clean: false,
-                medium: Some(pm.kind()),
-                // No copy counts yet; A is written first, so that what an interrupted making leaves is told from
-                // a pool that lost both.
-                copy: 1,
-            };
-            let mut pool = Self::assemble(pm, path, superblock, true);
-            Superblock::erase(&pool.pm);
-            if pool.clear_tables() {
-                // PERSIST: chunk tables and roots, before the superblock makes this a pool.
-                pool.pm.fence();
-            }
-            // PERSIST: (in `write`) from here on this is a pool.
-            pool.superblock
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner)
-                .write(&pool.pm);
-            pool.load_chunks()?;
-            let uuid = pool.uuid();
-            pool.pm.attach(*uuid.as_bytes())?;
-            pool.pm.commit()?;
-            Ok(Arc::new(pool))
-        })();
+        let made = Self::create_on(M::open(path, INITIAL, &media)?, path);
         if made.is_err() && std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
             // The half-made file is of no use to anyone; the first error is what is reported.
             let _ = std::fs::remove_file(path);
@@ -164,16 +129,64 @@ impl<M: Media> Pool<M> {
         made
     }
 
+    /// As [`create`](Self::create), on a medium that was opened to make a pool, with [`layout::INITIAL`] bytes at least; `path` names
+    /// it in errors.
+    ///
+    /// # Errors
+    /// [`OpenError`]; what the medium has written is left behind.
+    pub fn create_on(pm: M, path: &Path) -> Result<Arc<Self>, OpenError> {
+        let size = pm.len() / CHUNK * CHUNK;
+        if size < 2 * CHUNK {
+            return Err(OpenError::Unsupported {
+                path: path.to_path_buf(),
+                what: format!("{} bytes are too few for a pool", pm.len()),
+            });
+        }
+        let superblock = Superblock {
+            generation: 1,
+            size,
+            uuid: Uuid::new_v4(),
+            clean: false,
+            medium: Some(pm.kind()),
+            // No copy counts yet; A is written first, so that what an interrupted making leaves is told from
+            // a pool that lost both.
+            copy: 1,
+        };
+        let mut pool = Self::assemble(pm, path, superblock, true);
+        Superblock::erase(&pool.pm);
+        if pool.clear_tables() {
+            // PERSIST: chunk tables and roots, before the superblock makes this a pool.
+            pool.pm.fence();
+        }
+        // PERSIST: (in `write`) from here on this is a pool.
+        pool.superblock
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write(&pool.pm);
+        pool.load_chunks()?;
+        let uuid = pool.uuid();
+        pool.pm.attach(*uuid.as_bytes())?;
+        pool.pm.commit()?;
+        Ok(Arc::new(pool))
+    }
+
     /// Opens the pool at `path` for writing, or for reading if the options say so.
     ///
     /// # Errors
     /// An [`OpenError`] that says what the file is instead of a healthy pool. Nothing has changed.
     pub fn open(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, OpenError> {
+        Self::open_on(M::open(path, INITIAL, &options.media)?, path)
+    }
+
+    /// As [`open`](Self::open), on a medium that was opened on a pool; `path` names it in errors.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_on(pm: M, path: &Path) -> Result<Arc<Self>, OpenError> {
         let corrupt = |what: String| OpenError::Corrupt {
             path: path.to_path_buf(),
             what,
         };
-        let pm = M::open(path, INITIAL, &options.media)?;
         if pm.len() < 2 * CHUNK {
             return Err(short_file(path, pm.len()));
         }

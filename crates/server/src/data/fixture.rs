@@ -3,11 +3,13 @@
 use super::value::{Kind, Value};
 use super::{Data, Reads, Space, commands};
 use crate::reply::{Out, Protocol};
-use bristlecone_pmem::media::Auto;
-use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
+use bristlecone_pmem::media::{Auto, Journal};
+use bristlecone_pmem::pool::layout::INITIAL;
+use bristlecone_pmem::{Access, MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{Store, StoreOptions, WallClock};
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
@@ -67,6 +69,31 @@ impl Fixture {
         data.run(command, 0, &args, Reads::Applied, &mut out);
         String::from_utf8_lossy(&reply).into_owned()
     }
+}
+
+/// Databases behind a journal on a disk that can be made to fail: new ones, or those that are there.
+pub(crate) fn on_disk(disk: &FaultDisk, new: bool) -> Data {
+    let path = Path::new("a disk in memory");
+    let options = MediaOptions {
+        access: if new {
+            Access::Create
+        } else {
+            Access::ReadWrite
+        },
+        reserve: 64 << 20,
+        journal_max: 4 << 20,
+        ..MediaOptions::default()
+    };
+    let [pool, journal] = [Which::Pool, Which::Journal].map(|which| disk.file(which));
+    let journal = Journal::open_on(pool, journal, path, INITIAL, &options).unwrap();
+    let pm = Auto::Journal(journal);
+    let options = StoreOptions::design("lbtree").without_thread();
+    let store = if new {
+        Store::create(&Pool::create_on(pm, path).unwrap(), "s", &options)
+    } else {
+        Store::open(&Pool::open_on(pm, path).unwrap(), "s", &options)
+    };
+    Data::open(store.unwrap()).unwrap()
 }
 
 /// The words of a line.

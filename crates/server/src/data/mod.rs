@@ -58,7 +58,7 @@ use crate::command::{Access, Arg, Command, Failed, ONE};
 use crate::reply::Out;
 use crate::session::Set;
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Entry, Keyspace, ReadError, Snapshot, Store, WriteError};
+use bristlecone_store::{CloseError, Entry, Keyspace, ReadError, Snapshot, Store, WriteError};
 use locks::Locks;
 use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
@@ -166,6 +166,16 @@ impl Data {
     #[must_use]
     pub fn store(&self) -> &Store<Auto> {
         &self.store
+    }
+
+    /// Closes the store, with all of it durable.
+    ///
+    /// # Errors
+    /// [`CloseError`]; [`InUse`](CloseError::InUse) if somebody else has these databases: it is closed when nobody has any more.
+    pub fn close(self: Arc<Self>) -> Result<(), CloseError> {
+        let store = self.store.clone();
+        drop(self);
+        store.close().map_err(|(_, e)| e)
     }
 
     /// An id that no collection has.

@@ -103,12 +103,14 @@ impl Data {
         // Nobody goes by an order that may be undone.
         let settled = self.settle(self.applied());
         if settled.is_err() {
-            // What is written from now on, by the order before, becomes durable after that.
             let before = self.order().bits().to_be_bytes();
-            if self.deferring.put(&self.orders, KEY, &before).is_ok() {
-                return settled;
+            match self.deferring.put(&self.orders, KEY, &before) {
+                // What is written from now on, by the order before, becomes durable after that; or nothing is written any more,
+                // and what is durable has the order before.
+                Ok(()) | Err(WriteError::Commit(_)) => return settled,
+                // The record is as it is: it is gone by.
+                Err(_) => {}
             }
-            // The record is as it is: it is gone by.
         }
         // ORDERING: Release; pairs with `order`.
         self.order.store(order.bits(), Ordering::Release);
@@ -158,9 +160,10 @@ fn swapdb(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::fixture::{Fixture, put_large};
+    use crate::data::fixture::{Fixture, on_disk, put_large};
     use crate::data::multi::Watch;
     use crate::reply::Protocol;
+    use bristlecone_pmem::media::journal::fault::FaultDisk;
 
     #[test]
     fn orders_are_swapped_and_found_again() {
@@ -208,6 +211,72 @@ mod tests {
         ] {
             assert_eq!(call(&data, line), error);
         }
+    }
+
+    #[test]
+    fn a_swap_that_finds_no_space_is_undone() {
+        let (fixture, disk) = (Fixture::new(), FaultDisk::new(1));
+        let data = on_disk(&disk, true);
+        let call = |data: &Data, line: &str| fixture.call(data, line);
+        call(&data, "set a zero");
+        data.settle(data.applied()).unwrap();
+        disk.set_full(true);
+        let refused = call(&data, "swapdb 0 1");
+        assert!(
+            refused.starts_with('-') && refused.contains("free some space"),
+            "{refused}"
+        );
+        // It is as if it had not been, also for what is written from now on.
+        assert_eq!(data.order(), Order::FIRST);
+        assert_eq!(call(&data, "get a"), "$4\r\nzero\r\n");
+        call(&data, "set b zero");
+        assert_eq!((data.len(0), data.len(1)), (2, 0));
+        let cut = on_disk(&disk.restart(2), false);
+        assert_eq!(call(&cut, "exists a b"), ":1\r\n");
+        drop(cut);
+        disk.set_full(false);
+        data.settle(data.applied()).unwrap();
+        assert_eq!(call(&data, "exists a b"), ":2\r\n");
+        let cut = on_disk(&disk.restart(3), false);
+        assert_eq!(cut.order(), Order::FIRST);
+        assert_eq!(call(&cut, "exists a b"), ":2\r\n");
+        drop(cut);
+        assert_eq!(call(&data, "swapdb 0 1"), "+OK\r\n");
+        assert_eq!(call(&data, "exists a b"), ":0\r\n");
+        let cut = on_disk(&disk.restart(4), false);
+        assert_eq!((cut.order(), cut.len(1)), (data.order(), 2));
+    }
+
+    #[test]
+    fn a_swap_on_a_disk_that_fails_for_good_is_none_until_the_store_is_opened_again() {
+        let (fixture, disk) = (Fixture::new(), FaultDisk::new(1));
+        let data = on_disk(&disk, true);
+        fixture.call(&data, "set a zero");
+        data.settle(data.applied()).unwrap();
+        disk.fail_sync(1);
+        for _ in 0..2 {
+            let refused = fixture.call(&data, "swapdb 0 1");
+            assert!(refused.contains("until it is reopened"), "{refused}");
+            assert_eq!(data.order(), Order::FIRST);
+            assert_eq!(fixture.call(&data, "get a"), "$4\r\nzero\r\n");
+        }
+        drop(data);
+        let mut swapped = 0;
+        for seed in 0..16 {
+            let cut = on_disk(&disk.restart(seed), false);
+            let here = cut.order() == Order::FIRST;
+            swapped += u32::from(!here);
+            assert_eq!(
+                (cut.len(0), cut.len(1)),
+                (u64::from(here), u64::from(!here))
+            );
+            assert_eq!(fixture.call(&cut, "swapdb 0 1"), "+OK\r\n");
+            assert_eq!(
+                (cut.len(0), cut.len(1)),
+                (u64::from(!here), u64::from(here))
+            );
+        }
+        assert!((1..16).contains(&swapped), "either is possible: {swapped}");
     }
 
     #[test]

@@ -121,3 +121,16 @@ fn versions_are_vacuumed_without_persisting_anything() {
     let vacuum = || assert_eq!(store.vacuum_all().unwrap().versions, 10);
     assert_eq!(cost(&store, vacuum), PersistCounts::default());
 }
+
+#[test]
+fn dropping_and_clearing_a_keyspace_is_one_change_however_many_keys_it_has() {
+    let (store, k) = store("lbtree");
+    for i in 0..1000u32 {
+        store.put(&k, &i.to_be_bytes(), b"1").unwrap();
+    }
+    let mut empty = None;
+    let clear = || empty = Some(store.clear(k).unwrap());
+    assert_eq!(cost(&store, clear), counts(2, 2));
+    let drop = || store.drop_keyspace(empty.unwrap()).unwrap();
+    assert_eq!(cost(&store, drop), counts(2, 2));
+}

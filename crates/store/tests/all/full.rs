@@ -22,6 +22,7 @@ fn key(number: u32) -> [u8; 4] {
 
 #[test]
 fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
+    let _alone = crate::common::alone();
     for design in DESIGNS {
         for value in [300usize, 5000] {
             let store = small(design);
@@ -92,6 +93,7 @@ fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
 
 #[test]
 fn what_is_put_together_in_a_full_pool_is_put_whole_or_not_at_all() {
+    let _alone = crate::common::alone();
     // Every third has a key for which there is no room first, when there still is some for records.
     let name = |number: u32| {
         let more = if number.is_multiple_of(3) { 700 } else { 20 };

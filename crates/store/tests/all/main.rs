@@ -1,10 +1,13 @@
 //! All tests of the store in one program: each would compile the indexes again.
 
 mod backup;
+mod closing;
 mod common;
 mod cost;
 mod damage;
 mod deferring;
+mod dropping;
+mod failing;
 mod full;
 mod histories;
 mod isolation;

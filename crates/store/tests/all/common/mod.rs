@@ -6,8 +6,8 @@ use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Keyspace, Store, StoreOptions, WallClock};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 /// The designs that every scenario is run in.
@@ -146,6 +146,13 @@ impl Fixture {
     pub fn get(&self, key: &str) -> Option<String> {
         text(self.store.get(&self.k, key.as_bytes()).unwrap())
     }
+}
+
+/// Held by tests of full pools, where what was freed is to be had again soon, and by those whose threads read without a
+/// pause: grace periods are the whole process's.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn text(value: Option<Vec<u8>>) -> Option<String> {

@@ -1,0 +1,107 @@
+//! Closing a store: what is in the way of it, and that nothing is lost.
+
+use crate::common::{Fixture, text};
+use bristlecone_pmem::CommitError;
+use bristlecone_pmem::media::journal::fault::FaultDisk;
+use bristlecone_store::{CloseError, Store, StoreOptions, TransactionOptions};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+#[test]
+fn whoever_still_has_it_is_in_the_way() {
+    let f = Fixture::new("lbtree");
+    f.put("a", "1");
+    let mut store = f.store;
+    let (clone, snapshot) = (store.clone(), store.snapshot());
+    let cursor = snapshot.cursor::<Vec<u8>>(&f.k, ..);
+    let transaction = store.begin(TransactionOptions::default());
+    let others: [Box<dyn FnOnce()>; 4] = [
+        Box::new(|| drop(clone)),
+        Box::new(|| drop(snapshot)),
+        Box::new(|| drop(cursor)),
+        Box::new(|| transaction.rollback()),
+    ];
+    for other in others {
+        let (back, error) = store.close().unwrap_err();
+        assert!(matches!(error, CloseError::InUse), "{error}");
+        // It is as it was.
+        back.put(&f.k, b"a", b"2").unwrap();
+        store = back;
+        other();
+    }
+    let pool = std::sync::Arc::clone(store.pool());
+    assert!(Store::open(&pool, "s", &f.options).is_err(), "it is open");
+    store.close().map_err(|(_, e)| e).unwrap();
+    let store = Store::open(&pool, "s", &f.options).unwrap();
+    let k = store.find_keyspace("k").unwrap();
+    assert_eq!(text(store.get(&k, b"a").unwrap()).as_deref(), Some("2"));
+    store.close().map_err(|(_, e)| e).unwrap();
+}
+
+#[test]
+fn what_was_deferred_is_durable_when_it_is_closed() {
+    let disk = FaultDisk::new(1);
+    let (store, k) = crate::failing::made(&disk);
+    store.deferring().put(&k, b"a", b"new").unwrap();
+    disk.set_full(true);
+    let (store, error) = store.close().unwrap_err();
+    assert!(
+        matches!(error, CloseError::Commit(CommitError::NoSpace { .. })),
+        "{error}"
+    );
+    disk.set_full(false);
+    let pool = std::sync::Arc::clone(store.pool());
+    store.close().map_err(|(_, e)| e).unwrap();
+    let (cut, k) = crate::failing::after_a_cut(&disk, 2);
+    assert_eq!(text(cut.get(&k, b"a").unwrap()).as_deref(), Some("new"));
+    drop(pool);
+}
+
+#[test]
+fn a_disk_that_fails_for_good_is_reported() {
+    let disk = FaultDisk::new(1);
+    let (store, k) = crate::failing::made(&disk);
+    disk.fail_sync(1);
+    store.deferring().put(&k, b"a", b"new").unwrap();
+    let (store, error) = store.close().unwrap_err();
+    let failed =
+        |error: &CloseError| matches!(error, CloseError::Commit(CommitError::Failed { .. }));
+    assert!(failed(&error), "{error}");
+    assert_eq!(text(store.get(&k, b"a").unwrap()).as_deref(), Some("old"));
+    assert!(store.close().is_err_and(|(_, error)| failed(&error)));
+}
+
+#[test]
+fn what_the_vacuums_thread_failed_with_is_said() {
+    let f = Fixture::with(StoreOptions {
+        vacuum_every: Some(Duration::from_millis(1)),
+        ..StoreOptions::design("lbtree")
+    });
+    f.put("a", "the first value");
+    let snapshot = f.store.snapshot();
+    f.put("a", "another value");
+    // The file is what the store's memory is mapped from: its newest version now leads nowhere.
+    let path = f.store.pool().path().to_path_buf();
+    let bytes = std::fs::read(&path).unwrap();
+    let value = bytes
+        .windows(13)
+        .position(|found| found == b"another value");
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[0xFF; 8], value.unwrap() as u64 - 32)
+        .unwrap();
+    drop(snapshot);
+    // Each vacuum asks for the time once: the first of two has ended.
+    let asked = f.hands.asked();
+    while f.hands.asked() < asked + 3 {
+        std::thread::yield_now();
+    }
+    let (store, error) = f.store.close().unwrap_err();
+    assert!(
+        matches!(&error, CloseError::Vacuum(e) if e.to_string().contains("damaged")),
+        "{error}"
+    );
+    assert_eq!(
+        text(store.get(&f.k, b"a").unwrap()).as_deref(),
+        Some("another value")
+    );
+}
