@@ -131,7 +131,7 @@ impl Lists {
     pub(super) fn take(&self, thread: usize) -> Option<Taken> {
         let shards = self.shards.len();
         // Few threads have sets far from each other, so that each may use those behind its own too.
-        let first = thread % shards * (shards * 5 / 8 | 1);
+        let first = thread % shards * ((shards * 5 / 8) | 1);
         for i in 0..shards {
             let shard = (first + i) % shards;
             let free =
@@ -361,7 +361,8 @@ mod tests {
         let all = drain(&lists);
         let guard = epoch::pin();
         let policy = |number: usize| number.is_multiple_of(5);
-        all.iter().for_each(|n| lists.retire(*n, policy(*n), &guard));
+        all.iter()
+            .for_each(|n| lists.retire(*n, policy(*n), &guard));
         (1..GRACE).for_each(|_| lists.turns.end());
         assert_eq!(lists.take_with_policy(), None);
         lists.turns.end();
