@@ -11,7 +11,6 @@ use super::{
 };
 use crate::cell::PWord;
 use crate::media::Media;
-use crate::pmwcas::lists::Counted;
 use crate::sync::{PATIENT_TURNS, pause, simulates, worker};
 use crossbeam_epoch as epoch;
 use std::cell::UnsafeCell;
@@ -193,7 +192,8 @@ impl<M: Media> DescriptorPool<M> {
     fn publish(&self, number: usize, words: &mut [Word]) -> Status {
         let pm = self.pm();
         let late = pm.planted("pmwcas-sorted-late");
-        if !late {
+        // Most callers add words in that order.
+        if !late && !words.is_sorted_by_key(|word| word.entry.place) {
             words.sort_unstable_by_key(|word| word.entry.place);
         }
         let policies = |words: &[Word]| {
@@ -313,7 +313,7 @@ impl<M: Media> DescriptorPool<M> {
         let pinned = epoch::is_pinned() && !simulates();
         let turns = if pinned { OWN_PATIENCE } else { PATIENT_TURNS };
         for turn in 0..turns {
-            self.lists.age_all(&epoch::pin());
+            self.lists.turn(&epoch::pin());
             pause(if pinned { 0 } else { turn });
             if let Some(descriptor) = self.try_allocate_descriptor() {
                 return Ok(descriptor);
@@ -329,8 +329,7 @@ impl<M: Media> DescriptorPool<M> {
     pub fn try_allocate_descriptor(&self) -> Option<Descriptor<'_, M>> {
         // Explored crash states do not depend on which thread explores them.
         let first = if self.pm().tiny() { 0 } else { worker() };
-        let taken = self.lists.take(first, &epoch::pin())?;
-        // Not pinned for it: it may take a while.
+        let taken = self.lists.take(first)?;
         if taken.used {
             self.recycle_blocks(taken.number);
         }
@@ -367,10 +366,8 @@ impl<M: Media> DescriptorPool<M> {
     /// out of space. How many blocks that were. The caller is better not pinned.
     pub fn recycle_ready(&self) -> usize {
         let mut blocks = 0;
-        let guard = epoch::pin();
-        self.lists.age_all(&guard);
-        drop(guard);
-        while let Some(number) = self.lists.take_ready() {
+        self.lists.turn(&epoch::pin());
+        while let Some(number) = self.lists.take_with_policy() {
             // ORDERING: Acquire; as in `recycle_blocks`.
             let status = Status(self.status(number).load(self.pm(), Ordering::Acquire));
             if !status.is(State::Free) {
@@ -450,11 +447,15 @@ impl<M: Media> fmt::Debug for Descriptor<'_, M> {
 }
 
 /// Checks that no block would be recycled that its word keeps, and none by two words.
+#[inline]
 fn check_recycled(others: &[Word], word: &Word) -> Result<(), WordError> {
+    if word.policy == Policy::None {
+        return Ok(());
+    }
     let Entry { old, new, .. } = word.entry;
     if word.open {
         // Its new value is checked when it is given.
-    } else if old == new && old != 0 && word.policy != Policy::None {
+    } else if old == new && old != 0 {
         return Err(WordError::Recycled(old));
     }
     for other in others {
@@ -645,23 +646,14 @@ impl<M: Media> Descriptor<'_, M> {
                     // No word has led to it.
                     pool.lists.give(self.number);
                 } else {
-                    pool.lists.retire(self.number);
+                    let policy = status.policies() != 0;
+                    pool.lists.retire(self.number, policy, &guard);
                 }
                 self.stage = Stage::Ended;
                 decided == Decided::Succeeded
             }
         };
-        let counters = &pool.counters;
-        counters.add(Counted::Attempts, 1);
-        counters.add(Counted::Words, self.count as u64);
-        counters.add(
-            if done {
-                Counted::Successes
-            } else {
-                Counted::Failures
-            },
-            1,
-        );
+        pool.counters.executed(self.count, done);
         Ok(done)
     }
 

@@ -1,39 +1,84 @@
-//! Which descriptors are free, in volatile memory: per-thread sets of bits, changed by single atomic steps; and the
-//! counters.
+//! Which descriptors are free, in volatile memory: sets of bits, changed by single atomic steps; and the counters.
 //!
 //! ```text
-//! free or ready --taken--> in use --ended--> retired --epoch--> once --epoch--> ready (to be recycled, then used)
+//! free or due --taken--> in use --ended--> retired, in a turn --three turns end--> due (to be recycled, then used)
 //! ```
 //!
-//! What the epochs run moves bits here and touches nothing else: it may come long after the pool was closed.
+//! *Turns* are the pool's: one at a time is under way, and it ends when everyone has left who was pinned when it began.
+//! A descriptor keeps the number of those that had ended when its operation did. The next one to end may have begun before
+//! that; the one after it and the third are the two grace periods that the descriptor waits for. So nothing has to be done
+//! for a descriptor to become due, by anyone: any thread takes any that is.
+//!
+//! Who begins or ends a turn is pinned meanwhile: stopped there, a thread keeps from coming back what any pinned one does.
+//! What the epochs run counts turns and touches nothing else: it may come long after the pool was closed.
+//!
+//! A thread begins with a set of its own, and goes on with others' where it has nothing free or due: so a few threads
+//! share all descriptors.
 
 use super::{Counts, MOST_PER_THREAD};
 use crate::sync::worker;
 use crossbeam_epoch::Guard;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// One thread's descriptors; bit `i` is its `i`-th one.
+/// Turns that have to end after a descriptor's operation.
+const GRACE: u64 = 3;
+/// After so many descriptors of a set a turn is asked for, or after half of a small set's: more often costs more, more
+/// seldom takes more descriptors.
+const ASKED: usize = 8;
+
+/// Turns of the epochs.
+#[derive(Debug, Default)]
+struct Turns {
+    ended: CachePadded<AtomicU64>,
+    under_way: CachePadded<AtomicBool>,
+}
+
+impl Turns {
+    /// Begins a turn if none is under way, and moves the epochs on.
+    fn ask(self: &Arc<Self>, guard: &Guard) {
+        // ORDERING: Relaxed; a hint. Acquire: pairs with the Release in `end`: this turn begins after the one before has ended.
+        if !self.under_way.load(Ordering::Relaxed) && !self.under_way.swap(true, Ordering::Acquire)
+        {
+            let turns = Arc::clone(self);
+            guard.defer(move || turns.end());
+        }
+        guard.flush();
+    }
+
+    fn end(&self) {
+        // ORDERING: SeqCst; pairs with the load in `retire`, and as a Release with the Acquire in `take_due`: what those did
+        // who were pinned comes before a descriptor is used again.
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        // ORDERING: Release; pairs with the Acquire in `ask`.
+        self.under_way.store(false, Ordering::Release);
+    }
+}
+
+/// One set of descriptors; bit `i` is its `i`-th one.
 #[derive(Debug, Default)]
 struct Shard {
     /// Never published since they were recycled.
     free: AtomicU64,
-    /// Both grace periods are over; what their policies say is still to be done.
-    ready: AtomicU64,
-    /// Ended; no grace period begun.
+    /// Their operations have ended; what their policies say is still to be done.
     retired: AtomicU64,
-    /// One grace period is over.
-    once: AtomicU64,
+    /// Those whose last operation has a policy; each bit is its descriptor's owner's.
+    policies: AtomicU64,
     /// A panic cut their operations short; they stay so until all is quiet.
     abandoned: AtomicU64,
+    /// The bit that was taken last of the retired ones: those below it have waited longest, then those above.
+    last: AtomicU32,
 }
 
-/// All descriptors, by thread.
+/// All descriptors.
 #[derive(Debug)]
 pub(super) struct Lists {
     shards: Box<[CachePadded<Shard>]>,
     per_shard: usize,
+    /// By descriptor: the turns that had ended when its last operation had.
+    since: Box<[AtomicU64]>,
+    turns: Arc<Turns>,
 }
 
 /// A descriptor that was taken.
@@ -51,7 +96,7 @@ fn take_bit(of: &AtomicU64) -> Option<u32> {
     while seen != 0 {
         // The highest first: recovery must not rely on the first descriptors being used.
         let bit = 63 - seen.leading_zeros();
-        // ORDERING: AcqRel; acquires what whoever gave the descriptor back did with it (`give`, `move_on`).
+        // ORDERING: AcqRel; acquires what whoever gave the descriptor back did with it (`set`).
         let before = of.fetch_and(!(1 << bit), Ordering::AcqRel);
         if before & 1 << bit != 0 {
             return Some(bit);
@@ -77,81 +122,78 @@ impl Lists {
         Self {
             shards: shards.collect(),
             per_shard,
+            since: (0..descriptors).map(|_| AtomicU64::new(0)).collect(),
+            turns: Arc::default(),
         }
     }
 
-    /// A descriptor of this thread's, or else of another's. `first`: the thread's set, by its number.
-    pub(super) fn take(self: &Arc<Self>, first: usize, guard: &Guard) -> Option<Taken> {
+    /// A descriptor of this thread's set, or else of another one. `thread`: the thread's number.
+    pub(super) fn take(&self, thread: usize) -> Option<Taken> {
         let shards = self.shards.len();
-        self.age(first % shards, self.per_shard as u32 / 4, guard);
+        // Few threads have sets far from each other, so that each may use those behind its own too.
+        let first = thread % shards * ((shards * 5 / 8) | 1);
         for i in 0..shards {
             let shard = (first + i) % shards;
-            let of = &self.shards[shard];
-            let found = take_bit(&of.ready)
-                .map(|bit| (bit, true))
-                .or_else(|| take_bit(&of.free).map(|bit| (bit, false)));
-            if let Some((bit, used)) = found {
-                let number = shard * self.per_shard + bit as usize;
-                return Some(Taken { number, used });
+            let free =
+                take_bit(&self.shards[shard].free).map(|bit| shard * self.per_shard + bit as usize);
+            if let Some(number) = free {
+                return Some(Taken {
+                    number,
+                    used: false,
+                });
+            }
+            if let Some(number) = self.take_due(shard, u64::MAX) {
+                let bit = (number % self.per_shard) as u32;
+                // ORDERING: Relaxed; a hint.
+                self.shards[shard].last.store(bit, Ordering::Relaxed);
+                return Some(Taken { number, used: true });
             }
         }
         None
     }
 
-    /// One whose grace periods are over, of any thread's.
-    pub(super) fn take_ready(&self) -> Option<usize> {
-        let shards = self.shards.iter().enumerate();
-        let mut found = shards.filter_map(|(shard, of)| {
-            take_bit(&of.ready).map(|bit| shard * self.per_shard + bit as usize)
-        });
-        found.next()
+    /// One that is due and has a policy, of any set.
+    pub(super) fn take_with_policy(&self) -> Option<usize> {
+        let mut shards = self.shards.iter().enumerate();
+        // ORDERING: Relaxed; a hint.
+        shards.find_map(|(shard, of)| self.take_due(shard, of.policies.load(Ordering::Relaxed)))
     }
 
-    /// Begins the grace periods of everything that waits for one.
-    pub(super) fn age_all(self: &Arc<Self>, guard: &Guard) {
-        for shard in 0..self.shards.len() {
-            self.age(shard, 0, guard);
-        }
-        guard.flush();
-    }
-
-    /// Begins grace periods in one set, for more than `most` descriptors together.
-    fn age(self: &Arc<Self>, shard: usize, most: u32, guard: &Guard) {
+    /// One of a set that is due, of those in `among`: the one that has waited longest, as far as that is known.
+    fn take_due(&self, shard: usize, among: u64) -> Option<usize> {
         let of = &self.shards[shard];
-        // ORDERING (this load): Relaxed; a hint.
-        if most > 0 && of.retired.load(Ordering::Relaxed).count_ones() <= most {
-            return;
+        // ORDERING: Acquire; pairs with `Turns::end`.
+        let ended = self.turns.ended.load(Ordering::Acquire);
+        // ORDERING (both): Relaxed; hints.
+        let last = of.last.load(Ordering::Relaxed);
+        let mut seen = of.retired.load(Ordering::Relaxed) & among;
+        while seen != 0 {
+            // Downwards from the one behind the last.
+            let bit = (last + 63 - seen.rotate_right(last).leading_zeros()) % 64;
+            let number = shard * self.per_shard + bit as usize;
+            // ORDERING: Relaxed; a hint, until the descriptor is taken.
+            let due = || self.since[number].load(Ordering::Relaxed) + GRACE <= ended;
+            if !due() {
+                return None;
+            }
+            // ORDERING: AcqRel; acquires what was done with the descriptor before it was retired.
+            let before = of.retired.fetch_and(!(1 << bit), Ordering::AcqRel);
+            if before & 1 << bit != 0 {
+                if due() {
+                    return Some(number);
+                }
+                // It was taken and retired again in between.
+                // ORDERING: Release; as in `set`.
+                of.retired.fetch_or(1 << bit, Ordering::Release);
+            }
+            seen &= before & !(1 << bit);
         }
-        let mut any = false;
-        // ORDERING (both loads): Relaxed; hints. (both swaps) AcqRel; acquire what those who retired the bits did, for
-        // the deferred function to hand on.
-        if of.once.load(Ordering::Relaxed) != 0 {
-            let once = of.once.swap(0, Ordering::AcqRel);
-            self.defer(shard, once, |shard| &shard.ready, guard);
-            any = true;
-        }
-        if of.retired.load(Ordering::Relaxed) != 0 {
-            let retired = of.retired.swap(0, Ordering::AcqRel);
-            self.defer(shard, retired, |shard| &shard.once, guard);
-            any = true;
-        }
-        if any {
-            guard.flush();
-        }
+        None
     }
 
-    fn defer(
-        self: &Arc<Self>,
-        shard: usize,
-        bits: u64,
-        to: fn(&Shard) -> &AtomicU64,
-        guard: &Guard,
-    ) {
-        let lists = Arc::clone(self);
-        guard.defer(move || {
-            // ORDERING: Release; pairs with the Acquire of whoever takes them from there.
-            to(&lists.shards[shard]).fetch_or(bits, Ordering::Release);
-        });
+    /// Moves the epochs on: in a few calls, if no one stays pinned, what is retired is due.
+    pub(super) fn turn(&self, guard: &Guard) {
+        self.turns.ask(guard);
     }
 
     fn set(&self, number: usize, of: impl Fn(&Shard) -> &AtomicU64) {
@@ -165,9 +207,24 @@ impl Lists {
         self.set(number, |shard| &shard.free);
     }
 
-    /// Gives back one whose operation has ended.
-    pub(super) fn retire(&self, number: usize) {
+    /// Gives back one whose operation has ended, with a policy or without.
+    pub(super) fn retire(&self, number: usize, policy: bool, guard: &Guard) {
+        // ORDERING: SeqCst; pairs with `Turns::end`. The swaps that ended the operation, SeqCst too, come before this load in
+        // the order of all of those, and a turn that it does not count after it: so of the turns to come all but
+        // the next begin when the operation has ended.
+        let ended = self.turns.ended.load(Ordering::SeqCst);
+        // ORDERING: Relaxed; published with the bit.
+        self.since[number].store(ended, Ordering::Relaxed);
+        let (shard, bit) = (number / self.per_shard, number % self.per_shard);
+        let policies = &self.shards[shard].policies;
+        // ORDERING (both): Relaxed; this bit is the descriptor's owner's, and otherwise a hint.
+        if (policies.load(Ordering::Relaxed) & 1 << bit != 0) != policy {
+            policies.fetch_xor(1 << bit, Ordering::Relaxed);
+        }
         self.set(number, |shard| &shard.retired);
+        if bit.is_multiple_of((self.per_shard / 2).clamp(1, ASKED)) {
+            self.turn(guard);
+        }
     }
 
     /// Notes one whose operation a panic cut short.
@@ -200,7 +257,7 @@ pub(super) struct Counters {
 
 /// What is counted: the index of a counter.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Counted {
+enum Counted {
     Attempts,
     Successes,
     Failures,
@@ -215,12 +272,36 @@ impl Counters {
         }
     }
 
-    /// Adds to this thread's line; not in one locked step, which would wait for the operation's flushes.
+    /// This thread's line, and how to add to a counter in it: not in one locked step, which would wait for the
+    /// operation's flushes.
     #[inline]
-    pub(super) fn add(&self, what: Counted, n: u64) {
-        let mine = &self.shards[worker() % SHARDS][what as usize];
-        // ORDERING (both): Relaxed; a statistic.
-        mine.store(mine.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    fn mine(&self) -> impl Fn(Counted, u64) {
+        let mine = &self.shards[worker() % SHARDS];
+        move |what, n| {
+            let counter = &mine[what as usize];
+            // ORDERING (both): Relaxed; a statistic.
+            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts an operation of so many words that ended.
+    #[inline]
+    pub(super) fn executed(&self, words: usize, done: bool) {
+        let add = self.mine();
+        add(Counted::Attempts, 1);
+        add(Counted::Words, words as u64);
+        let ended = if done {
+            Counted::Successes
+        } else {
+            Counted::Failures
+        };
+        add(ended, 1);
+    }
+
+    /// Counts an operation of another thread's that was helped.
+    #[inline]
+    pub(super) fn helped(&self) {
+        self.mine()(Counted::Helps, 1);
     }
 
     pub(super) fn sum(&self) -> Counts {
@@ -237,5 +318,82 @@ impl Counters {
             helps: sum(Counted::Helps),
             words: sum(Counted::Words),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_epoch as epoch;
+
+    /// Takes all there is, as thread 0.
+    fn drain(lists: &Lists) -> Vec<usize> {
+        std::iter::from_fn(|| lists.take(0).map(|taken| taken.number)).collect()
+    }
+
+    #[test]
+    fn what_was_retired_is_due_after_three_turns_in_whatever_set_it_is() {
+        let lists = Lists::all_free(30, 8);
+        let all = drain(&lists);
+        assert_eq!(all.len(), 30, "the last set is smaller");
+        // Keeps those turns from ending that are asked for.
+        let guard = epoch::pin();
+        let (first, second) = all.split_at(20);
+        first.iter().for_each(|n| lists.retire(*n, false, &guard));
+        lists.turns.end();
+        second.iter().for_each(|n| lists.retire(*n, false, &guard));
+        for _ in 1..GRACE {
+            assert!(lists.take(0).is_none() && lists.take(1).is_none());
+            lists.turns.end();
+        }
+        let mut due = drain(&lists);
+        due.sort_unstable();
+        let mut first = first.to_vec();
+        first.sort_unstable();
+        assert_eq!(due, first);
+        lists.turns.end();
+        assert_eq!(drain(&lists).len(), second.len());
+    }
+
+    #[test]
+    fn what_has_a_policy_is_found_in_any_set_once_it_is_due() {
+        let lists = Lists::all_free(32, 8);
+        let all = drain(&lists);
+        let guard = epoch::pin();
+        let policy = |number: usize| number.is_multiple_of(5);
+        all.iter()
+            .for_each(|n| lists.retire(*n, policy(*n), &guard));
+        (1..GRACE).for_each(|_| lists.turns.end());
+        assert_eq!(lists.take_with_policy(), None);
+        lists.turns.end();
+        let with = std::iter::from_fn(|| lists.take_with_policy());
+        let mut with: Vec<usize> = with.collect();
+        with.sort_unstable();
+        assert_eq!(with, [0, 5, 10, 15, 20, 25, 30]);
+        // The next use has none.
+        with.iter().for_each(|n| lists.retire(*n, false, &guard));
+        (0..GRACE).for_each(|_| lists.turns.end());
+        assert_eq!(lists.take_with_policy(), None);
+        assert_eq!(drain(&lists).len(), 32);
+    }
+
+    #[test]
+    fn turns_end_when_those_have_left_who_were_pinned() {
+        let lists = Lists::all_free(8, 8);
+        let all = drain(&lists);
+        {
+            let guard = epoch::pin();
+            all.iter().for_each(|n| lists.retire(*n, false, &guard));
+            (0..100).for_each(|_| lists.turn(&guard));
+            assert!(lists.take(0).is_none(), "this thread may look at them");
+        }
+        let mut back = 0;
+        while back < all.len() {
+            // Other tests' threads may be pinned for a while.
+            lists.turn(&epoch::pin());
+            std::thread::yield_now();
+            back += drain(&lists).len();
+        }
+        assert_eq!(back, 8);
     }
 }

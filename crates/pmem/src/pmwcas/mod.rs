@@ -368,7 +368,8 @@ impl<M: Media> DescriptorPool<M> {
     /// It is flushed, not fenced: the caller fences before anything durable leads to it. Blocks that policies
     /// recycle go to `recycle`.
     ///
-    /// One thread needs more descriptors than it uses while it stays pinned; 8 or more let them come back in batches.
+    /// One thread needs more descriptors than it uses while it stays pinned, and some 60 to never wait for one; it uses
+    /// other threads' too, as far as those leave them.
     ///
     /// # Errors
     /// [`SpaceError`] when there is no room; nothing has changed then.

@@ -6,7 +6,6 @@
 use super::descriptor::{
     GENERATION, OWN_ATTEMPT, State, Status, condition, conditional, is_attempt, pointed, pointer,
 };
-use super::lists::Counted;
 use super::{CONDITIONAL, DIRTY, DescriptorPool, FLAGS};
 use crate::cell::PWord;
 use crate::media::{LINE, Media};
@@ -93,7 +92,7 @@ impl<M: Media> DescriptorPool<M> {
         match self.operation(word, found) {
             Some(_) if found & CONDITIONAL != 0 => self.complete_attempt(word, found),
             Some((number, status)) => {
-                self.counters.add(Counted::Helps, 1);
+                self.counters.helped();
                 if status.single() {
                     self.complete_single(number, status);
                 } else {

@@ -342,11 +342,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             _ => (self.number(pair.value), Policy::None),
         };
         let mut words = || -> Result<(), WordError> {
+            swap.add_word(leaf.status(), status.0, status.touch().0)?;
+            swap.add_word(leaf.meta(entry), meta.0, meta.0)?;
             swap.add_word_with(word, old, new, policy)?;
             // The swap's, if it is a block.
             block.pass_on();
-            swap.add_word(leaf.meta(entry), meta.0, meta.0)?;
-            swap.add_word(leaf.status(), status.0, status.touch().0)
+            Ok(())
         };
         self.swap_of(words(), swap)
     }
@@ -483,21 +484,21 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             old_block = Some((word, block));
         }
         let mut words = || -> Result<(), WordError> {
+            let after = replaced.map_or(status, |(_, meta)| status.delete(meta.words() + 1));
+            swap.add_word(leaf.status(), status.0, after.0)?;
+            if let Some((entry, meta)) = replaced {
+                swap.add_word(leaf.meta(entry), meta.0, meta.deleted().0)?;
+            }
+            swap.add_word(leaf.meta(added.entry), self.reserved().0, added.meta.0)?;
             if let Some(new) = block.block() {
                 let word = leaf.word(added.meta.value_at());
                 swap.add_word_with(word, 0, new, Policy::FreeNewOnFailure)?;
                 block.pass_on();
             }
-            swap.add_word(leaf.meta(added.entry), self.reserved().0, added.meta.0)?;
-            let mut after = status;
-            if let Some((entry, meta)) = replaced {
-                swap.add_word(leaf.meta(entry), meta.0, meta.deleted().0)?;
-                after = after.delete(meta.words() + 1);
-            }
             if let Some((word, block)) = old_block {
                 swap.add_word_with(word, block, 0, Policy::FreeOldOnSuccess)?;
             }
-            swap.add_word(leaf.status(), status.0, after.0)
+            Ok(())
         };
         Ok(words())
     }
@@ -617,8 +618,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             None
         };
         let mut words = || -> Result<(), WordError> {
-            swap.add_word(leaf.meta(entry), meta.0, meta.deleted().0)?;
             swap.add_word(leaf.status(), status.0, after.0)?;
+            swap.add_word(leaf.meta(entry), meta.0, meta.deleted().0)?;
             if let Some((word, block)) = block {
                 swap.add_word_with(word, block, 0, Policy::FreeOldOnSuccess)?;
             }
