@@ -394,6 +394,9 @@ impl<M: Media> Inner<M> {
         wait: Wait,
         replaces: impl Fn(&Current<'_, M>) -> Result<bool, WriteError>,
     ) -> Result<usize, WriteError> {
+        if puts.is_empty() {
+            return Ok(0);
+        }
         let pm = self.pm();
         let mut stripes: Vec<usize> = puts.iter().map(|(key, _)| self.stripes.of(key)).collect();
         let puts = &puts[..distinct(puts, &stripes)];
@@ -410,7 +413,7 @@ impl<M: Media> Inner<M> {
             self.may_write(key, &guard)?;
         }
         let found = self.find_ahead(&keys);
-        // What is added comes first: there only can be no room for it.
+        // What is added comes first: mostly there is no room for that only.
         let (mut added, mut changed) = (Vec::new(), Vec::with_capacity(keys.len()));
         let mut refused = None;
         for ((key, record), (entry, place)) in keys.iter().zip(records).zip(found) {

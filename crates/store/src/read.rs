@@ -136,14 +136,18 @@ impl<M: Media> Inner<M> {
         let guard = epoch::pin();
         let ts = wait.watermark(&self.clock);
         let entries = self.find_ahead(keys);
+        // One was read at a newer time: those after it are, too, as if each was read when the one before was.
+        let mut late = false;
         for (key, (entry, _)) in keys.iter().zip(entries) {
             let found = match entry {
+                _ if late => None,
                 Some(entry) if self.is_there(key, ts, &guard) => self.latest_of(entry, ts)?,
                 _ => Some(None),
             };
             let step = match found {
                 Some(found) => f(found.as_ref())?,
                 None => {
+                    late = true;
                     let step = self.get_latest(wait, key, |found| f(Some(found)))?;
                     step.map_or_else(|| f(None), Ok)?
                 }

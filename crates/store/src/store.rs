@@ -556,7 +556,7 @@ impl<M: Media> Store<M> {
     }
 
     /// Calls `f` with the value of each of these keys, or that there is none, in order, until it breaks, as [`get_with`](Self::get_with)
-    /// does with one. They are read at one time, but for those that are changed and vacuumed meanwhile, which are read later. The searches'
+    /// does with one. They are read at one time, but if one is changed and vacuumed meanwhile, it and those after it are read later. The searches'
     /// waits for memory overlap.
     ///
     /// # Errors

@@ -10,7 +10,7 @@
 //!
 //! Words compare like the strings' tails do, except that equal words decide nothing; then the
 //! strings themselves are compared. That the key has the node's prefix at all is checked against its
-//! first 16 bytes, kept in the node, and past those against the first separator.
+//! first bytes, kept in the node (80, or 16 for `u128`), and past those against the first separator.
 //!
 //! # Lifetime of byte-string separators
 //! 1. One is allocated when it enters the index, never changes, and moves between nodes as a
