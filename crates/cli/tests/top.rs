@@ -186,3 +186,47 @@ fn tls_is_spoken_when_it_is_asked_for() {
     b.run(&["top", &address, "--once", "--tls-ca", "key.pem"])
         .fails(&["key.pem", "no certificate"]);
 }
+
+#[test]
+fn a_signal_leaves_the_terminal_as_it_was() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let b = Bench::new();
+    let server = Server::start(&b, &[]);
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap();
+    let theirs = || {
+        let mut options = std::fs::OpenOptions::new();
+        Stdio::from(
+            options
+                .read(true)
+                .write(true)
+                .open(name.to_str().unwrap())
+                .unwrap(),
+        )
+    };
+    let mut top = Command::new(env!("CARGO_BIN_EXE_bristlecone"))
+        .args(["top", &server.address, "--interval", "3600"])
+        .stdin(theirs())
+        .stdout(theirs())
+        .stderr(theirs())
+        .spawn()
+        .unwrap();
+    let mut terminal = std::fs::File::from(ours);
+    let mut shown = Vec::new();
+    let mut until = |end: &[u8]| {
+        while !shown.windows(end.len()).any(|part| part == end) {
+            let mut some = [0; 1024];
+            let read = terminal.read(&mut some).unwrap();
+            shown.extend_from_slice(&some[..read]);
+        }
+    };
+    // The other screen, and the whole first view.
+    until(b"\x1b[?1049h");
+    until(b"\x1b[?2026l");
+    let id = rustix::process::Pid::from_child(&top);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    until(b"\x1b[?1049l");
+    assert!(top.wait().unwrap().success());
+}

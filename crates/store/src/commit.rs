@@ -513,12 +513,14 @@ impl<M: Media> Inner<M> {
             }
         }
         // After all of them: a lock that is taken waits for what is being written back.
-        for word in unflushed {
+        for word in &unflushed {
             // PERSIST: what the index leads to; fenced with the others, below.
-            pm.flush(pm.base().wrapping_add(word as usize), size_of::<u64>());
+            pm.flush(pm.base().wrapping_add(*word as usize), size_of::<u64>());
         }
-        // PERSIST: what the index leads to, before anyone reads at that time stamp, and before the locks are given back.
-        pm.fence();
+        if !unflushed.is_empty() {
+            // PERSIST: what the index leads to, before anyone reads at that time stamp, and before the locks are given back.
+            pm.fence();
+        }
         outcome.map_err(|e| (led, e))
     }
 

@@ -12,7 +12,10 @@ use crossterm::style::Print;
 use crossterm::terminal::{self, Clear, ClearType};
 use crossterm::{cursor, execute, queue};
 use sample::{Sample, Span};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Shows what the server is doing.
@@ -22,9 +25,7 @@ pub fn run(args: &Top) -> Outcome {
         return print(args, &mut client);
     }
     let screen = Screen::open().map_err(|e| Failure::output(&e))?;
-    let shown = live(args, &mut client);
-    drop(screen);
-    shown
+    live(args, &mut client, &screen.told_to_end)
 }
 
 /// Prints views as plain text.
@@ -55,13 +56,22 @@ fn print(args: &Top, client: &mut Client) -> Outcome {
     }
 }
 
-/// The terminal while it shows views. It is as it was when this is dropped.
-struct Screen;
+/// How long a signal may have to wait.
+const HEARD_WITHIN: Duration = Duration::from_millis(100);
+
+/// The terminal while it shows views. It is as it was when this is dropped, also if a signal ends that.
+struct Screen {
+    told_to_end: Arc<AtomicBool>,
+}
 
 impl Screen {
     fn open() -> io::Result<Self> {
+        let told_to_end = Arc::default();
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&told_to_end))?;
+        }
         terminal::enable_raw_mode()?;
-        let screen = Self;
+        let screen = Self { told_to_end };
         execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)?;
         Ok(screen)
     }
@@ -76,7 +86,7 @@ impl Drop for Screen {
 }
 
 /// Draws views until somebody has seen enough.
-fn live(args: &Top, client: &mut Client) -> Outcome {
+fn live(args: &Top, client: &mut Client, told_to_end: &AtomicBool) -> Outcome {
     let failed = |e: io::Error| Failure::output(&e);
     let mut before: Option<Sample> = None;
     let mut shown = 0;
@@ -93,7 +103,11 @@ fn live(args: &Top, client: &mut Client) -> Outcome {
             return Ok(());
         }
         while let Some(left) = next.checked_duration_since(Instant::now()) {
-            match told(left).map_err(failed)? {
+            // ORDERING: Relaxed; nothing else is handed over.
+            if told_to_end.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            match told(left.min(HEARD_WITHIN)).map_err(failed)? {
                 Told::Nothing => {}
                 Told::Redraw => draw(args, &span).map_err(failed)?,
                 Told::Quit => return Ok(()),
