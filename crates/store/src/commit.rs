@@ -416,7 +416,8 @@ impl<M: Media> Inner<M> {
         // What is added comes first: mostly there is no room for that only.
         let (mut added, mut changed) = (Vec::new(), Vec::with_capacity(keys.len()));
         let mut refused = None;
-        for ((key, record), (entry, place)) in keys.iter().zip(records).zip(found) {
+        let puts = keys.iter().zip(stripes).zip(records);
+        for (((key, stripe), record), (entry, place)) in puts.zip(found) {
             let before = self.newest_of(entry, &guard)?;
             if let Newest::Version(head) = before
                 && !head.terms.tombstone
@@ -427,6 +428,7 @@ impl<M: Media> Inner<M> {
             }
             let change = Change {
                 key,
+                stripe,
                 before,
                 record,
             };
@@ -468,7 +470,7 @@ impl<M: Media> Inner<M> {
         for change in changes {
             let terms = change.record.terms;
             let off = change.record.keep();
-            let stripe = held.get(self.stripes.of(change.key));
+            let stripe = held.get(change.stripe);
             self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
         }
         drop((taken, held));
@@ -563,10 +565,11 @@ impl<M: Media> Inner<M> {
         }
         let guard = epoch::pin();
         let stripes = writes.iter().map(|(key, _)| self.stripes.of(key));
-        let mut held = HeldMany::lock(&self.stripes, stripes);
+        let stripes: Vec<usize> = stripes.collect();
+        let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
         let mut changes = Vec::with_capacity(writes.len());
         let mut latest = 0;
-        for ((key, _), record) in writes.iter().zip(&mut records) {
+        for (((key, _), stripe), record) in writes.iter().zip(stripes).zip(&mut records) {
             self.may_write(key, &guard)?;
             let before = self.newest(key, &guard)?;
             if since.is_some_and(|ticket| before.ts() > ticket.ts) {
@@ -579,6 +582,7 @@ impl<M: Media> Inner<M> {
             if let Some(record) = record {
                 changes.push(Change {
                     key,
+                    stripe,
                     before,
                     record,
                 });
@@ -636,7 +640,7 @@ impl<M: Media> Inner<M> {
         for change in changes {
             let terms = change.record.terms;
             let off = change.record.keep();
-            let stripe = held.get(self.stripes.of(change.key));
+            let stripe = held.get(change.stripe);
             self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
         }
         Ok(ts)
@@ -647,7 +651,7 @@ impl<M: Media> Inner<M> {
     fn undo(&self, held: &mut HeldMany<'_>, changes: Vec<Change<'_, M>>, led: usize) {
         let pm = self.pm();
         for change in changes.into_iter().take(led) {
-            let stripe = held.get(self.stripes.of(change.key));
+            let stripe = held.get(change.stripe);
             let before = change.before.off();
             if let Ok(header) = record::header(pm, change.record.off) {
                 header.set_stamp(pm, Stamp::Dead);
@@ -701,6 +705,8 @@ fn distinct(puts: &[(IndexKey, &[u8])], stripes: &[usize]) -> usize {
 /// A change to one key that is being committed with others.
 struct Change<'a, M: Media> {
     key: &'a [u8],
+    /// The key's.
+    stripe: usize,
     before: Newest,
     record: Prepared<'a, M>,
 }

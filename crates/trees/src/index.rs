@@ -371,6 +371,8 @@ pub struct Place {
     /// The number of the tree; 0 for none.
     pub(crate) tree: u64,
     pub(crate) at: Located,
+    /// The hash of the key that was searched for.
+    pub(crate) hash: u32,
 }
 
 /// A durable ordered index from `K` to `V`. See the module's head for what its calls promise.

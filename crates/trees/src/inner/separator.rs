@@ -305,6 +305,11 @@ impl Separator for [u8] {
         if let Some(bytes) = tail.first_chunk::<8>() {
             return u64::from_be_bytes(*bytes);
         }
+        if let Some(bytes) = self.last_chunk::<8>() {
+            // Without a copy of so many bytes, which would be a call.
+            let before = 8 * (8 - tail.len()) as u32;
+            return u64::from_be_bytes(*bytes).checked_shl(before).unwrap_or(0);
+        }
         let mut bytes = [0; 8];
         bytes[..tail.len()].copy_from_slice(tail);
         u64::from_be_bytes(bytes)

@@ -23,7 +23,7 @@ where
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.reserve(keys.len());
-        self.find_each(keys, |_, _| {}, |value, _| out.push(value));
+        self.find_each(keys, |_, _| {}, |value, _, _| out.push(value));
     }
 
     /// As [`OrderedIndex::multi_find`](crate::OrderedIndex::multi_find).
@@ -38,44 +38,46 @@ where
         let tree = self.number;
         self.find_each(
             keys,
-            |key, at| self.ask_ahead(key, at, &mut ahead),
-            |value, at| out.push((value, Place { tree, at })),
+            |at, hash| self.ask_ahead(at, hash, &mut ahead),
+            |value, at, hash| out.push((value, Place { tree, at, hash })),
         );
     }
 
-    /// Calls `found` with the value of each key and where it was looked for, in order; before that, `ahead` with keys and places of
-    /// those that go down together.
+    /// Calls `found` with the value of each key, where it was looked for and its hash, in order; before that, `ahead` with places and
+    /// hashes of those that go down together.
     #[inline(always)]
     fn find_each<Q: Borrow<K>>(
         &self,
         keys: &[Q],
-        mut ahead: impl FnMut(&K, &Located),
-        mut found: impl FnMut(Option<V::Owned>, Located),
+        mut ahead: impl FnMut(&Located, u32),
+        mut found: impl FnMut(Option<V::Owned>, Located, u32),
     ) {
         let mut located = [Located::default(); TOGETHER];
+        let mut hashes = [0; TOGETHER];
         for keys in keys.chunks(TOGETHER) {
             let guard = epoch::pin();
             let located = &mut located[..keys.len()];
             self.locate(keys, located, &guard);
-            for (key, at) in keys.iter().zip(&*located) {
-                ahead(key.borrow(), at);
+            for ((key, at), hash) in keys.iter().zip(&*located).zip(&mut hashes) {
+                *hash = key.borrow().hash();
+                ahead(at, *hash);
             }
-            for (key, at) in keys.iter().zip(&*located) {
-                let word = self.try_find_word(key.borrow(), at, &guard);
+            for ((key, at), hash) in keys.iter().zip(&*located).zip(hashes) {
+                let word = self.try_find_word(key.borrow(), at, hash, &guard);
                 let value = word.and_then(|word| V::read(self.pm(), word, ToOwned::to_owned));
-                found(value, *at);
+                found(value, *at, hash);
             }
         }
     }
 
-    /// Asks for the records of what may be `key`'s entry in the leaf at `at`.
+    /// Asks for the records of what may be the entry of a key of that hash in the leaf at `at`.
     #[inline(always)]
-    fn ask_ahead(&self, key: &K, at: &Located, ahead: &mut impl FnMut(&V)) {
+    fn ask_ahead(&self, at: &Located, hash: u32, ahead: &mut impl FnMut(&V)) {
         // What was read from a node in the middle of a change may be no leaf at all.
         if !self.inner.validate(at) {
             return;
         }
-        D::candidates(self, self.leaf(at.leaf), key.hash(), |key, value| {
+        D::candidates(self, self.leaf(at.leaf), hash, |key, value| {
             if let Some(off) = K::block(key) {
                 cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
             }
@@ -97,11 +99,11 @@ where
 
     /// The value word of `key`, from the leaf at `at` if that still is the one.
     #[inline(always)]
-    fn try_find_word(&self, key: &K, at: &Located, guard: &Guard) -> Option<V::Word> {
+    fn try_find_word(&self, key: &K, at: &Located, hash: u32, guard: &Guard) -> Option<V::Word> {
         if let Some(version) = self.locks.try_read(at.leaf)
             && self.inner.validate(at)
         {
-            let found = D::search(self, self.leaf(at.leaf), key, key.hash());
+            let found = D::search(self, self.leaf(at.leaf), key, hash);
             if self.locks.validate(at.leaf, version) {
                 return found.map(|found| found.value);
             }

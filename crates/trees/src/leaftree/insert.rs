@@ -221,14 +221,12 @@ where
     ) -> Result<Option<Option<u64>>, SpaceError> {
         let pin = Self::pin();
         let guard = pin.guard();
-        let hash = key.hash();
         let freed = self.pm().planted("lbtree-free-first");
         if freed && let Some(old) = self.find_word(key, guard) {
             V::discard(&self.heap, old);
         }
         let word = value.make(&self.heap)?;
-        let Some((At { leaf, locked, .. }, found)) = self.lock_found(key, hash, place, guard)
-        else {
+        let Some((At { leaf, locked, .. }, found)) = self.lock_found(key, place, guard) else {
             V::discard(&self.heap, word);
             return Ok(None);
         };

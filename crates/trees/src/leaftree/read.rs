@@ -97,17 +97,16 @@ where
     pub(super) fn lock_found(
         &self,
         key: &K,
-        hash: u32,
         place: Option<&Place>,
         guard: &Guard,
     ) -> Option<LockedAt<'_, D::Leaf, K::Word, V::Word>> {
         // Another tree's leaves are no places here. Another key's leaf is left again.
         let near = place.filter(|place| place.tree == self.number);
-        if let Some(Place { at, .. }) = near
+        if let Some(Place { at, hash, .. }) = near
             && let Some(locked) = self.try_lock(at)
         {
             let (handle, leaf) = (at.leaf, self.leaf(at.leaf));
-            if let Some(found) = D::search(self, leaf, key, hash) {
+            if let Some(found) = D::search(self, leaf, key, *hash) {
                 let at = At {
                     handle,
                     leaf,
@@ -118,7 +117,7 @@ where
             locked.unlock_unchanged();
         }
         let at = self.lock_leaf(key, guard);
-        match D::search(self, at.leaf, key, hash) {
+        match D::search(self, at.leaf, key, key.hash()) {
             Some(found) => Some((at, found)),
             None => {
                 at.locked.unlock_unchanged();
