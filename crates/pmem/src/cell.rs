@@ -205,12 +205,13 @@ pub unsafe fn write_bytes<M: Media>(pm: &M, dst: *mut u8, bytes: &[u8]) {
         cell.store(u64::from_le_bytes(*word), Ordering::Relaxed);
     }
     if !rest.is_empty() {
-        let mut word = [0; 8];
-        word[..rest.len()].copy_from_slice(rest);
+        // Not by a copy of so many bytes that is then read as a word: a processor waits there for all earlier stores.
+        let bytes = rest.iter().rev();
+        let word = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
         // SAFETY: as above; the last word is whole, by the caller's first obligation.
         let cell = unsafe { AtomicU64::from_ptr(dst.add(words.len())) };
         // ORDERING: Relaxed; as above.
-        cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        cell.store(word, Ordering::Relaxed);
     }
 }
 

@@ -409,6 +409,7 @@ impl<M: Media> Inner<M> {
         let keys: Vec<&[u8]> = puts.iter().map(|(key, _)| &**key).collect();
         let guard = epoch::pin();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
+        held.prefetch_queues();
         for key in &keys {
             self.may_write(key, &guard)?;
         }

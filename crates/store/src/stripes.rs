@@ -168,6 +168,16 @@ impl<'a> HeldMany<'a> {
         Self(wanted.into_iter().map(|i| (i, stripes.lock(i))).collect())
     }
 
+    /// Asks for where the next superseded version of each is noted.
+    pub fn prefetch_queues(&self) {
+        for (_, stripe) in &self.0 {
+            let last = stripe.obsolete.back().map(std::ptr::from_ref);
+            let first = || stripe.obsolete.as_slices().0.as_ptr();
+            let next = last.map_or_else(first, |last| last.wrapping_add(1));
+            cpu::prefetch(next.cast(), size_of::<Obsolete>());
+        }
+    }
+
     /// One that is locked.
     ///
     /// # Panics
