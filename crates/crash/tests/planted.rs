@@ -56,6 +56,8 @@ fn names_are_distinct_and_plants_change_the_trace() {
             "lstree-forget-early",
             "pmwcas-first-unused",
             "pmwcas-attempt-kept",
+            "bztree-no-help",
+            "bztree-frozen-refused",
         ];
         if same_places.contains(&plant.name) || plant.threads > 1 {
             continue;
