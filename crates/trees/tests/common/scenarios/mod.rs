@@ -127,9 +127,11 @@ pub fn take<H: Harness + ?Sized>(index: &H::Index, model: &mut Model<H>, k: u64)
     );
 }
 
-/// Lets deferred frees happen.
+/// Lets deferred frees happen. Other tests' threads may be pinned for a while.
 pub fn reclaim() {
-    for _ in 0..64 {
-        crossbeam_epoch::pin().flush();
+    for _ in 0..20 {
+        if bristlecone_pmem::sync::wait_for_readers() {
+            break;
+        }
     }
 }
