@@ -3,7 +3,7 @@
 //! | change | protocol | persist cost besides the index's own |
 //! | --- | --- | --- |
 //! | one key | record flushed, fence, index leads to it | the record's lines, 1 fence |
-//! | keys put together | records flushed, fence, index leads to each, fence | the records' lines, 2 fences; updates of an LB+-Tree have none of their own |
+//! | keys put together | records flushed, fence, index leads to each, fence where it was not fenced | the records' lines, 1 fence, and 1 more for updates; those of an LB+-Tree have none of their own |
 //! | n keys | records flushed as pending, fence, index leads to them, NAW of the slot; stamps with the slot's next commit | the records' lines, 2 fences, 1 line, and 1 line a record later |
 //!
 //! # Crash states
@@ -460,12 +460,8 @@ impl<M: Media> Inner<M> {
             .into_iter()
             .chain(changed.into_iter().map(|(change, _)| change));
         if let Err((led, e)) = led {
-            let led: Vec<_> = changes
-                .enumerate()
-                .filter(|(i, _)| led.contains(i))
-                .collect();
-            let changes = led.into_iter().map(|(_, change)| change).collect();
-            self.undo(&mut held, changes, usize::MAX);
+            let changes = changes.enumerate().filter(|(i, _)| led.contains(i));
+            self.undo(&mut held, changes.map(|(_, change)| change));
             return Err(e);
         }
         for change in changes {
@@ -632,7 +628,7 @@ impl<M: Media> Inner<M> {
         for (i, change) in changes.iter().enumerate() {
             let there = change.before.entry() != 0;
             if let Err(e) = self.lead_to(change.key, change.record.off, there) {
-                self.undo(held, changes, i);
+                self.undo(held, changes.into_iter().take(i));
                 return Err(e);
             }
         }
@@ -647,11 +643,14 @@ impl<M: Media> Inner<M> {
         Ok(ts)
     }
 
-    /// Lets the first `led` keys' entries lead to what they led to before. Readers have passed the new records by, since their time
+    /// Lets the entries of these keys, which lead to the new records, lead to what they led to before. Readers have passed the new records by, since their time
     /// stamp is not applied.
-    fn undo(&self, held: &mut HeldMany<'_>, changes: Vec<Change<'_, M>>, led: usize) {
+    fn undo<'a>(&self, held: &mut HeldMany<'_>, led: impl Iterator<Item = Change<'a, M>>)
+    where
+        M: 'a,
+    {
         let pm = self.pm();
-        for change in changes.into_iter().take(led) {
+        for change in led {
             let stripe = held.get(change.stripe);
             let before = change.before.off();
             if let Ok(header) = record::header(pm, change.record.off) {

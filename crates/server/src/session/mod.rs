@@ -495,7 +495,9 @@ impl Session {
             key.filter(|_| entry.keys() == ONE).copied()
         });
         let keys: Vec<Arg<'_>> = keys.collect();
-        server.data.ask_ahead(self.db, &keys);
+        if keys.len() > 1 {
+            server.data.ask_ahead(self.db, &keys);
+        }
     }
 
     /// True if the command may run, or be queued.
