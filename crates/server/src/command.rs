@@ -223,10 +223,20 @@ pub fn integer(text: Arg<'_>) -> Result<i64, Failed> {
         [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
         _ => false,
     };
-    let number = std::str::from_utf8(text).ok().filter(|_| plain);
-    number
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(Failed::not_an_integer)
+    let negative = digits.len() < text.len();
+    // Downwards: there is one more below zero.
+    let below = digits.iter().try_fold(0i64, |number, digit| {
+        let digit = i64::from(digit.wrapping_sub(b'0'));
+        number.checked_mul(10)?.checked_sub(digit)
+    });
+    let number = below.filter(|_| plain).and_then(|below| {
+        if negative {
+            Some(below)
+        } else {
+            below.checked_neg()
+        }
+    });
+    number.ok_or_else(Failed::not_an_integer)
 }
 
 /// True if an argument is this word, in whatever case.

@@ -1,10 +1,11 @@
 //! A connection's loop: read, execute what is complete, make it durable, answer.
 
 use crate::client::Client;
+use crate::data::together::Plain;
 use crate::reply::{Out, Protocol};
 use crate::resp::{Args, Parser, ProtocolError};
 use crate::server::{Server, stopped};
-use crate::session::{Flow, Session, Set, key_of_get};
+use crate::session::{Flow, Session};
 use crate::table::add;
 use std::io;
 use std::sync::Arc;
@@ -402,12 +403,7 @@ fn execute_ahead(
     while let Some(one) = ahead.get(done) {
         let rest = &ahead[done..];
         let rest = || rest.iter().map(|one| &*one.args);
-        let sets = rest().map_while(Set::of);
-        let gets = rest().map_while(key_of_get);
-        let mut together = session.set_together(server, sets, out);
-        if together == 0 {
-            together = session.get_together(server, gets, out);
-        }
+        let together = session.run_together(server, rest().map_while(Plain::of), out);
         done += together;
         if together == 0 && !asked && rest().len() > 1 {
             asked = true;

@@ -88,6 +88,11 @@ impl<'b> Out<'b> {
         self.line(b'+', text.as_bytes());
     }
 
+    /// `OK`.
+    pub fn ok(&mut self) {
+        self.put(b"+OK\r\n");
+    }
+
     /// An error: its code and what is wrong. Ends of lines in it become spaces.
     pub fn error(&mut self, text: &str) {
         let text: Vec<u8> = text

@@ -137,6 +137,12 @@ impl Parser {
                     }
                 }
                 At::Header(missing) => {
+                    let short = short_length(bytes.get(self.done..));
+                    if let Some((length, header)) = short.filter(|(len, _)| *len <= limits.bulk) {
+                        self.advance(header);
+                        self.at = At::Bulk(length, missing);
+                        continue;
+                    }
                     let Some(line) = self.line(bytes, ProtocolError::LongLength)? else {
                         return Ok(None);
                     };
@@ -344,6 +350,18 @@ fn hex(digit: u8) -> u8 {
         b'0'..=b'9' => digit - b'0',
         b'a'..=b'f' => digit - b'a' + 10,
         _ => digit.wrapping_sub(b'A').wrapping_add(10),
+    }
+}
+
+/// The length in the header of a short bulk string at the start of these bytes, and the header's own.
+fn short_length(bytes: Option<&[u8]>) -> Option<(usize, usize)> {
+    match *bytes? {
+        [b'$', digit @ b'0'..=b'9', b'\r', _, ..] => Some((usize::from(digit - b'0'), 4)),
+        [b'$', ten @ b'1'..=b'9', digit @ b'0'..=b'9', b'\r', _, ..] => {
+            let (ten, digit) = (usize::from(ten - b'0'), usize::from(digit - b'0'));
+            Some((10 * ten + digit, 5))
+        }
+        _ => None,
     }
 }
 

@@ -62,15 +62,15 @@ pub struct CommandStats {
 }
 
 impl CommandStats {
-    /// Notes a call.
-    pub fn note(&self, took: Duration) {
+    /// Notes calls that took so long each.
+    pub fn note(&self, took: Duration, calls: u64) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let micros = nanos / 1000;
         let bucket = (u64::BITS - micros.leading_zeros()) as usize;
-        add(&self.calls, 1);
-        add(&self.nanos, nanos);
+        add(&self.calls, calls);
+        add(&self.nanos, nanos.saturating_mul(calls));
         if let Some(bucket) = self.buckets.get(bucket.min(BUCKETS - 1)) {
-            add(bucket, 1);
+            add(bucket, calls);
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
     fn calls_go_into_the_bucket_of_their_time() {
         let stats = CommandStats::default();
         for micros in [0, 1, 3, u64::MAX / 1000] {
-            stats.note(Duration::from_micros(micros));
+            stats.note(Duration::from_micros(micros), 1);
         }
         let buckets: Vec<u64> = stats.buckets.iter().map(value).collect();
         assert_eq!(buckets[..4], [1, 1, 1, 0]);

@@ -30,7 +30,7 @@ use crate::clock::{Clock, Wait};
 use crate::dropped::Dropped;
 use crate::error::{ConflictError, Damage, WriteError};
 use crate::horizon::{Snapshots, Ticket};
-use crate::index::{Entries, IndexKey, KEY_MOST, PREFIX, split};
+use crate::index::{Entries, KEY_MOST, PREFIX, split};
 use crate::keyspace::Catalogue;
 use crate::record::{self, Prepared, Stamp, Terms, VALUE_MOST};
 use crate::serial::ReadSet;
@@ -71,6 +71,15 @@ pub(crate) struct Inner<M: Media> {
     pub root: Root<M>,
 }
 
+/// One of the steps of [`Store::run_together`](crate::Store::run_together).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'v> {
+    /// Reads the key.
+    Get,
+    /// Puts this value.
+    Put(&'v [u8]),
+}
+
 /// A change to one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Write {
@@ -96,6 +105,8 @@ pub(crate) struct Head {
     /// The version's record: `entry`, unless that is dead.
     pub off: u64,
     pub ts: u64,
+    /// It says itself that it is committed.
+    pub stamped: bool,
     pub terms: Terms,
 }
 
@@ -123,6 +134,14 @@ impl Newest {
     fn off(&self) -> u64 {
         match self {
             Self::Version(head) => head.off,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the version, if its block can be freed without another look at it; else 0.
+    fn plain(&self) -> u64 {
+        match self {
+            Self::Version(head) if head.stamped && head.terms.is_whole() => head.terms.bytes(),
             _ => 0,
         }
     }
@@ -215,6 +234,31 @@ impl<M: Media> Inner<M> {
         }
     }
 
+    /// As [`prepare`](Self::prepare), of the values that are put, for index keys with these CRC-32Cs.
+    fn prepare_together(
+        &self,
+        steps: &[(&[u8], Step<'_>)],
+        sums: &[u32],
+    ) -> Result<Vec<Prepared<'_, M>>, WriteError> {
+        let mut records = Vec::with_capacity(steps.len());
+        self.may_prepare()?;
+        let mut guard = epoch::pin();
+        for ((key, step), sum) in steps.iter().zip(sums) {
+            let Step::Put(value) = step else { continue };
+            let record = match self.prepare_summed(key, *sum, Some(value), 0) {
+                Err(WriteError::Space(_)) => {
+                    drop(guard);
+                    self.make_room()?;
+                    guard = epoch::pin();
+                    self.prepare_summed(key, *sum, Some(value), 0)
+                }
+                made => made,
+            };
+            records.push(record?);
+        }
+        Ok(records)
+    }
+
     /// As [`prepare`](Self::prepare); the caller may hold locks.
     pub fn prepare_locked(
         &self,
@@ -222,13 +266,29 @@ impl<M: Media> Inner<M> {
         value: Option<&[u8]>,
         expiry: u64,
     ) -> Result<Prepared<'_, M>, WriteError> {
+        self.may_prepare()?;
+        self.prepare_summed(key, crc32c::crc32c(key), value, expiry)
+    }
+
+    /// # Errors
+    /// Why nothing can be written at all.
+    fn may_prepare(&self) -> Result<(), WriteError> {
         if self.pm().read_only() {
             return Err(WriteError::ReadOnly);
         }
-        self.clock.sound()?;
+        Ok(self.clock.sound()?)
+    }
+
+    fn prepare_summed(
+        &self,
+        key: &[u8],
+        sum: u32,
+        value: Option<&[u8]>,
+        expiry: u64,
+    ) -> Result<Prepared<'_, M>, WriteError> {
         check_key(key.get(PREFIX..).unwrap_or(key))?;
         check_value(value.unwrap_or(&[]))?;
-        Ok(record::prepare(&self.heap, key, value, expiry)?)
+        Ok(record::prepare(&self.heap, sum, value, expiry)?)
     }
 
     /// The newest version of a key. The caller holds its stripe's lock.
@@ -251,7 +311,8 @@ impl<M: Media> Inner<M> {
             }
             header = record::header(pm, off)?;
         }
-        let Some(ts) = header.stamp(pm).ts() else {
+        let stamp = header.stamp(pm);
+        let Some(ts) = stamp.ts() else {
             return Err(Damage::new(format!(
                 "record {off:#x}: dead behind a dead one"
             )));
@@ -261,6 +322,7 @@ impl<M: Media> Inner<M> {
             entry,
             off,
             ts,
+            stamped: matches!(stamp, Stamp::At(_)),
             terms,
         }))
     }
@@ -285,13 +347,19 @@ impl<M: Media> Inner<M> {
     ) {
         let keyspace = split(key).map_or(0, |(keyspace, _)| keyspace);
         stripe.counts.made(terms);
-        if let Newest::Version(head) = before {
-            stripe.counts.was_newest(keyspace, &head.terms);
+        match before {
+            Newest::Version(head) => stripe.counts.replaced(keyspace, &head.terms, terms),
+            _ => stripe.counts.is_newest(keyspace, terms),
         }
-        stripe.counts.is_newest(keyspace, terms);
         if before.off() != 0 || terms.tombstone {
             let tombstone = terms.tombstone.then(|| key.into());
-            stripe.obsolete.push_back(Obsolete { ts, off, tombstone });
+            stripe.obsolete.push_back(Obsolete {
+                ts,
+                off,
+                before: before.off(),
+                plain: before.plain(),
+                tombstone,
+            });
         }
         self.bury(stripe, before);
     }
@@ -307,7 +375,7 @@ impl<M: Media> Inner<M> {
             let terms = header.terms(self.pm());
             // What cannot be freed is found by the next opening.
             if record::retire(&self.heap, dead, &terms, &epoch::pin()).is_ok() {
-                stripe.counts.gone(&terms);
+                stripe.counts.gone(terms.bytes());
             }
         }
     }
@@ -382,71 +450,79 @@ impl<M: Media> Inner<M> {
         Ok((answer, ts))
     }
 
-    /// Puts values that do not depend on each other, at one time stamp, under two fences: the first ones of `puts`, up to a key that was
-    /// there before, or a value that `replaces` refuses. Each is durable or absent for itself. How many were put; the
-    /// answer is what `wait` says.
+    /// Takes steps that do not depend on each other, at one time: the first ones of `steps`, up to a key that was there before (but to
+    /// be read, both times), or a step at which `each` says no. `each` is called with what is there, in order; of what is to be replaced,
+    /// also if it has expired. Puts have one time stamp and two fences in all; each is durable or absent for itself. How many
+    /// steps were taken; the answer is what `wait` says, and so is what it rests on.
     ///
     /// # Errors
-    /// [`WriteError`]; none was put then, but for [`WriteError::Commit`].
-    pub fn put_together(
+    /// [`WriteError`]; nothing was put then, but for [`WriteError::Commit`].
+    pub fn run_together(
         &self,
-        puts: &[(IndexKey, &[u8])],
+        steps: &[(&[u8], Step<'_>)],
         wait: Wait,
-        replaces: impl Fn(&Current<'_, M>) -> Result<bool, WriteError>,
+        mut each: impl FnMut(Option<&Current<'_, M>>) -> Result<bool, WriteError>,
     ) -> Result<usize, WriteError> {
-        if puts.is_empty() {
+        if steps.is_empty() {
             return Ok(0);
         }
         let pm = self.pm();
-        let mut stripes: Vec<usize> = puts.iter().map(|(key, _)| self.stripes.of(key)).collect();
-        let puts = &puts[..distinct(puts, &stripes)];
-        stripes.truncate(puts.len());
+        let sums: Vec<u32> = steps.iter().map(|(key, _)| crc32c::crc32c(key)).collect();
+        let mut stripes: Vec<usize> = sums.iter().map(|sum| self.stripes.of_sum(*sum)).collect();
+        let steps = &steps[..distinct(steps, &sums)];
+        stripes.truncate(steps.len());
         stripes.iter().for_each(|at| self.stripes.prefetch(*at));
-        let mut records = Vec::with_capacity(puts.len());
-        for (key, value) in puts {
-            records.push(self.prepare(key, Some(value), 0)?);
-        }
-        let keys: Vec<&[u8]> = puts.iter().map(|(key, _)| &**key).collect();
+        let mut records = self.prepare_together(steps, &sums)?.into_iter();
+        let keys: Vec<&[u8]> = steps.iter().map(|(key, _)| *key).collect();
         let guard = epoch::pin();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
-        held.prefetch_queues();
+        held.prefetch_queues(pm);
         for key in &keys {
             self.may_write(key, &guard)?;
         }
         let found = self.find_ahead(&keys);
         // What is added comes first: mostly there is no room for that only.
-        let (mut added, mut changed) = (Vec::new(), Vec::with_capacity(keys.len()));
-        let mut refused = None;
-        let puts = keys.iter().zip(stripes).zip(records);
-        for (((key, stripe), record), (entry, place)) in puts.zip(found) {
+        let (mut added, mut changed) = (Vec::with_capacity(4), Vec::with_capacity(keys.len()));
+        // What the answer rests on that is not changed.
+        let mut read = 0;
+        let mut count = 0;
+        for (((key, step), stripe), (entry, place)) in steps.iter().zip(stripes).zip(found) {
             let before = self.newest_of(entry, &guard)?;
-            if let Newest::Version(head) = before
-                && !head.terms.tombstone
-                && !replaces(&Current { pm, head })?
-            {
-                refused = Some(head.ts);
+            let head = match (step, &before) {
+                (Step::Get, before) => before.present(|| self.wall.now()),
+                (Step::Put(_), Newest::Version(head)) if !head.terms.tombstone => Some(head),
+                (Step::Put(_), _) => None,
+            };
+            let current = head.map(|head| Current { pm, head: *head });
+            let goes_on = each(current.as_ref())?;
+            if !goes_on || *step == Step::Get {
+                read = read.max(before.ts());
+            }
+            if !goes_on {
                 break;
             }
-            let change = Change {
-                key,
-                stripe,
-                before,
-                record,
-            };
-            match entry {
-                None => added.push(change),
-                Some(_) => changed.push((change, place)),
+            count += 1;
+            if let Step::Put(_) = step
+                && let Some(record) = records.next()
+            {
+                let change = Change {
+                    key,
+                    stripe,
+                    before,
+                    record,
+                };
+                match entry {
+                    None => added.push(change),
+                    Some(_) => changed.push((change, place)),
+                }
             }
         }
         // Not pinned any more, as in `modify`.
         drop(guard);
-        let count = added.len() + changed.len();
-        if let Some(ts) = refused
-            && count == 0
-        {
+        if added.is_empty() && changed.is_empty() {
             drop(held);
-            self.settle(ts, wait)?;
-            return Ok(0);
+            self.settle(read, wait)?;
+            return Ok(count);
         }
         let taken = self.clock.take()?;
         let ts = taken.ts;
@@ -470,7 +546,9 @@ impl<M: Media> Inner<M> {
             let stripe = held.get(change.stripe);
             self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
         }
+        let garbage = self.take_along(&mut held);
         drop((taken, held));
+        self.heap.retire_all(garbage, &epoch::pin());
         self.settle(ts, wait)?;
         Ok(count)
     }
@@ -486,7 +564,7 @@ impl<M: Media> Inner<M> {
         let entries: Vec<_> = (added.iter())
             .map(|change| (change.key, change.record.off))
             .collect();
-        let mut led = Vec::new();
+        let mut led = Vec::with_capacity(added.len() + changed.len());
         let mut outcome = Ok(());
         if !entries.is_empty() {
             let added = deferring_commits(|| self.index.add_together(&entries));
@@ -687,15 +765,16 @@ impl<M: Media> Inner<M> {
     }
 }
 
-/// How many of these have keys that were not there before. `stripes`: theirs.
-fn distinct(puts: &[(IndexKey, &[u8])], stripes: &[usize]) -> usize {
-    let mut order: Vec<usize> = (0..puts.len()).collect();
-    order.sort_unstable_by_key(|i| (stripes[*i], *i));
-    let mut count = puts.len();
-    for (at, later) in order.iter().enumerate() {
+/// How many of these steps have keys that were not there before, or are only read. `sums`: the keys'.
+fn distinct(steps: &[(&[u8], Step<'_>)], sums: &[u32]) -> usize {
+    let mut order: Vec<(u32, usize)> = sums.iter().copied().zip(0..).collect();
+    order.sort_unstable();
+    let mut count = steps.len();
+    for (at, (sum, later)) in order.iter().enumerate() {
+        let (key, step) = steps[*later];
         let before = order[..at].iter().rev();
-        let mut near = before.take_while(|i| stripes[**i] == stripes[*later]);
-        if near.any(|i| *puts[*i].0 == *puts[*later].0) {
+        let mut alike = before.take_while(|(other, _)| other == sum);
+        if alike.any(|(_, i)| steps[*i].0 == key && (steps[*i].1, step) != (Step::Get, Step::Get)) {
             count = count.min(*later);
         }
     }

@@ -126,10 +126,15 @@ impl Snapshots {
         }
     }
 
+    /// The horizon as it was moved last.
+    pub fn horizon(&self) -> u64 {
+        // ORDERING: Acquire; pairs with `advance`: what is cut off by it is cut off afterwards.
+        self.horizon.load(Ordering::Acquire)
+    }
+
     /// Whether versions that a read at `ts` needs may have been cut off.
     pub fn passed(&self, ts: u64) -> bool {
-        // ORDERING: Acquire; pairs with `advance`.
-        self.horizon.load(Ordering::Acquire) > ts
+        self.horizon() > ts
     }
 }
 

@@ -63,6 +63,31 @@ impl std::ops::Deref for IndexKey {
     }
 }
 
+/// Index keys of one keyspace, in one piece of memory.
+pub(crate) struct IndexKeys {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl IndexKeys {
+    pub fn new<'k>(keyspace: u32, keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone) -> Self {
+        let room = keys.clone().map(|key| PREFIX + key.len()).sum();
+        let (mut bytes, mut ends) = (Vec::with_capacity(room), Vec::with_capacity(keys.len()));
+        let prefix = keyspace.to_be_bytes();
+        for key in keys {
+            bytes.extend_from_slice(&prefix);
+            bytes.extend_from_slice(key);
+            ends.push(bytes.len());
+        }
+        Self { bytes, ends }
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        let mut start = 0;
+        (self.ends.iter()).map(move |end| &self.bytes[std::mem::replace(&mut start, *end)..*end])
+    }
+}
+
 /// The keyspace and the key of an index key, if it is one.
 pub(crate) fn split(index_key: &[u8]) -> Option<(u32, &[u8])> {
     let (prefix, key) = index_key.split_first_chunk::<PREFIX>()?;
@@ -308,6 +333,10 @@ mod tests {
         ];
         for (keyspace, key) in keys {
             assert_eq!(split(&IndexKey::new(keyspace, key)), Some((keyspace, key)));
+        }
+        let together = IndexKeys::new(1, keys.iter().map(|(_, key)| *key));
+        for (together, (_, key)) in together.iter().zip(keys) {
+            assert_eq!(*together, *IndexKey::new(1, key));
         }
         let a = IndexKey::new(255, b"zzz");
         let b = IndexKey::new(256, b"");

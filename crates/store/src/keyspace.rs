@@ -9,7 +9,7 @@ use crate::Snapshot;
 use crate::clock::Wait;
 use crate::commit::Inner;
 use crate::error::{Damage, ReadError, StoreError, WriteError};
-use crate::index::{IndexKey, split};
+use crate::index::{IndexKey, IndexKeys, split};
 use crate::read::{Bounds, Direction};
 use crate::stripes::HeldMany;
 use bristlecone_pmem::Media;
@@ -51,6 +51,13 @@ impl Keyspace {
 
     pub(crate) fn key(&self, key: &[u8]) -> IndexKey {
         IndexKey::new(self.id, key)
+    }
+
+    pub(crate) fn keys<'k>(
+        &self,
+        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
+    ) -> IndexKeys {
+        IndexKeys::new(self.id, keys)
     }
 }
 

@@ -73,6 +73,7 @@ mod vacuum;
 pub use backup::BackupReport;
 pub use batch::Batch;
 pub use check::{CheckReport, StoreStats};
+pub use commit::Step;
 pub use error::{
     BackupError, CloseError, ConflictError, Damage, ReadError, StoreError, WriteError,
 };

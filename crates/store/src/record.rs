@@ -132,6 +132,11 @@ impl Terms {
         }
     }
 
+    /// Whether the record is one block.
+    pub fn is_whole(&self) -> bool {
+        !self.segmented
+    }
+
     /// Whether a record may be so.
     pub fn sound(&self) -> bool {
         self.len <= VALUE_MOST
@@ -167,12 +172,23 @@ fn segments(len: usize) -> usize {
     len.div_ceil(SEGMENT)
 }
 
-/// CRC-32C of what never changes, and of the key that leads to it.
-fn checksum(key: &[u8], terms: u64, len: u32, value: &[u8]) -> u32 {
-    let crc = crc32c::crc32c(key);
-    let crc = crc32c::crc32c_append(crc, &terms.to_le_bytes());
-    let crc = crc32c::crc32c_append(crc, &len.to_le_bytes());
-    crc32c::crc32c_append(crc, value)
+/// CRC-32C of what never changes, and of the key that leads to it, whose own is `key_sum`.
+fn checksum(key_sum: u32, terms: u64, len: u32, value: &[u8]) -> u32 {
+    const TERMS: usize = 12;
+    let mut bytes = [0; LINE];
+    bytes[..8].copy_from_slice(&terms.to_le_bytes());
+    bytes[8..TERMS].copy_from_slice(&len.to_le_bytes());
+    // A few bytes cost less than a call.
+    match bytes.get_mut(TERMS..TERMS + value.len()) {
+        Some(room) => {
+            room.copy_from_slice(value);
+            crc32c::crc32c_append(key_sum, &bytes[..TERMS + value.len()])
+        }
+        None => {
+            let crc = crc32c::crc32c_append(key_sum, &bytes[..TERMS]);
+            crc32c::crc32c_append(crc, value)
+        }
+    }
 }
 
 /// A record that nothing leads to yet. Dropping it frees it.
@@ -218,13 +234,13 @@ impl<M: Media> Drop for Prepared<'_, M> {
     }
 }
 
-/// Makes the record of a value, or a tombstone. All of it but the line of its head is flushed, nothing is fenced.
+/// Makes the record of a value, or a tombstone, for the index key with that CRC-32C. All of it but the line of its head is flushed, nothing is fenced.
 ///
 /// # Errors
 /// [`SpaceError`]; nothing is allocated then.
 pub(crate) fn prepare<'h, M: Media>(
     heap: &'h Heap<M>,
-    key: &[u8],
+    key_sum: u32,
     value: Option<&[u8]>,
     expiry: u64,
 ) -> Result<Prepared<'h, M>, SpaceError> {
@@ -234,7 +250,7 @@ pub(crate) fn prepare<'h, M: Media>(
     let terms = expiry.min(EXPIRY_MOST) | flags << FLAGS_SHIFT;
     // Callers have checked the length, which is far below 4 GiB.
     let len = bytes.len() as u32;
-    let crc = checksum(key, terms, len, bytes);
+    let crc = checksum(key_sum, terms, len, bytes);
     let mut made = Prepared {
         heap,
         off: 0,
@@ -495,7 +511,7 @@ pub(crate) fn check_sum<M: Media>(
     let value = value(pm, off, terms)?;
     // ORDERING: Relaxed; as in `terms`.
     let word = header(pm, off)?.terms.load(pm, Ordering::Relaxed);
-    let found = checksum(key, word, terms.len as u32, &value);
+    let found = checksum(crc32c::crc32c(key), word, terms.len as u32, &value);
     if found == terms.crc {
         return Ok(());
     }

@@ -7,7 +7,7 @@
 
 use crate::record::Terms;
 use bristlecone_pmem::Media;
-use bristlecone_pmem::media::cpu;
+use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::sync::lock;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
@@ -19,6 +19,8 @@ const STRIPES: usize = 1024;
 /// How many there are on a simulated medium, where threads are to meet.
 const FEW: usize = 4;
 
+const _: () = assert!(STRIPES.is_power_of_two() && FEW.is_power_of_two());
+
 /// A version that superseded another one, or a tombstone.
 #[derive(Debug)]
 pub(crate) struct Obsolete {
@@ -26,6 +28,10 @@ pub(crate) struct Obsolete {
     pub ts: u64,
     /// Its record.
     pub off: u64,
+    /// The record that it superseded; 0 for none.
+    pub before: u64,
+    /// Bytes of that one, if it is one block, and stamped; else 0.
+    pub plain: u64,
     /// Its index key, if it is a tombstone: then it goes itself.
     pub tombstone: Option<Box<[u8]>>,
 }
@@ -58,6 +64,20 @@ impl Counts {
         &mut self.keys[at].1
     }
 
+    /// The newest record of a key has taken the place of another one.
+    pub fn replaced(&mut self, keyspace: u32, before: &Terms, terms: &Terms) {
+        if before.tombstone || terms.tombstone {
+            self.was_newest(keyspace, before);
+            self.is_newest(keyspace, terms);
+            return;
+        }
+        let expiring = |terms: &Terms| u64::from(terms.expiry != 0);
+        let bytes = self.live_bytes.wrapping_sub(before.bytes());
+        self.live_bytes = bytes.wrapping_add(terms.bytes());
+        let others = self.expiring.wrapping_sub(expiring(before));
+        self.expiring = others.wrapping_add(expiring(terms));
+    }
+
     /// A record is the newest of its key now.
     pub fn is_newest(&mut self, keyspace: u32, terms: &Terms) {
         if !terms.tombstone {
@@ -85,11 +105,11 @@ impl Counts {
     }
 
     /// It no longer is.
-    pub fn gone(&mut self, terms: &Terms) {
+    pub fn gone(&mut self, bytes: u64) {
         self.versions = self.versions.wrapping_sub(1);
-        self.bytes = self.bytes.wrapping_sub(terms.bytes());
+        self.bytes = self.bytes.wrapping_sub(bytes);
         self.vacuumed += 1;
-        self.vacuumed_bytes += terms.bytes();
+        self.vacuumed_bytes += bytes;
     }
 
     /// Adds another stripe's.
@@ -133,7 +153,12 @@ impl Stripes {
 
     /// The stripe of an index key.
     pub fn of(&self, key: &[u8]) -> usize {
-        crc32c::crc32c(key) as usize % self.0.len()
+        self.of_sum(crc32c::crc32c(key))
+    }
+
+    /// The stripe of an index key with that CRC-32C.
+    pub fn of_sum(&self, sum: u32) -> usize {
+        sum as usize & (self.0.len() - 1)
     }
 
     /// Asks for the lines of a stripe that is going to be locked.
@@ -162,20 +187,42 @@ pub(crate) struct HeldMany<'a>(Vec<(usize, Held<'a>)>);
 impl<'a> HeldMany<'a> {
     /// Locks them in ascending order.
     pub fn lock(stripes: &'a Stripes, keys: impl Iterator<Item = usize>) -> Self {
-        let mut wanted: Vec<usize> = keys.collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        Self(wanted.into_iter().map(|i| (i, stripes.lock(i))).collect())
+        let mut wanted = [0u64; STRIPES / 64];
+        let mut most = 0;
+        for stripe in keys {
+            wanted[stripe / 64] |= 1 << (stripe % 64);
+            most += 1;
+        }
+        let mut held = Vec::with_capacity(most.min(STRIPES));
+        for (i, mut word) in wanted.into_iter().enumerate() {
+            while word != 0 {
+                let stripe = i * 64 + word.trailing_zeros() as usize;
+                held.push((stripe, stripes.lock(stripe)));
+                word &= word - 1;
+            }
+        }
+        Self(held)
     }
 
-    /// Asks for where the next superseded version of each is noted.
-    pub fn prefetch_queues(&self) {
+    /// Asks for where the next superseded version of each is noted, and for the one that is let go of next.
+    pub fn prefetch_queues<M: Media>(&self, pm: &M) {
         for (_, stripe) in &self.0 {
+            if let Some(first) = stripe.obsolete.front() {
+                cpu::prefetch(pm.base().wrapping_add(first.off as usize), LINE);
+            }
             let last = stripe.obsolete.back().map(std::ptr::from_ref);
             let first = || stripe.obsolete.as_slices().0.as_ptr();
             let next = last.map_or_else(first, |last| last.wrapping_add(1));
             cpu::prefetch(next.cast(), size_of::<Obsolete>());
         }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stripe> {
+        self.0.iter_mut().map(|(_, stripe)| &mut **stripe)
     }
 
     /// One that is locked.

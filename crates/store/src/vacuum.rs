@@ -20,10 +20,10 @@ use crate::error::{Damage, WriteError};
 use crate::horizon::Horizon;
 use crate::index::split;
 use crate::record::{self, Stamp};
-use crate::stripes::{Obsolete, Stripe};
-use bristlecone_pmem::Media;
+use crate::stripes::{HeldMany, Obsolete, Stripe};
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, POff};
 use crossbeam_epoch as epoch;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,6 +33,10 @@ use std::time::Duration;
 
 /// Versions that a stripe's lock is held for.
 pub(crate) const AT_A_TIME: usize = 32;
+/// Versions that who writes takes along from each stripe.
+const ALONG: usize = 2;
+/// Entries of a queue from which on who writes asks for the horizon.
+const QUEUE_LONG: usize = 4;
 /// Versions of a step of the background thread.
 const STEP: usize = 4096;
 /// Entries that a sweep looks at for each version that it may free.
@@ -110,9 +114,12 @@ pub(crate) fn spawn<M: Media>(
     std::thread::Builder::new()
         .name("store-vacuum".into())
         .spawn(move || {
+            // What became garbage since the last time is left to who writes: that costs less.
+            let mut due = inner.horizon();
             while !inner.control.nap(interval) {
+                let horizon = std::mem::replace(&mut due, inner.horizon());
                 loop {
-                    let step = inner.vacuum_step(STEP);
+                    let step = inner.vacuum_step_to(horizon, STEP);
                     let done = step.as_ref().map_or(true, |report| report.complete);
                     inner.control.note(step.err());
                     if done || *lock(&inner.control.stop) {
@@ -130,13 +137,21 @@ impl<M: Media> Inner<M> {
     /// # Errors
     /// [`WriteError`]; what was freed stays freed.
     pub(crate) fn vacuum_step(&self, most: usize) -> Result<VacuumReport, WriteError> {
+        self.vacuum_step_to(self.horizon(), most)
+    }
+
+    fn horizon(&self) -> Horizon {
+        self.snapshots.advance(&self.clock, self.wall.now())
+    }
+
+    /// As [`vacuum_step`](Self::vacuum_step), of what nobody read any more at that time.
+    fn vacuum_step_to(&self, horizon: Horizon, most: usize) -> Result<VacuumReport, WriteError> {
         let mut report = VacuumReport::default();
         if self.pm().read_only() {
             report.complete = true;
             return Ok(report);
         }
         self.clock.sound()?;
-        let horizon = self.snapshots.advance(&self.clock, self.wall.now());
         let stripes = self.stripes.len();
         let mut left = most;
         let mut expiring = 0u64;
@@ -224,12 +239,43 @@ impl<M: Media> Inner<M> {
             let queue = stripe.obsolete.iter().take(most);
             queue.take_while(|obsolete| obsolete.ts <= horizon.ts)
         };
-        due().for_each(|obsolete| ask(obsolete.off));
         for obsolete in due() {
-            if let Ok(header) = record::header(pm, obsolete.off) {
-                ask(header.previous(pm));
+            ask(obsolete.off);
+            if obsolete.plain == 0 && obsolete.before != 0 {
+                ask(obsolete.before);
             }
         }
+    }
+
+    /// Takes out of these stripes' queues, up to [`ALONG`] each, what is due and needs no look at anything but the queue: the versions to be
+    /// retired. Who writes has the queues at hand anyway, and what is freed early is in the caches when it is used again.
+    pub(crate) fn take_along(&self, held: &mut HeldMany<'_>) -> Vec<u64> {
+        let pm = self.pm();
+        let mut garbage = Vec::with_capacity(ALONG * held.len());
+        let mut due = self.snapshots.horizon();
+        let mut asked = false;
+        for stripe in held.iter_mut() {
+            if !asked && stripe.obsolete.len() > QUEUE_LONG {
+                asked = true;
+                due = self.snapshots.advance(&self.clock, self.wall.now()).ts;
+            }
+            for _ in 0..ALONG {
+                let simple = |first: &&Obsolete| {
+                    first.ts <= due && first.plain != 0 && first.tombstone.is_none()
+                };
+                let Some(first) = stripe.obsolete.front().filter(simple) else {
+                    break;
+                };
+                let Ok(header) = record::header(pm, first.off) else {
+                    break;
+                };
+                header.cut(pm);
+                garbage.push(first.before);
+                stripe.counts.gone(first.plain);
+                stripe.obsolete.pop_front();
+            }
+        }
+        garbage
     }
 
     /// Frees what a version superseded, and the version itself if it is a tombstone.
@@ -240,11 +286,16 @@ impl<M: Media> Inner<M> {
         report: &mut VacuumReport,
     ) -> Result<(), WriteError> {
         let pm = self.pm();
-        let header = record::header(pm, obsolete.off)?;
-        let before = header.previous(pm);
-        if before != 0 {
-            header.cut(pm);
-            self.free_version(stripe, before, report)?;
+        if obsolete.before != 0 {
+            record::header(pm, obsolete.off)?.cut(pm);
+            if obsolete.plain == 0 {
+                self.free_version(stripe, obsolete.before, report)?;
+            } else {
+                (self.heap).retire(POff::new(obsolete.before), &epoch::pin());
+                stripe.counts.gone(obsolete.plain);
+                report.versions += 1;
+                report.bytes += obsolete.plain;
+            }
         }
         if let Some(key) = &obsolete.tombstone
             && self.index.get(key) == Some(obsolete.off)
@@ -269,7 +320,7 @@ impl<M: Media> Inner<M> {
         }
         let terms = header.terms(self.pm());
         record::retire(&self.heap, off, &terms, &epoch::pin())?;
-        stripe.counts.gone(&terms);
+        stripe.counts.gone(terms.bytes());
         report.versions += 1;
         report.bytes += terms.bytes();
         Ok(())

@@ -68,9 +68,31 @@ pub const MAX_BLOCK: u64 = MAX_RUN as u64 * CHUNK;
 
 const SHARDS: usize = 32;
 
+/// What small blocks are multiples of, and the largest of these.
+const GRAIN: u64 = 16;
+const SMALL: u64 = 256;
+
+/// The class of each number of grains.
+const CLASS_OF_SMALL: [u8; (SMALL / GRAIN) as usize + 1] = {
+    let mut classes = [0; (SMALL / GRAIN) as usize + 1];
+    let mut grains = 0;
+    while grains < classes.len() {
+        let mut class = 0;
+        while CLASSES[class] < grains as u64 * GRAIN {
+            class += 1;
+        }
+        classes[grains] = class as u8;
+        grains += 1;
+    }
+    classes
+};
+
 /// The class of the smallest block that holds `bytes`; `None` if it takes whole chunks.
 #[inline]
 fn class_of(bytes: u64) -> Option<u8> {
+    if bytes <= SMALL {
+        return Some(CLASS_OF_SMALL[bytes.div_ceil(GRAIN) as usize]);
+    }
     // At most 21 entries: the position always fits.
     let class = CLASSES.partition_point(|size| *size < bytes);
     (class < CLASSES.len()).then_some(class as u8)
@@ -79,6 +101,11 @@ fn class_of(bytes: u64) -> Option<u8> {
 /// How many blocks of a class move between a cache and its chunks at a time.
 fn batch(class: u8) -> usize {
     (32_768 / CLASSES[usize::from(class)]).clamp(1, 32) as usize
+}
+
+/// How many blocks of a class a cache holds: what readers leave behind comes in bursts.
+fn cached_most(class: u8) -> usize {
+    (131_072 / CLASSES[usize::from(class)]).clamp(2, 2048) as usize
 }
 
 /// Orders a block's last use before its next: a search that came too late and sees a store to the new
@@ -149,30 +176,32 @@ impl Core {
         ))
     }
 
-    /// A block that no one can reach any more goes back to this thread's cache.
-    fn recycle(&self, off: u64, guard: &Guard) {
-        let Some((chunk, state, _)) = self.block(off, guard) else {
-            debug_assert!(false, "recycling {off:#x}, which is no block");
-            return;
-        };
-        if state.class == RUN {
-            state.give_back(0);
-            self.queue_empty(chunk);
-            return;
-        }
-        let class = state.class;
-        let spill = {
-            let mut caches = lock(&self.caches[shard()]);
+    /// Blocks that no one can reach any more go back to this thread's cache.
+    fn recycle(&self, offs: &[u64], guard: &Guard) {
+        let mut spilt: Vec<(u8, Vec<u64>)> = Vec::new();
+        let mut caches = lock(&self.caches[shard()]);
+        for &off in offs {
+            let Some((chunk, state, _)) = self.block(off, guard) else {
+                debug_assert!(false, "recycling {off:#x}, which is no block");
+                continue;
+            };
+            let class = state.class;
+            if class == RUN {
+                state.give_back(0);
+                self.queue_empty(chunk);
+                continue;
+            }
             let cache = &mut caches[usize::from(class)];
             cache.push(off);
-            let most = 2 * batch(class);
-            if cache.len() <= most {
-                Vec::new()
-            } else {
-                cache.drain(..most / 2).collect()
+            let most = cached_most(class);
+            if cache.len() > most {
+                spilt.push((class, cache.drain(..most / 2).collect()));
             }
-        };
-        self.return_blocks(class, &spill, guard);
+        }
+        drop(caches);
+        for (class, offs) in spilt {
+            self.return_blocks(class, &offs, guard);
+        }
     }
 
     fn return_blocks(&self, class: u8, offs: &[u64], guard: &Guard) {
@@ -400,40 +429,41 @@ impl<M: Media> Heap<M> {
     fn refill(&self, class: u8, guard: &Guard) -> Result<u64, SpaceError> {
         self.release_empty();
         let mut partial = lock(&self.core.partial[usize::from(class)]);
-        let chunk = match partial.last() {
-            Some(chunk) => *chunk,
-            None => {
-                let used = ChunkUse::Blocks {
-                    owner: self.core.owner,
-                    class,
-                };
-                let chunk = match self.pool.assign_chunks(1, used) {
-                    Ok(chunk) => chunk,
-                    Err(e) => {
-                        drop(partial);
-                        // Another thread's cache may still hold some.
-                        return self.steal(class).ok_or(e);
-                    }
-                };
-                self.core.adopt(chunk, ChunkState::blocks_of(class), guard);
-                partial.push(chunk);
-                chunk
+        if partial.is_empty() {
+            let used = ChunkUse::Blocks {
+                owner: self.core.owner,
+                class,
+            };
+            let chunk = match self.pool.assign_chunks(1, used) {
+                Ok(chunk) => chunk,
+                Err(e) => {
+                    drop(partial);
+                    // Another thread's cache may still hold some.
+                    return self.steal(class).ok_or(e);
+                }
+            };
+            self.core.adopt(chunk, ChunkState::blocks_of(class), guard);
+            partial.push(chunk);
+        }
+        let most = batch(class);
+        let mut got = Vec::with_capacity(most);
+        while got.len() < most
+            && let Some(&chunk) = partial.last()
+        {
+            let Some(state) = self.core.chunks.get(chunk, guard) else {
+                return Err(SpaceError::io(
+                    "allocating",
+                    std::io::Error::other(format!("chunk {chunk} lost its state")),
+                ));
+            };
+            let start = u64::from(chunk) * CHUNK;
+            state.take(most - got.len(), |block| {
+                got.push(start + u64::from(block) * state.block_bytes)
+            });
+            // ORDERING: Relaxed; under the class lock.
+            if state.untaken.load(Ordering::Relaxed) == 0 {
+                partial.pop();
             }
-        };
-        let Some(state) = self.core.chunks.get(chunk, guard) else {
-            return Err(SpaceError::io(
-                "allocating",
-                std::io::Error::other(format!("chunk {chunk} lost its state")),
-            ));
-        };
-        let mut got = Vec::with_capacity(batch(class));
-        let start = u64::from(chunk) * CHUNK;
-        state.take(batch(class), |block| {
-            got.push(start + u64::from(block) * state.block_bytes)
-        });
-        // ORDERING: Relaxed; under the class lock.
-        if state.untaken.load(Ordering::Relaxed) == 0 {
-            partial.pop();
         }
         drop(partial);
         // The cache is popped from its end: lowest address first.
@@ -494,8 +524,9 @@ impl<M: Media> Heap<M> {
 
     /// Frees a block that was never reachable.
     pub fn free(&self, off: POff<u8>) {
-        if self.unlive(off) {
-            self.core.recycle(off.get(), &epoch::pin());
+        let guard = epoch::pin();
+        if self.unlive(off, &guard) {
+            self.core.recycle(&[off.get()], &guard);
             self.release_empty();
         }
     }
@@ -503,25 +534,37 @@ impl<M: Media> Heap<M> {
     /// Frees a block that readers may still be in: it is reused once those pinned now have left.
     /// That it is unreachable must be durable already.
     pub fn retire(&self, off: POff<u8>, guard: &Guard) {
-        if self.unlive(off) {
-            let core = Arc::clone(&self.core);
-            guard.defer(move || {
-                // Pinning here would collect again: on a thread that is exiting, each pin is a new
-                // participant's first, and the recursion ends with the stack.
-                // SAFETY: 1. the collector runs this while the thread is pinned, so no state of a
-                // chunk that was reachable since is freed; 2. nothing is deferred through it.
-                let guard = unsafe { epoch::unprotected() };
-                core.recycle(off.get(), guard);
-            });
-            self.release_empty();
+        if self.unlive(off, guard) {
+            self.defer(move |core, guard| core.recycle(&[off.get()], guard), guard);
         }
     }
 
-    fn unlive(&self, off: POff<u8>) -> bool {
-        let guard = epoch::pin();
+    /// As [`retire`](Self::retire), of several blocks.
+    pub fn retire_all(&self, mut offs: Vec<u64>, guard: &Guard) {
+        offs.retain(|off| self.unlive(POff::new(*off), guard));
+        if !offs.is_empty() {
+            self.defer(move |core, guard| core.recycle(&offs, guard), guard);
+        }
+    }
+
+    /// Calls `recycle` once readers have left.
+    fn defer(&self, recycle: impl FnOnce(&Core, &Guard) + Send + 'static, guard: &Guard) {
+        let core = Arc::clone(&self.core);
+        guard.defer(move || {
+            // Pinning here would collect again: on a thread that is exiting, each pin is a new
+            // participant's first, and the recursion ends with the stack.
+            // SAFETY: 1. the collector runs this while the thread is pinned, so no state of a
+            // chunk that was reachable since is freed; 2. nothing is deferred through it.
+            let guard = unsafe { epoch::unprotected() };
+            recycle(&core, guard);
+        });
+        self.release_empty();
+    }
+
+    fn unlive(&self, off: POff<u8>, guard: &Guard) -> bool {
         let was = self
             .core
-            .block(off.get(), &guard)
+            .block(off.get(), guard)
             .is_some_and(|(_, state, b)| state.clear_live(b));
         debug_assert!(
             was || damage_is_expected::asked(),

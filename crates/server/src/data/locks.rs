@@ -1,6 +1,6 @@
 //! Locks of keys: a fixed number of stripes.
 
-use std::hash::{BuildHasher, RandomState};
+use ahash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const STRIPES: usize = 256;
@@ -49,16 +49,20 @@ impl Locks {
         match (first, second) {
             (Some(only), None) => Held::One(self.lock(self.stripe(only))),
             (first, second) => {
-                let all = first.into_iter().chain(second).chain(keys);
-                let mut stripes: Vec<usize> = all.map(|key| self.stripe(key)).collect();
-                stripes.sort_unstable();
-                stripes.dedup();
-                Held::Many(
-                    stripes
-                        .into_iter()
-                        .map(|stripe| self.lock(stripe))
-                        .collect(),
-                )
+                let (mut wanted, mut most) = ([0u64; STRIPES / 64], 0);
+                for key in first.into_iter().chain(second).chain(keys) {
+                    let stripe = self.stripe(key);
+                    wanted[stripe / 64] |= 1 << (stripe % 64);
+                    most += 1;
+                }
+                let mut held = Vec::with_capacity(most.min(STRIPES));
+                for (i, mut word) in wanted.into_iter().enumerate() {
+                    while word != 0 {
+                        held.push(self.lock(i * 64 + word.trailing_zeros() as usize));
+                        word &= word - 1;
+                    }
+                }
+                Held::Many(held)
             }
         }
     }

@@ -47,6 +47,7 @@ pub mod sorted_sets;
 pub mod strings;
 pub mod swap;
 pub mod sweep;
+pub mod together;
 pub mod touched;
 mod tx;
 pub mod value;
@@ -56,9 +57,8 @@ pub use tx::{Space, Tx};
 
 use crate::command::{Access, Arg, Command, Failed, ONE};
 use crate::reply::Out;
-use crate::session::Set;
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{CloseError, Entry, Keyspace, ReadError, Snapshot, Store, WriteError};
+use bristlecone_store::{CloseError, Keyspace, ReadError, Snapshot, Store, WriteError};
 use locks::Locks;
 use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
@@ -66,14 +66,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use swap::Order;
 use touched::Touched;
-use value::string_record;
 use waiting::{Waiter, Waiting};
 
 /// How many databases there are.
 pub const DATABASES: usize = 16;
-
-/// Bytes of answers that are enough for commands that are executed together.
-const TOGETHER_MOST: usize = 256 << 10;
 
 /// Databases in a store. See the module's head.
 #[derive(Debug)]
@@ -233,68 +229,6 @@ impl Data {
     /// [`WriteError::Commit`]: nobody may be answered.
     pub fn settle(&self, ts: u64) -> Result<(), WriteError> {
         self.store.settle(ts)
-    }
-
-    /// Sets strings of database `db`, from the first on, as long as nothing else is to be done for that: how many. They may not be
-    /// durable yet.
-    pub fn set_together(&self, db: usize, sets: &[Set<'_>]) -> usize {
-        let _held = self.locks.keys(sets.iter().map(|set| (db, set.key)));
-        if self.waiting.any() {
-            // Who waits for a key may be to be told.
-            return 0;
-        }
-        let records: Vec<_> = (sets.iter())
-            .map(|set| (set.key, string_record(&[set.value])))
-            .collect();
-        let keyspace = self.keyspace(Space::Keys(db), self.order());
-        let leaves_nothing = |before: Entry<'_>| !value::is_large(before.value);
-        // Where it fails, the first one goes alone, and says why.
-        let done = self
-            .deferring
-            .put_together(keyspace, &records, leaves_nothing)
-            .unwrap_or(0);
-        if self.touched.any() {
-            let keys = sets.iter().take(done);
-            keys.for_each(|set| self.touched.touch(db, set.key));
-        }
-        done
-    }
-
-    /// Answers with strings of database `db`, from the first on, as long as that is all there is to it, and the answers are not long: how many.
-    pub fn get_together(
-        &self,
-        db: usize,
-        keys: &[Arg<'_>],
-        reads: Reads,
-        out: &mut Out<'_>,
-    ) -> usize {
-        loop {
-            let (mark, swaps) = (out.mark(), self.swaps());
-            let keyspace = self.keyspace(Space::Keys(db), self.order());
-            let mut done = 0;
-            let read = self.reader(reads).get_together(keyspace, keys, |entry| {
-                match entry.map(|entry| entry.value.split_first()) {
-                    None => out.null(),
-                    Some(Some((&value::STRING, bytes))) => out.bulk(bytes),
-                    Some(_) => return ControlFlow::Break(()),
-                }
-                done += 1;
-                if out.mark() - mark < TOGETHER_MOST {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
-            });
-            if read.is_ok() && self.swaps() == swaps {
-                return done;
-            }
-            // What was read may be another database's.
-            out.truncate(mark);
-            if read.is_err() {
-                // The first one goes alone, and says why.
-                return 0;
-            }
-        }
     }
 
     /// Asks for what commands on these keys are going to look at.

@@ -18,6 +18,7 @@ use crate::data::Reads;
 use crate::data::keys::object_subcommand;
 use crate::data::multi::Watch;
 use crate::data::sort::reads_others;
+use crate::data::together::{Plain, SHORT};
 use crate::data::waiting::Waiter;
 use crate::reply::{Out, Protocol};
 use crate::resp::Limits;
@@ -33,40 +34,6 @@ use std::time::{Duration, Instant};
 
 /// Arguments of more bytes are given to the store where other connections do not wait for it.
 const LARGE: usize = 1 << 20;
-/// Values of up to so many bytes are set together with others.
-const SHORT: usize = 4 << 10;
-
-/// A `SET` without options, of a short value.
-#[derive(Clone, Copy, Debug)]
-pub struct Set<'a> {
-    /// The key.
-    pub key: Arg<'a>,
-    /// The value.
-    pub value: Arg<'a>,
-}
-
-impl<'a> Set<'a> {
-    /// The command of these arguments, if it is one.
-    #[must_use]
-    pub fn of(args: &[Arg<'a>]) -> Option<Self> {
-        match *args {
-            [name, key, value] if value.len() <= SHORT && is(name, "set") => {
-                Some(Self { key, value })
-            }
-            _ => None,
-        }
-    }
-}
-
-/// The key of a `GET`, if it is short.
-#[must_use]
-pub fn key_of_get<'a>(args: &[Arg<'a>]) -> Option<Arg<'a>> {
-    match *args {
-        [name, key] if key.len() <= SHORT && is(name, "get") => Some(key),
-        _ => None,
-    }
-}
-
 /// How a connection goes on after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
@@ -406,52 +373,28 @@ impl Session {
         flow
     }
 
-    /// Executes as many of these as can be made together, from the first on: how many; 0 if it has to go alone.
-    pub fn set_together<'a>(
+    /// Executes as many of these as can be executed together, from the first on: how many; 0 if it has to go alone.
+    pub fn run_together<'a>(
         &mut self,
         server: &Server,
-        sets: impl Iterator<Item = Set<'a>>,
+        mut commands: impl Iterator<Item = Plain<'a>>,
         out: &mut Vec<u8>,
     ) -> usize {
-        let Some((entry, sets)) = self.together(server, b"set", sets) else {
+        if !self.is_plain() {
+            return 0;
+        }
+        let (Some(first), Some(second)) = (commands.next(), commands.next()) else {
             return 0;
         };
-        let done = server.data.set_together(self.db, &sets);
-        self.unsettled |= done > 0;
+        let mut all = Vec::with_capacity(2 + commands.size_hint().1.unwrap_or(0));
+        all.extend([first, second]);
+        all.extend(commands);
         let mut reply = Out::new(out, self.protocol);
-        (0..done).for_each(|_| reply.status("OK"));
-        let sets = sets[..done].iter();
-        self.were_executed(server, entry, sets.map(|set| [b"set", set.key, set.value]));
+        let done = (server.data).run_together(self.db, &all, self.reads(), &mut reply);
+        let sets = all.iter().any(|command| command.value.is_some());
+        self.unsettled |= done > 0 && sets;
+        self.were_executed(server, &all[..done]);
         done
-    }
-
-    /// Executes as many `GET`s of these keys as can be answered together, from the first on: how many; 0 if it has to go alone.
-    pub fn get_together<'a>(
-        &mut self,
-        server: &Server,
-        keys: impl Iterator<Item = Arg<'a>>,
-        out: &mut Vec<u8>,
-    ) -> usize {
-        let Some((entry, keys)) = self.together(server, b"get", keys) else {
-            return 0;
-        };
-        let mut reply = Out::new(out, self.protocol);
-        let done = (server.data).get_together(self.db, &keys, self.reads(), &mut reply);
-        let keys = keys[..done].iter();
-        self.were_executed(server, entry, keys.map(|key| [&b"get"[..], key]));
-        done
-    }
-
-    /// The command of that name and all of these, if they may be executed together, and there are several.
-    fn together<'e, T>(
-        &self,
-        server: &'e Server,
-        name: &[u8],
-        all: impl Iterator<Item = T>,
-    ) -> Option<(&'e Entry, Vec<T>)> {
-        let all: Vec<T> = all.take_while(|_| self.is_plain()).collect();
-        let entry = (all.len() > 1).then(|| server.table.find(name)).flatten()?;
-        Some((entry, all))
     }
 
     /// Nothing stands between a command on data and its answer.
@@ -465,22 +408,29 @@ impl Session {
     }
 
     /// Counts commands that were executed together.
-    fn were_executed<'a, const N: usize>(
-        &mut self,
-        server: &Server,
-        entry: &Entry,
-        commands: impl ExactSizeIterator<Item = [Arg<'a>; N]>,
-    ) {
+    fn were_executed(&mut self, server: &Server, commands: &[Plain<'_>]) {
+        let Some(last) = commands.last() else { return };
         let count = commands.len();
-        if count == 0 {
-            return;
-        }
         self.batch += count as u64;
-        self.last = Some(entry.name);
         add(&server.stats.commands, count as u64);
         let took = self.lap() / count as u32;
-        for args in commands {
-            self.note_time(server, entry, &args, took);
+        let is_set = |command: &&Plain<'_>| command.value.is_some();
+        let sets = commands.iter().filter(is_set).count();
+        for (name, calls) in [("set", sets), ("get", count - sets)] {
+            if let Some(entry) = server.table.find(name.as_bytes()).filter(|_| calls > 0) {
+                entry.stats.note(took, calls as u64);
+                if (name == "set") == is_set(&last) {
+                    self.last = Some(entry.name);
+                }
+            }
+        }
+        if self.is_slow(took) {
+            for command in commands {
+                match command.value {
+                    Some(value) => self.note_slow(server, &[b"set", command.key, value], took),
+                    None => self.note_slow(server, &[b"get", command.key], took),
+                }
+            }
         }
     }
 
@@ -624,14 +574,23 @@ impl Session {
 
     /// Notes how long a command took.
     fn note_time(&self, server: &Server, entry: &Entry, args: &[Arg<'_>], took: Duration) {
-        entry.stats.note(took);
-        let slow = u128::try_from(self.settings.slowlog_log_slower_than);
-        if slow.is_ok_and(|slow| took.as_micros() >= slow) {
-            let name = self.client.names().name.clone();
-            let client = (self.client.address.clone(), name);
-            let most = self.settings.slowlog_max_len;
-            server.slowlog.note(args, took, client, most);
+        entry.stats.note(took, 1);
+        if self.is_slow(took) {
+            self.note_slow(server, args, took);
         }
+    }
+
+    /// Whether what took so long is for the slow log.
+    fn is_slow(&self, took: Duration) -> bool {
+        let slow = u128::try_from(self.settings.slowlog_log_slower_than);
+        slow.is_ok_and(|slow| took.as_micros() >= slow)
+    }
+
+    fn note_slow(&self, server: &Server, args: &[Arg<'_>], took: Duration) {
+        let name = self.client.names().name.clone();
+        let client = (self.client.address.clone(), name);
+        let most = self.settings.slowlog_max_len;
+        server.slowlog.note(args, took, client, most);
     }
 
     fn run_here(

@@ -1,8 +1,9 @@
 //! Sessions without connections: what has to wait for durability, and rights.
 
-use super::{Flow, Session, Set};
+use super::{Flow, Session};
 use crate::config::Settings;
 use crate::data::fixture::Fixture;
+use crate::data::together::Plain;
 use crate::server::Server;
 use std::sync::Arc;
 
@@ -266,22 +267,29 @@ fn what_cannot_run_is_refused_when_it_is_queued() {
     assert_eq!(bench.call(&mut a, "exec"), "-ERR EXEC without MULTI\r\n");
 }
 
-fn sets(pairs: &[(&'static str, &'static str)]) -> Vec<Set<'static>> {
-    let set = |(key, value): &(&'static str, &'static str)| Set {
-        key: key.as_bytes(),
-        value: value.as_bytes(),
-    };
-    pairs.iter().map(set).collect()
+/// Executes together what these lines say, which are `get`s and `set`s.
+fn together(bench: &Bench, session: &mut Session, lines: &[&str]) -> (usize, String) {
+    let commands = lines.iter().map_while(|line| {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        Plain::of(&args)
+    });
+    let mut out = Vec::new();
+    let done = session.run_together(&bench.server, commands, &mut out);
+    (done, String::from_utf8(out).unwrap())
 }
 
 #[test]
 fn values_are_set_together_where_nothing_else_is_to_be_done() {
     let bench = Bench::new();
     let mut a = bench.session();
-    let together = |session: &mut Session, pairs: &[(&'static str, &'static str)]| {
-        let mut out = Vec::new();
-        let done = session.set_together(&bench.server, sets(pairs).into_iter(), &mut out);
-        assert_eq!(out, b"+OK\r\n".repeat(done));
+    let together = |session: &mut Session, pairs: &[(&str, &str)]| {
+        let lines = pairs
+            .iter()
+            .map(|(key, value)| format!("set {key} {value}"));
+        let lines: Vec<String> = lines.collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let (done, out) = together(&bench, session, &lines);
+        assert_eq!(out, "+OK\r\n".repeat(done));
         done
     };
     assert_eq!(together(&mut a, &[("k", "1"), ("l", "2"), ("k", "3")]), 2);
@@ -324,14 +332,57 @@ fn values_are_set_together_where_nothing_else_is_to_be_done() {
 }
 
 #[test]
+fn values_are_got_and_set_together_in_order() {
+    let bench = Bench::new();
+    let mut a = bench.session();
+    bench.call(&mut a, "set k 1");
+    bench.call(&mut a, "set gone 1 pxat 1");
+    bench.call(&mut a, "rpush list x");
+    let lines = [
+        "get k",
+        "set l 2",
+        "get none",
+        "set gone 3",
+        "get k",
+        "get l",
+        "set k 4",
+    ];
+    let answers = "$1\r\n1\r\n+OK\r\n$-1\r\n+OK\r\n$1\r\n1\r\n";
+    // What was set is read by what comes after it, and what is read before it is set.
+    assert_eq!(together(&bench, &mut a, &lines), (5, answers.into()));
+    assert!(!bench.all_durable() && a.take_unsettled().is_some());
+    assert_eq!(
+        together(&bench, &mut a, &lines[5..]),
+        (2, "$1\r\n2\r\n+OK\r\n".into())
+    );
+    // What expired is not read before it is set, either.
+    bench.call(&mut a, "set gone 1 pxat 1");
+    let gone = ["get gone", "set m 1"];
+    assert_eq!(
+        together(&bench, &mut a, &gone),
+        (2, "$-1\r\n+OK\r\n".into())
+    );
+    // Another kind ends it, and so does what has options.
+    let list = ["set m 2", "get list", "set m 3"];
+    assert_eq!(together(&bench, &mut a, &list), (1, "+OK\r\n".into()));
+    let option = ["set m 4", "get k", "set m 5 nx"];
+    assert_eq!(
+        together(&bench, &mut a, &option),
+        (2, "+OK\r\n$1\r\n4\r\n".into())
+    );
+    let stats = bench.call(&mut a, "info commandstats");
+    assert!(stats.contains("cmdstat_get:calls=6,"), "{stats}");
+    assert!(stats.contains("cmdstat_set:calls=9,"), "{stats}");
+}
+
+#[test]
 fn values_are_got_together_where_nothing_else_is_to_be_done() {
     let bench = Bench::new();
     let mut a = bench.session();
-    let together = |session: &mut Session, keys: &[&'static str]| {
-        let mut out = Vec::new();
-        let keys = keys.iter().map(|key| key.as_bytes());
-        let done = session.get_together(&bench.server, keys, &mut out);
-        (done, String::from_utf8(out).unwrap())
+    let together = |session: &mut Session, keys: &[&str]| {
+        let lines: Vec<String> = keys.iter().map(|key| format!("get {key}")).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        together(&bench, session, &lines)
     };
     bench.call(&mut a, "set k 1");
     bench.call(&mut a, "set empty ");

@@ -1,7 +1,7 @@
 //! Operations on keys, one at a time or some together.
 
 use super::{Entry, Store, Update, expires_at, expiry};
-use crate::commit::{Current, Inner, check_key};
+use crate::commit::{Current, Inner, Step, check_key};
 use crate::error::{ReadError, WriteError};
 use crate::keyspace::Keyspace;
 use crate::record::Prepared;
@@ -53,8 +53,8 @@ impl<M: Media> Store<M> {
         keys: &[&[u8]],
         mut f: impl FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let keys: Vec<_> = keys.iter().map(|key| keyspace.key(key)).collect();
-        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let keys = keyspace.keys(keys.iter().copied());
+        let keys: Vec<&[u8]> = keys.iter().collect();
         self.shared.get_together(self.wait, &keys, |found| {
             let Some(found) = found else {
                 return Ok(f(None));
@@ -69,8 +69,8 @@ impl<M: Media> Store<M> {
 
     /// Asks for what reading or writing these keys is going to look at, so that waits for memory overlap. Nothing else happens.
     pub fn ask_ahead(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
-        let keys: Vec<_> = keys.iter().map(|key| keyspace.key(key)).collect();
-        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let keys = keyspace.keys(keys.iter().copied());
+        let keys: Vec<&[u8]> = keys.iter().collect();
         self.shared.find_ahead(&keys);
     }
 
@@ -113,17 +113,42 @@ impl<M: Media> Store<M> {
         puts: &[(&[u8], V)],
         replaces: impl Fn(Entry<'_>) -> bool,
     ) -> Result<usize, WriteError> {
-        for (key, _) in puts {
+        let steps = puts
+            .iter()
+            .map(|(key, value)| (*key, Step::Put(value.as_ref())));
+        self.run_together(keyspace, &steps.collect::<Vec<_>>(), |entry| {
+            if entry.is_none_or(&replaces) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })
+    }
+
+    /// Gets and puts values, in order and at one time: nobody changes these keys between two of the steps, and readers see all or none of what is
+    /// put. It ends before a key that comes again, unless both steps read it, and before a step at which `each` breaks: how many steps were taken is
+    /// what it returns. `each` is called at each step with what is there: for a put, that is the value to be replaced, expired or not. It runs
+    /// under locks: it should be short, and must not use the store. Puts are as durable as those of [`put_together`](Self::put_together).
+    ///
+    /// # Errors
+    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`].
+    pub fn run_together(
+        &self,
+        keyspace: &Keyspace,
+        steps: &[(&[u8], Step<'_>)],
+        mut each: impl FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<usize, WriteError> {
+        for (key, _) in steps {
             check_key(key)?;
         }
-        let puts: Vec<_> = puts
+        let keys = keyspace.keys(steps.iter().map(|(key, _)| *key));
+        let steps: Vec<_> = keys
             .iter()
-            .map(|(key, value)| (keyspace.key(key), value.as_ref()))
+            .zip(steps.iter().map(|(_, step)| *step))
             .collect();
-        let replaces = |current: &Current<'_, M>| {
-            with_entry(Some(current), |entry| Ok(entry.is_none_or(&replaces)))
-        };
-        self.shared.put_together(&puts, self.wait, replaces)
+        self.shared.run_together(&steps, self.wait, |current| {
+            with_entry(current, |entry| Ok(each(entry).is_continue()))
+        })
     }
 
     /// Deletes a key; true if it was there.

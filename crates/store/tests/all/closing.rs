@@ -73,26 +73,28 @@ fn a_disk_that_fails_for_good_is_reported() {
 
 #[test]
 fn what_the_vacuums_thread_failed_with_is_said() {
+    // In several blocks.
+    const LONG: u32 = 1_234_567;
     let f = Fixture::with(StoreOptions {
         vacuum_every: Some(Duration::from_millis(1)),
         ..StoreOptions::design("lbtree")
     });
-    f.put("a", "the first value");
+    f.put("a", &"v".repeat(LONG as usize));
     let snapshot = f.store.snapshot();
     f.put("a", "another value");
-    // The file is what the store's memory is mapped from: its newest version now leads nowhere.
+    // The file is what the store's memory is mapped from: the old version now has a length that none has.
     let path = f.store.pool().path().to_path_buf();
     let bytes = std::fs::read(&path).unwrap();
-    let value = bytes
-        .windows(13)
-        .position(|found| found == b"another value");
+    let length = bytes
+        .windows(4)
+        .position(|found| found == LONG.to_le_bytes());
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.write_all_at(&[0xFF; 8], value.unwrap() as u64 - 32)
+    file.write_all_at(&[0xFF; 4], length.unwrap() as u64)
         .unwrap();
     drop(snapshot);
-    // Each vacuum asks for the time once: the first of two has ended.
+    // Each vacuum asks for the time once, and goes as far as the one before it might have gone.
     let asked = f.hands.asked();
-    while f.hands.asked() < asked + 3 {
+    while f.hands.asked() < asked + 4 {
         std::thread::yield_now();
     }
     let (store, error) = f.store.close().unwrap_err();

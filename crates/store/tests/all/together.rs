@@ -1,7 +1,7 @@
 //! Values that are put together, without being one change.
 
 use crate::common::{Fixture, text};
-use bristlecone_store::{Entry, WriteError};
+use bristlecone_store::{Entry, Step, WriteError};
 use std::ops::ControlFlow;
 
 fn put(f: &Fixture, keys: &[&str], value: &str, replaces: impl Fn(Entry<'_>) -> bool) -> usize {
@@ -63,6 +63,51 @@ fn they_end_before_a_key_that_comes_again_and_before_what_is_not_to_be_replaced(
     assert_eq!(put(&f, &["c", "b"], "3", replaces), 2);
     let expiry = f.store.get_with(&f.k, b"b", |entry| entry.expires_at);
     assert_eq!(expiry.unwrap(), Some(None));
+    f.store.check().unwrap();
+}
+
+#[test]
+fn gets_and_puts_are_one_step_after_the_other() {
+    let f = Fixture::new("lbtree");
+    f.hands.set(1000);
+    f.put("a", "1");
+    f.store.put_expiring(&f.k, b"old", b"x", Some(1)).unwrap();
+    let seen = |steps: &[(&str, Option<&str>)], enough: usize| {
+        let steps = steps.iter().map(|(key, value)| match value {
+            Some(value) => (key.as_bytes(), Step::Put(value.as_bytes())),
+            None => (key.as_bytes(), Step::Get),
+        });
+        let steps: Vec<_> = steps.collect();
+        let mut seen = Vec::new();
+        let done = f.store.run_together(&f.k, &steps, |entry| {
+            if seen.len() == enough {
+                return ControlFlow::Break(());
+            }
+            seen.push(text(entry.map(|entry| entry.value.to_vec())));
+            ControlFlow::Continue(())
+        });
+        assert_eq!(done.unwrap(), seen.len());
+        let seen = seen.into_iter().map(Option::unwrap_or_default);
+        seen.collect::<Vec<_>>().join(",")
+    };
+    // Reads may come again; a put ends it, before or after.
+    let steps = [
+        ("a", None),
+        ("b", Some("2")),
+        ("old", None),
+        ("a", None),
+        ("c", None),
+        ("b", None),
+    ];
+    assert_eq!(seen(&steps, 9), "1,,,1,");
+    assert_eq!(seen(&[("b", None), ("b", Some("3"))], 9), "2");
+    // What is put over is shown even if it has expired.
+    assert_eq!(seen(&[("old", Some("4")), ("b", None)], 9), "x,2");
+    assert_eq!(seen(&[("c", Some("5")), ("b", Some("6"))], 1), "");
+    assert_eq!(seen(&[("a", None), ("b", None)], 1), "1");
+    assert_eq!(seen(&[("a", None)], 0), "");
+    let values = ["a", "b", "c", "old"].map(|key| f.get(key).unwrap());
+    assert_eq!(values, ["1", "2", "5", "4"]);
     f.store.check().unwrap();
 }
 

@@ -196,6 +196,9 @@ impl<S: Separator + ?Sized> Node<S> {
         }
         let word = key.word(meta.skip);
         let mut low = self.count_words(|w| w < word).min(count);
+        if low == count || self.word(low) != word {
+            return low;
+        }
         let mut high = self.count_words(|w| w <= word).min(count);
         // Separators with the key's own word: compare them whole.
         while low < high {

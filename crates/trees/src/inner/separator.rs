@@ -345,6 +345,25 @@ impl Separator for [u8] {
 
     #[inline]
     fn cmp_kept_prefix(&self, prefix: &Self::Prefix, skip: usize) -> Option<Order> {
+        let len = skip.min(KEPT);
+        if self.len() >= len {
+            // As below, without a look at where the key ends.
+            let whole = self.as_chunks().0.iter().zip(&prefix.0).take(len / 8);
+            for (mine, kept) in whole {
+                let order = u64::from_be_bytes(*mine).cmp(&kept.load(Ordering::Relaxed));
+                if order != Order::Equal {
+                    return Some(order);
+                }
+            }
+            if let Some(kept) = prefix.0.get(len / 8).filter(|_| !len.is_multiple_of(8)) {
+                let mine = self.word(len / 8 * 8) & !(u64::MAX >> (8 * (len % 8)));
+                let order = mine.cmp(&kept.load(Ordering::Relaxed));
+                if order != Order::Equal {
+                    return Some(order);
+                }
+            }
+            return (skip <= KEPT).then_some(Order::Equal);
+        }
         let kept = prefix.0.iter().map(|kept| kept.load(Ordering::Relaxed));
         let order = prefix_words(self, skip)
             .zip(kept)
