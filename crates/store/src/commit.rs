@@ -49,6 +49,9 @@ use std::borrow::Cow;
 /// How often readers are waited for where there is no room.
 const WAITS: usize = 10;
 
+/// Bytes of values that are written where they cost least: under the locks. Where they are written before, the first lock waits until they are.
+const FILLED_LATE: usize = 1024;
+
 /// Everything that the handles of a store share.
 pub(crate) struct Inner<M: Media> {
     // First: it is closed while the rest is there.
@@ -78,6 +81,15 @@ pub enum Step<'v> {
     Get,
     /// Puts this value.
     Put(&'v [u8]),
+}
+
+impl<'v> Step<'v> {
+    fn value(self) -> Option<&'v [u8]> {
+        match self {
+            Self::Get => None,
+            Self::Put(value) => Some(value),
+        }
+    }
 }
 
 /// A change to one key.
@@ -234,29 +246,60 @@ impl<M: Media> Inner<M> {
         }
     }
 
-    /// As [`prepare`](Self::prepare), of the values that are put, for index keys with these CRC-32Cs.
-    fn prepare_together(
-        &self,
-        steps: &[(&[u8], Step<'_>)],
+    /// Reserves the records of the values that are put, vacuuming if there is no room, and fills those that are long. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`WriteError`]; nothing is allocated then.
+    fn reserve_together<'a>(
+        &'a self,
+        steps: &[(&'a [u8], Step<'a>)],
         sums: &[u32],
-    ) -> Result<Vec<Prepared<'_, M>>, WriteError> {
-        let mut records = Vec::with_capacity(steps.len());
-        self.may_prepare()?;
-        let mut guard = epoch::pin();
-        for ((key, step), sum) in steps.iter().zip(sums) {
-            let Step::Put(value) = step else { continue };
-            let record = match self.prepare_summed(key, *sum, Some(value), 0) {
-                Err(WriteError::Space(_)) => {
-                    drop(guard);
-                    self.make_room()?;
-                    guard = epoch::pin();
-                    self.prepare_summed(key, *sum, Some(value), 0)
-                }
-                made => made,
-            };
-            records.push(record?);
+        stripes: &[usize],
+    ) -> Result<Vec<Change<'a, M>>, WriteError> {
+        if self.pm().read_only() {
+            return Err(WriteError::ReadOnly);
         }
-        Ok(records)
+        self.clock.sound()?;
+        for (key, step) in steps {
+            check_key(key.get(PREFIX..).unwrap_or(key))?;
+            check_value(step.value().unwrap_or(&[]))?;
+        }
+        let puts = (steps.iter().zip(sums).zip(stripes))
+            .filter_map(|(((key, step), sum), stripe)| Some((*key, step.value()?, *sum, *stripe)));
+        let reserve = || {
+            let mut changes = Vec::with_capacity(steps.len());
+            let lens = puts.clone().map(|(_, value, ..)| value.len());
+            let mut each = puts.clone();
+            record::reserve(&self.heap, lens, |record| {
+                if let Some((key, value, sum, stripe)) = each.next() {
+                    changes.push(Change {
+                        key,
+                        put: Some((value, sum)),
+                        stripe,
+                        before: Newest::None,
+                        place: None,
+                        record,
+                    });
+                }
+            })?;
+            Ok::<_, WriteError>(changes)
+        };
+        let mut changes = match reserve() {
+            Err(WriteError::Space(_)) => {
+                self.make_room()?;
+                reserve()
+            }
+            reserved => reserved,
+        }?;
+        for change in &mut changes {
+            if change
+                .put
+                .is_some_and(|(value, _)| value.len() > FILLED_LATE)
+            {
+                change.fill();
+            }
+        }
+        Ok(changes)
     }
 
     /// As [`prepare`](Self::prepare); the caller may hold locks.
@@ -266,28 +309,13 @@ impl<M: Media> Inner<M> {
         value: Option<&[u8]>,
         expiry: u64,
     ) -> Result<Prepared<'_, M>, WriteError> {
-        self.may_prepare()?;
-        self.prepare_summed(key, crc32c::crc32c(key), value, expiry)
-    }
-
-    /// # Errors
-    /// Why nothing can be written at all.
-    fn may_prepare(&self) -> Result<(), WriteError> {
         if self.pm().read_only() {
             return Err(WriteError::ReadOnly);
         }
-        Ok(self.clock.sound()?)
-    }
-
-    fn prepare_summed(
-        &self,
-        key: &[u8],
-        sum: u32,
-        value: Option<&[u8]>,
-        expiry: u64,
-    ) -> Result<Prepared<'_, M>, WriteError> {
+        self.clock.sound()?;
         check_key(key.get(PREFIX..).unwrap_or(key))?;
         check_value(value.unwrap_or(&[]))?;
+        let sum = crc32c::crc32c(key);
         Ok(record::prepare(&self.heap, sum, value, expiry)?)
     }
 
@@ -395,7 +423,7 @@ impl<M: Media> Inner<M> {
         stripe: &mut Stripe,
         key: &[u8],
         before: &Newest,
-        record: Prepared<'_, M>,
+        mut record: Prepared<'_, M>,
         ts: u64,
     ) -> Result<(), WriteError> {
         record.stamp(Stamp::At(ts), before.off())?;
@@ -472,7 +500,7 @@ impl<M: Media> Inner<M> {
         let steps = &steps[..distinct(steps, &sums)];
         stripes.truncate(steps.len());
         stripes.iter().for_each(|at| self.stripes.prefetch(*at));
-        let mut records = self.prepare_together(steps, &sums)?.into_iter();
+        let mut changes = self.reserve_together(steps, &sums, &stripes)?;
         let keys: Vec<&[u8]> = steps.iter().map(|(key, _)| *key).collect();
         let guard = epoch::pin();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
@@ -481,12 +509,11 @@ impl<M: Media> Inner<M> {
             self.may_write(key, &guard)?;
         }
         let found = self.find_ahead(&keys);
-        // What is added comes first: mostly there is no room for that only.
-        let (mut added, mut changed) = (Vec::with_capacity(4), Vec::with_capacity(keys.len()));
+        let mut next = changes.iter_mut();
         // What the answer rests on that is not changed.
         let mut read = 0;
-        let mut count = 0;
-        for (((key, step), stripe), (entry, place)) in steps.iter().zip(stripes).zip(found) {
+        let (mut count, mut puts) = (0, 0);
+        for ((_, step), (entry, place)) in steps.iter().zip(found) {
             let before = self.newest_of(entry, &guard)?;
             let head = match (step, &before) {
                 (Step::Get, before) => before.present(|| self.wall.now()),
@@ -503,48 +530,40 @@ impl<M: Media> Inner<M> {
             }
             count += 1;
             if let Step::Put(_) = step
-                && let Some(record) = records.next()
+                && let Some(change) = next.next()
             {
-                let change = Change {
-                    key,
-                    stripe,
-                    before,
-                    record,
-                };
-                match entry {
-                    None => added.push(change),
-                    Some(_) => changed.push((change, place)),
-                }
+                change.before = before;
+                change.place = entry.map(|_| place);
+                puts += 1;
             }
         }
         // Not pinned any more, as in `modify`.
         drop(guard);
-        if added.is_empty() && changed.is_empty() {
+        changes.truncate(puts);
+        if changes.is_empty() {
             drop(held);
             self.settle(read, wait)?;
             return Ok(count);
         }
         let taken = self.clock.take()?;
         let ts = taken.ts;
-        for change in added.iter().chain(changed.iter().map(|(change, _)| change)) {
+        for change in &mut changes {
+            change.fill();
             change.record.stamp(Stamp::At(ts), change.before.off())?;
         }
         // PERSIST: the records, before the index leads to them.
         pm.fence();
-        let led = self.lead_together(&added, &changed);
-        let changes = added
-            .into_iter()
-            .chain(changed.into_iter().map(|(change, _)| change));
-        if let Err((led, e)) = led {
-            let changes = changes.enumerate().filter(|(i, _)| led.contains(i));
-            self.undo(&mut held, changes.map(|(_, change)| change));
+        if let Err((led, e)) = self.lead_together(&changes) {
+            let changes = changes.iter_mut().enumerate();
+            let led = changes.filter_map(|(i, change)| led.contains(&i).then_some(change));
+            self.undo(&mut held, led);
             return Err(e);
         }
-        for change in changes {
-            let terms = change.record.terms;
+        for change in &mut changes {
             let off = change.record.keep();
             let stripe = held.get(change.stripe);
-            self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
+            let terms = &change.record.terms;
+            self.superseded(stripe, change.key, &change.before, (off, terms, ts));
         }
         let garbage = self.take_along(&mut held);
         drop((taken, held));
@@ -553,30 +572,33 @@ impl<M: Media> Inner<M> {
         Ok(count)
     }
 
-    /// Lets the index lead to the records of `added`, which have no entries, and of `changed`, whose entries are at those places, durably. An
-    /// error comes with those that it leads to by then: their places in `added` and, after them, `changed`.
-    fn lead_together(
-        &self,
-        added: &[Change<'_, M>],
-        changed: &[(Change<'_, M>, Place)],
-    ) -> Result<(), (Vec<usize>, WriteError)> {
+    /// Lets the index lead to the records of these changes, durably. An error comes with the places of those that it leads to by then.
+    fn lead_together(&self, changes: &[Change<'_, M>]) -> Result<(), (Vec<usize>, WriteError)> {
         let pm = self.pm();
-        let entries: Vec<_> = (added.iter())
-            .map(|change| (change.key, change.record.off))
+        // What is added comes first: mostly there is no room for that only.
+        let added = || {
+            changes
+                .iter()
+                .enumerate()
+                .filter(|(_, change)| change.place.is_none())
+        };
+        let entries: Vec<_> = added()
+            .map(|(_, change)| (change.key, change.record.off))
             .collect();
-        let mut led = Vec::with_capacity(added.len() + changed.len());
+        let mut led = Vec::with_capacity(changes.len());
         let mut outcome = Ok(());
         if !entries.is_empty() {
-            let added = deferring_commits(|| self.index.add_together(&entries));
-            for (i, one) in added.into_iter().enumerate() {
+            let outcomes = deferring_commits(|| self.index.add_together(&entries));
+            for ((i, _), one) in added().zip(outcomes) {
                 match one {
                     Ok(()) => led.push(i),
                     Err(e) => outcome = Err(e),
                 }
             }
         }
-        let mut unflushed = Vec::with_capacity(changed.len());
-        for (i, (change, place)) in changed.iter().enumerate() {
+        let mut unflushed = Vec::with_capacity(changes.len());
+        for (i, change) in changes.iter().enumerate() {
+            let Some(place) = &change.place else { continue };
             if outcome.is_err() {
                 break;
             }
@@ -584,7 +606,7 @@ impl<M: Media> Inner<M> {
             match deferring_commits(|| self.index.set_at(place, key, off)) {
                 Ok(word) => {
                     unflushed.extend(word);
-                    led.push(added.len() + i);
+                    led.push(i);
                 }
                 Err(e) => outcome = Err(e),
             }
@@ -657,8 +679,10 @@ impl<M: Media> Inner<M> {
             if let Some(record) = record {
                 changes.push(Change {
                     key,
+                    put: None,
                     stripe,
                     before,
+                    place: None,
                     record,
                 });
             }
@@ -682,7 +706,7 @@ impl<M: Media> Inner<M> {
     fn commit_locked(
         &self,
         held: &mut HeldMany<'_>,
-        changes: Vec<Change<'_, M>>,
+        mut changes: Vec<Change<'_, M>>,
         since: Option<Ticket>,
         reads: Option<&ReadSet>,
     ) -> Result<u64, WriteError> {
@@ -706,25 +730,28 @@ impl<M: Media> Inner<M> {
         for (i, change) in changes.iter().enumerate() {
             let there = change.before.entry() != 0;
             if let Err(e) = self.lead_to(change.key, change.record.off, there) {
-                self.undo(held, changes.into_iter().take(i));
+                self.undo(held, changes.iter_mut().take(i));
                 return Err(e);
             }
         }
         self.slots.commit(pm, &slot, ts);
         slot.keep(changes.iter().map(|change| change.record.off));
-        for change in changes {
-            let terms = change.record.terms;
+        for change in &mut changes {
             let off = change.record.keep();
             let stripe = held.get(change.stripe);
-            self.superseded(stripe, change.key, &change.before, (off, &terms, ts));
+            let terms = &change.record.terms;
+            self.superseded(stripe, change.key, &change.before, (off, terms, ts));
         }
         Ok(ts)
     }
 
     /// Lets the entries of these keys, which lead to the new records, lead to what they led to before. Readers have passed the new records by, since their time
     /// stamp is not applied.
-    fn undo<'a>(&self, held: &mut HeldMany<'_>, led: impl Iterator<Item = Change<'a, M>>)
-    where
+    fn undo<'c, 'a: 'c>(
+        &self,
+        held: &mut HeldMany<'_>,
+        led: impl Iterator<Item = &'c mut Change<'a, M>>,
+    ) where
         M: 'a,
     {
         let pm = self.pm();
@@ -784,8 +811,21 @@ fn distinct(steps: &[(&[u8], Step<'_>)], sums: &[u32]) -> usize {
 /// A change to one key that is being committed with others.
 struct Change<'a, M: Media> {
     key: &'a [u8],
+    /// The value that the record is yet to be filled with, and the CRC-32C of the key.
+    put: Option<(&'a [u8], u32)>,
     /// The key's.
     stripe: usize,
     before: Newest,
+    /// The place of the entry, where it is known.
+    place: Option<Place>,
     record: Prepared<'a, M>,
+}
+
+impl<M: Media> Change<'_, M> {
+    /// Fills the record, unless it is.
+    fn fill(&mut self) {
+        if let Some((value, sum)) = self.put.take() {
+            self.record.fill(sum, Some(value), 0);
+        }
+    }
 }

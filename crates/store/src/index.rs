@@ -21,6 +21,8 @@ use std::sync::Arc;
 pub const KEY_MOST: usize = 64 << 10;
 /// Bytes of a keyspace's number before a key.
 pub(crate) const PREFIX: usize = 4;
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
 /// Longest index key that is built without allocating.
 const SHORT: usize = 124;
 
@@ -63,28 +65,29 @@ impl std::ops::Deref for IndexKey {
     }
 }
 
-/// Index keys of one keyspace, in one piece of memory.
+/// Index keys of one keyspace, in one piece of memory; each begins at a word, so that it is summed fast.
 pub(crate) struct IndexKeys {
     bytes: Vec<u8>,
-    ends: Vec<usize>,
+    places: Vec<(usize, usize)>,
 }
 
 impl IndexKeys {
     pub fn new<'k>(keyspace: u32, keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone) -> Self {
-        let room = keys.clone().map(|key| PREFIX + key.len()).sum();
-        let (mut bytes, mut ends) = (Vec::with_capacity(room), Vec::with_capacity(keys.len()));
+        let room = keys.clone().map(|key| PREFIX + key.len() + WORD).sum();
+        let (mut bytes, mut places) = (Vec::with_capacity(room), Vec::with_capacity(keys.len()));
         let prefix = keyspace.to_be_bytes();
         for key in keys {
+            let start = bytes.len();
             bytes.extend_from_slice(&prefix);
             bytes.extend_from_slice(key);
-            ends.push(bytes.len());
+            places.push((start, bytes.len()));
+            bytes.resize(bytes.len().next_multiple_of(WORD), 0);
         }
-        Self { bytes, ends }
+        Self { bytes, places }
     }
 
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        let mut start = 0;
-        (self.ends.iter()).map(move |end| &self.bytes[std::mem::replace(&mut start, *end)..*end])
+        (self.places.iter()).map(|(start, end)| &self.bytes[*start..*end])
     }
 }
 

@@ -100,7 +100,7 @@ impl Stamp {
 }
 
 /// What of a record never changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// In ms since 1970; 0 for none.
     pub expiry: u64,
@@ -160,6 +160,15 @@ impl Terms {
     }
 }
 
+/// Bytes to ask for, for the head of a record of a value of so many bytes.
+fn head_bytes(len: usize) -> u64 {
+    room(if len > WHOLE_MOST {
+        HEADER + segments(len) as u64 * 8
+    } else {
+        HEADER + len as u64
+    })
+}
+
 /// Bytes to ask for: blocks of 48 bytes may be in two lines, and what fits into one line is to be in one.
 fn room(bytes: u64) -> u64 {
     match bytes {
@@ -175,7 +184,10 @@ fn segments(len: usize) -> usize {
 /// CRC-32C of what never changes, and of the key that leads to it, whose own is `key_sum`.
 fn checksum(key_sum: u32, terms: u64, len: u32, value: &[u8]) -> u32 {
     const TERMS: usize = 12;
-    let mut bytes = [0; LINE];
+    // Words are summed faster than bytes.
+    #[repr(align(8))]
+    struct Words([u8; LINE]);
+    let Words(bytes) = &mut Words([0; LINE]);
     bytes[..8].copy_from_slice(&terms.to_le_bytes());
     bytes[8..TERMS].copy_from_slice(&len.to_le_bytes());
     // A few bytes cost less than a call.
@@ -201,7 +213,28 @@ pub(crate) struct Prepared<'h, M: Media> {
     kept: bool,
 }
 
-impl<M: Media> Prepared<'_, M> {
+impl<'h, M: Media> Prepared<'h, M> {
+    /// A record whose head is to be in a block that was allocated.
+    fn on(heap: &'h Heap<M>, head: POff<u8>) -> Self {
+        Self {
+            heap,
+            off: head.get(),
+            terms: Terms::default(),
+            segments: Vec::new(),
+            kept: false,
+        }
+    }
+
+    fn reserve_segments(&mut self, len: usize) -> Result<(), SpaceError> {
+        if len > WHOLE_MOST {
+            for at in (0..len).step_by(SEGMENT) {
+                let segment = self.heap.alloc((len - at).min(SEGMENT) as u64)?;
+                self.segments.push(segment.get());
+            }
+        }
+        Ok(())
+    }
+
     /// Stores what commits it and what it follows, and flushes the head; the caller fences.
     pub fn stamp(&self, stamp: Stamp, previous: u64) -> Result<(), Damage> {
         let pm = self.heap.pool().pm();
@@ -215,9 +248,56 @@ impl<M: Media> Prepared<'_, M> {
     }
 
     /// Something leads to it from now on.
-    pub fn keep(mut self) -> u64 {
+    pub fn keep(&mut self) -> u64 {
         self.kept = true;
         self.off
+    }
+
+    /// Stores what never changes, for the index key with that CRC-32C: a value of the length that it was reserved for, or a tombstone. All of
+    /// it but the line of the head is flushed, nothing is fenced.
+    pub fn fill(&mut self, key_sum: u32, value: Option<&[u8]>, expiry: u64) {
+        let bytes = value.unwrap_or(&[]);
+        let segmented = !self.segments.is_empty();
+        let flags = u64::from(value.is_none()) * TOMBSTONE + u64::from(segmented) * SEGMENTED;
+        let terms = expiry.min(EXPIRY_MOST) | flags << FLAGS_SHIFT;
+        // Callers have checked the length, which is far below 4 GiB.
+        let len = bytes.len() as u32;
+        let crc = checksum(key_sum, terms, len, bytes);
+        self.terms = Terms {
+            expiry: expiry.min(EXPIRY_MOST),
+            tombstone: value.is_none(),
+            segmented,
+            known: true,
+            len: bytes.len(),
+            crc,
+        };
+        let pm = self.heap.pool().pm();
+        let place = |off: u64| pm.base().wrapping_add(off as usize);
+        let mut table = Vec::new();
+        for (segment, part) in self.segments.iter().zip(bytes.chunks(SEGMENT)) {
+            // SAFETY: 1. a block of that size, whose end is a multiple of 16; 2. reserved: nobody else's.
+            unsafe { write_bytes(pm, place(*segment), part) };
+            // PERSIST: the segment; fenced with the head.
+            pm.flush(place(*segment), part.len());
+            table.extend(segment.to_le_bytes());
+        }
+        let body = if segmented { &table } else { bytes };
+        let mut head = [0; HEADER as usize];
+        head[16..24].copy_from_slice(&terms.to_le_bytes());
+        head[24..28].copy_from_slice(&len.to_le_bytes());
+        head[28..].copy_from_slice(&crc.to_le_bytes());
+        let at = place(self.off);
+        // SAFETY: (of both) 1. a block of that size, 16-aligned; 2. reserved: nobody else's.
+        unsafe {
+            write_bytes(pm, at, &head);
+            write_bytes(pm, at.wrapping_add(HEADER as usize), body);
+        }
+        let (start, end) = (self.off + HEADER, self.off + HEADER + body.len() as u64);
+        let rest = start.next_multiple_of(LINE as u64);
+        if rest < end {
+            // PERSIST: what is not in a line of the head; fenced with that.
+            pm.flush(place(rest), (end - rest) as usize);
+        }
     }
 }
 
@@ -227,9 +307,7 @@ impl<M: Media> Drop for Prepared<'_, M> {
             for segment in &self.segments {
                 self.heap.free(POff::new(*segment));
             }
-            if self.off != 0 {
-                self.heap.free(POff::new(self.off));
-            }
+            self.heap.free(POff::new(self.off));
         }
     }
 }
@@ -244,60 +322,31 @@ pub(crate) fn prepare<'h, M: Media>(
     value: Option<&[u8]>,
     expiry: u64,
 ) -> Result<Prepared<'h, M>, SpaceError> {
-    let bytes = value.unwrap_or(&[]);
-    let segmented = bytes.len() > WHOLE_MOST;
-    let flags = u64::from(value.is_none()) * TOMBSTONE + u64::from(segmented) * SEGMENTED;
-    let terms = expiry.min(EXPIRY_MOST) | flags << FLAGS_SHIFT;
-    // Callers have checked the length, which is far below 4 GiB.
-    let len = bytes.len() as u32;
-    let crc = checksum(key_sum, terms, len, bytes);
-    let mut made = Prepared {
-        heap,
-        off: 0,
-        terms: Terms {
-            expiry: expiry.min(EXPIRY_MOST),
-            tombstone: value.is_none(),
-            segmented,
-            known: true,
-            len: bytes.len(),
-            crc,
-        },
-        segments: Vec::new(),
-        kept: false,
-    };
-    let pm = heap.pool().pm();
-    let place = |off: u64| pm.base().wrapping_add(off as usize);
-    let mut table = Vec::new();
-    if segmented {
-        for part in bytes.chunks(SEGMENT) {
-            let segment = heap.alloc(part.len() as u64)?.get();
-            made.segments.push(segment);
-            // SAFETY: 1. a block of that size, whose end is a multiple of 16; 2. just allocated: nobody else's.
-            unsafe { write_bytes(pm, place(segment), part) };
-            // PERSIST: the segment; fenced with the head.
-            pm.flush(place(segment), part.len());
-            table.extend(segment.to_le_bytes());
-        }
-    }
-    let body = if segmented { &table } else { bytes };
-    made.off = heap.alloc(room(HEADER + body.len() as u64))?.get();
-    let mut head = [0; HEADER as usize];
-    head[16..24].copy_from_slice(&terms.to_le_bytes());
-    head[24..28].copy_from_slice(&len.to_le_bytes());
-    head[28..].copy_from_slice(&crc.to_le_bytes());
-    let at = place(made.off);
-    // SAFETY: (of both) 1. a block of that size, 16-aligned; 2. just allocated: nobody else's.
-    unsafe {
-        write_bytes(pm, at, &head);
-        write_bytes(pm, at.wrapping_add(HEADER as usize), body);
-    }
-    let (start, end) = (made.off + HEADER, made.off + HEADER + body.len() as u64);
-    let rest = start.next_multiple_of(LINE as u64);
-    if rest < end {
-        // PERSIST: what is not in a line of the head; fenced with that.
-        pm.flush(place(rest), (end - rest) as usize);
-    }
+    let len = value.map_or(0, <[u8]>::len);
+    let mut made = Prepared::on(heap, heap.alloc(head_bytes(len))?);
+    made.reserve_segments(len)?;
+    made.fill(key_sum, value, expiry);
     Ok(made)
+}
+
+/// Reserves blocks for records of values of these lengths, which are yet to be filled, and gives each to `each`.
+///
+/// # Errors
+/// [`SpaceError`]; some may have been given.
+pub(crate) fn reserve<'h, M: Media>(
+    heap: &'h Heap<M>,
+    lens: impl Iterator<Item = usize> + Clone,
+    mut each: impl FnMut(Prepared<'h, M>),
+) -> Result<(), SpaceError> {
+    if lens.clone().any(|len| len > WHOLE_MOST) {
+        for len in lens {
+            let mut made = Prepared::on(heap, heap.alloc(head_bytes(len))?);
+            made.reserve_segments(len)?;
+            each(made);
+        }
+        return Ok(());
+    }
+    heap.alloc_each(lens.map(head_bytes), |off| each(Prepared::on(heap, off)))
 }
 
 /// The head of the record at `off`, if there can be one.

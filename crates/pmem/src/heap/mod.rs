@@ -176,6 +176,15 @@ impl Core {
         ))
     }
 
+    /// Marks a block that leaves a cache as live.
+    #[inline]
+    fn hand_out(&self, off: u64, guard: &Guard) {
+        if let Some((_, state, block)) = self.block(off, guard) {
+            let fresh = state.set_live(block);
+            debug_assert!(fresh, "block {off:#x} handed out twice");
+        }
+    }
+
     /// Blocks that no one can reach any more go back to this thread's cache.
     fn recycle(&self, offs: &[u64], guard: &Guard) {
         let mut spilt: Vec<(u8, Vec<u64>)> = Vec::new();
@@ -417,12 +426,43 @@ impl<M: Media> Heap<M> {
             Some(off) => off,
             None => self.refill(class, &guard)?,
         };
-        if let Some((_, state, block)) = self.core.block(off, &guard) {
-            let fresh = state.set_live(block);
-            debug_assert!(fresh, "block {off:#x} handed out twice");
-        }
+        self.core.hand_out(off, &guard);
         announce_reuse();
         Ok(POff::new(off))
+    }
+
+    /// Allocates blocks of at least these sizes, as [`alloc`](Self::alloc) does one, and asks for the first line of each: for who is going to
+    /// write to all of them.
+    ///
+    /// # Errors
+    /// As of [`alloc`](Self::alloc); some may have been given to `each` then.
+    pub fn alloc_each(
+        &self,
+        sizes: impl Iterator<Item = u64>,
+        mut each: impl FnMut(POff<u8>),
+    ) -> Result<(), SpaceError> {
+        let guard = epoch::pin();
+        let shard = &self.core.caches[shard()];
+        let mut caches = lock(shard);
+        for bytes in sizes {
+            let cached = class_of(bytes).and_then(|class| caches[usize::from(class)].pop());
+            let off = match cached {
+                Some(off) => {
+                    self.core.hand_out(off, &guard);
+                    POff::new(off)
+                }
+                None => {
+                    drop(caches);
+                    let off = self.alloc(bytes)?;
+                    caches = lock(shard);
+                    off
+                }
+            };
+            cpu::prefetch(self.pool.pm().base().wrapping_add(off.get() as usize), LINE);
+            each(off);
+        }
+        announce_reuse();
+        Ok(())
     }
 
     /// Moves a batch from a chunk to this thread's cache; returns one of them.

@@ -265,6 +265,18 @@ fn prefix_words(key: &[u8], skip: usize) -> impl Iterator<Item = u64> {
     (0..skip.min(KEPT)).step_by(8).map(|at| prefix.word(at))
 }
 
+/// [`Separator::cmp_kept_prefix`] for a key that is shorter than what is kept, so that it is either less, or differs before its end.
+#[cold]
+fn cmp_short(key: &[u8], prefix: &KeptPrefix, skip: usize) -> Option<Order> {
+    let kept = prefix.0.iter().map(|kept| kept.load(Ordering::Relaxed));
+    let order = prefix_words(key, skip)
+        .zip(kept)
+        .map(|(mine, kept)| mine.cmp(&kept))
+        .find(|order| *order != Order::Equal);
+    // Its padding took the place of zero bytes of the prefix: it is shorter, so it is less.
+    order.or(Some(Order::Less))
+}
+
 /// Size of the length field.
 const LEN: usize = size_of::<u32>();
 
@@ -347,7 +359,6 @@ impl Separator for [u8] {
     fn cmp_kept_prefix(&self, prefix: &Self::Prefix, skip: usize) -> Option<Order> {
         let len = skip.min(KEPT);
         if self.len() >= len {
-            // As below, without a look at where the key ends.
             let whole = self.as_chunks().0.iter().zip(&prefix.0).take(len / 8);
             for (mine, kept) in whole {
                 let order = u64::from_be_bytes(*mine).cmp(&kept.load(Ordering::Relaxed));
@@ -364,18 +375,7 @@ impl Separator for [u8] {
             }
             return (skip <= KEPT).then_some(Order::Equal);
         }
-        let kept = prefix.0.iter().map(|kept| kept.load(Ordering::Relaxed));
-        let order = prefix_words(self, skip)
-            .zip(kept)
-            .map(|(mine, kept)| mine.cmp(&kept))
-            .find(|order| *order != Order::Equal);
-        match order {
-            Some(order) => Some(order),
-            // Its padding took the place of zero bytes of the prefix: it is shorter, so it is less.
-            None if self.len() < skip.min(KEPT) => Some(Order::Less),
-            None if skip > KEPT => None,
-            None => Some(Order::Equal),
-        }
+        cmp_short(self, prefix, skip)
     }
 
     fn allocate(&self) -> (Self::Full, usize) {
