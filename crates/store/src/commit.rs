@@ -52,6 +52,11 @@ const WAITS: usize = 10;
 /// Bytes of values that are written where they cost least: under the locks. Where they are written before, the first lock waits until they are.
 const FILLED_LATE: usize = 1024;
 
+/// Longest value that is read under the locks of other keys, in bytes.
+const GOT_MOST: usize = 64 << 10;
+/// Steps that are taken at one time.
+const STEPS_MOST: usize = 1024;
+
 /// Everything that the handles of a store share.
 pub(crate) struct Inner<M: Media> {
     // First: it is closed while the rest is there.
@@ -448,9 +453,9 @@ impl<M: Media> Inner<M> {
         wait: Wait,
         decide: impl FnOnce(Option<Current<'s, M>>) -> Result<(Option<Prepared<'s, M>>, R), WriteError>,
     ) -> Result<(R, u64), WriteError> {
-        let guard = epoch::pin();
         let now = || since.map_or_else(|| self.wall.now(), |ticket| ticket.now);
         let mut stripe = self.stripes.lock(self.stripes.of(key));
+        let guard = epoch::pin();
         self.may_write(key, &guard)?;
         let before = self.newest(key, &guard)?;
         if since.is_some_and(|ticket| before.ts() > ticket.ts) {
@@ -479,7 +484,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Takes steps that do not depend on each other, at one time: the first ones of `steps`, up to a key that was there before (but to
-    /// be read, both times), or a step at which `each` says no. `each` is called with what is there, in order; of what is to be replaced,
+    /// be read, both times), a long value that is to be read, or a step at which `each` says no. `each` is called with what is there, in order; of what is to be replaced,
     /// also if it has expired. Puts have one time stamp and two fences in all; each is durable or absent for itself. How many
     /// steps were taken; the answer is what `wait` says, and so is what it rests on.
     ///
@@ -495,6 +500,7 @@ impl<M: Media> Inner<M> {
             return Ok(0);
         }
         let pm = self.pm();
+        let steps = &steps[..steps.len().min(STEPS_MOST)];
         let sums: Vec<u32> = steps.iter().map(|(key, _)| crc32c::crc32c(key)).collect();
         let mut stripes: Vec<usize> = sums.iter().map(|sum| self.stripes.of_sum(*sum)).collect();
         let steps = &steps[..distinct(steps, &sums)];
@@ -502,9 +508,9 @@ impl<M: Media> Inner<M> {
         stripes.iter().for_each(|at| self.stripes.prefetch(*at));
         let mut changes = self.reserve_together(steps, &sums, &stripes)?;
         let keys: Vec<&[u8]> = steps.iter().map(|(key, _)| *key).collect();
-        let guard = epoch::pin();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
         held.prefetch_queues(pm);
+        let guard = epoch::pin();
         for key in &keys {
             self.may_write(key, &guard)?;
         }
@@ -520,6 +526,9 @@ impl<M: Media> Inner<M> {
                 (Step::Put(_), Newest::Version(head)) if !head.terms.tombstone => Some(head),
                 (Step::Put(_), _) => None,
             };
+            if *step == Step::Get && head.is_some_and(|head| head.terms.len > GOT_MOST) {
+                break;
+            }
             let current = head.map(|head| Current { pm, head: *head });
             let goes_on = each(current.as_ref())?;
             if !goes_on || *step == Step::Get {
@@ -660,10 +669,10 @@ impl<M: Media> Inner<M> {
             let (value, expiry) = write.parts();
             records.push(Some(self.prepare(key, value, expiry)?));
         }
-        let guard = epoch::pin();
         let stripes = writes.iter().map(|(key, _)| self.stripes.of(key));
         let stripes: Vec<usize> = stripes.collect();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
+        let guard = epoch::pin();
         let mut changes = Vec::with_capacity(writes.len());
         let mut latest = 0;
         for (((key, _), stripe), record) in writes.iter().zip(stripes).zip(&mut records) {

@@ -105,7 +105,7 @@ fn batch(class: u8) -> usize {
 
 /// How many blocks of a class a cache holds: what readers leave behind comes in bursts.
 fn cached_most(class: u8) -> usize {
-    (131_072 / CLASSES[usize::from(class)]).clamp(2, 2048) as usize
+    (32_768 / CLASSES[usize::from(class)]).clamp(2, 1024) as usize
 }
 
 /// Orders a block's last use before its next: a search that came too late and sees a store to the new
@@ -496,13 +496,15 @@ impl<M: Media> Heap<M> {
                     std::io::Error::other(format!("chunk {chunk} lost its state")),
                 ));
             };
-            let start = u64::from(chunk) * CHUNK;
+            let (start, before) = (u64::from(chunk) * CHUNK, got.len());
             state.take(most - got.len(), |block| {
                 got.push(start + u64::from(block) * state.block_bytes)
             });
             // ORDERING: Relaxed; under the class lock.
             if state.untaken.load(Ordering::Relaxed) == 0 {
                 partial.pop();
+            } else if got.len() == before {
+                break;
             }
         }
         drop(partial);

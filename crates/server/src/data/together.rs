@@ -52,11 +52,18 @@ impl Data {
         out: &mut Out<'_>,
     ) -> usize {
         if commands.iter().any(|command| command.value.is_some()) {
-            self.set_together(db, commands, out)
-        } else {
-            let keys: Vec<_> = commands.iter().map(|command| command.key).collect();
-            self.get_together(db, &keys, reads, out)
+            let done = self.set_together(db, commands, out);
+            if done > 0 {
+                return done;
+            }
         }
+        // Where SETs have to go alone, GETs before them need not.
+        let gets = commands.iter().take_while(|get| get.value.is_none());
+        let keys: Vec<_> = gets.map(|get| get.key).collect();
+        if keys.is_empty() {
+            return 0;
+        }
+        self.get_together(db, &keys, reads, out)
     }
 
     fn set_together(&self, db: usize, commands: &[Plain<'_>], out: &mut Out<'_>) -> usize {

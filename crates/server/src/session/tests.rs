@@ -370,8 +370,17 @@ fn values_are_got_and_set_together_in_order() {
         together(&bench, &mut a, &option),
         (2, "+OK\r\n$1\r\n4\r\n".into())
     );
+    // Where SETs have to go alone, GETs before them need not.
+    let mut b = bench.session();
+    bench.call(&mut b, "blpop nothing 0");
+    assert_eq!(together(&bench, &mut a, &["set m 6", "get k"]).0, 0);
+    let gets = ["get k", "get l", "set m 6"];
+    assert_eq!(
+        together(&bench, &mut a, &gets),
+        (2, "$1\r\n4\r\n$1\r\n2\r\n".into())
+    );
     let stats = bench.call(&mut a, "info commandstats");
-    assert!(stats.contains("cmdstat_get:calls=6,"), "{stats}");
+    assert!(stats.contains("cmdstat_get:calls=8,"), "{stats}");
     assert!(stats.contains("cmdstat_set:calls=9,"), "{stats}");
 }
 

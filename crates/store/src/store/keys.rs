@@ -103,7 +103,7 @@ impl<M: Media> Store<M> {
 
     /// Puts values one after the other, as [`put`](Self::put) does, but makes them durable together, and readers see all or none of them. A
     /// crash before this returns keeps some of them, each wholly. It ends before a key that was there before in `puts`,
-    /// and before one whose value `replaces` refuses to have replaced, expired or not: how many were put is what it returns.
+    /// before one whose value `replaces` refuses to have replaced, expired or not, and after 1,024: how many were put is what it returns.
     ///
     /// # Errors
     /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`].
@@ -126,8 +126,8 @@ impl<M: Media> Store<M> {
     }
 
     /// Gets and puts values, in order and at one time: nobody changes these keys between two of the steps, and readers see all or none of what is
-    /// put. It ends before a key that comes again, unless both steps read it, and before a step at which `each` breaks: how many steps were taken is
-    /// what it returns. `each` is called at each step with what is there: for a put, that is the value to be replaced, expired or not. It runs
+    /// put. It ends before a key that comes again, unless both steps read it, before a value of more than 64 KiB that is to be read, before a step
+    /// at which `each` breaks, and after 1,024 steps: how many were taken is what it returns. `each` is called at each step with what is there: for a put, that is the value to be replaced, expired or not. It runs
     /// under locks: it should be short, and must not use the store. Puts are as durable as those of [`put_together`](Self::put_together).
     ///
     /// # Errors

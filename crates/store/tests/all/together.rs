@@ -3,6 +3,8 @@
 use crate::common::{Fixture, text};
 use bristlecone_store::{Entry, Step, WriteError};
 use std::ops::ControlFlow;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 fn put(f: &Fixture, keys: &[&str], value: &str, replaces: impl Fn(Entry<'_>) -> bool) -> usize {
     let puts: Vec<_> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
@@ -108,6 +110,55 @@ fn gets_and_puts_are_one_step_after_the_other() {
     assert_eq!(seen(&[("a", None)], 0), "");
     let values = ["a", "b", "c", "old"].map(|key| f.get(key).unwrap());
     assert_eq!(values, ["1", "2", "5", "4"]);
+    f.store.check().unwrap();
+}
+
+#[test]
+fn steps_of_two_threads_do_not_mix() {
+    let f = Fixture::new("lbtree");
+    // In round n each thread puts n under its own key and gets the other's, before that or after it: one of them is first.
+    let run = |own: &str, other: &str, round: u32| {
+        let value = round.to_string();
+        let mut steps = [
+            (own.as_bytes(), Step::Put(value.as_bytes())),
+            (other.as_bytes(), Step::Get),
+        ];
+        if round.is_multiple_of(2) {
+            steps.reverse();
+        }
+        let mut got = 0;
+        let mut at = steps.iter();
+        let done = f.store.run_together(&f.k, &steps, |entry| {
+            if let (Some((_, Step::Get)), Some(entry)) = (at.next(), entry) {
+                got = text(Some(entry.value.to_vec())).unwrap().parse().unwrap();
+            }
+            ControlFlow::Continue(())
+        });
+        assert_eq!(done.unwrap(), 2);
+        got
+    };
+    let got = [const { AtomicU32::new(0) }; 2];
+    let turn = Barrier::new(2);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (run, got, turn) = (&run, &got, &turn);
+            scope.spawn(move || {
+                for round in 1..3000 {
+                    turn.wait();
+                    let names = ["a", "b"];
+                    let found = run(names[thread], names[1 - thread], round);
+                    got[thread].store(found, Ordering::SeqCst);
+                    turn.wait();
+                    if thread == 0 {
+                        let [a, b] = [0, 1].map(|i: usize| got[i].load(Ordering::SeqCst));
+                        // One is first, and does not see what the other puts.
+                        assert_eq!([a, b].iter().filter(|got| **got == round).count(), 1);
+                        assert_eq!(a.min(b), round - 1);
+                    }
+                }
+            });
+        }
+    });
     f.store.check().unwrap();
 }
 
