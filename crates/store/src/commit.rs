@@ -456,7 +456,10 @@ impl<M: Media> Inner<M> {
         let now = || since.map_or_else(|| self.wall.now(), |ticket| ticket.now);
         let mut stripe = self.stripes.lock(self.stripes.of(key));
         let guard = epoch::pin();
-        self.may_write(key, &guard)?;
+        if let Err(refused) = self.may_write(key, &guard) {
+            drop((stripe, guard));
+            return Err(self.refused(refused, wait));
+        }
         let before = self.newest(key, &guard)?;
         if since.is_some_and(|ticket| before.ts() > ticket.ts) {
             return Err(self.conflict(key, false).into());
@@ -511,8 +514,9 @@ impl<M: Media> Inner<M> {
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
         held.prefetch_queues(pm);
         let guard = epoch::pin();
-        for key in &keys {
-            self.may_write(key, &guard)?;
+        if let Err(refused) = keys.iter().try_for_each(|key| self.may_write(key, &guard)) {
+            drop((changes, held, guard));
+            return Err(self.refused(refused, wait));
         }
         let found = self.find_ahead(&keys);
         let mut next = changes.iter_mut();
@@ -675,8 +679,12 @@ impl<M: Media> Inner<M> {
         let guard = epoch::pin();
         let mut changes = Vec::with_capacity(writes.len());
         let mut latest = 0;
+        let may_write = |(key, _): &(Cow<'_, [u8]>, _)| self.may_write(key, &guard);
+        if let Err(refused) = writes.iter().try_for_each(may_write) {
+            drop((held, guard));
+            return Err(self.refused(refused, wait));
+        }
         for (((key, _), stripe), record) in writes.iter().zip(stripes).zip(&mut records) {
-            self.may_write(key, &guard)?;
             let before = self.newest(key, &guard)?;
             if since.is_some_and(|ticket| before.ts() > ticket.ts) {
                 return Err(self.conflict(key, false).into());

@@ -21,6 +21,7 @@
 //! nothing is added once the vacuum begins. Readers look without locks, pinned: T is in the list before it is applied, so
 //! who reads at T finds it there.
 
+use crate::clock::Wait;
 use crate::commit::{Inner, Newest};
 use crate::error::WriteError;
 use crate::horizon::Horizon;
@@ -50,6 +51,13 @@ struct Remains {
     since: u64,
     /// All before this index key, and it, are gone.
     after: Option<Vec<u8>>,
+}
+
+/// A keyspace was dropped, and since when it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused {
+    number: u32,
+    since: u64,
 }
 
 /// Which keyspaces were dropped, and what is left of them.
@@ -132,15 +140,25 @@ impl<M: Media> Inner<M> {
         since.is_none_or(|since| ts < since)
     }
 
+    /// Whether this index key may be written. The caller holds its stripe.
+    ///
     /// # Errors
-    /// [`WriteError::Dropped`] if the keyspace of this index key was. The caller holds the stripe of the key.
-    pub(crate) fn may_write(&self, key: &[u8], guard: &Guard) -> Result<(), WriteError> {
+    /// Its keyspace was dropped: what the caller is to [say](Self::refused), once it holds no locks.
+    pub(crate) fn may_write(&self, key: &[u8], guard: &Guard) -> Result<(), Refused> {
         let number = split(key).map_or(0, |(number, _)| number);
         match self.dropped.since(number, guard) {
             None => Ok(()),
-            Some(_) => Err(WriteError::Dropped {
-                keyspace: self.catalogue.name_of(number),
-            }),
+            Some(since) => Err(Refused { number, since }),
+        }
+    }
+
+    /// What is to be said to who may not write: once it can read that, too.
+    pub(crate) fn refused(&self, refused: Refused, wait: Wait) -> WriteError {
+        match self.settle(refused.since, wait) {
+            Ok(()) => WriteError::Dropped {
+                keyspace: self.catalogue.name_of(refused.number),
+            },
+            Err(e) => e,
         }
     }
 

@@ -243,17 +243,17 @@ impl<M: Media> Inner<M> {
         let stripe = held.get(self.stripes.of(&key));
         self.publish(stripe, &key, &before, record, ts)?;
         self.dropped.add(keyspace.id, ts);
-        {
-            let mut known = lock(&self.catalogue.known);
-            known.by_name.remove(name);
-            known.dropped.insert(keyspace.id, Arc::clone(name));
-            if let Some(id) = empty {
-                known.by_name.insert(Arc::clone(name), id);
-            }
-        }
         drop((taken, held));
         // After the locks: the vacuum takes them while it holds this one.
         self.dropped.leave(keyspace.id, ts);
-        self.settle(ts, Wait::Durable)
+        let settled = self.settle(ts, Wait::Durable);
+        // Not before: who does not find the name any more reads nothing that was under it, either.
+        let mut known = lock(&self.catalogue.known);
+        known.by_name.remove(name);
+        known.dropped.insert(keyspace.id, Arc::clone(name));
+        if let Some(id) = empty {
+            known.by_name.insert(Arc::clone(name), id);
+        }
+        settled
     }
 }
