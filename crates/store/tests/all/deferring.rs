@@ -108,3 +108,24 @@ fn what_one_thread_deferred_another_one_makes_durable() {
     let keys = store.find_keyspace("keys").unwrap();
     assert_eq!(store.get(&keys, b"a").unwrap().as_deref(), Some(&b"1"[..]));
 }
+
+#[test]
+fn who_learns_of_a_drop_reads_nothing_that_was_there() {
+    let dir = crate::common::directory();
+    let (_pool, store) = journalled(&dir);
+    for round in 0..100 {
+        let old = store.keyspace("dropped").unwrap();
+        store.put(&old, b"key", b"value").unwrap();
+        std::thread::scope(|scope| {
+            // The drop is there, and not durable yet, while the disk is at work.
+            scope.spawn(|| store.drop_keyspace(old.clone()).unwrap());
+            if round % 2 == 0 {
+                while store.find_keyspace("dropped").is_some() {}
+            } else {
+                while store.put(&old, b"other", b"value").is_ok() {}
+            }
+            assert_eq!(store.get(&old, b"key").unwrap(), None, "round {round}");
+        });
+    }
+    store.check().unwrap();
+}
