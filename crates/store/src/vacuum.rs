@@ -248,7 +248,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// Takes out of these stripes' queues, up to [`ALONG`] each, what is due and needs no look at anything but the queue: the versions to be
-    /// retired. Who writes has the queues at hand anyway, and what is freed early is in the caches when it is used again.
+    /// retired. Who writes has the queues at hand anyway.
     pub(crate) fn take_along(&self, held: &mut HeldMany<'_>) -> Vec<u64> {
         let pm = self.pm();
         let mut garbage = Vec::with_capacity(ALONG * held.len());

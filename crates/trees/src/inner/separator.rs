@@ -267,14 +267,15 @@ fn prefix_words(key: &[u8], skip: usize) -> impl Iterator<Item = u64> {
 
 /// [`Separator::cmp_kept_prefix`] for a key that is shorter than what is kept, so that it is either less, or differs before its end.
 #[cold]
-fn cmp_short(key: &[u8], prefix: &KeptPrefix, skip: usize) -> Option<Order> {
+fn cmp_short(key: &[u8], prefix: &KeptPrefix, skip: usize) -> Order {
+    // ORDERING: Relaxed; as for the node's other words.
     let kept = prefix.0.iter().map(|kept| kept.load(Ordering::Relaxed));
     let order = prefix_words(key, skip)
         .zip(kept)
         .map(|(mine, kept)| mine.cmp(&kept))
         .find(|order| *order != Order::Equal);
     // Its padding took the place of zero bytes of the prefix: it is shorter, so it is less.
-    order.or(Some(Order::Less))
+    order.unwrap_or(Order::Less)
 }
 
 /// Size of the length field.
@@ -375,7 +376,7 @@ impl Separator for [u8] {
             }
             return (skip <= KEPT).then_some(Order::Equal);
         }
-        cmp_short(self, prefix, skip)
+        Some(cmp_short(self, prefix, skip))
     }
 
     fn allocate(&self) -> (Self::Full, usize) {
