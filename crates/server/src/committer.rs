@@ -26,6 +26,8 @@ struct Settled {
 struct Wanted {
     ts: u64,
     stop: bool,
+    /// The thread waits until more is wanted: else it need not be told, which takes a system call.
+    idle: bool,
 }
 
 #[derive(Default)]
@@ -106,11 +108,14 @@ impl Committer {
         if self.data.store().durable() >= ts {
             return Ok(());
         }
-        {
+        let idle = {
             let mut wanted = self.shared.wanted();
             wanted.ts = wanted.ts.max(ts);
+            std::mem::take(&mut wanted.idle)
+        };
+        if idle {
+            self.shared.more.notify_one();
         }
-        self.shared.more.notify_one();
         let mut settled = self.settled.clone();
         let done = settled
             .wait_for(|settled| settled.durable >= ts || settled.failed >= ts)
@@ -140,6 +145,7 @@ fn commit(shared: &Shared, data: &Data, tell: &watch::Sender<Settled>) {
         let ts = {
             let mut wanted = shared.wanted();
             while !wanted.stop && wanted.ts <= done {
+                wanted.idle = true;
                 wanted = shared
                     .more
                     .wait(wanted)

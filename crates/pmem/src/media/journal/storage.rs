@@ -123,7 +123,7 @@ pub(super) fn write_error(doing: &'static str, source: io::Error) -> CommitError
 }
 
 /// Longer writes go through the page cache.
-const DIRECT_MOST: usize = 64 << 10;
+const DIRECT_MOST: usize = 256 << 10;
 const PAGE_BYTES: usize = PAGE as usize;
 
 /// Memory that direct writes are made from.
