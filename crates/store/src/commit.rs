@@ -232,26 +232,25 @@ impl<M: Media> Inner<M> {
         self.heap.pool().pm()
     }
 
-    /// Makes a record, vacuuming if there is no room. The caller holds no lock.
+    /// What `op` does; once more, after vacuuming, if there was no room, in the heap or in the index. It has left nothing then. The caller
+    /// holds no lock.
     ///
     /// # Errors
-    /// [`WriteError`]; nothing is allocated then.
-    pub fn prepare(
+    /// Those of `op` and of the vacuum.
+    pub fn with_room<T>(
         &self,
-        key: &[u8],
-        value: Option<&[u8]>,
-        expiry: u64,
-    ) -> Result<Prepared<'_, M>, WriteError> {
-        match self.prepare_locked(key, value, expiry) {
+        mut op: impl FnMut() -> Result<T, WriteError>,
+    ) -> Result<T, WriteError> {
+        match op() {
             Err(WriteError::Space(_)) => {
                 self.make_room()?;
-                self.prepare_locked(key, value, expiry)
+                op()
             }
-            made => made,
+            done => done,
         }
     }
 
-    /// Reserves the records of the values that are put, vacuuming if there is no room, and fills those that are long. The caller holds no lock.
+    /// Reserves the records of the values that are put, and fills those that are long.
     ///
     /// # Errors
     /// [`WriteError`]; nothing is allocated then.
@@ -271,31 +270,21 @@ impl<M: Media> Inner<M> {
         }
         let puts = (steps.iter().zip(sums).zip(stripes))
             .filter_map(|(((key, step), sum), stripe)| Some((*key, step.value()?, *sum, *stripe)));
-        let reserve = || {
-            let mut changes = Vec::with_capacity(steps.len());
-            let lens = puts.clone().map(|(_, value, ..)| value.len());
-            let mut each = puts.clone();
-            record::reserve(&self.heap, lens, |record| {
-                if let Some((key, value, sum, stripe)) = each.next() {
-                    changes.push(Change {
-                        key,
-                        put: Some((value, sum)),
-                        stripe,
-                        before: Newest::None,
-                        place: None,
-                        record,
-                    });
-                }
-            })?;
-            Ok::<_, WriteError>(changes)
-        };
-        let mut changes = match reserve() {
-            Err(WriteError::Space(_)) => {
-                self.make_room()?;
-                reserve()
+        let mut changes = Vec::with_capacity(steps.len());
+        let lens = puts.clone().map(|(_, value, ..)| value.len());
+        let mut each = puts;
+        record::reserve(&self.heap, lens, |record| {
+            if let Some((key, value, sum, stripe)) = each.next() {
+                changes.push(Change {
+                    key,
+                    put: Some((value, sum)),
+                    stripe,
+                    before: Newest::None,
+                    place: None,
+                    record,
+                });
             }
-            reserved => reserved,
-        }?;
+        })?;
         for change in &mut changes {
             if change
                 .put
@@ -307,8 +296,11 @@ impl<M: Media> Inner<M> {
         Ok(changes)
     }
 
-    /// As [`prepare`](Self::prepare); the caller may hold locks.
-    pub fn prepare_locked(
+    /// Makes a record.
+    ///
+    /// # Errors
+    /// [`WriteError`]; nothing is allocated then.
+    pub fn prepare(
         &self,
         key: &[u8],
         value: Option<&[u8]>,
@@ -509,7 +501,7 @@ impl<M: Media> Inner<M> {
         let steps = &steps[..distinct(steps, &sums)];
         stripes.truncate(steps.len());
         stripes.iter().for_each(|at| self.stripes.prefetch(*at));
-        let mut changes = self.reserve_together(steps, &sums, &stripes)?;
+        let mut changes = self.with_room(|| self.reserve_together(steps, &sums, &stripes))?;
         let keys: Vec<&[u8]> = steps.iter().map(|(key, _)| *key).collect();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
         held.prefetch_queues(pm);
@@ -567,9 +559,14 @@ impl<M: Media> Inner<M> {
         // PERSIST: the records, before the index leads to them.
         pm.fence();
         if let Err((led, e)) = self.lead_together(&changes) {
-            let changes = changes.iter_mut().enumerate();
-            let led = changes.filter_map(|(i, change)| led.contains(&i).then_some(change));
+            let each = changes.iter_mut().enumerate();
+            let led = each.filter_map(|(i, change)| led.contains(&i).then_some(change));
             self.undo(&mut held, led);
+            drop((taken, held, changes));
+            if matches!(e, WriteError::Space(_)) {
+                // For another attempt: `each` cannot be asked again.
+                self.make_room()?;
+            }
             return Err(e);
         }
         for change in &mut changes {
@@ -659,15 +656,25 @@ impl<M: Media> Inner<M> {
         wait: Wait,
     ) -> Result<u64, WriteError> {
         match (writes, reads) {
-            ([], _) => return Ok(0),
-            ([(key, write)], None) => {
+            ([], _) => Ok(0),
+            ([(key, write)], None) => self.with_room(|| {
                 let (value, expiry) = write.parts();
                 let record = self.prepare(key, value, expiry)?;
                 let (_, ts) = self.modify(key, since, wait, |_| Ok((Some(record), ())))?;
-                return Ok(ts);
-            }
-            _ => {}
+                Ok(ts)
+            }),
+            _ => self.with_room(|| self.try_commit_many(writes, since, reads, wait)),
         }
+    }
+
+    /// As [`commit_many`](Self::commit_many), if there is room.
+    fn try_commit_many(
+        &self,
+        writes: &[(Cow<'_, [u8]>, Cow<'_, Write>)],
+        since: Option<Ticket>,
+        reads: Option<&ReadSet>,
+        wait: Wait,
+    ) -> Result<u64, WriteError> {
         let mut records = Vec::with_capacity(writes.len());
         for (key, write) in writes {
             let (value, expiry) = write.parts();

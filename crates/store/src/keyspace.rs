@@ -200,8 +200,10 @@ impl<M: Media> Inner<M> {
         }
         let id = self.catalogue.new_number()?;
         let key = IndexKey::new(CATALOGUE, name.as_bytes());
-        let record = self.prepare(&key, Some(&id.to_le_bytes()), 0)?;
-        self.modify(&key, None, Wait::Durable, |_| Ok((Some(record), ())))?;
+        self.with_room(|| {
+            let record = self.prepare(&key, Some(&id.to_le_bytes()), 0)?;
+            self.modify(&key, None, Wait::Durable, |_| Ok((Some(record), ())))
+        })?;
         let name: Arc<str> = name.into();
         let mut known = lock(&self.catalogue.known);
         known.by_name.insert(Arc::clone(&name), id);
@@ -235,7 +237,8 @@ impl<M: Media> Inner<M> {
         }
         let key = IndexKey::new(CATALOGUE, name.as_bytes());
         let value = empty.map(u32::to_le_bytes);
-        let record = self.prepare(&key, value.as_ref().map(<[u8; 4]>::as_slice), 0)?;
+        let value = value.as_ref().map(<[u8; 4]>::as_slice);
+        let record = self.with_room(|| self.prepare(&key, value, 0))?;
         let mut held = HeldMany::lock(&self.stripes, 0..self.stripes.len());
         let before = self.newest(&key, &epoch::pin())?;
         let taken = self.clock.take()?;

@@ -155,3 +155,60 @@ fn answer(entry: Option<Entry<'_>>, out: &mut Out<'_>) -> ControlFlow<()> {
     }
     ControlFlow::Continue(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::fixture::{Fixture, on_disk};
+    use crate::reply::Protocol;
+    use bristlecone_pmem::media::journal::fault::FaultDisk;
+
+    fn together(data: &Data, commands: &[Plain<'_>]) -> (usize, String) {
+        let mut reply = Vec::new();
+        let mut out = Out::new(&mut reply, Protocol::Resp2);
+        let done = data.run_together(0, commands, Reads::Applied, &mut out);
+        (done, String::from_utf8(reply).unwrap())
+    }
+
+    #[test]
+    fn in_a_full_pool_gets_are_answered_and_sets_go_alone() {
+        let (fixture, disk) = (Fixture::new(), FaultDisk::new(1));
+        let data = on_disk(&disk, true);
+        let (mut keys, mut refused) = (0, String::new());
+        for bytes in [SHORT, 1000, 200, 1] {
+            let value = "v".repeat(bytes);
+            loop {
+                refused = fixture.call(&data, &format!("set key{keys} {value}"));
+                if refused.starts_with('-') {
+                    break;
+                }
+                keys += 1;
+            }
+        }
+        assert!(refused.contains("space"), "{refused}");
+        let put = |key| Plain {
+            key,
+            value: Some(&b"v"[..]),
+        };
+        let get = |key| Plain { key, value: None };
+        let absent = b"absent";
+        let last = format!("key{}", keys - 1);
+        let commands = [get(last.as_bytes()), put(absent), get(absent)];
+        let answers = "$1\r\nv\r\n";
+        assert_eq!(together(&data, &commands), (1, answers.into()));
+        assert_eq!(together(&data, &commands[1..]), (0, String::new()));
+        assert_eq!(fixture.call(&data, "set absent v"), refused);
+        assert_eq!(together(&data, &commands[2..]), (1, "$-1\r\n".into()));
+        // Nothing is lost by that, and room that was made, durably, is used.
+        assert_eq!(data.len(0), keys);
+        for key in 0..100 {
+            assert_eq!(fixture.call(&data, &format!("del key{key}")), ":1\r\n");
+        }
+        data.settle(data.applied()).unwrap();
+        // The index may lack room too, which only who goes alone waits for.
+        assert_eq!(fixture.call(&data, "set absent v"), "+OK\r\n");
+        let done = (2, format!("{answers}+OK\r\n"));
+        assert_eq!(together(&data, &commands), done);
+        assert_eq!(fixture.call(&data, "get absent"), answers);
+    }
+}

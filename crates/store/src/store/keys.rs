@@ -96,9 +96,11 @@ impl<M: Media> Store<M> {
         check_key(key)?;
         let key = keyspace.key(key);
         let inner: &Inner<M> = &self.shared;
-        let record = inner.prepare(&key, Some(value), expiry(expires_at))?;
-        inner.modify(&key, None, self.wait, |_| Ok((Some(record), ())))?;
-        Ok(())
+        inner.with_room(|| {
+            let record = inner.prepare(&key, Some(value), expiry(expires_at))?;
+            inner.modify(&key, None, self.wait, |_| Ok((Some(record), ())))?;
+            Ok(())
+        })
     }
 
     /// Puts values one after the other, as [`put`](Self::put) does, but makes them durable together, and readers see all or none of them. A
@@ -116,13 +118,21 @@ impl<M: Media> Store<M> {
         let steps = puts
             .iter()
             .map(|(key, value)| (*key, Step::Put(value.as_ref())));
-        self.run_together(keyspace, &steps.collect::<Vec<_>>(), |entry| {
-            if entry.is_none_or(&replaces) {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        })
+        let steps: Vec<_> = steps.collect();
+        let put = || {
+            self.run_together(keyspace, &steps, |entry| {
+                if entry.is_none_or(&replaces) {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })
+        };
+        match put() {
+            // Room was made.
+            Err(WriteError::Space(_)) => put(),
+            done => done,
+        }
     }
 
     /// Gets and puts values, in order and at one time: nobody changes these keys between two of the steps, and readers see all or none of what is
@@ -131,7 +141,8 @@ impl<M: Media> Store<M> {
     /// under locks: it should be short, and must not use the store. Puts are as durable as those of [`put_together`](Self::put_together).
     ///
     /// # Errors
-    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`].
+    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`]. After [`WriteError::Space`] what could be vacuumed has been: another
+    /// attempt may find room.
     pub fn run_together(
         &self,
         keyspace: &Keyspace,
@@ -159,16 +170,19 @@ impl<M: Media> Store<M> {
         check_key(key)?;
         let key = keyspace.key(key);
         let inner: &Inner<M> = &self.shared;
-        let tombstone = inner.prepare(&key, None, 0)?;
-        let (there, _) = inner.modify(&key, None, self.wait, |current| {
-            let there = current.is_some();
-            Ok((Some(tombstone), there))
-        })?;
-        Ok(there)
+        inner.with_room(|| {
+            let tombstone = inner.prepare(&key, None, 0)?;
+            let (there, _) = inner.modify(&key, None, self.wait, |current| {
+                let there = current.is_some();
+                Ok((Some(tombstone), there))
+            })?;
+            Ok(there)
+        })
     }
 
     /// Changes a key to what `f` makes of it, atomically, and returns what else `f` returns. `f` runs under the lock of the key's
-    /// stripe: it should be short, and must not use the store.
+    /// stripe: it should be short, and must not use the store. It is called again, with what is there by then, if there was no room for
+    /// what it made of it before.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -176,16 +190,18 @@ impl<M: Media> Store<M> {
         &self,
         keyspace: &Keyspace,
         key: &[u8],
-        f: impl FnOnce(Option<Entry<'_>>) -> Result<(Update, R), WriteError>,
+        mut f: impl FnMut(Option<Entry<'_>>) -> Result<(Update, R), WriteError>,
     ) -> Result<R, WriteError> {
         check_key(key)?;
         let key = keyspace.key(key);
         let inner: &Inner<M> = &self.shared;
-        let (answer, _) = inner.modify(&key, None, self.wait, |current| {
-            let (update, answer) = with_entry(current.as_ref(), f)?;
-            Ok((prepared(inner, &key, update)?, answer))
-        })?;
-        Ok(answer)
+        inner.with_room(|| {
+            let (answer, _) = inner.modify(&key, None, self.wait, |current| {
+                let (update, answer) = with_entry(current.as_ref(), &mut f)?;
+                Ok((prepared(inner, &key, update)?, answer))
+            })?;
+            Ok(answer)
+        })
     }
 
     /// If the value of `key` is `expected` (`None`: there is none), replaces it by `new` (`None`: deletes it). Returns `Ok` if so, else what is there.
@@ -273,7 +289,7 @@ impl<M: Media> Store<M> {
         &self,
         keyspace: &Keyspace,
         key: &[u8],
-        f: impl FnOnce(Option<&[u8]>) -> Option<Vec<u8>>,
+        mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<(), WriteError> {
         self.update(keyspace, key, |entry| {
             let update = match f(entry.map(|entry| entry.value)) {
@@ -335,9 +351,9 @@ fn prepared<'s, M: Media>(
     match update {
         Update::Keep => Ok(None),
         Update::Put { value, expires_at } => {
-            let record = inner.prepare_locked(key, Some(&value), expiry(expires_at))?;
+            let record = inner.prepare(key, Some(&value), expiry(expires_at))?;
             Ok(Some(record))
         }
-        Update::Delete => Ok(Some(inner.prepare_locked(key, None, 0)?)),
+        Update::Delete => Ok(Some(inner.prepare(key, None, 0)?)),
     }
 }

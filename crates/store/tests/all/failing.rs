@@ -66,7 +66,7 @@ fn each_write(store: &Store<Journal>, k: &Keyspace) -> [Result<(), WriteError>; 
     };
     [
         store.put(k, b"a", b"new"),
-        store.update(k, b"b", |_| Ok((put, ()))),
+        store.update(k, b"b", |_| Ok((put.clone(), ()))),
         (store.put_together(k, &[(b"c", b"new")], |_| true)).map(|put| assert_eq!(put, 1)),
         store.write(batch).map(drop),
         tx.commit().map(drop),

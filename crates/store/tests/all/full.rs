@@ -3,7 +3,7 @@
 use crate::common::DESIGNS;
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
-use bristlecone_store::{Store, StoreOptions, TransactionOptions, WriteError};
+use bristlecone_store::{Keyspace, Store, StoreOptions, TransactionOptions, WriteError};
 
 fn small(design: &str) -> Store<Dram> {
     let options = PoolOptions {
@@ -14,6 +14,15 @@ fn small(design: &str) -> Store<Dram> {
     };
     let pool = Pool::<Dram>::create("small".as_ref(), &options).unwrap();
     Store::create(&pool, "s", &StoreOptions::design(design).without_thread()).unwrap()
+}
+
+type Writes = fn(&Store<Dram>, &Keyspace) -> Result<(), WriteError>;
+
+/// A key that is not there.
+const NEW: [u8; 200] = [b'n'; 200];
+
+fn long(number: u32) -> Vec<u8> {
+    [&key(number)[..], &[b'k'; 196]].concat()
 }
 
 fn key(number: u32) -> [u8; 4] {
@@ -136,5 +145,56 @@ fn what_is_put_together_in_a_full_pool_is_put_whole_or_not_at_all() {
         let present = (0..there + 12).filter(|i| store.get(&k, &name(*i)).unwrap().is_some());
         assert_eq!(present.count() as u64, store.len(&k));
         store.check().unwrap();
+    }
+}
+
+#[test]
+fn every_kind_of_write_makes_the_room_that_its_index_needs() {
+    let _alone = crate::common::alone();
+    for design in DESIGNS {
+        let writes: [(&str, Writes); 6] = [
+            ("put", |store, k| store.put(k, &NEW, b"v")),
+            ("put together", |store, k| {
+                store.put_together(k, &[(&NEW[..], b"v")], |_| true)?;
+                Ok(())
+            }),
+            ("compare and swap", |store, k| {
+                store.compare_and_swap(k, &NEW, None, Some(b"v"))?.unwrap();
+                Ok(())
+            }),
+            ("increment", |store, k| {
+                store.increment(k, &NEW, 1).map(drop)
+            }),
+            ("transaction", |store, k| {
+                let mut tx = store.begin(TransactionOptions::default());
+                tx.put(k, &NEW, b"v")?;
+                tx.put(k, &key(1), b"v")?;
+                tx.commit().map(drop)
+            }),
+            ("keyspace", |store, _| {
+                store.keyspace(&"n".repeat(200)).map(drop)
+            }),
+        ];
+        for (name, write) in writes {
+            let store = small(design);
+            let k = store.keyspace("k").unwrap();
+            // Records of all sizes, so that no block of any is left; keys of 200 bytes are blocks, too.
+            let mut there = 0;
+            for bytes in [4000, 1000, 200, 40, 1] {
+                while store.put(&k, &long(there), &vec![1; bytes]).is_ok() {
+                    there += 1;
+                }
+            }
+            assert!(
+                matches!(write(&store, &k), Err(WriteError::Space(_))),
+                "{design}: {name}"
+            );
+            // What is deleted is room once it was vacuumed, and readers have left.
+            for number in 0..200 {
+                assert!(store.delete(&k, &long(number)).unwrap());
+            }
+            write(&store, &k).unwrap_or_else(|e| panic!("{design}: {name}: {e}"));
+            store.check().unwrap();
+        }
     }
 }
