@@ -735,7 +735,7 @@ impl<M: Media> Inner<M> {
         reads: Option<&ReadSet>,
     ) -> Result<u64, WriteError> {
         let pm = self.pm();
-        let mut slot = self.slots.take();
+        let mut slot = self.slots.take(pm);
         let taken = self.clock.take()?;
         let ts = taken.ts;
         if let (Some(reads), Some(ticket)) = (reads, since) {
