@@ -236,14 +236,14 @@ impl<M: Media> Inner<M> {
     /// holds no lock.
     ///
     /// # Errors
-    /// Those of `op` and of the vacuum.
+    /// Those of `op`.
     pub fn with_room<T>(
         &self,
         mut op: impl FnMut() -> Result<T, WriteError>,
     ) -> Result<T, WriteError> {
         match op() {
             Err(WriteError::Space(_)) => {
-                self.make_room()?;
+                self.make_room();
                 op()
             }
             done => done,
@@ -501,7 +501,7 @@ impl<M: Media> Inner<M> {
         let steps = &steps[..distinct(steps, &sums)];
         stripes.truncate(steps.len());
         stripes.iter().for_each(|at| self.stripes.prefetch(*at));
-        let mut changes = self.with_room(|| self.reserve_together(steps, &sums, &stripes))?;
+        let mut changes = self.reserve_together(steps, &sums, &stripes)?;
         let keys: Vec<&[u8]> = steps.iter().map(|(key, _)| *key).collect();
         let mut held = HeldMany::lock(&self.stripes, stripes.iter().copied());
         held.prefetch_queues(pm);
@@ -563,10 +563,8 @@ impl<M: Media> Inner<M> {
             let led = each.filter_map(|(i, change)| led.contains(&i).then_some(change));
             self.undo(&mut held, led);
             drop((taken, held, changes));
-            if matches!(e, WriteError::Space(_)) {
-                // For another attempt: `each` cannot be asked again.
-                self.make_room()?;
-            }
+            // Another thread may have made durable what was led to.
+            self.settle(ts, wait)?;
             return Err(e);
         }
         for change in &mut changes {
@@ -805,14 +803,14 @@ impl<M: Media> Inner<M> {
         }
     }
 
-    /// What a full pool has to say when nothing can be vacuumed either.
-    fn make_room(&self) -> Result<(), WriteError> {
-        self.vacuum_everything()?;
+    /// Frees what can be freed, and waits until it can be used.
+    pub fn make_room(&self) {
+        // What keeps the vacuum from going on is said by the thread that vacuums, and by a check; who lacks room says that.
+        let _ = self.vacuum_everything();
         // Whoever reads meanwhile, in this store or another one, keeps what was freed from being used again. They may have to
         // wait for a processor.
         let _ = (0..WAITS).any(|_| wait_for_readers());
         self.heap.trim();
-        Ok(())
     }
 }
 

@@ -238,15 +238,16 @@ impl<M: Media> Inner<M> {
         let key = IndexKey::new(CATALOGUE, name.as_bytes());
         let value = empty.map(u32::to_le_bytes);
         let value = value.as_ref().map(<[u8; 4]>::as_slice);
-        let record = self.with_room(|| self.prepare(&key, value, 0))?;
-        let mut held = HeldMany::lock(&self.stripes, 0..self.stripes.len());
-        let before = self.newest(&key, &epoch::pin())?;
-        let taken = self.clock.take()?;
-        let ts = taken.ts;
-        let stripe = held.get(self.stripes.of(&key));
-        self.publish(stripe, &key, &before, record, ts)?;
-        self.dropped.add(keyspace.id, ts);
-        drop((taken, held));
+        let ts = self.with_room(|| {
+            let record = self.prepare(&key, value, 0)?;
+            let mut held = HeldMany::lock(&self.stripes, 0..self.stripes.len());
+            let before = self.newest(&key, &epoch::pin())?;
+            let taken = self.clock.take()?;
+            let stripe = held.get(self.stripes.of(&key));
+            self.publish(stripe, &key, &before, record, taken.ts)?;
+            self.dropped.add(keyspace.id, taken.ts);
+            Ok(taken.ts)
+        })?;
         // After the locks: the vacuum takes them while it holds this one.
         self.dropped.leave(keyspace.id, ts);
         let settled = self.settle(ts, Wait::Durable);

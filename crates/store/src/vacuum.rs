@@ -300,12 +300,17 @@ impl<M: Media> Inner<M> {
                 report.bytes += plain;
             }
         }
-        if let Some(key) = &obsolete.tombstone
-            && self.index.get(key) == Some(obsolete.off)
-        {
-            self.remove_entry(key)?;
-            self.free_version(stripe, obsolete.off, report)?;
-            report.tombstones += 1;
+        if let Some(key) = &obsolete.tombstone {
+            let newest = self.newest(key, &epoch::pin());
+            // Perhaps behind a dead record, that of a commit that was undone.
+            if let Ok(newest @ Newest::Version(head)) = &newest
+                && head.off == obsolete.off
+            {
+                self.remove_entry(key)?;
+                self.bury(stripe, newest);
+                self.free_version(stripe, obsolete.off, report)?;
+                report.tombstones += 1;
+            }
         }
         Ok(())
     }

@@ -119,20 +119,15 @@ impl<M: Media> Store<M> {
             .iter()
             .map(|(key, value)| (*key, Step::Put(value.as_ref())));
         let steps: Vec<_> = steps.collect();
-        let put = || {
-            self.run_together(keyspace, &steps, |entry| {
+        self.shared.with_room(|| {
+            self.try_together(keyspace, &steps, |entry| {
                 if entry.is_none_or(&replaces) {
                     ControlFlow::Continue(())
                 } else {
                     ControlFlow::Break(())
                 }
             })
-        };
-        match put() {
-            // Room was made.
-            Err(WriteError::Space(_)) => put(),
-            done => done,
-        }
+        })
     }
 
     /// Gets and puts values, in order and at one time: nobody changes these keys between two of the steps, and readers see all or none of what is
@@ -141,9 +136,30 @@ impl<M: Media> Store<M> {
     /// under locks: it should be short, and must not use the store. Puts are as durable as those of [`put_together`](Self::put_together).
     ///
     /// # Errors
-    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`]. After [`WriteError::Space`] what could be vacuumed has been: another
-    /// attempt may find room.
+    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`]. After [`WriteError::Space`] a [`put`](Self::put) may
+    /// find room all the same: `each` is not called twice for a step, so where it was called nothing is tried again.
     pub fn run_together(
+        &self,
+        keyspace: &Keyspace,
+        steps: &[(&[u8], Step<'_>)],
+        mut each: impl FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<usize, WriteError> {
+        let mut asked = false;
+        let done = self.try_together(keyspace, steps, |entry| {
+            asked = true;
+            each(entry)
+        });
+        match done {
+            Err(WriteError::Space(_)) if !asked => {
+                self.shared.make_room();
+                self.try_together(keyspace, steps, each)
+            }
+            done => done,
+        }
+    }
+
+    /// As [`run_together`](Self::run_together), if there is room.
+    fn try_together(
         &self,
         keyspace: &Keyspace,
         steps: &[(&[u8], Step<'_>)],

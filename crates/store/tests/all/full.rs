@@ -4,6 +4,7 @@ use crate::common::DESIGNS;
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{Keyspace, Store, StoreOptions, TransactionOptions, WriteError};
+use std::ops::ControlFlow;
 
 fn small(design: &str) -> Store<Dram> {
     let options = PoolOptions {
@@ -97,6 +98,53 @@ fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
                 assert_eq!(store.get(&k, b"again").unwrap().unwrap(), bytes(3));
             }
         }
+    }
+}
+
+#[test]
+fn what_commits_that_were_undone_leave_is_vacuumed() {
+    let _alone = crate::common::alone();
+    for design in DESIGNS {
+        let store = small(design);
+        let k = store.keyspace("k").unwrap();
+        let put = |numbers: &[u32]| {
+            let mut tx = store.begin(TransactionOptions::default());
+            for number in numbers {
+                tx.put(&k, &key(*number), &[1; 300]).unwrap();
+            }
+            tx.commit()
+        };
+        let mut there = 0;
+        while put(&[there, there + 1, there + 2]).is_ok() {
+            there += 3;
+        }
+        // A key that was just deleted, and others, for which there is no room any more.
+        for number in 0..300 {
+            let _ = store.delete(&k, &key(number));
+            let new = 10_000 * (1 + number);
+            let _ = put(&[number, new, new + 1, new + 2, new + 3, new + 4]);
+        }
+        loop {
+            let mut keys = Vec::new();
+            let snapshot = store.snapshot();
+            let done = snapshot.scan::<Vec<u8>>(&k, .., |key, _| {
+                keys.push(key.to_vec());
+                ControlFlow::Continue(())
+            });
+            done.unwrap();
+            drop(snapshot);
+            if keys.is_empty() {
+                break;
+            }
+            let deleted = keys.iter().filter(|key| store.delete(&k, key).is_ok());
+            assert!(deleted.count() > 0, "{design}");
+            store.vacuum_all().unwrap();
+        }
+        store.vacuum_all().unwrap();
+        let stats = store.stats();
+        // The keyspace's own name.
+        assert_eq!((stats.versions, stats.garbage_bytes), (1, 0), "{design}");
+        store.check().unwrap();
     }
 }
 

@@ -221,7 +221,7 @@ fn randomised_histories_have_no_anomalies() {
     }
 }
 
-/// For the whole of the tests: `cargo test -p bristlecone-store --test histories -- --ignored`.
+/// For the whole of the tests: `cargo test -p bristlecone-store --test all -- --ignored`.
 #[test]
 #[ignore = "a minute or so"]
 fn a_million_operations_have_no_anomalies() {
