@@ -102,7 +102,7 @@ pub fn run(list: bool) -> Outcome {
         return Ok(());
     }
 
-    tools::run(tools::cargo().args(["build", "--release", "--package", "bristlecone-cli"]))?;
+    tools::run(tools::cargo().args(["build", "--release"]))?;
     let path = std::env::join_paths(std::iter::once(tools::target_dir().join("release")).chain(
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
     ))
@@ -140,7 +140,7 @@ pub fn run(list: bool) -> Outcome {
 
 fn shell(block: &Block, folder: &Path, path: &std::ffi::OsStr) -> Outcome {
     say(format!("README.md:{}:", block.line));
-    let status = Command::new("bash")
+    let status = tools::as_from_a_shell(&mut Command::new("bash"))
         .args(["-euo", "pipefail", "-x", "-c", &block.text])
         .env("PATH", path)
         .current_dir(folder)

@@ -25,8 +25,20 @@ pub fn target_dir() -> PathBuf {
 /// The cargo that runs this chore.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root());
+    as_from_a_shell(&mut cargo).current_dir(root());
     cargo
+}
+
+/// Takes away what cargo tells this chore of its own package: build scripts that look at it would run again, and what depends on
+/// them would be compiled again.
+pub fn as_from_a_shell(command: &mut Command) -> &mut Command {
+    let told = |name: &OsStr| {
+        let name = name.to_string_lossy();
+        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+    };
+    let all = std::env::vars_os().map(|(name, _)| name);
+    all.filter(|name| told(name))
+        .fold(command, |command, name| command.env_remove(name))
 }
 
 /// Prints what a chore is about to do.

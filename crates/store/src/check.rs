@@ -82,11 +82,12 @@ impl<M: Media> Store<M> {
     }
 
     /// Checks the index, every record and the order of versions, and that no block is lost or owned twice. Call it while no one
-    /// writes and nothing is vacuumed.
+    /// writes or vacuums; the store's own thread of the vacuum waits meanwhile.
     ///
     /// # Errors
     /// The first [`Violation`] found.
     pub fn check(&self) -> Result<CheckReport, Violation> {
+        let _held = self.shared.control.hold();
         self.shared.index.verify()?;
         self.shared.check_records()
     }

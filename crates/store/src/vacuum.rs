@@ -27,7 +27,7 @@ use bristlecone_pmem::{Media, POff};
 use crossbeam_epoch as epoch;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ pub(crate) struct Control {
     failed: Mutex<Option<WriteError>>,
     stop: Mutex<bool>,
     told: Condvar,
+    /// The thread's, for as long as it changes anything.
+    at_work: Mutex<()>,
 }
 
 impl Control {
@@ -76,6 +78,11 @@ impl Control {
     pub fn stop(&self) {
         *lock(&self.stop) = true;
         self.told.notify_all();
+    }
+
+    /// Keeps the thread from changing anything, once it has done what it is at, until the guard goes.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        lock(&self.at_work)
     }
 
     /// Notes how a step of the thread went, for who closes the store. Damage does not pass.
@@ -119,7 +126,9 @@ pub(crate) fn spawn<M: Media>(
             while !inner.control.nap(interval) {
                 let horizon = std::mem::replace(&mut due, inner.horizon());
                 loop {
+                    let at_work = inner.control.hold();
                     let step = inner.vacuum_step_to(horizon, STEP);
+                    drop(at_work);
                     let done = step.as_ref().map_or(true, |report| report.complete);
                     inner.control.note(step.err());
                     if done || *lock(&inner.control.stop) {

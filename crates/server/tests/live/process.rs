@@ -1,6 +1,6 @@
 //! A server in a process of its own, which is the test's program, started again for the one test that serves.
 //!
-//! Such a program has a test `serves_when_it_is_asked_to` that calls [`serve`].
+//! Such a program has a test `serves_when_it_is_asked_to`, at its root, that calls [`serve`].
 
 use super::{settings, store};
 use bristlecone_pmem::MediumKind;

@@ -1,9 +1,7 @@
 //! A client library of others, unchanged: the Rust crate `redis`.
 
-mod live;
-
+use crate::live::{Live, settings};
 use bristlecone_pmem::MediumKind;
-use live::{Live, settings};
 use redis::{Commands, Connection, ConnectionLike, ProtocolVersion, RedisResult, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

@@ -1,9 +1,7 @@
 //! Clients that wait for elements: who gets what, when, and what is left.
 
-mod live;
-
+use crate::live::{Client, Live, encoded, same, settings};
 use bristlecone_pmem::MediumKind;
-use live::{Client, Live, encoded, same, settings};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 

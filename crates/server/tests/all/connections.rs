@@ -1,10 +1,8 @@
 //! A server over TCP: order of replies, sessions, transactions, channels, users.
 
-mod live;
-
+use crate::live::{Client, Live, connect, encoded, same, settings};
 use bristlecone_pmem::MediumKind;
 use bristlecone_server::config::{Debugging, Settings};
-use live::{Client, Live, connect, encoded, same, settings};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -490,7 +488,7 @@ fn the_server_tells_about_itself() {
     same(&client.call("DEBUG SLEEP 0.2"), "+OK\n");
     assert!(start.elapsed() >= Duration::from_millis(200));
     same(&client.call("MEMORY USAGE none"), "$-1\n");
-    let mut http = live::connect(live.running().metrics_address().unwrap());
+    let mut http = connect(live.running().metrics_address().unwrap());
     http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         .unwrap();
     let mut text = String::new();

@@ -1,11 +1,9 @@
 //! Thousands of connections that do nothing: bounded memory for each, and others are served as before.
 
-mod live;
-
+use crate::live::process::Process;
+use crate::live::{Client, connect, encoded, resident, same};
 use bristlecone_server::config::Settings;
 use bristlecone_server::raise_open_files;
-use live::process::Process;
-use live::{Client, connect, encoded, resident, same};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -13,11 +11,6 @@ use std::time::{Duration, Instant};
 const BYTES_MOST: u64 = 24 << 10;
 /// How long the server may take to see that clients came or went.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-#[test]
-fn serves_when_it_is_asked_to() {
-    live::process::serve();
-}
 
 /// Waits until the server has so many clients.
 fn wait_for(client: &mut Client<TcpStream>, count: usize) {

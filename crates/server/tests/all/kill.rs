@@ -1,9 +1,7 @@
 //! A server in a process of its own, killed while clients write: every acknowledged write is there afterwards.
 
-mod live;
-
-use live::process::Process;
-use live::{Client, connect, encoded};
+use crate::live::process::Process;
+use crate::live::{Client, connect, encoded};
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -12,11 +10,6 @@ use std::time::{Duration, Instant};
 
 /// How long writers have for their first acknowledgements.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-#[test]
-fn serves_when_it_is_asked_to() {
-    live::process::serve();
-}
 
 /// Writes until the connection breaks; how many writes were acknowledged. `begun`: goes up when the first ones were.
 fn write_on(stream: TcpStream, writer: usize, first: usize, begun: &AtomicUsize) -> usize {

@@ -1,9 +1,8 @@
 //! Many threads run commands on the same keys at the same time, with a sweeper beside them: nothing is lost, and no command fails for
 //! the sake of another one.
 
-mod common;
-mod generate;
-
+use crate::common;
+use crate::generate::{self, Words};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_server::command::Command;
@@ -11,7 +10,6 @@ use bristlecone_server::data::multi::{Queued, Watch};
 use bristlecone_server::data::{Data, Reads, commands, sweep};
 use bristlecone_server::reply::{Out, Protocol};
 use bristlecone_store::{Store, StoreOptions};
-use generate::Words;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::sync::Arc;

@@ -1,11 +1,8 @@
 //! The same random commands on hashes, lists, sets and sorted sets go to a real `redis-server` and to our data layer: their replies are
 //! the same, byte for byte, but for an order that means nothing, and for what is random.
 
-mod common;
-mod generate;
-
-use common::compare;
-use generate::{Words, one, rarely, spoilt};
+use crate::common::compare;
+use crate::generate::{self, Words, one, rarely, spoilt};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 

@@ -1,8 +1,6 @@
 //! Commands and replies of a million elements.
 
-mod live;
-
-use live::{Live, encoded, same};
+use crate::live::{Live, encoded, same};
 use std::collections::HashSet;
 use std::io::Read;
 

@@ -1,11 +1,8 @@
 //! The same random commands on strings and keys go to a real `redis-server` and to our data layer: their replies are the same, byte
 //! for byte. Exceptions are named in [`same`].
 
-mod common;
-mod generate;
-
-use common::{Ours, compare, elements};
-use generate::{Words, spoilt};
+use crate::common::{Ours, compare, elements};
+use crate::generate::{self, Words, spoilt};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

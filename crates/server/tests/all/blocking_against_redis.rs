@@ -3,13 +3,9 @@
 //!
 //! `SEED` and `COMMANDS` in the environment choose other commands.
 
-mod common;
-mod generate;
-mod live;
-
-use common::Redis;
-use generate::{one, rarely};
-use live::{Client, Live, connect, encoded};
+use crate::common::Redis;
+use crate::generate::{one, rarely};
+use crate::live::{Client, Live, connect, encoded};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::net::{SocketAddr, TcpStream};
