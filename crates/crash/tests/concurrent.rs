@@ -144,36 +144,45 @@ fn first_of(report: &ConcurrentReport) -> String {
     first.map_or_else(String::new, ToString::to_string)
 }
 
-/// Every design, each with its models and numbers of threads in turn.
+/// Every design, each with its models and numbers of threads in turn; two designs at a time.
 #[test]
 fn right_structures_pass() {
     let _alone = lock(&ALONE);
-    let subjects = subjects::all();
-    let concurrent: Vec<_> = subjects.iter().filter(|s| s.concurrent()).collect();
-    assert!(concurrent.len() >= 4);
-    for (i, subject) in concurrent.into_iter().enumerate() {
-        for (j, model) in Model::ALL.into_iter().enumerate() {
-            let options = ConcurrentOptions {
-                model,
-                threads: 2 + usize::from((i + j) % 3 > 0),
-                schedules: 120,
-                seed: (10 * i + j) as u64,
-                ..ConcurrentOptions::default()
-            };
-            let report = explore(&**subject, &options, &mut |_| {});
-            eprintln!("{} {} {report:?}", subject.name(), model.name());
-            assert_eq!(
-                report.violation_count,
-                0,
-                "{}: {}",
-                subject.name(),
-                first_of(&report)
-            );
-            assert_eq!(report.schedules, 120);
-            let operations = 120 * 4 * options.threads as u64;
-            assert_eq!(report.operations, operations, "all operations return");
-            assert!(report.crash_points >= 360 && report.images >= report.crash_points);
+    std::thread::scope(|scope| {
+        for half in 0..2 {
+            scope.spawn(move || {
+                let all = subjects::all().into_iter().filter(|s| s.concurrent());
+                let concurrent: Vec<_> = all.enumerate().collect();
+                assert!(concurrent.len() >= 4);
+                let these = concurrent.iter().skip(half).step_by(2);
+                these.for_each(|(i, subject)| passes(*i, &**subject));
+            });
         }
+    });
+}
+
+fn passes(i: usize, subject: &dyn Subject) {
+    for (j, model) in Model::ALL.into_iter().enumerate() {
+        let options = ConcurrentOptions {
+            model,
+            threads: 2 + usize::from(!(i + j).is_multiple_of(3)),
+            schedules: 120,
+            seed: (10 * i + j) as u64,
+            ..ConcurrentOptions::default()
+        };
+        let report = explore(subject, &options, &mut |_| {});
+        eprintln!("{} {} {report:?}", subject.name(), model.name());
+        assert_eq!(
+            report.violation_count,
+            0,
+            "{}: {}",
+            subject.name(),
+            first_of(&report)
+        );
+        assert_eq!(report.schedules, 120);
+        let operations = 120 * 4 * options.threads as u64;
+        assert_eq!(report.operations, operations, "all operations return");
+        assert!(report.crash_points >= 360 && report.images >= report.crash_points);
     }
 }
 
@@ -314,11 +323,11 @@ fn what_does_not_return_is_reported() {
     ] {
         let subject = Faulty::new(wrong);
         let options = ConcurrentOptions {
-            schedules: 40,
+            schedules: 15,
             ..ConcurrentOptions::default()
         };
         let report = explore(&subject, &options, &mut |_| {});
-        assert_eq!(report.schedules, 40);
+        assert_eq!(report.schedules, 15);
         let found = (report.violations.iter())
             .find(|v| v.fault.kind == kind && v.fault.what.contains(what))
             .unwrap_or_else(|| panic!("{wrong:?}: {}", first_of(&report)));
