@@ -57,6 +57,8 @@ const SPINS: usize = 12;
 const NAP: Duration = Duration::from_micros(100);
 const DOUBLED: usize = 32;
 const LONGEST_NAP: Duration = Duration::from_millis(20);
+/// Of a simulated thread: where nobody is going to come, that is to be found soon.
+const LONGEST_SIMULATED_NAP: Duration = Duration::from_millis(1);
 
 /// Turns of [`pause`] that are some six seconds: for what comes back when others have left, who may be slow, but not for
 /// ever. Grace periods are the whole process's: they end late where a reader of some other structure is late.
@@ -71,9 +73,14 @@ pub fn pause(turn: usize) {
         }
         return;
     };
-    // Simulated threads take naps too: for other simulations in this process, whose grace periods are the same ones.
-    let doubled = if simulated { 0 } else { naps / DOUBLED };
-    std::thread::sleep(LONGEST_NAP.min(NAP * (1 << doubled.min(10))));
+    // Simulated threads take naps too: for other simulations in this process, whose grace periods are the same ones, and which
+    // wait for a processor where there are too few.
+    let longest = if simulated {
+        LONGEST_SIMULATED_NAP
+    } else {
+        LONGEST_NAP
+    };
+    std::thread::sleep(longest.min(NAP * (1 << (naps / DOUBLED).min(10))));
 }
 
 /// How often the epoch is asked to go on, so that what was retired can be used again.
