@@ -527,8 +527,11 @@ impl Torture {
             let text = "--node-bytes: a server chooses the size itself";
             return Err(Failure::Usage(text.into()));
         }
-        if !serve::SERVED.contains(&name) {
-            let known = serve::SERVED.join(" and ");
+        let served: Vec<_> = bristlecone_store::designs()
+            .map(|design| design.name)
+            .collect();
+        if !served.contains(&name) {
+            let known = served.join(" and ");
             return Err(Failure::Usage(format!(
                 "--index {name:?}: a server has {known}"
             )));

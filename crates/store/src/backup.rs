@@ -85,7 +85,7 @@ impl<M: Media> Snapshot<M> {
         head.extend(crc.to_le_bytes());
         sink.raw(&head)?;
         for keyspace in self.keyspaces()? {
-            let mut content = Vec::from(keyspace.id.to_le_bytes());
+            let mut content = Vec::from(keyspace.number().to_le_bytes());
             content.extend(keyspace.name().as_bytes());
             sink.frame(KEYSPACE, &content)?;
             report.keyspaces += 1;
@@ -94,7 +94,7 @@ impl<M: Media> Snapshot<M> {
                 // Collected a frame at a time, so that a slow stream holds nobody up.
                 let mut content = Vec::with_capacity(FRAME);
                 cursor.next_while(|key, entry| {
-                    content.extend(keyspace.id.to_le_bytes());
+                    content.extend(keyspace.number().to_le_bytes());
                     content.extend((key.len() as u32).to_le_bytes());
                     content.extend((entry.value.len() as u32).to_le_bytes());
                     content.extend(entry.expires_at.unwrap_or(0).to_le_bytes());

@@ -2,7 +2,8 @@
 
 use crate::commit::{Write, check_key, check_value};
 use crate::error::WriteError;
-use crate::keyspace::Keyspace;
+use crate::index::IndexKey;
+use crate::keyspace::{Catalogue, Keyspace};
 use crate::store::expiry;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,6 +13,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     writes: BTreeMap<Vec<u8>, Write>,
+    /// The first keyspace, and the first of another store than its: what cannot be written is
+    /// found out when it is to be.
+    keyspaces: [Option<Keyspace>; 2],
 }
 
 /// Changes as commits take them: sorted, each key once.
@@ -41,13 +45,25 @@ impl Batch {
             value: value.to_vec(),
             expiry: expiry(expires_at),
         };
-        self.writes.insert(keyspace.key(key).to_vec(), write);
+        self.change(keyspace, key, write);
     }
 
     /// Deletes a key, if it is there.
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) {
-        self.writes
-            .insert(keyspace.key(key).to_vec(), Write::Delete);
+        self.change(keyspace, key, Write::Delete);
+    }
+
+    fn change(&mut self, keyspace: &Keyspace, key: &[u8], write: Write) {
+        let [first, other] = &mut self.keyspaces;
+        match first {
+            None => *first = Some(keyspace.clone()),
+            Some(first) if other.is_none() && !first.same_store(keyspace) => {
+                *other = Some(keyspace.clone());
+            }
+            Some(_) => {}
+        }
+        let key = IndexKey::new(keyspace.number(), key);
+        self.writes.insert(key.to_vec(), write);
     }
 
     /// How many keys it changes.
@@ -62,7 +78,14 @@ impl Batch {
         self.writes.is_empty()
     }
 
-    pub(crate) fn into_writes(self) -> Result<Writes<'static>, WriteError> {
+    /// The changes, for the store that has this catalogue.
+    ///
+    /// # Errors
+    /// [`WriteError::OtherStore`], [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]
+    pub(crate) fn into_writes(self, catalogue: &Catalogue) -> Result<Writes<'static>, WriteError> {
+        for keyspace in self.keyspaces.iter().flatten() {
+            catalogue.number(keyspace)?;
+        }
         checked(&self.writes)?;
         let writes = self.writes.into_iter();
         Ok(writes

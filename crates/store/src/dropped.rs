@@ -26,7 +26,6 @@ use crate::commit::{Inner, Newest};
 use crate::error::WriteError;
 use crate::horizon::Horizon;
 use crate::index::split;
-use crate::keyspace::Keyspace;
 use crate::read::Bounds;
 use crate::record;
 use crate::vacuum::{AT_A_TIME, VacuumReport};
@@ -163,8 +162,8 @@ impl<M: Media> Inner<M> {
     }
 
     /// Whether a keyspace was dropped.
-    pub(crate) fn is_dropped(&self, keyspace: &Keyspace) -> bool {
-        self.dropped.since(keyspace.id, &epoch::pin()).is_some()
+    pub(crate) fn is_dropped(&self, number: u32) -> bool {
+        self.dropped.since(number, &epoch::pin()).is_some()
     }
 
     /// Takes away entries of dropped keyspaces, up to `most`: how many of these were not needed, if there is nothing more to take.

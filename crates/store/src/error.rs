@@ -25,22 +25,47 @@ impl fmt::Display for Damage {
 
 impl std::error::Error for Damage {}
 
+/// A keyspace's handle was used with a store that did not give it. Holds the keyspace's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OtherStore(pub(crate) String);
+
+/// Shown by the errors of reads and of writes.
+fn other_store(keyspace: &str) -> String {
+    format!(
+        "the handle of keyspace {keyspace:?} is another store's, or is from before this one was \
+         opened: get it from this store with `keyspace` or `find_keyspace`"
+    )
+}
+
 /// Why a read gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadError {
     /// A record is not what its place says.
     Damaged(Damage),
+    /// The keyspace's handle was given by another store, or before this one was opened.
+    OtherStore {
+        /// Name of the keyspace.
+        keyspace: String,
+    },
 }
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Damaged(e) = self;
-        write!(f, "{e}")
+        match self {
+            Self::Damaged(e) => write!(f, "{e}"),
+            Self::OtherStore { keyspace } => write!(f, "{}", other_store(keyspace)),
+        }
     }
 }
 
 impl std::error::Error for ReadError {}
+
+impl From<OtherStore> for ReadError {
+    fn from(e: OtherStore) -> Self {
+        Self::OtherStore { keyspace: e.0 }
+    }
+}
 
 impl From<Damage> for ReadError {
     fn from(e: Damage) -> Self {
@@ -118,6 +143,11 @@ pub enum WriteError {
         /// Name that it had.
         keyspace: String,
     },
+    /// The keyspace's handle was given by another store, or before this one was opened.
+    OtherStore {
+        /// Name of the keyspace.
+        keyspace: String,
+    },
     /// The name is no keyspace's name.
     BadName {
         /// The name.
@@ -158,6 +188,7 @@ impl fmt::Display for WriteError {
                 write!(f, "{number} + {by} does not fit into 64 bits")
             }
             Self::Dropped { keyspace } => write!(f, "keyspace {keyspace:?} was dropped"),
+            Self::OtherStore { keyspace } => write!(f, "{}", other_store(keyspace)),
             Self::BadName { name } => write!(
                 f,
                 "keyspace name {name:?}: must have 1 to {} bytes",
@@ -191,8 +222,16 @@ impl From<Damage> for WriteError {
 
 impl From<ReadError> for WriteError {
     fn from(e: ReadError) -> Self {
-        let ReadError::Damaged(e) = e;
-        Self::Damaged(e)
+        match e {
+            ReadError::Damaged(e) => Self::Damaged(e),
+            ReadError::OtherStore { keyspace } => Self::OtherStore { keyspace },
+        }
+    }
+}
+
+impl From<OtherStore> for WriteError {
+    fn from(e: OtherStore) -> Self {
+        Self::OtherStore { keyspace: e.0 }
     }
 }
 
@@ -265,7 +304,9 @@ pub enum StoreError {
     Root(RootError),
     /// The index could not be had.
     Index(TreeError),
-    /// There is no such index design.
+    /// Stores of this build cannot have an index of that design ([`designs`](crate::designs)).
+    NoDesign(String),
+    /// The index design has no such leaf size.
     Design(UnknownDesign),
     /// The store was written by a newer version of this software.
     NewerVersion {
@@ -294,6 +335,21 @@ impl fmt::Display for StoreError {
             ),
             Self::Root(e) => write!(f, "{e}"),
             Self::Index(e) => write!(f, "the store's index: {e}"),
+            Self::NoDesign(name) => {
+                let there: Vec<_> = crate::designs().map(|design| design.name).collect();
+                let there = there.join(", ");
+                write!(
+                    f,
+                    "no store of this build has a {name:?} index; there are {there}"
+                )?;
+                if cfg!(not(feature = "every-design")) {
+                    write!(
+                        f,
+                        " (all designs are in builds with the feature every-design)"
+                    )?;
+                }
+                Ok(())
+            }
             Self::Design(e) => write!(f, "{e}"),
             Self::NewerVersion { found, supported } => write!(
                 f,

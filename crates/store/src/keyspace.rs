@@ -8,7 +8,7 @@
 use crate::Snapshot;
 use crate::clock::Wait;
 use crate::commit::Inner;
-use crate::error::{Damage, ReadError, StoreError, WriteError};
+use crate::error::{Damage, OtherStore, ReadError, StoreError, WriteError};
 use crate::index::{IndexKey, IndexKeys, split};
 use crate::read::{Bounds, Direction};
 use crate::stripes::HeldMany;
@@ -17,6 +17,7 @@ use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Longest name in bytes.
@@ -24,10 +25,13 @@ pub const NAME_MOST: usize = 1024;
 /// The catalogue's own number.
 pub(crate) const CATALOGUE: u32 = 0;
 
-/// A named keyspace of a store. Cheap to clone; of use with the store that gave it only.
+/// A named keyspace of a store. Cheap to clone. It is of use only with the store that gave it, for as
+/// long as that is open; any other refuses it with `OtherStore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keyspace {
-    pub(crate) id: u32,
+    id: u32,
+    /// [`Catalogue::store`] of the store that gave it.
+    store: u64,
     name: Arc<str>,
 }
 
@@ -49,15 +53,9 @@ impl Keyspace {
         Self { id, ..self }
     }
 
-    pub(crate) fn key(&self, key: &[u8]) -> IndexKey {
-        IndexKey::new(self.id, key)
-    }
-
-    pub(crate) fn keys<'k>(
-        &self,
-        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
-    ) -> IndexKeys {
-        IndexKeys::new(self.id, keys)
+    /// Whether both were given by one store.
+    pub(crate) fn same_store(&self, other: &Self) -> bool {
+        self.store == other.store
     }
 }
 
@@ -71,14 +69,43 @@ struct Known {
 }
 
 /// The keyspaces that there are.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Catalogue {
+    /// Tells the open stores of a process apart.
+    store: u64,
     known: Mutex<Known>,
     /// Held while one is made or forgotten. Before any stripe's lock; `known` is after all of them.
     changing: Mutex<()>,
 }
 
 impl Catalogue {
+    /// An empty one.
+    pub fn new() -> Self {
+        static STORES: AtomicU64 = AtomicU64::new(1);
+        Self {
+            // ORDERING: Relaxed; only that numbers differ matters.
+            store: STORES.fetch_add(1, Ordering::Relaxed),
+            known: Mutex::default(),
+            changing: Mutex::default(),
+        }
+    }
+
+    fn handle(&self, id: u32, name: Arc<str>) -> Keyspace {
+        let store = self.store;
+        Keyspace { id, store, name }
+    }
+
+    /// The number that the keys of a keyspace begin with.
+    ///
+    /// # Errors
+    /// [`OtherStore`]: with another store's number a write would change somebody else's keys.
+    pub fn number(&self, keyspace: &Keyspace) -> Result<u32, OtherStore> {
+        if keyspace.store != self.store {
+            return Err(OtherStore(keyspace.name().to_owned()));
+        }
+        Ok(keyspace.id)
+    }
+
     /// The name of a keyspace, for messages.
     pub fn name_of(&self, id: u32) -> String {
         let known = lock(&self.known);
@@ -125,7 +152,7 @@ impl<M: Media> Snapshot<M> {
         self.visit(bounds.range(), Direction::Up, &mut |key, entry| {
             // Opening has seen to it that there are no others.
             if let Some((name, id)) = parse(key, entry.value) {
-                all.push(Keyspace { id, name });
+                all.push(self.shared.catalogue.handle(id, name));
             }
             ControlFlow::Continue(())
         })?;
@@ -161,10 +188,7 @@ impl<M: Media> Inner<M> {
         });
         drop(known);
         self.snapshots.leave(ticket);
-        read.map_err(|e| {
-            let ReadError::Damaged(e) = e;
-            StoreError::Damaged(e)
-        })?;
+        read.map_err(WriteError::from)?;
         for (id, keys) in self.stripes.counts().keys {
             if keys > 0 && !self.catalogue.has(id) {
                 self.dropped.leave(id, self.clock.floor());
@@ -179,10 +203,7 @@ impl<M: Media> Inner<M> {
         known
             .by_name
             .get_key_value(name)
-            .map(|(name, id)| Keyspace {
-                id: *id,
-                name: Arc::clone(name),
-            })
+            .map(|(name, id)| self.catalogue.handle(*id, Arc::clone(name)))
     }
 
     /// The keyspace of that name, which is made if there is none.
@@ -207,28 +228,49 @@ impl<M: Media> Inner<M> {
         let name: Arc<str> = name.into();
         let mut known = lock(&self.catalogue.known);
         known.by_name.insert(Arc::clone(&name), id);
-        Ok(Keyspace { id, name })
+        drop(known);
+        Ok(self.catalogue.handle(id, name))
     }
 
     /// The keyspaces, by name.
     pub(crate) fn all_keyspaces(&self) -> Vec<Keyspace> {
         let known = lock(&self.catalogue.known);
-        let each = known.by_name.iter().map(|(name, id)| Keyspace {
-            id: *id,
-            name: Arc::clone(name),
-        });
-        each.collect()
+        let each = known.by_name.iter();
+        each.map(|(name, id)| self.catalogue.handle(*id, Arc::clone(name)))
+            .collect()
+    }
+
+    /// A key of a keyspace, as the index has it.
+    ///
+    /// # Errors
+    /// [`OtherStore`]
+    #[inline]
+    pub(crate) fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<IndexKey, OtherStore> {
+        Ok(IndexKey::new(self.catalogue.number(keyspace)?, key))
+    }
+
+    /// Keys of a keyspace, as the index has them.
+    ///
+    /// # Errors
+    /// [`OtherStore`]
+    pub(crate) fn keys<'k>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
+    ) -> Result<IndexKeys, OtherStore> {
+        Ok(IndexKeys::new(self.catalogue.number(keyspace)?, keys))
     }
 
     /// Drops a keyspace. Its name is no keyspace's then, or that of the empty one with this number.
     ///
     /// # Errors
-    /// [`WriteError::Dropped`] if it was before, and others.
+    /// [`WriteError::Dropped`] if it was before, [`WriteError::OtherStore`], and others.
     pub(crate) fn drop_keyspace(
         &self,
         keyspace: &Keyspace,
         empty: Option<u32>,
     ) -> Result<(), WriteError> {
+        self.catalogue.number(keyspace)?;
         let _changing = lock(&self.catalogue.changing);
         let name = &keyspace.name;
         if lock(&self.catalogue.known).by_name.get(name) != Some(&keyspace.id) {

@@ -35,7 +35,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pool = Pool::<Dram>::create("example".as_ref(), &PoolOptions::default())?;
-//! let store = Store::create(&pool, "store", &StoreOptions::design("lbtree"))?;
+//! let store = Store::create(&pool, "store", &StoreOptions::default())?;
 //! let accounts = store.keyspace("accounts")?;
 //! store.put(&accounts, b"alice", b"10")?;
 //!
@@ -77,7 +77,7 @@ pub use commit::Step;
 pub use error::{
     BackupError, CloseError, ConflictError, Damage, ReadError, StoreError, WriteError,
 };
-pub use index::KEY_MOST;
+pub use index::{KEY_MOST, designs};
 pub use keyspace::{Keyspace, NAME_MOST as KEYSPACE_NAME_MOST};
 pub use recovery::StoreRecovery;
 pub use snapshot::{Cursor, Pair, Snapshot};

@@ -2,7 +2,7 @@
 
 use crate::clock::Wait;
 use crate::commit::check_key;
-use crate::error::ReadError;
+use crate::error::{OtherStore, ReadError};
 use crate::horizon::Ticket;
 use crate::index::{PREFIX, Range};
 use crate::keyspace::Keyspace;
@@ -16,18 +16,6 @@ use std::sync::Arc;
 
 /// A key and its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
-
-/// The bounds of a range of keys of any kind.
-pub(crate) fn bounds_of<K: Borrow<[u8]>>(keyspace: u32, range: &impl RangeBounds<K>) -> Bounds {
-    fn bytes<K: Borrow<[u8]>>(bound: Bound<&K>) -> Bound<&[u8]> {
-        bound.map(Borrow::borrow)
-    }
-    Bounds::new(
-        keyspace,
-        bytes(range.start_bound()),
-        bytes(range.end_bound()),
-    )
-}
 
 /// The store as it was at one durable commit. Reads take no lock, block nobody and are blocked by nobody. What it can read
 /// is not vacuumed while it is kept.
@@ -72,6 +60,38 @@ impl<M: Media> Snapshot<M> {
         }
     }
 
+    /// The bounds of a range of keys of any kind.
+    ///
+    /// # Errors
+    /// [`OtherStore`]
+    pub(crate) fn bounds_of<K: Borrow<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        range: &impl RangeBounds<K>,
+    ) -> Result<Bounds, OtherStore> {
+        fn bytes<K: Borrow<[u8]>>(bound: Bound<&K>) -> Bound<&[u8]> {
+            bound.map(Borrow::borrow)
+        }
+        let number = self.shared.catalogue.number(keyspace)?;
+        let (start, end) = (bytes(range.start_bound()), bytes(range.end_bound()));
+        Ok(Bounds::new(number, start, end))
+    }
+
+    /// The bounds of the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`OtherStore`]
+    pub(crate) fn prefix_of(
+        &self,
+        keyspace: &Keyspace,
+        prefix: &[u8],
+    ) -> Result<Bounds, OtherStore> {
+        Ok(Bounds::prefix(
+            self.shared.catalogue.number(keyspace)?,
+            prefix,
+        ))
+    }
+
     /// The time stamp of the last commit that it sees.
     #[must_use]
     pub fn timestamp(&self) -> u64 {
@@ -99,7 +119,7 @@ impl<M: Media> Snapshot<M> {
         if check_key(key).is_err() {
             return Ok(None);
         }
-        self.get_index_key(&keyspace.key(key), f)
+        self.get_index_key(&self.shared.key(keyspace, key)?, f)
     }
 
     pub(crate) fn get_index_key<R>(
@@ -125,7 +145,8 @@ impl<M: Media> Snapshot<M> {
             return Ok(None);
         }
         let at = self.ticket;
-        (self.shared).get_at(at, &keyspace.key(key), |found| Ok(found.ts))
+        let key = self.shared.key(keyspace, key)?;
+        self.shared.get_at(at, &key, |found| Ok(found.ts))
     }
 
     /// Visits the keys of `range` with their values, ascending, until `visit` breaks. Memory is not reclaimed while it runs.
@@ -138,7 +159,7 @@ impl<M: Media> Snapshot<M> {
         range: impl RangeBounds<K>,
         mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let bounds = bounds_of(keyspace.id, &range);
+        let bounds = self.bounds_of(keyspace, &range)?;
         self.visit(bounds.range(), Direction::Up, &mut |key, entry| {
             visit(&key[PREFIX..], entry)
         })
@@ -154,7 +175,7 @@ impl<M: Media> Snapshot<M> {
         range: impl RangeBounds<K>,
         mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let bounds = bounds_of(keyspace.id, &range);
+        let bounds = self.bounds_of(keyspace, &range)?;
         self.visit(bounds.range(), Direction::Down, &mut |key, entry| {
             visit(&key[PREFIX..], entry)
         })
@@ -170,7 +191,7 @@ impl<M: Media> Snapshot<M> {
         prefix: &[u8],
         mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let bounds = Bounds::prefix(keyspace.id, prefix);
+        let bounds = self.prefix_of(keyspace, prefix)?;
         self.visit(bounds.range(), Direction::Up, &mut |key, entry| {
             visit(&key[PREFIX..], entry)
         })
@@ -204,7 +225,7 @@ impl<M: Media> Snapshot<M> {
         range: impl RangeBounds<K>,
     ) -> Result<u64, ReadError> {
         let mut count = 0;
-        let bounds = bounds_of(keyspace.id, &range);
+        let bounds = self.bounds_of(keyspace, &range)?;
         let (at, up) = (self.ticket, Direction::Up);
         self.shared.scan_at(at, bounds.range(), up, &mut |_, _| {
             count += 1;
@@ -220,7 +241,8 @@ impl<M: Media> Snapshot<M> {
         keyspace: &Keyspace,
         range: impl RangeBounds<K>,
     ) -> Cursor<M> {
-        Cursor::new(self.clone(), bounds_of(keyspace.id, &range), Direction::Up)
+        let bounds = self.bounds_of(keyspace, &range);
+        Cursor::new(self.clone(), bounds, Direction::Up)
     }
 
     /// A cursor over the keys of `range`, descending.
@@ -230,21 +252,21 @@ impl<M: Media> Snapshot<M> {
         keyspace: &Keyspace,
         range: impl RangeBounds<K>,
     ) -> Cursor<M> {
-        let bounds = bounds_of(keyspace.id, &range);
+        let bounds = self.bounds_of(keyspace, &range);
         Cursor::new(self.clone(), bounds, Direction::Down)
     }
 
     /// A cursor over the keys that begin with `prefix`, ascending.
     #[must_use]
     pub fn cursor_prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Cursor<M> {
-        let bounds = Bounds::prefix(keyspace.id, prefix);
+        let bounds = self.prefix_of(keyspace, prefix);
         Cursor::new(self.clone(), bounds, Direction::Up)
     }
 
     /// As [`cursor`](Self::cursor); the snapshot is kept by the cursor alone.
     #[must_use]
     pub fn into_cursor(self, keyspace: &Keyspace, range: impl RangeBounds<Vec<u8>>) -> Cursor<M> {
-        let bounds = bounds_of(keyspace.id, &range);
+        let bounds = self.bounds_of(keyspace, &range);
         Cursor::new(self, bounds, Direction::Up)
     }
 }
@@ -254,7 +276,8 @@ impl<M: Media> Snapshot<M> {
 #[derive(Debug)]
 pub struct Cursor<M: Media> {
     snapshot: Snapshot<M>,
-    bounds: Bounds,
+    /// Of another store's keyspace there are none, which the first read says.
+    bounds: Result<Bounds, OtherStore>,
     direction: Direction,
     /// Index key of what was given last.
     last: Option<Vec<u8>>,
@@ -262,7 +285,11 @@ pub struct Cursor<M: Media> {
 }
 
 impl<M: Media> Cursor<M> {
-    fn new(snapshot: Snapshot<M>, bounds: Bounds, direction: Direction) -> Self {
+    fn new(
+        snapshot: Snapshot<M>,
+        bounds: Result<Bounds, OtherStore>,
+        direction: Direction,
+    ) -> Self {
         Self {
             snapshot,
             bounds,
@@ -321,7 +348,7 @@ impl<M: Media> Cursor<M> {
         if self.done {
             return Ok(());
         }
-        let (start, end) = self.bounds.range();
+        let (start, end) = self.bounds.as_ref().map_err(Clone::clone)?.range();
         let range = match (&self.last, self.direction) {
             (None, _) => (start, end),
             (Some(last), Direction::Up) => (Bound::Excluded(last.as_slice()), end),

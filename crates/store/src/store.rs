@@ -77,7 +77,7 @@ impl fmt::Debug for WallClock {
 /// How a store is made and run. Only the design and its leaf size are stored in the pool.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// The design of the index, for a store that is made: a name of `bristlecone_trees::designs::DESIGNS`.
+    /// The design of the index, for a store that is made: a name of [`designs`](crate::designs).
     pub design: String,
     /// Bytes in a leaf of the index; `None` for the design's usual.
     pub node_bytes: Option<u32>,
@@ -92,7 +92,7 @@ pub struct StoreOptions {
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {
-            design: "nvtree".into(),
+            design: "lbtree".into(),
             node_bytes: None,
             recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
             vacuum_every: Some(Duration::from_millis(50)),
@@ -246,7 +246,7 @@ impl<M: Media> Store<M> {
             node_bytes: options.node_bytes,
             recovery_threads: options.recovery_threads,
         };
-        let (info, node_bytes) = choice.resolve()?;
+        let (info, node_bytes) = index::resolve(&choice)?;
         if pool.roots().iter().any(|root| root.name == name) {
             return Err(RootError::Exists(name.to_owned()).into());
         }
@@ -279,7 +279,7 @@ impl<M: Media> Store<M> {
             stripes: Stripes::new(pm),
             snapshots: Snapshots::new(),
             slots,
-            catalogue: Catalogue::default(),
+            catalogue: Catalogue::new(),
             dropped: Dropped::default(),
             control: Control::default(),
             wall: options.clock.clone(),
@@ -334,7 +334,7 @@ impl<M: Media> Store<M> {
             stripes,
             snapshots: Snapshots::new(),
             slots,
-            catalogue: Catalogue::default(),
+            catalogue: Catalogue::new(),
             dropped: Dropped::default(),
             control: Control::default(),
             wall: options.clock.clone(),
@@ -486,6 +486,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// As there.
     pub fn clear(&self, keyspace: Keyspace) -> Result<Keyspace, WriteError> {
+        self.shared.catalogue.number(&keyspace)?;
         let number = self.shared.catalogue.new_number()?;
         self.shared.drop_keyspace(&keyspace, Some(number))?;
         Ok(keyspace.renumbered(number))
@@ -508,14 +509,17 @@ impl<M: Media> Store<M> {
     }
 
     /// How many keys a keyspace has; those that have expired count until they are vacuumed, and commits under way may count.
-    /// Takes each stripe's lock for a moment.
+    /// Takes each stripe's lock for a moment. A keyspace of another store has none here.
     #[must_use]
     pub fn len(&self, keyspace: &Keyspace) -> u64 {
-        if self.shared.is_dropped(keyspace) {
+        let Ok(number) = self.shared.catalogue.number(keyspace) else {
+            return 0;
+        };
+        if self.shared.is_dropped(number) {
             return 0;
         }
         let counts = self.shared.stripes.counts();
-        let of = counts.keys.iter().find(|(id, _)| *id == keyspace.id);
+        let of = counts.keys.iter().find(|(id, _)| *id == number);
         of.map_or(0, |(_, keys)| *keys)
     }
 
@@ -530,8 +534,8 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`].
     pub fn write(&self, batch: Batch) -> Result<u64, WriteError> {
-        self.shared
-            .commit_many(&batch.into_writes()?, None, None, self.wait)
+        let writes = batch.into_writes(&self.shared.catalogue)?;
+        self.shared.commit_many(&writes, None, None, self.wait)
     }
 
     /// Begins a transaction.

@@ -7,7 +7,7 @@ use crate::index::{PREFIX, Range, is_empty};
 use crate::keyspace::Keyspace;
 use crate::read::{Bounds, Direction};
 use crate::serial::ReadSet;
-use crate::snapshot::{Snapshot, bounds_of};
+use crate::snapshot::Snapshot;
 use crate::store::{Entry, expires_at, expiry};
 use bristlecone_pmem::Media;
 use std::borrow::{Borrow, Cow};
@@ -126,7 +126,7 @@ impl<M: Media> Transaction<M> {
         if check_key(key).is_err() {
             return Ok(None);
         }
-        let key = keyspace.key(key);
+        let key = self.snapshot.shared.key(keyspace, key)?;
         if let Some(write) = self.writes.get(&*key) {
             return Ok(own(write, self.snapshot.ticket.now).map(f));
         }
@@ -155,7 +155,7 @@ impl<M: Media> Transaction<M> {
     /// Puts a value.
     ///
     /// # Errors
-    /// [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]
+    /// [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`], [`WriteError::OtherStore`]
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
         self.put_expiring(keyspace, key, value, None)
     }
@@ -163,7 +163,7 @@ impl<M: Media> Transaction<M> {
     /// Puts a value that expires at that time, in ms since 1970.
     ///
     /// # Errors
-    /// [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]
+    /// [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`], [`WriteError::OtherStore`]
     pub fn put_expiring(
         &mut self,
         keyspace: &Keyspace,
@@ -177,17 +177,19 @@ impl<M: Media> Transaction<M> {
             value: value.to_vec(),
             expiry: expiry(expires_at),
         };
-        self.change(keyspace.key(key).to_vec(), write);
+        let key = self.snapshot.shared.key(keyspace, key)?;
+        self.change(key.to_vec(), write);
         Ok(())
     }
 
     /// Deletes a key, if it is there.
     ///
     /// # Errors
-    /// [`WriteError::KeyTooLong`]
+    /// [`WriteError::KeyTooLong`], [`WriteError::OtherStore`]
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<(), WriteError> {
         check_key(key)?;
-        self.change(keyspace.key(key).to_vec(), Write::Delete);
+        let key = self.snapshot.shared.key(keyspace, key)?;
+        self.change(key.to_vec(), Write::Delete);
         Ok(())
     }
 
@@ -235,7 +237,7 @@ impl<M: Media> Transaction<M> {
         range: impl RangeBounds<K>,
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let bounds = bounds_of(keyspace.id, &range);
+        let bounds = self.snapshot.bounds_of(keyspace, &range)?;
         self.visit(&bounds, Direction::Up, visit)
     }
 
@@ -249,7 +251,7 @@ impl<M: Media> Transaction<M> {
         range: impl RangeBounds<K>,
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let bounds = bounds_of(keyspace.id, &range);
+        let bounds = self.snapshot.bounds_of(keyspace, &range)?;
         self.visit(&bounds, Direction::Down, visit)
     }
 
@@ -263,7 +265,7 @@ impl<M: Media> Transaction<M> {
         prefix: &[u8],
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let bounds = Bounds::prefix(keyspace.id, prefix);
+        let bounds = self.snapshot.prefix_of(keyspace, prefix)?;
         self.visit(&bounds, Direction::Up, visit)
     }
 

@@ -441,9 +441,9 @@ mod tests {
     fn what_is_let_go_of_again_after_a_failure_is_freed_once() {
         let store = store();
         let inner: &Inner<Dram> = &store.shared;
-        let at = inner
-            .stripes
-            .of(&store.find_keyspace("k").unwrap().key(b"key"));
+        let at = inner.stripes.of(&inner
+            .key(&store.find_keyspace("k").unwrap(), b"key")
+            .unwrap());
         let mut stripe = inner.stripes.lock(at);
         assert_eq!(stripe.obsolete.len(), 2);
         let mut report = VacuumReport::default();
@@ -466,7 +466,7 @@ mod tests {
         let store = store();
         let inner: &Inner<Dram> = &store.shared;
         let k = store.find_keyspace("k").unwrap();
-        let at = inner.stripes.of(&k.key(b"key"));
+        let at = inner.stripes.of(&inner.key(&k, b"key").unwrap());
         let take = || {
             let mut held = HeldMany::lock(&inner.stripes, std::iter::once(at));
             let garbage = inner.take_along(&mut held);

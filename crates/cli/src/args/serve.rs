@@ -1,18 +1,13 @@
 //! The command line of `serve`.
 
 use super::WriteArgs;
-use bristlecone_trees::designs::DESIGNS;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::PathBuf;
 
 /// The designs that a server's store can be made with.
-pub const SERVED: [&str; 2] = ["lbtree", "nvtree"];
-
 fn designs() -> PossibleValuesParser {
-    let values = DESIGNS
-        .iter()
-        .filter(|design| SERVED.contains(&design.name))
+    let values = bristlecone_store::designs()
         .map(|design| PossibleValue::new(design.name).help(design.summary));
     PossibleValuesParser::new(values)
 }

@@ -32,7 +32,7 @@ impl<M: Media> Store<M> {
             return Ok(None);
         }
         self.shared
-            .get_latest(self.wait, &keyspace.key(key), |found| {
+            .get_latest(self.wait, &self.shared.key(keyspace, key)?, |found| {
                 let value = found.value()?;
                 Ok(f(Entry {
                     value: &value,
@@ -53,7 +53,7 @@ impl<M: Media> Store<M> {
         keys: &[&[u8]],
         mut f: impl FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let keys = keyspace.keys(keys.iter().copied());
+        let keys = self.shared.keys(keyspace, keys.iter().copied())?;
         let keys: Vec<&[u8]> = keys.iter().collect();
         self.shared.get_together(self.wait, &keys, |found| {
             let Some(found) = found else {
@@ -69,7 +69,10 @@ impl<M: Media> Store<M> {
 
     /// Asks for what reading or writing these keys is going to look at, so that waits for memory overlap. Nothing else happens.
     pub fn ask_ahead(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
-        let keys = keyspace.keys(keys.iter().copied());
+        // Nothing is to be had ahead of an operation that is going to be refused.
+        let Ok(keys) = self.shared.keys(keyspace, keys.iter().copied()) else {
+            return;
+        };
         let keys: Vec<&[u8]> = keys.iter().collect();
         self.shared.find_ahead(&keys);
     }
@@ -94,8 +97,8 @@ impl<M: Media> Store<M> {
         expires_at: Option<u64>,
     ) -> Result<(), WriteError> {
         check_key(key)?;
-        let key = keyspace.key(key);
         let inner: &Inner<M> = &self.shared;
+        let key = inner.key(keyspace, key)?;
         inner.with_room(|| {
             let record = inner.prepare(&key, Some(value), expiry(expires_at))?;
             inner.modify(&key, None, self.wait, |_| Ok((Some(record), ())))?;
@@ -168,7 +171,7 @@ impl<M: Media> Store<M> {
         for (key, _) in steps {
             check_key(key)?;
         }
-        let keys = keyspace.keys(steps.iter().map(|(key, _)| *key));
+        let keys = (self.shared).keys(keyspace, steps.iter().map(|(key, _)| *key))?;
         let steps: Vec<_> = keys
             .iter()
             .zip(steps.iter().map(|(_, step)| *step))
@@ -184,8 +187,8 @@ impl<M: Media> Store<M> {
     /// [`WriteError`]
     pub fn delete(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool, WriteError> {
         check_key(key)?;
-        let key = keyspace.key(key);
         let inner: &Inner<M> = &self.shared;
+        let key = inner.key(keyspace, key)?;
         inner.with_room(|| {
             let tombstone = inner.prepare(&key, None, 0)?;
             let (there, _) = inner.modify(&key, None, self.wait, |current| {
@@ -209,8 +212,8 @@ impl<M: Media> Store<M> {
         mut f: impl FnMut(Option<Entry<'_>>) -> Result<(Update, R), WriteError>,
     ) -> Result<R, WriteError> {
         check_key(key)?;
-        let key = keyspace.key(key);
         let inner: &Inner<M> = &self.shared;
+        let key = inner.key(keyspace, key)?;
         inner.with_room(|| {
             let (answer, _) = inner.modify(&key, None, self.wait, |current| {
                 let (update, answer) = with_entry(current.as_ref(), &mut f)?;

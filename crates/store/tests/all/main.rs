@@ -9,6 +9,7 @@ mod deferring;
 mod dropping;
 mod failing;
 mod full;
+mod handles;
 mod histories;
 mod isolation;
 mod journal;

@@ -1,6 +1,6 @@
 //! What opening makes of a transaction that was cut off, for writers and for readers.
 
-use crate::common::{DESIGNS, Fixture, text};
+use crate::common::{DESIGNS, Fixture, k, text};
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Store, TransactionOptions, WriteError};
@@ -35,7 +35,7 @@ fn changed(f: &Fixture) -> u64 {
 }
 
 fn all(store: &Store<Mapped>) -> Vec<Option<String>> {
-    let k = store.find_keyspace("k").unwrap();
+    let k = k(store);
     ["a", "b", "c", "d", "e"]
         .iter()
         .map(|key| text(store.get(&k, key.as_bytes()).unwrap()))
@@ -72,7 +72,7 @@ fn a_transaction_without_its_slot_never_was() {
         let store = Store::open(&pool, "s", &f.options).unwrap();
         assert_eq!(all(&store), old());
         assert!(matches!(
-            store.put(&f.k, b"a", b"x"),
+            store.put(&k(&store), b"a", b"x"),
             Err(WriteError::ReadOnly)
         ));
         assert_eq!(store.vacuum_all().unwrap().versions, 0);
@@ -83,12 +83,12 @@ fn a_transaction_without_its_slot_never_was() {
         let store = Store::open(&pool, "s", &f.options).unwrap();
         assert_eq!(store.recovery().undone, 5);
         assert_eq!(all(&store), old());
-        assert_eq!(store.len(&f.k), 3);
+        assert_eq!(store.len(&k(&store)), 3);
         store.check().unwrap();
         // What was undone does not come back, also not with another commit through its slot.
         let mut tx = store.begin(TransactionOptions::default());
-        tx.put(&f.k, b"x", b"1").unwrap();
-        tx.put(&f.k, b"y", b"1").unwrap();
+        tx.put(&k(&store), b"x", b"1").unwrap();
+        tx.put(&k(&store), b"y", b"1").unwrap();
         assert!(tx.commit().unwrap() > 0);
         drop((store, pool));
         let pool: std::sync::Arc<Pool<Mapped>> =

@@ -1,8 +1,10 @@
 //! Transactions against a model, savepoints, cursors, batches, vacuum beside snapshots.
 
-use crate::common::{DESIGNS, Fixture, text};
+use crate::common::{DESIGNS, Fixture, k, text};
 use bristlecone_pmem::media::Mapped;
-use bristlecone_store::{Batch, Snapshot, Store, StoreOptions, Transaction, TransactionOptions};
+use bristlecone_store::{
+    Batch, Keyspace, Snapshot, Store, StoreOptions, Transaction, TransactionOptions,
+};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
@@ -35,18 +37,18 @@ fn model_range(model: &Model, range: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Pairs
         .collect()
 }
 
-fn seen_by_snapshot(snapshot: &Snapshot<Mapped>, f: &Fixture, rng: &mut SmallRng, model: &Model) {
+fn seen_by_snapshot(snapshot: &Snapshot<Mapped>, k: &Keyspace, rng: &mut SmallRng, model: &Model) {
     let range = range(rng);
     let expected = model_range(model, &range);
     let mut found = Pairs::new();
     snapshot
-        .scan(&f.k, range.clone(), |key, entry| {
+        .scan(k, range.clone(), |key, entry| {
             found.push((key.to_vec(), entry.value.to_vec()));
             ControlFlow::Continue(())
         })
         .unwrap();
     assert_eq!(found, expected);
-    let mut cursor = snapshot.cursor_reverse(&f.k, range);
+    let mut cursor = snapshot.cursor_reverse(k, range);
     let mut down = Pairs::new();
     loop {
         let some = cursor.next_batch(7).unwrap();
@@ -64,7 +66,7 @@ fn seen_by_snapshot(snapshot: &Snapshot<Mapped>, f: &Fixture, rng: &mut SmallRng
     down.reverse();
     assert_eq!(down, expected);
     let key = key(rng);
-    assert_eq!(snapshot.get(&f.k, &key).unwrap().as_ref(), model.get(&key));
+    assert_eq!(snapshot.get(k, &key).unwrap().as_ref(), model.get(&key));
 }
 
 fn seen_by_transaction(
@@ -194,8 +196,8 @@ fn against_the_model(design: &str, seed: u64, rounds: usize) {
             }
             _ => {
                 let killed = f.killed();
-                seen_by_snapshot(&killed.snapshot(), &f, rng, &model);
-                assert_eq!(killed.len(&f.k), model.len() as u64);
+                seen_by_snapshot(&killed.snapshot(), &k(&killed), rng, &model);
+                assert_eq!(killed.len(&k(&killed)), model.len() as u64);
                 killed.check().unwrap();
                 if rng.random_bool(0.3) {
                     kept.clear();
@@ -204,9 +206,9 @@ fn against_the_model(design: &str, seed: u64, rounds: usize) {
             }
         }
         assert_eq!(f.store.len(&f.k), model.len() as u64);
-        seen_by_snapshot(&f.store.snapshot(), &f, rng, &model);
+        seen_by_snapshot(&f.store.snapshot(), &f.k, rng, &model);
         for (snapshot, then) in &kept {
-            seen_by_snapshot(snapshot, &f, rng, then);
+            seen_by_snapshot(snapshot, &f.k, rng, then);
         }
     }
     f.store.check().unwrap();
@@ -338,7 +340,7 @@ fn transfers(design: &str) {
         let mut total = 0;
         store
             .snapshot()
-            .scan::<Vec<u8>>(&f.k, .., |_, entry| {
+            .scan::<Vec<u8>>(&k(store), .., |_, entry| {
                 total += std::str::from_utf8(entry.value)
                     .unwrap()
                     .parse::<i64>()

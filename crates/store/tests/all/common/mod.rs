@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use bristlecone_pmem::media::Mapped;
-use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_pmem::{Media, Pool, PoolOptions};
 use bristlecone_store::{Keyspace, Store, StoreOptions, WallClock};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,9 @@ pub const DESIGNS: [&str; 2] = ["nvtree", "lbtree"];
 
 /// All designs that this build has.
 pub fn designs() -> Vec<&'static str> {
-    if cfg!(feature = "every-design") {
-        let all = bristlecone_trees::designs::DESIGNS.iter();
-        return all.map(|design| design.name).collect();
-    }
-    DESIGNS.to_vec()
+    bristlecone_store::designs()
+        .map(|design| design.name)
+        .collect()
 }
 
 /// A time that is set by hand.
@@ -119,7 +117,7 @@ impl Fixture {
     pub fn reopened(self) -> Self {
         let Self {
             store,
-            k,
+            k: _,
             hands,
             options,
             dir,
@@ -129,8 +127,8 @@ impl Fixture {
         let pool = Pool::open(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
         let store = Store::open(&pool, "s", &options).unwrap();
         Self {
+            k: k(&store),
             store,
-            k,
             hands,
             options,
             dir,
@@ -153,6 +151,11 @@ impl Fixture {
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keyspace `k` of a store: handles are of use only with the store that gave them.
+pub fn k<M: Media>(store: &Store<M>) -> Keyspace {
+    store.find_keyspace("k").unwrap()
 }
 
 pub fn text(value: Option<Vec<u8>>) -> Option<String> {

@@ -123,11 +123,11 @@ impl Client<'_> {
 }
 
 /// All lists as one transaction reads them at the end.
-fn read_all(store: &Store<Mapped>, f: &Fixture) -> Txn {
+fn read_all(store: &Store<Mapped>) -> Txn {
     let mut ops = Vec::new();
     store
         .snapshot()
-        .scan::<Vec<u8>>(&f.k, .., |key, entry| {
+        .scan::<Vec<u8>>(&crate::common::k(store), .., |key, entry| {
             let key = u64::from_be_bytes(key.try_into().unwrap());
             let list = decode(entry.value);
             ops.push(Op::Read { key, list });
@@ -184,8 +184,8 @@ fn history(
             .collect()
     });
     let mut killed = all.clone();
-    killed.push(read_all(&f.killed(), &f));
-    all.push(read_all(&f.store, &f));
+    killed.push(read_all(&f.killed()));
+    all.push(read_all(&f.store));
     f.store.vacuum_all().unwrap();
     f.store.check().unwrap();
     [all, killed]

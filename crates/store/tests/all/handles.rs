@@ -1,0 +1,176 @@
+//! Handles of keyspaces, and the designs that a store can have.
+//!
+//! A store took the handle that another store had given for one of its own: a keyspace was known by
+//! its number alone, so `put(&other_stores_orders, ...)` wrote into whatever had that number here.
+
+use crate::common::{Fixture, designs, directory};
+use bristlecone_pmem::media::{Dram, Mapped};
+use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_store::{
+    Batch, Keyspace, ReadError, Step, Store, StoreError, StoreOptions, TransactionOptions, Update,
+    WriteError,
+};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+fn refuses_read<T: std::fmt::Debug>(answer: Result<T, ReadError>) {
+    let error = answer.unwrap_err();
+    let expected = "theirs".to_owned();
+    assert_eq!(error, ReadError::OtherStore { keyspace: expected });
+    let text = error.to_string();
+    assert!(
+        text.contains("\"theirs\"") && text.contains("find_keyspace"),
+        "{text}"
+    );
+}
+
+fn refuses_write<T: std::fmt::Debug>(answer: Result<T, WriteError>) {
+    let error = answer.unwrap_err();
+    assert!(
+        matches!(&error, WriteError::OtherStore { keyspace } if keyspace == "theirs"),
+        "{error}"
+    );
+}
+
+/// Every operation that takes a keyspace, with one of another store, which has the same number.
+#[test]
+fn a_keyspace_of_another_store_is_refused_by_every_operation() {
+    let (ours, other) = (Fixture::new("lbtree"), Fixture::new("lbtree"));
+    let mine = ours.store.keyspace("mine").unwrap();
+    let theirs = other.store.keyspace("theirs").unwrap();
+    assert_eq!(mine.number(), theirs.number(), "or the test shows nothing");
+    let store = &ours.store;
+    store.put(&mine, b"key", b"mine").unwrap();
+
+    writes_are_refused(store, &mine, &theirs);
+    reads_are_refused(store, &theirs);
+    refuses_write(store.clear(theirs.clone()));
+    refuses_write(store.drop_keyspace(theirs.clone()));
+
+    assert_eq!(
+        store.get(&mine, b"key").unwrap().as_deref(),
+        Some(&b"mine"[..])
+    );
+    assert_eq!(store.len(&mine), 1);
+    let names: Vec<_> = store
+        .keyspaces()
+        .iter()
+        .map(|k| k.name().to_owned())
+        .collect();
+    assert_eq!(names, ["k", "mine"]);
+    other.store.put(&theirs, b"key", b"theirs").unwrap();
+    assert_eq!(other.store.len(&theirs), 1);
+    store.check().unwrap();
+}
+
+fn writes_are_refused(store: &Store<Mapped>, mine: &Keyspace, theirs: &Keyspace) {
+    refuses_write(store.put(theirs, b"key", b"stray"));
+    refuses_write(store.put_expiring(theirs, b"key", b"stray", Some(1)));
+    let puts: [(&[u8], &[u8]); 1] = [(b"key", b"stray")];
+    refuses_write(store.put_together(theirs, &puts, |_| true));
+    let steps: [(&[u8], _); 1] = [(b"key", Step::Put(b"stray"))];
+    refuses_write(store.run_together(theirs, &steps, |_| ControlFlow::Continue(())));
+    refuses_write(store.delete(theirs, b"key"));
+    refuses_write(store.update(theirs, b"key", |_| Ok((Update::Delete, ()))));
+    refuses_write(store.compare_and_swap(theirs, b"key", None, Some(b"stray")));
+    refuses_write(store.increment(theirs, b"key", 1));
+    refuses_write(store.merge(theirs, b"key", |_| Some(b"stray".to_vec())));
+    refuses_write(store.expire(theirs, b"key", Some(1)));
+
+    let mut batch = Batch::new();
+    batch.put(theirs, b"key", b"stray");
+    refuses_write(store.write(batch.clone()));
+    // Beside one of this store's, in either order.
+    batch.put(mine, b"other", b"lost");
+    refuses_write(store.write(batch));
+    let mut batch = Batch::new();
+    batch.put(mine, b"other", b"lost");
+    batch.delete(theirs, b"key");
+    refuses_write(store.write(batch));
+
+    let mut transaction = store.begin(TransactionOptions::serializable());
+    refuses_write(transaction.put(theirs, b"key", b"stray"));
+    refuses_write(transaction.delete(theirs, b"key"));
+    refuses_read(transaction.get(theirs, b"key"));
+    refuses_read(transaction.scan::<Vec<u8>>(theirs, .., |_, _| ControlFlow::Continue(())));
+    refuses_read(transaction.scan_reverse::<Vec<u8>>(theirs, .., |_, _| ControlFlow::Break(())));
+    refuses_read(transaction.prefix(theirs, b"", |_, _| ControlFlow::Continue(())));
+    assert_eq!(transaction.commit().unwrap(), 0, "nothing was taken");
+}
+
+fn reads_are_refused(store: &Store<Mapped>, theirs: &Keyspace) {
+    refuses_read(store.get(theirs, b"key"));
+    refuses_read(store.get_together(theirs, &[b"key"], |_| ControlFlow::Continue(())));
+    assert_eq!(store.len(theirs), 0);
+    let snapshot = store.snapshot();
+    refuses_read(snapshot.get(theirs, b"key"));
+    refuses_read(snapshot.written_at(theirs, b"key"));
+    refuses_read(snapshot.scan::<Vec<u8>>(theirs, .., |_, _| ControlFlow::Continue(())));
+    refuses_read(snapshot.scan_reverse::<Vec<u8>>(theirs, .., |_, _| ControlFlow::Break(())));
+    refuses_read(snapshot.prefix(theirs, b"", |_, _| ControlFlow::Continue(())));
+    refuses_read(snapshot.count::<Vec<u8>>(theirs, ..));
+    refuses_read(snapshot.cursor::<Vec<u8>>(theirs, ..).next_batch(1));
+    refuses_read(snapshot.cursor_reverse::<Vec<u8>>(theirs, ..).next_keys(1));
+    refuses_read(snapshot.cursor_prefix(theirs, b"").next_batch(1));
+    refuses_read(snapshot.into_cursor(theirs, ..).next_batch(1));
+}
+
+/// Numbers of keyspaces may be given anew once a store is opened again.
+#[test]
+fn a_handle_from_before_the_store_was_opened_is_refused() {
+    let f = Fixture::new("lbtree");
+    let old = f.store.keyspace("theirs").unwrap();
+    let f = f.reopened();
+    refuses_read(f.store.get(&old, b"key"));
+    let new = f.store.find_keyspace("theirs").unwrap();
+    assert_ne!(old, new);
+    assert_eq!(f.store.get(&new, b"key").unwrap(), None);
+}
+
+/// The default was NV-Tree, while everything that was written about the store, and `serve`, said LB+-Tree.
+#[test]
+fn every_design_that_is_offered_makes_a_store_and_lbtree_is_the_default() {
+    assert_eq!(StoreOptions::default().design, "lbtree");
+    assert!(designs().contains(&"lbtree"));
+    for design in designs() {
+        let f = Fixture::new(design);
+        f.put("key", "value");
+        assert_eq!(f.get("key").as_deref(), Some("value"), "{design}");
+    }
+}
+
+/// The message offered every design there is, those that the build lacks too.
+#[test]
+fn a_design_that_this_build_lacks_is_refused_with_those_that_it_has() {
+    let dir = directory();
+    let pool = Pool::<Mapped>::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+    let refused = |design: &str| {
+        let made = Store::create(&pool, "s", &StoreOptions::design(design));
+        let error = made.unwrap_err();
+        assert!(
+            matches!(&error, StoreError::NoDesign(name) if name == design),
+            "{error}"
+        );
+        error.to_string()
+    };
+    let text = refused("btree-2000");
+    assert!(
+        text.contains("\"btree-2000\"") && text.contains("lbtree, "),
+        "{text}"
+    );
+    if !cfg!(feature = "every-design") {
+        let text = refused("fptree");
+        let there = text.split_once("there are ").unwrap().1;
+        assert!(
+            there.starts_with("lbtree, nvtree (") && text.contains("every-design"),
+            "{text}"
+        );
+    }
+    let volatile = Pool::<Dram>::create(Path::new("none"), &PoolOptions::default()).unwrap();
+    let odd = StoreOptions {
+        node_bytes: Some(300),
+        ..StoreOptions::default()
+    };
+    let error = Store::create(&volatile, "s", &odd).unwrap_err();
+    assert!(error.to_string().contains("300"), "{error}");
+}
