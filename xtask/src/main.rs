@@ -3,6 +3,7 @@
 //! | command | does |
 //! | --- | --- |
 //! | `readme` | runs the README's shell blocks |
+//! | `references` | checks that links, file names and headings that are referred to exist |
 //! | `arm` | unit tests on AArch64, emulated |
 //! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
 //! | `asan` | hostile-file tests under AddressSanitizer |
@@ -15,6 +16,7 @@ mod asan;
 mod cpio;
 mod dax;
 mod readme;
+mod references;
 mod tools;
 
 use clap::{Parser, Subcommand};
@@ -37,6 +39,8 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
+    /// Checks that links, file names and headings in sources and documents lead somewhere.
+    References,
     /// Builds the unit tests of pmem and trees for AArch64 and runs them under qemu-user.
     Arm {
         /// Passed to the test binaries, for example a test's name.
@@ -76,6 +80,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Readme { list } => readme::run(list),
+        Chore::References => references::run(),
         Chore::Arm { args } => arm::run(&args),
         Chore::Dax {
             kernel,

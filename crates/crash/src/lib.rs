@@ -1,4 +1,4 @@
-//! Bristlecone's crash-state explorer: proof by enumeration (design section 4).
+//! Bristlecone's crash-state explorer: proof by enumeration (`docs/design.md`, "How it is tested").
 //!
 //! | module | holds |
 //! | --- | --- |

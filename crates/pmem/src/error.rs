@@ -266,7 +266,13 @@ impl fmt::Display for SpaceError {
                 f,
                 "out of space: {wanted} bytes wanted where {capacity} can be addressed"
             ),
-            Self::Io { doing, source } => write!(f, "out of space: {doing}: {source}"),
+            Self::Io { doing, source } => {
+                write!(f, "out of space: {doing}: {source}")?;
+                if source.kind() == io::ErrorKind::OutOfMemory {
+                    write!(f, "; allow the process more memory (ulimit -d, -v)")?;
+                }
+                Ok(())
+            }
             Self::ReadOnly => write!(f, "the pool is open for reading only"),
             Self::TooLarge { wanted, most } => {
                 write!(

@@ -9,6 +9,7 @@
 //! | [`heap`] | allocation: scan-recovered (no persist per block), and activated (no walk) |
 //! | [`log`] | undo and redo micro-logs for the designs that log |
 //! | [`pmwcas`] | persistent multi-word compare-and-swap |
+//! | [`memory`] | asking for memory before it is taken |
 //! | [`error`] | one error enum per kind of operation |
 //! | [`sync`] | locks that simulated threads can wait for |
 //!
@@ -22,6 +23,7 @@ pub mod error;
 pub mod heap;
 pub mod log;
 pub mod media;
+pub mod memory;
 pub mod off;
 pub mod pmwcas;
 pub mod pool;

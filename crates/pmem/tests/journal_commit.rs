@@ -267,6 +267,7 @@ fn commits_return_while_checkpoints_and_growth_go_on() {
     let acknowledged = Acknowledged::new(3);
     let stop = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        scopeguard::defer!(stop.store(1, Ordering::SeqCst));
         scope.spawn(|| {
             while stop.load(Ordering::SeqCst) == 0 {
                 pm.sync().expect("syncs");
@@ -274,7 +275,6 @@ fn commits_return_while_checkpoints_and_growth_go_on() {
             }
         });
         assert!(run(&pm, 3, 2_000, 2, &acknowledged).is_none());
-        stop.store(1, Ordering::SeqCst);
     });
     assert!(pm.stats().checkpoints > 10, "{:?}", pm.stats());
     let steps = verify(&pm, 3, &acknowledged).expect("the live image");

@@ -63,6 +63,7 @@ fn life(seed: u64, cuts: u64) -> u64 {
                 let checkpoints = random.below(3) == 0;
                 let working = AtomicBool::new(true);
                 std::thread::scope(|scope| {
+                    scopeguard::defer!(working.store(false, Ordering::SeqCst));
                     if checkpoints {
                         scope.spawn(|| {
                             while working.load(Ordering::SeqCst) && pm.sync().is_ok() {
@@ -77,7 +78,6 @@ fn life(seed: u64, cuts: u64) -> u64 {
                         && !disk.is_cut()
                         && Instant::now() < until
                     {}
-                    working.store(false, Ordering::SeqCst);
                 });
                 if random.below(8) == 0 && pm.sync().is_ok() {
                     found = verify(&pm, threads, &acknowledged).expect("the live image");

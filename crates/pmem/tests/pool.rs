@@ -209,7 +209,9 @@ fn backups_are_crash_images<M: Media>(dir: &Path) {
     let stop = AtomicBool::new(false);
     let done = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        // An assertion that fails ends the writer, and a writer that fails ends the wait for it.
+        scopeguard::defer!(stop.store(true, Ordering::Relaxed));
+        let writer = scope.spawn(|| {
             let mut n = 1;
             while !stop.load(Ordering::Relaxed) {
                 root.word(100).publish(pool.pm(), n);
@@ -221,6 +223,7 @@ fn backups_are_crash_images<M: Media>(dir: &Path) {
         });
         for i in 0..20 {
             while done.load(Ordering::Acquire) < i * 100 {
+                assert!(!writer.is_finished(), "the writer ended early");
                 std::hint::spin_loop();
             }
             let copy = dir.join(format!("backup {i}"));
@@ -239,7 +242,6 @@ fn backups_are_crash_images<M: Media>(dir: &Path) {
                 "{before} updates were complete, {second} are there"
             );
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

@@ -44,20 +44,18 @@ fn meanwhile(rounds: usize, work: impl Fn() + Send + Sync, mut beside: impl FnMu
     let failed = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
+            scopeguard::defer!(done.store(true, Ordering::Relaxed));
             for _ in 0..rounds {
                 if failed.load(Ordering::Relaxed) {
                     break;
                 }
                 work();
             }
-            done.store(true, Ordering::Relaxed);
         });
         while !done.load(Ordering::Relaxed) {
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut beside));
-            if let Err(panic) = result {
-                failed.store(true, Ordering::Relaxed);
-                std::panic::resume_unwind(panic);
-            }
+            let failing = scopeguard::guard((), |()| failed.store(true, Ordering::Relaxed));
+            beside();
+            scopeguard::ScopeGuard::into_inner(failing);
         }
     });
 }

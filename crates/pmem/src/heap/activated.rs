@@ -1,4 +1,4 @@
-//! Activated allocation: a persistent bit per block, so that recovery needs no walk (design section 2.4).
+//! Activated allocation: a persistent bit per block, so that recovery needs no walk (`docs/design.md`, "Allocation").
 //!
 //! For structures that are to be open at once, whatever their size. A block passes three stages (section 6.1 of
 //! the BzTree paper):

@@ -3,7 +3,7 @@
 use super::CLASSES;
 use crate::pool::layout::CHUNK;
 use crossbeam_epoch::Guard;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Class number of a run: one block that takes whole chunks.
 pub(crate) const RUN: u8 = u8::MAX;
@@ -158,31 +158,74 @@ impl ChunkState {
     }
 }
 
+/// Chunks whose states lie together: those of one region.
+const SEGMENT: usize = 1024;
+
+type Segment = [AtomicPtr<ChunkState>; SEGMENT];
+
 /// The states of a root's chunks, by chunk number.
+///
+/// A table of segments, as long as the pool could become; a segment is made when one of its chunks
+/// first gets a state, and stays.
 #[derive(Debug)]
 pub(crate) struct ChunkStates {
-    states: Box<[AtomicPtr<ChunkState>]>,
-    /// No chunk from here on ever had a state: the table is as long as the pool could become, which
-    /// is far too long to walk.
-    end: AtomicUsize,
+    segments: Box<[AtomicPtr<Segment>]>,
 }
 
 impl ChunkStates {
-    /// A table for `chunks` chunks. Untouched parts of it take no memory.
+    /// A table for `chunks` chunks.
     pub(crate) fn new(chunks: usize) -> Self {
+        let segments = chunks.div_ceil(SEGMENT);
         // SAFETY: all zeros is a valid AtomicPtr (null).
-        let states = unsafe { Box::new_zeroed_slice(chunks).assume_init() };
-        Self {
-            states,
-            end: AtomicUsize::new(0),
+        let segments = unsafe { Box::new_zeroed_slice(segments).assume_init() };
+        Self { segments }
+    }
+
+    /// The place of a chunk's state, if its segment is there.
+    #[inline]
+    fn place(&self, chunk: u32) -> Option<&AtomicPtr<ChunkState>> {
+        let segment = self.segments.get(chunk as usize / SEGMENT)?;
+        // ORDERING: Acquire; pairs with the Release in `make`.
+        let segment = segment.load(Ordering::Acquire);
+        // SAFETY: 1. a non-null pointer came from `Box::into_raw` in `make`; 2. segments are freed by
+        // `drop` only, when nobody borrows this value.
+        let segment = unsafe { segment.as_ref() }?;
+        Some(&segment[chunk as usize % SEGMENT])
+    }
+
+    /// The place of a chunk's state, in a segment that is made if there is none.
+    fn make(&self, chunk: u32) -> &AtomicPtr<ChunkState> {
+        if let Some(place) = self.place(chunk) {
+            return place;
         }
+        // SAFETY: all zeros is a valid AtomicPtr (null).
+        let new: Box<Segment> = unsafe { Box::new_zeroed().assume_init() };
+        let new = Box::into_raw(new);
+        // ORDERING: Release pairs with the Acquire in `place`; Acquire on failure, for what another
+        // thread has made meanwhile.
+        let made = self.segments[chunk as usize / SEGMENT].compare_exchange(
+            std::ptr::null_mut(),
+            new,
+            Ordering::Release,
+            Ordering::Acquire,
+        );
+        let segment = match made {
+            Ok(_) => new,
+            Err(theirs) => {
+                // SAFETY: `new` came from `Box::into_raw` above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                theirs
+            }
+        };
+        // SAFETY: as in `place`.
+        unsafe { &(&*segment)[chunk as usize % SEGMENT] }
     }
 
     /// The state of `chunk`, if it has one. The guard keeps it alive.
     #[inline]
     pub(crate) fn get<'g>(&self, chunk: u32, _guard: &'g Guard) -> Option<&'g ChunkState> {
         // ORDERING: Acquire; pairs with the Release in `set`.
-        let state = self.states.get(chunk as usize)?.load(Ordering::Acquire);
+        let state = self.place(chunk)?.load(Ordering::Acquire);
         // SAFETY: 1. a non-null pointer came from `Box::into_raw` in `set`; 2. it is freed only
         // through the epoch, and the guard was pinned before it was loaded.
         unsafe { state.as_ref() }
@@ -191,10 +234,8 @@ impl ChunkStates {
     /// Replaces the state of `chunk`.
     pub(crate) fn set(&self, chunk: u32, state: Option<ChunkState>, guard: &Guard) {
         let new = state.map_or(std::ptr::null_mut(), |state| Box::into_raw(Box::new(state)));
-        // ORDERING: Relaxed; read by `drop` only, which is alone.
-        self.end.fetch_max(chunk as usize + 1, Ordering::Relaxed);
         // ORDERING: AcqRel; Release pairs with `get`, Acquire lets the old state be freed.
-        let old = self.states[chunk as usize].swap(new, Ordering::AcqRel);
+        let old = self.make(chunk).swap(new, Ordering::AcqRel);
         if !old.is_null() {
             // SAFETY: 1. `old` came from `Box::into_raw`; 2. no one can load it any more, and
             // those who did are pinned until the deferred drop runs; 3. `swap` gives it to us alone.
@@ -205,13 +246,20 @@ impl ChunkStates {
 
 impl Drop for ChunkStates {
     fn drop(&mut self) {
-        let end = *self.end.get_mut();
-        for state in &mut self.states[..end] {
-            let state = *state.get_mut();
-            if !state.is_null() {
-                // SAFETY: 1. it came from `Box::into_raw` in `set`; 2. `&mut self`: no one else
-                // can load it, and it was never handed to the epoch.
-                drop(unsafe { Box::from_raw(state) });
+        for segment in &mut self.segments {
+            let segment = *segment.get_mut();
+            if segment.is_null() {
+                continue;
+            }
+            // SAFETY: 1. it came from `Box::into_raw` in `make`; 2. `&mut self`: nobody borrows it.
+            let mut segment = unsafe { Box::from_raw(segment) };
+            for state in segment.iter_mut() {
+                let state = *state.get_mut();
+                if !state.is_null() {
+                    // SAFETY: 1. it came from `Box::into_raw` in `set`; 2. `&mut self`: no one else
+                    // can load it, and it was never handed to the epoch.
+                    drop(unsafe { Box::from_raw(state) });
+                }
             }
         }
     }

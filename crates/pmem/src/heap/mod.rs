@@ -1,4 +1,4 @@
-//! Scan-recovered allocation: no persist per block (design section 2.4).
+//! Scan-recovered allocation: no persist per block (`docs/design.md`, "Allocation").
 //!
 //! Persistent state is only which chunk belongs to which root and how it is cut (the chunk table).
 //! Which blocks are in use is volatile: recovery walks the structure and [marks](Heap::mark) what

@@ -1,4 +1,4 @@
-//! Micro-logs (design section 2.5): records of a few words or a few nodes, for the designs that log.
+//! Micro-logs (`docs/design.md`, "Allocation"): records of a few words or a few nodes, for the designs that log.
 //!
 //! ```text
 //! area   | magic "MICROLOG" | slots (u32), payload words of a slot (u32) | unused ... to 64 |

@@ -227,6 +227,10 @@ impl Mapping {
     fn map_range(&self, from: u64, to: u64) -> Result<(), Errno> {
         let at = self.base.wrapping_add(from as usize).cast::<c_void>();
         let bytes = (to - from) as usize;
+        if matches!(self.sharing, Sharing::Private | Sharing::Anonymous) {
+            // What the file holds is no part of it, and is not to be refused for being mapped.
+            crate::memory::ask(bytes).map_err(|_| Errno::NOMEM)?;
+        }
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: 1. `at..at + bytes` is inside the range that this value reserved, so MAP_FIXED
         // replaces only our own pages; 2. no one relies on what is there yet (or any more).

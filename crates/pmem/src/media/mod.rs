@@ -1,4 +1,4 @@
-//! Media: where a pool lives and what makes a store durable there (design section 2.1).
+//! Media: where a pool lives and what makes a store durable there (`docs/design.md`, "Media").
 //!
 //! Every layer above is generic over [`Media`], resolved statically, so that on the native path a
 //! flush or a fence is one inlined instruction. Papers write "flush, fence, 8-byte atomic write";

@@ -29,6 +29,7 @@ fn a_backup_is_of_one_time_and_comes_back_in_another_design() {
         let done = AtomicBool::new(false);
         let mut stream = Vec::new();
         let report = std::thread::scope(|scope| {
+            scopeguard::defer!(done.store(true, Ordering::Relaxed));
             scope.spawn(|| {
                 let mut i = 0;
                 while !done.load(Ordering::Relaxed) {
@@ -37,9 +38,7 @@ fn a_backup_is_of_one_time_and_comes_back_in_another_design() {
                     i += 1;
                 }
             });
-            let report = snapshot.backup(&mut stream).unwrap();
-            done.store(true, Ordering::Relaxed);
-            report
+            snapshot.backup(&mut stream).unwrap()
         });
         assert_eq!((report.keyspaces, report.entries), (2, 3002));
         assert_eq!(report.bytes, stream.len() as u64);

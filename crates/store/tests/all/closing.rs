@@ -1,6 +1,6 @@
 //! Closing a store: what is in the way of it, and that nothing is lost.
 
-use crate::common::{Fixture, text};
+use crate::common::{Fixture, PATIENCE, text};
 use bristlecone_pmem::CommitError;
 use bristlecone_pmem::media::journal::fault::FaultDisk;
 use bristlecone_store::{CloseError, Store, StoreOptions, TransactionOptions};
@@ -94,7 +94,9 @@ fn what_the_vacuums_thread_failed_with_is_said() {
     drop(snapshot);
     // Each vacuum asks for the time once, and goes as far as the one before it might have gone.
     let asked = f.hands.asked();
+    let begun = std::time::Instant::now();
     while f.hands.asked() < asked + 4 {
+        assert!(begun.elapsed() < PATIENCE, "the vacuum's thread has stopped");
         std::thread::yield_now();
     }
     let (store, error) = f.store.close().unwrap_err();

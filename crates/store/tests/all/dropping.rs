@@ -1,6 +1,6 @@
 //! Keyspaces that are dropped or cleared: who still sees what, and that nothing is left.
 
-use crate::common::{DESIGNS, Fixture, text};
+use crate::common::{DESIGNS, Fixture, PATIENCE, text};
 use bristlecone_pmem::media::{Dram, Mapped};
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{
@@ -10,7 +10,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Keyspace `other` with keys 0 to `count`: some written twice, some deleted, one large.
 fn filled(f: &Fixture, count: u32) -> Keyspace {
@@ -234,7 +234,9 @@ fn a_thread_of_the_store_takes_up_what_was_left() {
         ..f.options.clone()
     };
     let store = Store::open(&pool, "s", &options).unwrap();
+    let begun = Instant::now();
     while store.stats().versions > 2 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", store.stats());
         std::thread::yield_now();
     }
     only_k_is_left(&store);
@@ -268,6 +270,8 @@ fn writers_batches_and_backups_beside_one_who_drops() {
             for thread in 0..3u32 {
                 let (f, done) = (&f, &done);
                 scope.spawn(move || {
+                    // One that fails ends the others, and who waits for what they write.
+                    scopeguard::defer!(done.store(true, Ordering::Relaxed));
                     let mut written = 0u32;
                     let mut other = f.store.keyspace("other").unwrap();
                     while !done.load(Ordering::Relaxed) {
@@ -289,9 +293,11 @@ fn writers_batches_and_backups_beside_one_who_drops() {
                 });
             }
             scope.spawn(|| {
+                scopeguard::defer!(done.store(true, Ordering::Relaxed));
                 for round in 0..300 {
                     let other = f.store.keyspace("other").unwrap();
                     while f.store.is_empty(&other) {
+                        assert!(!done.load(Ordering::Relaxed), "a writer ended early");
                         std::thread::yield_now();
                     }
                     let snapshot = f.store.snapshot();
@@ -313,7 +319,6 @@ fn writers_batches_and_backups_beside_one_who_drops() {
                     }
                     assert_eq!(seen(&found), before, "a snapshot stays as it is");
                 }
-                done.store(true, Ordering::Relaxed);
             });
         });
         if let Some(other) = f.store.find_keyspace("other") {

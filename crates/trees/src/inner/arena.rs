@@ -1,8 +1,8 @@
 //! Memory of inner nodes: one reserved range, handed out from its start, with a free list.
 //!
 //! ```text
-//! base (2 MiB aligned)                      capacity
-//! | node 0 | node 1 | ... | next |  never touched  |
+//! base (2 MiB aligned)                       writable         capacity
+//! | node 0 | node 1 | ... | next |  untouched  |  readable, zero  |
 //! ```
 //!
 //! # Invariants
@@ -10,13 +10,17 @@
 //!    the capacity never faults, whatever the node's state.
 //! 2. A node's memory only ever holds a node. Pages that were never touched read as zero, which is
 //!    a valid node.
-//! 3. A freed node comes back to `free` through the epoch collector, when no reader can be in it.
+//! 3. What lies beyond `writable` counts for no limit of the process's memory (`ulimit -d`): a large range
+//!    would leave nothing for the rest. It is made writable in steps, before a split needs it
+//!    ([`Arena::ensure`]), so that the split can be refused.
+//! 4. A freed node comes back to `free` through the epoch collector, when no reader can be in it.
 //!
 //! Pages are committed by the first touch; huge pages are asked for, since a lookup touches one
 //! node per level and would otherwise miss in the TLB as often as in the cache.
 
+use bristlecone_pmem::memory;
 use bristlecone_pmem::sync::lock;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -50,7 +54,14 @@ struct Space {
     free: Vec<u32>,
     /// First node that was never handed out.
     next: u32,
+    /// Bytes that may be stored to.
+    writable: usize,
 }
+
+/// The first step, which a fresh arena has; later ones are an eighth of what there is, if that is more.
+const STEP: usize = HUGE;
+/// Nodes that [`Arena::ensure`] sees to: far more than all threads' splits under way can take.
+const ENSURED: u32 = 1024;
 
 /// A range of memory that holds nodes of one type. See the module's head.
 #[derive(Debug)]
@@ -90,7 +101,7 @@ impl<T: Node> Arena<T> {
                 rustix::mm::mmap_anonymous(
                     std::ptr::null_mut(),
                     bytes + HUGE,
-                    ProtFlags::READ | ProtFlags::WRITE,
+                    ProtFlags::READ,
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )
             };
@@ -106,7 +117,7 @@ impl<T: Node> Arena<T> {
             // refusal costs only speed.
             let _ = unsafe { rustix::mm::madvise(aligned.cast(), bytes, Advice::LinuxHugepage) };
         }
-        Ok(Self {
+        let arena = Self {
             base: NonNull::new(aligned.cast()).expect("the kernel maps nothing at zero"),
             mapping: NonNull::new(mapping).expect("the kernel maps nothing at zero"),
             mapping_bytes: bytes + HUGE,
@@ -114,10 +125,56 @@ impl<T: Node> Arena<T> {
             space: Mutex::new(Space {
                 free: Vec::new(),
                 next: 0,
+                writable: if spare.is_some() { STEP } else { 0 },
             }),
             separator_bytes: AtomicU64::new(0),
             holds: PhantomData,
-        })
+        };
+        // Dropping it on failure gives the mapping back.
+        arena.make_writable(&mut lock(&arena.space), STEP)?;
+        Ok(arena)
+    }
+
+    /// Lets the first `bytes` of the range be stored to.
+    ///
+    /// # Errors
+    /// The system's, where that would leave too little memory for the rest of the process.
+    fn make_writable(&self, space: &mut Space, bytes: usize) -> io::Result<()> {
+        let whole = self.mapping_bytes - HUGE;
+        let bytes = bytes.next_multiple_of(HUGE).min(whole);
+        let from = space.writable;
+        if bytes <= from {
+            return Ok(());
+        }
+        memory::ask(bytes - from)?;
+        let at = self.base.as_ptr().cast::<u8>().wrapping_add(from);
+        // SAFETY: the range is inside the mapping, which this value owns; more access harms no reader.
+        unsafe {
+            let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+            rustix::mm::mprotect(at.cast(), bytes - from, flags)?;
+        }
+        space.writable = bytes;
+        Ok(())
+    }
+
+    /// Sees to it that the next splits find room for their nodes.
+    ///
+    /// # Errors
+    /// What the system said when it granted no more memory.
+    pub(super) fn ensure(&self) -> io::Result<()> {
+        let mut space = lock(&self.space);
+        if space.free.len() >= ENSURED as usize {
+            return Ok(());
+        }
+        let wanted = (space.next.saturating_add(ENSURED)).min(self.capacity) as usize;
+        let wanted = wanted * size_of::<T>();
+        if wanted <= space.writable {
+            return Ok(());
+        }
+        let step = space.writable / 8;
+        let roomy = space.writable + step.max(STEP);
+        (self.make_writable(&mut space, roomy.max(wanted)))
+            .or_else(|_| self.make_writable(&mut space, wanted))
     }
 
     /// Address of node 0.
@@ -132,15 +189,18 @@ impl<T: Node> Arena<T> {
 
     /// A node that no one else can reach: fresh (all zero) or used before.
     ///
-    /// When the range is used up (64 GiB hold inner nodes for over 2^32 leaves) this ends the
-    /// process, as the global allocator does when there is no memory.
+    /// Where [`ensure`](Self::ensure) was asked before, there is room. Else, if the system grants no more
+    /// memory or the range is used up (64 GiB hold inner nodes for over 2^32 leaves), this ends
+    /// the process, as the global allocator does.
     pub(super) fn allocate(&self) -> u32 {
         let mut space = lock(&self.space);
         if let Some(handle) = space.free.pop() {
             return handle;
         }
         let handle = space.next;
-        if handle == self.capacity {
+        let end = (handle as usize + 1) * size_of::<T>();
+        let grown = end <= space.writable || self.make_writable(&mut space, end).is_ok();
+        if handle == self.capacity || !grown {
             drop(space);
             std::alloc::handle_alloc_error(std::alloc::Layout::new::<T>());
         }
@@ -175,7 +235,7 @@ impl<T: Node> Arena<T> {
     }
 }
 
-/// Mappings of the least size that were given back, all zero: passing indexes (recovery after recovery
+/// Mappings of the least size that were given back, all zero and writable as fresh ones are: passing indexes (recovery after recovery
 /// in the crash-state explorer) would otherwise spend their time in the kernel.
 static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// How many are kept.
@@ -192,8 +252,10 @@ fn take_spare() -> Option<*mut u8> {
 impl<T> Arena<T> {
     /// Keeps the mapping for the next arena; false if it is not fit for that, or enough are kept.
     fn spare(&mut self) -> bool {
-        let used = lock(&self.space).next as usize * size_of::<T>();
-        if self.mapping_bytes != LEAST + HUGE || used > SPARE_USED {
+        let space = lock(&self.space);
+        let (used, writable) = (space.next as usize * size_of::<T>(), space.writable);
+        drop(space);
+        if self.mapping_bytes != LEAST + HUGE || used > SPARE_USED || writable != STEP {
             return false;
         }
         let mut spare = lock(&SPARE);
@@ -231,6 +293,32 @@ mod tests {
 
     // SAFETY: atomics only; zero is valid; nothing to drop.
     unsafe impl Node for Cell {}
+
+    /// All of the range was writable at once: it counted as the process's data, and `ulimit -d` left nothing for
+    /// the rest.
+    #[test]
+    fn the_range_becomes_writable_in_steps_as_it_is_used() {
+        let arena = Arena::<Cell>::reserve(RESERVE).expect("address space");
+        let writable = || lock(&arena.space).writable;
+        assert_eq!(writable(), STEP);
+        let nodes = (STEP / size_of::<Cell>()) as u32;
+        for _ in 0..nodes - ENSURED {
+            arena.allocate();
+        }
+        arena.ensure().expect("memory");
+        assert_eq!(writable(), STEP, "there are enough");
+        arena.allocate();
+        arena.ensure().expect("memory");
+        assert_eq!(writable(), 2 * STEP);
+        // Without asking first.
+        for _ in 0..3 * nodes {
+            arena.allocate();
+        }
+        assert_eq!(writable(), 4 * STEP);
+        // SAFETY: handed out above, mapped, zero is valid.
+        let cell = unsafe { arena.base().add(4 * nodes as usize - 1024).as_ref() };
+        cell.0[0].store(1, Ordering::Relaxed);
+    }
 
     #[test]
     fn hands_out_distinct_zeroed_aligned_nodes_and_reuses_them() {

@@ -69,6 +69,7 @@ pub use find::{Located, Neighbours, Ranged, Siblings};
 pub use separator::Separator;
 
 use arena::Arena;
+use bristlecone_pmem::SpaceError;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace, Untraced, cpu};
 use crossbeam_epoch::Guard;
 use node::Node;
@@ -143,6 +144,16 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         // SAFETY: node 0 was just handed out and no one else knows the index yet.
         unsafe { index.node(ROOT) }.reset(1, first_leaf);
         Ok(index)
+    }
+
+    /// Sees to it that the insertions to come find memory for their nodes: to be asked before a leaf is
+    /// split, which cannot be undone for want of it.
+    ///
+    /// # Errors
+    /// [`SpaceError::Io`] where the system grants no more memory.
+    pub fn ensure_room(&self) -> Result<(), SpaceError> {
+        let asked = self.arena.ensure();
+        asked.map_err(|e| SpaceError::io("memory for inner nodes", e))
     }
 
     /// An index whose root is handed out but not set.

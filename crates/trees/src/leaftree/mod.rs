@@ -570,6 +570,7 @@ where
 
     pub(crate) fn new_leaf(&self) -> Result<POff<u8>, SpaceError> {
         let (heap, bytes) = (&self.heap, self.design.leaf_bytes());
+        self.inner.ensure_room()?;
         let off = heap.alloc(bytes)?;
         if u32::try_from(off.get() / UNIT).is_err() {
             heap.free(off);

@@ -369,6 +369,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         change: &Change<'_, K, V>,
     ) -> Result<bool, Refusal> {
         let (pm, inline) = (self.pm(), self.shape.inline);
+        self.inner.ensure_room()?;
         let (right, right_lock) = self.table.take(&self.locks, Some(lnid))?;
         let new = self.table.entry(right);
         let (low, high) = items.split_at(items.len() / 2);

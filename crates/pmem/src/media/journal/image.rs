@@ -154,10 +154,10 @@ pub(super) struct DirtyPages {
 }
 
 impl DirtyPages {
-    /// For a pool of up to `capacity` bytes; untouched words cost address space only.
-    pub fn new(capacity: u64) -> Self {
+    /// None.
+    pub fn new() -> Self {
         Self {
-            words: vec![0; capacity.div_ceil(PAGE * 64) as usize],
+            words: Vec::new(),
             count: 0,
         }
     }
@@ -170,11 +170,13 @@ impl DirtyPages {
     }
 
     pub fn mark(&mut self, page: u64) {
-        if let Some(word) = self.words.get_mut((page / 64) as usize) {
-            let bit = 1 << (page % 64);
-            self.count += u64::from(*word & bit == 0);
-            *word |= bit;
+        let at = (page / 64) as usize;
+        if at >= self.words.len() {
+            self.words.resize(at + 1, 0);
         }
+        let (word, bit) = (&mut self.words[at], 1 << (page % 64));
+        self.count += u64::from(*word & bit == 0);
+        *word |= bit;
     }
 
     /// Takes the marked pages of the first `bytes` bytes, in order; forgets the rest.
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn dirty_pages_are_taken_once_in_order_and_inside_the_pool() {
-        let mut dirty = DirtyPages::new(1 << 30);
+        let mut dirty = DirtyPages::new();
         dirty.mark_lines(63, 2);
         dirty.mark(1000);
         dirty.mark(0);

@@ -1,4 +1,4 @@
-//! `Journal`: persistent-memory algorithms on an ordinary disk (design section 2.2).
+//! `Journal`: persistent-memory algorithms on an ordinary disk (`docs/design.md`, "The journal").
 //!
 //! The image is in memory. `flush` notes lines, `fence` captures them into a buffer, in fence
 //! order, and `commit` waits until the buffer is in the journal file and synced, together with
@@ -244,7 +244,7 @@ impl Journal {
             storage: &*journal,
             path: &journal_name,
         };
-        let mut dirty = DirtyPages::new(image.capacity());
+        let mut dirty = DirtyPages::new();
         let mut header = source.header()?;
         let mut chain = None;
         if options.access == Access::Create {
@@ -353,7 +353,7 @@ impl Journal {
         keeper.header = header;
         self.begun.store(false, Ordering::Relaxed);
         let mut log = lock(&self.core.log);
-        let dirty = std::mem::replace(&mut log.dirty, DirtyPages::new(0));
+        let dirty = std::mem::replace(&mut log.dirty, DirtyPages::new());
         let chain = Chain {
             end: header.head,
             live: vec![0],

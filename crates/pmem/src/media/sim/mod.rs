@@ -9,7 +9,7 @@
 //!
 //! A [`Simulation`] belongs to one thread. While it is attached, `Pool::<Sim>` on that thread opens its
 //! buffer. The crash-state explorer, the device model and the mutation of persist sites stand on it
-//! (design section 2.6).
+//! (`docs/design.md`, "Media").
 //!
 //! Simulated threads are told apart by [`Simulation::set_thread`]; a switch function, called before each
 //! access, lets a deterministic scheduler interleave them.

@@ -24,7 +24,7 @@ use crate::media::LINE;
 use std::collections::BTreeMap;
 use std::panic::Location;
 
-/// A persistency model (design section 2.6).
+/// A persistency model (`docs/design.md`, "Media").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Model {
     /// Stores to one line persist in program order; lines in any order until flushed and fenced.

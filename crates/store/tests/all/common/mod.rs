@@ -8,7 +8,11 @@ use bristlecone_store::{Keyspace, Store, StoreOptions, WallClock};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tempfile::TempDir;
+
+/// How long a test waits for a thread that is at work.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The designs that every scenario is run in.
 pub const DESIGNS: [&str; 2] = ["nvtree", "lbtree"];

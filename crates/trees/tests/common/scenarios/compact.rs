@@ -29,6 +29,7 @@ pub fn others_work<H: Pooled>() {
     let stop = AtomicBool::new(false);
     let mut cut = 0;
     thread::scope(|scope| {
+        scopeguard::defer!(stop.store(true, Ordering::Relaxed));
         let writer = scope.spawn(|| {
             let mut rng = Rng::new(1);
             let mut order: Vec<u64> = (STAYING..STAYING + MOVING).collect();
