@@ -1,0 +1,303 @@
+//! One error for every operation, and its kinds.
+
+use bristlecone_pmem::pool::RootError;
+use bristlecone_pmem::{CommitError, OpenError, SpaceError};
+use bristlecone_store::{BackupError, CloseError, ConflictError, ReadError, StoreError, WriteError};
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+/// The result of every operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation did not happen.
+///
+/// [`kind`](Self::kind) says what a caller can do about it; the message names the value, the place and
+/// the next step. Unless a method says otherwise, nothing has changed when it returns an error.
+///
+/// # Examples
+/// ```
+/// use bristlecone::{Database, ErrorKind};
+///
+/// let error = Database::builder().create(false).open("/tmp/no/such.db").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::NotFound);
+/// ```
+#[derive(Debug)]
+pub struct Error(Box<Cause>);
+
+#[derive(Debug)]
+enum Cause {
+    Open(OpenError),
+    Store(StoreError),
+    Read(ReadError),
+    Write(WriteError),
+    Close(CloseError),
+    Backup(BackupError),
+    Space(SpaceError),
+    Damaged(String),
+    NotADatabase(String),
+    Invalid(String),
+    Io(String, io::Error),
+    Other(Box<dyn StdError + Send + Sync>),
+}
+
+/// What kind of error it is: what a caller can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// There is no such file, and it was not to be created.
+    NotFound,
+    /// There is such a file or keyspace already.
+    AlreadyExists,
+    /// Another process has the database open.
+    Locked,
+    /// The file is something else than a database.
+    NotADatabase,
+    /// The file was written by a newer version of this software.
+    NewerVersion,
+    /// The file contradicts itself, or a checksum does not match. Nothing was taken away.
+    Damaged,
+    /// There is no room left: on the disk, in the memory that the process may have, or in the file's
+    /// address range.
+    NoSpace,
+    /// The change is visible, but could not be made durable.
+    NotDurable,
+    /// The database is open for reading only.
+    ReadOnly,
+    /// Another transaction was first: run this one again.
+    Conflict,
+    /// The keyspace was dropped or cleared, so that this handle leads nowhere.
+    Dropped,
+    /// The database is still in use elsewhere in this process.
+    InUse,
+    /// An argument cannot be: too long, not a number, another database's keyspace, an unknown name.
+    InvalidInput,
+    /// The operating system refused.
+    Io,
+    /// What a caller's own function returned ([`Error::other`]).
+    Other,
+}
+
+impl Error {
+    /// An error of the caller's own, which ends a [transaction](crate::Database::transaction) without
+    /// committing it and comes back from there unchanged.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("bank.db"))?;
+    /// use bristlecone::{Error, ErrorKind};
+    ///
+    /// let error = db.transaction(|_| -> bristlecone::Result<()> { Err(Error::other("too little money")) });
+    /// let error = error.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Other);
+    /// assert_eq!(error.to_string(), "too little money");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Cause::Other(error.into()).into()
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Cause::Invalid(what.into()).into()
+    }
+
+    pub(crate) fn damaged(what: impl Into<String>) -> Self {
+        Cause::Damaged(what.into()).into()
+    }
+
+    pub(crate) fn not_a_database(what: impl Into<String>) -> Self {
+        Cause::NotADatabase(what.into()).into()
+    }
+
+    pub(crate) fn not_durable(e: CommitError) -> Self {
+        WriteError::Commit(e).into()
+    }
+
+    pub(crate) fn io(doing: impl Into<String>, error: io::Error) -> Self {
+        Cause::Io(doing.into(), error).into()
+    }
+
+    /// What kind of error it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match &*self.0 {
+            Cause::Open(e) => kind_of_open(e),
+            Cause::Store(e) => kind_of_store(e),
+            Cause::Read(ReadError::OtherStore { .. }) => ErrorKind::InvalidInput,
+            Cause::Read(_) | Cause::Damaged(_) => ErrorKind::Damaged,
+            Cause::Write(e) => kind_of_write(e),
+            Cause::Close(CloseError::InUse) => ErrorKind::InUse,
+            Cause::Close(CloseError::Commit(e)) => kind_of_commit(e),
+            Cause::Close(CloseError::Vacuum(e)) => kind_of_write(e),
+            Cause::Close(_) => ErrorKind::Io,
+            Cause::Backup(e) => kind_of_backup(e),
+            Cause::Space(e) => kind_of_space(e),
+            Cause::NotADatabase(_) => ErrorKind::NotADatabase,
+            Cause::Invalid(_) => ErrorKind::InvalidInput,
+            Cause::Io(_, e) => kind_of_io(e),
+            Cause::Other(_) => ErrorKind::Other,
+        }
+    }
+
+    /// Which key of which keyspace another transaction has changed, if that is what the error is.
+    #[must_use]
+    pub fn conflict(&self) -> Option<&ConflictError> {
+        match &*self.0 {
+            Cause::Write(WriteError::Conflict(e)) => Some(e),
+            _ => None,
+        }
+    }
+
+    /// The caller's own error, if it was made by [`other`](Self::other); else this one back.
+    ///
+    /// # Errors
+    /// This error.
+    pub fn into_other(self) -> std::result::Result<Box<dyn StdError + Send + Sync>, Self> {
+        match *self.0 {
+            Cause::Other(e) => Ok(e),
+            cause => Err(Self(Box::new(cause))),
+        }
+    }
+}
+
+fn kind_of_io(e: &io::Error) -> ErrorKind {
+    match e.kind() {
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => {
+            ErrorKind::NoSpace
+        }
+        _ => ErrorKind::Io,
+    }
+}
+
+fn kind_of_space(e: &SpaceError) -> ErrorKind {
+    match e {
+        SpaceError::ReadOnly => ErrorKind::ReadOnly,
+        SpaceError::TooLarge { .. } => ErrorKind::InvalidInput,
+        _ => ErrorKind::NoSpace,
+    }
+}
+
+fn kind_of_commit(e: &CommitError) -> ErrorKind {
+    match e {
+        CommitError::NoSpace { .. } => ErrorKind::NoSpace,
+        _ => ErrorKind::NotDurable,
+    }
+}
+
+fn kind_of_open(e: &OpenError) -> ErrorKind {
+    match e {
+        OpenError::NotFound(_) => ErrorKind::NotFound,
+        OpenError::Exists(_) => ErrorKind::AlreadyExists,
+        OpenError::Locked(_) => ErrorKind::Locked,
+        OpenError::NotAFile(_) | OpenError::NotAPool { .. } => ErrorKind::NotADatabase,
+        OpenError::NewerVersion { .. } => ErrorKind::NewerVersion,
+        OpenError::NoSpace(e) => kind_of_space(e),
+        OpenError::Commit(e) => kind_of_commit(e),
+        OpenError::Io { source, .. } => kind_of_io(source),
+        OpenError::Unsupported { .. } => ErrorKind::InvalidInput,
+        _ => ErrorKind::Damaged,
+    }
+}
+
+fn kind_of_store(e: &StoreError) -> ErrorKind {
+    match e {
+        StoreError::BadName(_) | StoreError::NoDesign(_) | StoreError::Design(_) => {
+            ErrorKind::InvalidInput
+        }
+        StoreError::NewerVersion { .. } => ErrorKind::NewerVersion,
+        StoreError::Root(RootError::Busy(_)) => ErrorKind::InUse,
+        StoreError::Root(RootError::ReadOnly) => ErrorKind::ReadOnly,
+        StoreError::Root(RootError::Space(e)) => kind_of_space(e),
+        StoreError::Write(e) => kind_of_write(e),
+        StoreError::Thread(_) => ErrorKind::Io,
+        _ => ErrorKind::Damaged,
+    }
+}
+
+fn kind_of_write(e: &WriteError) -> ErrorKind {
+    match e {
+        WriteError::Conflict(_) => ErrorKind::Conflict,
+        WriteError::Dropped { .. } => ErrorKind::Dropped,
+        WriteError::Space(e) => kind_of_space(e),
+        WriteError::Commit(e) => kind_of_commit(e),
+        WriteError::ReadOnly => ErrorKind::ReadOnly,
+        WriteError::Damaged(_) => ErrorKind::Damaged,
+        _ => ErrorKind::InvalidInput,
+    }
+}
+
+fn kind_of_backup(e: &BackupError) -> ErrorKind {
+    match e {
+        BackupError::Io(e) => kind_of_io(e),
+        BackupError::NotABackup => ErrorKind::NotADatabase,
+        BackupError::NewerVersion { .. } => ErrorKind::NewerVersion,
+        BackupError::Read(ReadError::OtherStore { .. }) => ErrorKind::InvalidInput,
+        BackupError::Store(e) => kind_of_store(e),
+        BackupError::Write(e) => kind_of_write(e),
+        _ => ErrorKind::Damaged,
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Cause::Open(e) => write!(f, "{e}"),
+            Cause::Store(e) => write!(f, "{e}"),
+            Cause::Read(e) => write!(f, "{e}"),
+            Cause::Write(e) => write!(f, "{e}"),
+            Cause::Close(e) => write!(f, "{e}"),
+            Cause::Backup(e) => write!(f, "{e}"),
+            Cause::Space(e) => write!(f, "{e}"),
+            Cause::Damaged(what) => write!(f, "the database is damaged: {what}"),
+            Cause::NotADatabase(what) | Cause::Invalid(what) => f.write_str(what),
+            Cause::Io(doing, e) => write!(f, "{doing}: {e}"),
+            Cause::Other(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match &*self.0 {
+            Cause::Open(e) => e.source(),
+            Cause::Store(e) => e.source(),
+            Cause::Read(e) => e.source(),
+            Cause::Write(e) => e.source(),
+            Cause::Close(e) => e.source(),
+            Cause::Backup(e) => e.source(),
+            Cause::Space(e) => e.source(),
+            Cause::Io(_, e) => Some(e),
+            Cause::Other(e) => e.source(),
+            Cause::Damaged(_) | Cause::NotADatabase(_) | Cause::Invalid(_) => None,
+        }
+    }
+}
+
+impl From<Cause> for Error {
+    fn from(cause: Cause) -> Self {
+        Self(Box::new(cause))
+    }
+}
+
+macro_rules! causes {
+    ($($variant:ident($error:ty)),* $(,)?) => {$(
+        impl From<$error> for Error {
+            fn from(e: $error) -> Self {
+                Cause::$variant(e).into()
+            }
+        }
+    )*};
+}
+
+causes!(
+    Open(OpenError),
+    Store(StoreError),
+    Read(ReadError),
+    Write(WriteError),
+    Close(CloseError),
+    Backup(BackupError),
+    Space(SpaceError),
+);

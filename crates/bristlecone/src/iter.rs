@@ -1,0 +1,228 @@
+//! Iterators over the entries of a keyspace, from both ends.
+
+use crate::{Result, Slice};
+use bristlecone_pmem::media::Auto;
+use bristlecone_store::{Entry, Keyspace, ReadError, Snapshot};
+use bytes::BytesMut;
+use std::collections::VecDeque;
+use std::fmt;
+use std::iter::FusedIterator;
+use std::ops::{Bound, ControlFlow};
+
+/// How many entries are read ahead at first; each time twice as many, up to [`MAX_AHEAD`].
+const FIRST_AHEAD: usize = 8;
+const MAX_AHEAD: usize = 256;
+/// No more is read ahead once so many bytes are.
+const AHEAD_BYTES: usize = 256 << 10;
+
+/// The bounds of a range, with keys that are owned.
+pub(crate) type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// The entries of a range, ascending; descending from the [other end](DoubleEndedIterator).
+///
+/// An iterator sees the keyspace as it was when the iterator was made: it has a snapshot, which it keeps until it is
+/// dropped. It may be kept for as long as one likes and sent to another thread; what it can still read is not freed meanwhile.
+///
+/// An item is an error where a record is damaged, or the range could not be read. It is the last item then.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// let orders = db.keyspace("orders")?;
+/// for day in ["2026-03-01", "2026-03-02", "2026-04-01"] {
+///     orders.insert(day, "packed")?;
+/// }
+/// let mut days = orders.prefix("2026-03");
+/// let (last, _) = days.next_back().expect("there are two")?;
+/// assert_eq!(last, "2026-03-02");
+/// assert_eq!(days.count(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Iter {
+    snapshot: Snapshot<Auto>,
+    keyspace: Keyspace,
+    ends: Ends,
+}
+
+/// What an iterator has read and not given yet, at both ends, and what lies between.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    /// What has not been read yet.
+    rest: Bounds,
+    /// Read, and not given yet: the lowest at the front.
+    low: Ahead,
+    /// The same at the upper end: the highest at the front.
+    high: Ahead,
+    /// Nothing is left between the two.
+    exhausted: bool,
+}
+
+/// Entries that were read ahead at one end.
+#[derive(Debug)]
+struct Ahead {
+    entries: VecDeque<(Slice, Slice)>,
+    most: usize,
+}
+
+impl fmt::Debug for Iter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Iter")
+            .field("keyspace", &self.keyspace.name())
+            .field("rest", &self.ends.rest)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Copies entries into one allocation.
+#[derive(Default)]
+struct Packed {
+    bytes: BytesMut,
+    lengths: Vec<(usize, usize)>,
+}
+
+impl Packed {
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        self.lengths.push((key.len(), value.len()));
+    }
+
+    fn into_entries(self) -> VecDeque<(Slice, Slice)> {
+        let mut bytes = self.bytes.freeze();
+        let entries = self.lengths.into_iter().map(|(key, value)| {
+            let key = Slice(bytes.split_to(key));
+            (key, Slice(bytes.split_to(value)))
+        });
+        entries.collect()
+    }
+}
+
+/// Calls a visitor with the entries of a range, from one end.
+type Visit<'v> = &'v mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>;
+
+impl Ends {
+    pub fn new(range: Bounds) -> Self {
+        let ahead = || Ahead {
+            entries: VecDeque::new(),
+            most: FIRST_AHEAD,
+        };
+        Self {
+            exhausted: is_empty(&range),
+            rest: range,
+            low: ahead(),
+            high: ahead(),
+        }
+    }
+
+    /// The next entry at one end; `scan` visits the entries of a range from there.
+    pub fn step(
+        &mut self,
+        up: bool,
+        scan: impl FnOnce(Bounds, Visit<'_>) -> Result<(), ReadError>,
+    ) -> Option<Result<(Slice, Slice)>> {
+        let own = if up { &self.low } else { &self.high };
+        if own.entries.is_empty()
+            && !self.exhausted
+            && let Err(e) = self.read_ahead(up, scan)
+        {
+            self.exhausted = true;
+            self.low.entries.clear();
+            self.high.entries.clear();
+            return Some(Err(e.into()));
+        }
+        let (own, other) = if up {
+            (&mut self.low, &mut self.high)
+        } else {
+            (&mut self.high, &mut self.low)
+        };
+        // What the other end has read is all that is left, the farthest from its end first.
+        let next = own.entries.pop_front().or_else(|| other.entries.pop_back());
+        next.map(Ok)
+    }
+
+    fn read_ahead(
+        &mut self,
+        up: bool,
+        scan: impl FnOnce(Bounds, Visit<'_>) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let ahead = if up { &mut self.low } else { &mut self.high };
+        let most = ahead.most;
+        ahead.most = (2 * most).min(MAX_AHEAD);
+        let mut packed = Packed::default();
+        let mut whole = true;
+        scan(self.rest.clone(), &mut |key, entry| {
+            packed.push(key, entry.value);
+            if packed.lengths.len() < most && packed.bytes.len() < AHEAD_BYTES {
+                ControlFlow::Continue(())
+            } else {
+                whole = false;
+                ControlFlow::Break(())
+            }
+        })?;
+        let entries = packed.into_entries();
+        if let Some((last, _)) = entries.back() {
+            let last = Bound::Excluded(last.to_vec());
+            if up {
+                self.rest.0 = last;
+            } else {
+                self.rest.1 = last;
+            }
+        }
+        self.exhausted = whole || is_empty(&self.rest);
+        if up {
+            self.low.entries = entries;
+        } else {
+            self.high.entries = entries;
+        }
+        Ok(())
+    }
+}
+
+impl Iter {
+    pub(crate) fn new(snapshot: Snapshot<Auto>, keyspace: Keyspace, range: Bounds) -> Self {
+        let ends = Ends::new(range);
+        Self {
+            snapshot,
+            keyspace,
+            ends,
+        }
+    }
+
+    fn step(&mut self, up: bool) -> Option<Result<(Slice, Slice)>> {
+        let (snapshot, keyspace) = (&self.snapshot, &self.keyspace);
+        self.ends.step(up, |range, visit| {
+            if up {
+                snapshot.scan(keyspace, range, visit)
+            } else {
+                snapshot.scan_reverse(keyspace, range, visit)
+            }
+        })
+    }
+}
+
+/// True if no key can be in the range.
+fn is_empty((start, end): &Bounds) -> bool {
+    match (start, end) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(start), Bound::Included(end)) => start > end,
+        (Bound::Included(start) | Bound::Excluded(start), Bound::Excluded(end))
+        | (Bound::Excluded(start), Bound::Included(end)) => start >= end,
+    }
+}
+
+impl Iterator for Iter {
+    type Item = Result<(Slice, Slice)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(true)
+    }
+}
+
+impl DoubleEndedIterator for Iter {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(false)
+    }
+}
+
+impl FusedIterator for Iter {}

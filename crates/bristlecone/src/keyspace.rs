@@ -1,0 +1,455 @@
+//! Keyspaces: named, ordered maps of a database.
+
+use crate::iter::Bounds;
+use crate::snapshot::{owned, prefix_of};
+use crate::{Database, Error, Iter, Result, Slice, Snapshot, Value};
+use bristlecone_store::{Entry, Keyspace as Handle, Update};
+use std::fmt;
+use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A named, ordered map from keys (up to 64 KiB) to values (up to 512 MiB), both bytes. Cheap to clone, and may be used from any
+/// number of threads. It keeps its database open.
+///
+/// A write is durable when it returns (see [`Options::durability`](crate::Options::durability)), and every later read sees
+/// it. Reads take no lock.
+///
+/// # Persist cost
+/// A write of a key: its record (32 bytes and the value) and a fence, then the index's own: on average some 2 lines and 1.4 fences for
+/// a new key, 1 line and 1 fence for one that is there. On the journal, one sync for all threads that wait.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// let orders = db.keyspace("orders")?;
+/// orders.insert("2026-03-01/17", "packed")?;
+/// orders.insert("2026-03-02/18", "packed")?;
+/// assert!(orders.remove("2026-03-02/18")?);
+/// assert!(orders.get("2026-03-02/18")?.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Keyspace {
+    pub(crate) db: Database,
+    pub(crate) handle: Handle,
+}
+
+impl fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Keyspace").field(&self.name()).finish()
+    }
+}
+
+/// A time as the store has it: ms since 1970, so that what expires in between does not live longer.
+pub(crate) fn millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Keyspace {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// The database that it belongs to.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.db
+    }
+
+    /// Puts a value; one that was there is replaced, its expiry too.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a key or value that is too long, and those of
+    /// every write: [`NoSpace`](crate::ErrorKind::NoSpace), [`NotDurable`](crate::ErrorKind::NotDurable),
+    /// [`ReadOnly`](crate::ErrorKind::ReadOnly), [`Dropped`](crate::ErrorKind::Dropped), [`Damaged`](crate::ErrorKind::Damaged).
+    /// Nothing has changed then, but with `NotDurable`.
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        Ok(self.db.store().put(&self.handle, key, value)?)
+    }
+
+    /// Puts a value that is absent again after `ttl`: from then on no read sees it, and its space is freed.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("sessions.db"))?;
+    /// use std::time::Duration;
+    ///
+    /// let sessions = db.keyspace("sessions")?;
+    /// sessions.insert_expiring("a7", "alice", Duration::from_secs(1800))?;
+    /// assert!(sessions.get("a7")?.expect("half an hour is not over").expires_at().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn insert_expiring(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<()> {
+        let at = Some(self.db.expiry_of(ttl));
+        let (key, value) = (key.as_ref(), value.as_ref());
+        Ok((self.db.store()).put_expiring(&self.handle, key, value, at)?)
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`Damaged`](crate::ErrorKind::Damaged) if the record is.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
+        let found = self.db.store().get_pinned(&self.handle, key.as_ref())?;
+        Ok(found.map(Value))
+    }
+
+    /// The values of several keys, in their order, all as they are at one time. Searches overlap their waits for memory, so this
+    /// is several times as fast as one [`get`](Self::get) after the other.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// let found = orders.multi_get(["16", "17"])?;
+    /// assert_eq!(found, [None, Some(b"packed".to_vec())]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        let mut values = Vec::with_capacity(keys.len());
+        (self.db.store()).get_together(&self.handle, &keys, |entry| {
+            values.push(entry.map(|entry| entry.value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        Ok(values)
+    }
+
+    /// Whether there is such a key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let found = (self.db.store()).get_with(&self.handle, key.as_ref(), |_| ())?;
+        Ok(found.is_some())
+    }
+
+    /// Removes a key; true if it was there.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.db.store().delete(&self.handle, key.as_ref())?)
+    }
+
+    /// Replaces the value of a key by what `f` makes of it, atomically; `None` stands for no value, before and after. The expiry
+    /// stays. `f` runs under a lock: it should be short, and must not use the database. It is called again if
+    /// there was no room for what it made.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("tags.db"))?;
+    /// let tags = db.keyspace("tags")?;
+    /// for tag in ["old", "conifer"] {
+    ///     tags.merge("bristlecone", |list| {
+    ///         let list = list.map_or_else(Vec::new, |list| [list, b","].concat());
+    ///         Some([&list, tag.as_bytes()].concat())
+    ///     })?;
+    /// }
+    /// assert_eq!(tags.get("bristlecone")?.expect("it is there"), "old,conifer");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn merge(
+        &self,
+        key: impl AsRef<[u8]>,
+        f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<()> {
+        Ok(self.db.store().merge(&self.handle, key.as_ref(), f)?)
+    }
+
+    /// If the value of a key is `expected` (`None`: there is none), replaces it by `new` (`None`: removes it). Returns
+    /// `Ok(Ok(()))` if so, else what is there.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("locks.db"))?;
+    /// let locks = db.keyspace("locks")?;
+    /// assert_eq!(locks.compare_and_swap("door", None, Some(b"alice"))?, Ok(()));
+    /// let taken = locks.compare_and_swap("door", None, Some(b"bob"))?;
+    /// assert_eq!(taken, Err(Some(b"alice".to_vec())));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Result<(), Option<Vec<u8>>>> {
+        let store = self.db.store();
+        Ok(store.compare_and_swap(&self.handle, key.as_ref(), expected, new)?)
+    }
+
+    /// Adds to a decimal number, 0 if the key is not there, and returns the sum. The expiry stays.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the value is no number, or the sum does not fit; else as [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("hits.db"))?;
+    /// let hits = db.keyspace("hits")?;
+    /// assert_eq!(hits.increment("/index.html", 1)?, 1);
+    /// assert_eq!(hits.increment("/index.html", 2)?, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn increment(&self, key: impl AsRef<[u8]>, by: i64) -> Result<i64> {
+        Ok(self.db.store().increment(&self.handle, key.as_ref(), by)?)
+    }
+
+    /// Sets after what time the value of a key expires, or with `None` that it does not; false if there is no such key.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub fn expire(&self, key: impl AsRef<[u8]>, ttl: Option<Duration>) -> Result<bool> {
+        let at = ttl.map(|ttl| self.db.expiry_of(ttl));
+        Ok(self.db.store().expire(&self.handle, key.as_ref(), at)?)
+    }
+
+    /// All entries, in the order of their keys, from either end, as they are now. See [`Iter`].
+    #[must_use]
+    pub fn iter(&self) -> Iter {
+        self.iter_over((Bound::Unbounded, Bound::Unbounded))
+    }
+
+    /// The entries of a range of keys. See [`Iter`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("2026-03-01/17", "packed")?;
+    /// orders.insert("2026-04-01/20", "shipped")?;
+    /// for entry in orders.range("2026-03"..).rev().take(1) {
+    ///     let (key, value) = entry?;
+    ///     assert_eq!((&*key, &*value), (&b"2026-04-01/20"[..], &b"shipped"[..]));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
+        self.iter_over(owned(&range))
+    }
+
+    /// The entries whose keys begin with `prefix`. See [`Iter`].
+    #[must_use]
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
+        self.iter_over(prefix_of(prefix.as_ref()))
+    }
+
+    fn iter_over(&self, range: Bounds) -> Iter {
+        let snapshot = self.db.store().snapshot();
+        Iter::new(snapshot, self.handle.clone(), range)
+    }
+
+    /// The entry with the least key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next().transpose()
+    }
+
+    /// The entry with the largest key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next_back().transpose()
+    }
+
+    /// Takes the entry with the least key out, so that exactly one caller gets it: a queue.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("jobs.db"))?;
+    /// let jobs = db.keyspace("jobs")?;
+    /// jobs.insert("0001", "mail alice")?;
+    /// let (_, job) = jobs.pop_first()?.expect("there is one");
+    /// assert_eq!(job, "mail alice");
+    /// assert_eq!(jobs.pop_first()?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pop_first(&self) -> Result<Option<(Slice, Slice)>> {
+        self.pop(Iter::next)
+    }
+
+    /// Takes the entry with the largest key out. As [`pop_first`](Self::pop_first).
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub fn pop_last(&self) -> Result<Option<(Slice, Slice)>> {
+        self.pop(Iter::next_back)
+    }
+
+    fn pop(
+        &self,
+        end: fn(&mut Iter) -> Option<Result<(Slice, Slice)>>,
+    ) -> Result<Option<(Slice, Slice)>> {
+        // Returned is what is taken out, as it may have been replaced since it was read.
+        let take = |entry: Option<Entry<'_>>| {
+            Ok(match entry {
+                Some(entry) => (Update::Delete, Some(entry.value.to_vec())),
+                None => (Update::Keep, None),
+            })
+        };
+        loop {
+            let mut entries = self.iter();
+            let mut empty = true;
+            while let Some((key, _)) = end(&mut entries).transpose()? {
+                empty = false;
+                if let Some(taken) = self.db.store().update(&self.handle, &key, take)? {
+                    return Ok(Some((key, Slice(taken.into()))));
+                }
+                // Another caller had it.
+            }
+            if empty {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// How many keys there are: exact for what is committed, but for keys that have expired and are not freed yet, which count. Takes
+    /// a moment, however many there are; [`count`](Iterator::count) of [`iter`](Self::iter) is exact, and reads all of them.
+    #[must_use]
+    pub fn approximate_len(&self) -> u64 {
+        self.db.store().len(&self.handle)
+    }
+
+    /// Whether there is no key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.first()?.is_none())
+    }
+
+    /// Empties the keyspace, by one commit: a crash leaves all or nothing of it. This handle and its clones lead nowhere from then on; the
+    /// one that is returned is the empty keyspace's.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub fn clear(self) -> Result<Self> {
+        let handle = self.db.store().clear(self.handle)?;
+        let db = self.db;
+        Ok(Self { db, handle })
+    }
+
+    /// Drops the keyspace with all that is in it, by one commit. Snapshots from before see it until they end; other handles lead
+    /// nowhere from then on.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// db.keyspace("orders")?.remove_keyspace()?;
+    /// assert!(db.find_keyspace("orders").is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn remove_keyspace(self) -> Result<()> {
+        Ok(self.db.store().drop_keyspace(self.handle)?)
+    }
+
+    /// The keyspace as `snapshot` has it.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the snapshot is another database's.
+    pub fn at<'s>(&self, snapshot: &'s Snapshot) -> Result<KeyspaceAt<'s>> {
+        if !snapshot.is_of(&self.db) {
+            return Err(Error::invalid(format!(
+                "keyspace {:?} and the snapshot are of two databases",
+                self.name()
+            )));
+        }
+        let handle = self.handle.clone();
+        Ok(KeyspaceAt { snapshot, handle })
+    }
+}
+
+/// A keyspace as a [`Snapshot`] has it, for reading.
+#[derive(Debug)]
+pub struct KeyspaceAt<'s> {
+    snapshot: &'s Snapshot,
+    handle: Handle,
+}
+
+impl KeyspaceAt<'_> {
+    /// The value of a key then.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
+        let found = self.snapshot.0.get_pinned(&self.handle, key.as_ref())?;
+        Ok(found.map(Value))
+    }
+
+    /// The entries of a range then.
+    #[must_use]
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
+        let range = owned(&range);
+        Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
+    }
+
+    /// All entries then.
+    #[must_use]
+    pub fn iter(&self) -> Iter {
+        let range = (Bound::Unbounded, Bound::Unbounded);
+        Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
+    }
+
+    /// The entries whose keys begin with `prefix` then.
+    #[must_use]
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
+        let range = prefix_of(prefix.as_ref());
+        Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
+    }
+}
+
+impl IntoIterator for &Keyspace {
+    type Item = Result<(Slice, Slice)>;
+    type IntoIter = Iter;
+
+    fn into_iter(self) -> Iter {
+        self.iter()
+    }
+}

@@ -1,0 +1,24 @@
+#![doc = include_str!("../README.md")]
+
+mod database;
+mod error;
+mod iter;
+mod keyspace;
+mod options;
+mod slice;
+mod snapshot;
+mod transaction;
+mod typed;
+
+pub use database::Database;
+pub use error::{Error, ErrorKind, Result};
+pub use iter::Iter;
+pub use keyspace::{Keyspace, KeyspaceAt};
+pub use options::{Durability, Medium, Options};
+pub use slice::{Slice, Value};
+pub use snapshot::Snapshot;
+pub use transaction::{Batch, Isolation, Savepoint, Transaction, TransactionIter};
+pub use typed::{Codec, DecodeError, KeyCodec, TypedIter, TypedKeyspace};
+
+pub use bristlecone_pmem::pool::CompactReport;
+pub use bristlecone_store::{BackupReport, CheckReport, ConflictError, StoreRecovery, StoreStats};

@@ -1,0 +1,126 @@
+//! Keys and values as they are given back.
+
+use bristlecone_store::PinnedValue;
+use bytes::Bytes;
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::Deref;
+
+/// A key or a value of an [iterator](crate::Iter): bytes that are cheap to clone and may be kept and sent
+/// anywhere. Neighbours share one allocation, so a small one that is kept for long is better copied
+/// ([`to_vec`](slice::to_vec)).
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slice(pub(crate) Bytes);
+
+/// The value of one key, in place where its record allows that (values of up to 1 MiB): nothing is copied.
+///
+/// It holds back the reclaiming of memory in this process while it exists, so it is to be dropped soon, or copied
+/// with [`to_vec`](slice::to_vec). It cannot be sent to another thread; what was copied can.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// let orders = db.keyspace("orders")?;
+/// orders.insert("17", "packed")?;
+/// let value = orders.get("17")?.expect("it was inserted");
+/// assert_eq!(value, "packed");
+/// let owned: Vec<u8> = value.into();
+/// assert_eq!(owned, b"packed");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Value<'a>(pub(crate) PinnedValue<'a>);
+
+impl Value<'_> {
+    /// When it expires, in ms since 1970, if it does.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<u64> {
+        self.0.expires_at()
+    }
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Borrow<[u8]> for Slice {
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
+/// What both kinds of bytes have in common.
+macro_rules! bytes_like {
+    ($name:ident $(<$life:lifetime>)?) => {
+        impl AsRef<[u8]> for $name $(<$life>)? {
+            fn as_ref(&self) -> &[u8] {
+                self
+            }
+        }
+
+        impl fmt::Debug for $name $(<$life>)? {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "b\"{}\"", self.escape_ascii())
+            }
+        }
+
+        impl From<$name $(<$life>)?> for Vec<u8> {
+            fn from(bytes: $name $(<$life>)?) -> Self {
+                bytes.to_vec()
+            }
+        }
+    };
+}
+
+/// Comparisons with bytes of other types.
+macro_rules! equal_to {
+    ($name:ident $(<$life:lifetime>)?: $($other:ty),* $(,)?) => {$(
+        impl PartialEq<$other> for $name $(<$life>)? {
+            fn eq(&self, other: &$other) -> bool {
+                let other: &[u8] = other.as_ref();
+                **self == *other
+            }
+        }
+    )*};
+}
+
+bytes_like!(Slice);
+bytes_like!(Value<'_>);
+equal_to!(Slice: str, &str, String, [u8], &[u8], Vec<u8>);
+equal_to!(Value<'_>: str, &str, String, [u8], &[u8], Vec<u8>);
+
+impl<const N: usize> PartialEq<[u8; N]> for Slice {
+    fn eq(&self, other: &[u8; N]) -> bool {
+        **self == *other
+    }
+}
+
+impl<const N: usize> PartialEq<[u8; N]> for Value<'_> {
+    fn eq(&self, other: &[u8; N]) -> bool {
+        **self == *other
+    }
+}
+
+impl<const N: usize> PartialEq<&[u8; N]> for Slice {
+    fn eq(&self, other: &&[u8; N]) -> bool {
+        **self == **other
+    }
+}
+
+impl<const N: usize> PartialEq<&[u8; N]> for Value<'_> {
+    fn eq(&self, other: &&[u8; N]) -> bool {
+        **self == **other
+    }
+}

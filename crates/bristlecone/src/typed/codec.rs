@@ -1,0 +1,358 @@
+//! How typed keys and values become bytes.
+//!
+//! | type | bytes |
+//! | --- | --- |
+//! | unsigned integers | big-endian |
+//! | signed integers | big-endian, the sign bit flipped |
+//! | `bool` | 0 or 1 |
+//! | `String`, `Vec<u8>` | as they are, where nothing follows |
+//! | in a tuple, before its last part | bytes with 0 written as 0, 255; then 0, 0 |
+//! | tuples | their parts, one after the other |
+//! | `()` | nothing |
+//!
+//! The order of the bytes is that of the values, tuples' too: 0, 0 ends a text before anything that goes on, since a 0 in
+//! the text is followed by 255.
+
+use std::fmt;
+
+/// Bytes that are no value of the type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecodeError(String);
+
+impl DecodeError {
+    /// An error that says what was found.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// A type whose values can be stored.
+///
+/// # Examples
+/// ```
+/// use bristlecone::{Codec, DecodeError};
+///
+/// struct Celsius(i16);
+///
+/// impl Codec for Celsius {
+///     fn encode(&self, bytes: &mut Vec<u8>) {
+///         self.0.encode(bytes);
+///     }
+///
+///     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+///         Ok(Self(i16::decode(bytes)?))
+///     }
+/// }
+/// ```
+pub trait Codec: Sized {
+    /// Adds the bytes of this value to `bytes`.
+    fn encode(&self, bytes: &mut Vec<u8>);
+
+    /// The value of these bytes, all of them.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if they are none's.
+    fn decode(bytes: &[u8]) -> Result<Self, DecodeError>;
+}
+
+/// A [`Codec`] that keeps the order, so that its type may be a key: `a < b` if and only if the bytes of `a` are less than
+/// those of `b`. It also writes a value so that something may follow, for tuples.
+pub trait KeyCodec: Codec {
+    /// Adds the bytes of this value to `bytes`, so that their end is known from them.
+    fn encode_part(&self, bytes: &mut Vec<u8>);
+
+    /// Takes the value off the front of what [`encode_part`](Self::encode_part) wrote.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it begins with none.
+    fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError>;
+}
+
+/// A codec for types whose bytes say their end by themselves: `encode` and `decode` are those of a part.
+macro_rules! codec_of_part {
+    () => {
+        fn encode(&self, bytes: &mut Vec<u8>) {
+            self.encode_part(bytes);
+        }
+
+        fn decode(mut bytes: &[u8]) -> Result<Self, DecodeError> {
+            let value = Self::decode_part(&mut bytes)?;
+            match bytes.len() {
+                0 => Ok(value),
+                left => Err(DecodeError(format!("{left} bytes more than it has"))),
+            }
+        }
+    };
+}
+
+/// Takes so many bytes off the front.
+fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Result<&'b [u8], DecodeError> {
+    let Some((taken, rest)) = bytes.split_at_checked(len) else {
+        return Err(DecodeError(format!("{} bytes where {len} are wanted", bytes.len())));
+    };
+    *bytes = rest;
+    Ok(taken)
+}
+
+macro_rules! integers {
+    ($($signed:ty, $unsigned:ty;)*) => {$(
+        impl Codec for $unsigned {
+            codec_of_part!();
+        }
+
+        impl KeyCodec for $unsigned {
+            fn encode_part(&self, bytes: &mut Vec<u8>) {
+                bytes.extend(self.to_be_bytes());
+            }
+
+            fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+                let taken = take(bytes, size_of::<Self>())?;
+                let whole = taken.iter().fold(0u128, |whole, byte| whole << 8 | u128::from(*byte));
+                Ok(whole as Self)
+            }
+        }
+
+        impl Codec for $signed {
+            codec_of_part!();
+        }
+
+        impl KeyCodec for $signed {
+            fn encode_part(&self, bytes: &mut Vec<u8>) {
+                (self.cast_unsigned() ^ <$signed>::MIN.cast_unsigned()).encode_part(bytes);
+            }
+
+            fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+                let flipped = <$unsigned>::decode_part(bytes)?;
+                Ok((flipped ^ <$signed>::MIN.cast_unsigned()).cast_signed())
+            }
+        }
+    )*};
+}
+
+integers! {
+    i8, u8;
+    i16, u16;
+    i32, u32;
+    i64, u64;
+    i128, u128;
+}
+
+impl Codec for bool {
+    codec_of_part!();
+}
+
+impl KeyCodec for bool {
+    fn encode_part(&self, bytes: &mut Vec<u8>) {
+        bytes.push(u8::from(*self));
+    }
+
+    fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+        match take(bytes, 1)? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            other => Err(DecodeError(format!("{other:?} is neither 0 nor 1"))),
+        }
+    }
+}
+
+impl Codec for () {
+    codec_of_part!();
+}
+
+impl KeyCodec for () {
+    fn encode_part(&self, _: &mut Vec<u8>) {}
+
+    fn decode_part(_: &mut &[u8]) -> Result<Self, DecodeError> {
+        Ok(())
+    }
+}
+
+impl Codec for Vec<u8> {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(self);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        Ok(bytes.to_vec())
+    }
+}
+
+impl KeyCodec for Vec<u8> {
+    fn encode_part(&self, bytes: &mut Vec<u8>) {
+        encode_escaped(self, bytes);
+    }
+
+    fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+        decode_escaped(bytes)
+    }
+}
+
+impl Codec for String {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(self.as_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        text(bytes.to_vec())
+    }
+}
+
+impl KeyCodec for String {
+    fn encode_part(&self, bytes: &mut Vec<u8>) {
+        encode_escaped(self.as_bytes(), bytes);
+    }
+
+    fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+        text(decode_escaped(bytes)?)
+    }
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, DecodeError> {
+    String::from_utf8(bytes).map_err(|e| DecodeError(e.to_string()))
+}
+
+fn encode_escaped(part: &[u8], bytes: &mut Vec<u8>) {
+    for byte in part {
+        bytes.push(*byte);
+        if *byte == 0 {
+            bytes.push(255);
+        }
+    }
+    bytes.extend([0, 0]);
+}
+
+fn decode_escaped(bytes: &mut &[u8]) -> Result<Vec<u8>, DecodeError> {
+    let mut part = Vec::new();
+    loop {
+        match take(bytes, 1)? {
+            [0] => match take(bytes, 1)? {
+                [0] => return Ok(part),
+                [255] => part.push(0),
+                other => return Err(DecodeError(format!("0 is followed by {other:?}"))),
+            },
+            plain => part.extend_from_slice(plain),
+        }
+    }
+}
+
+/// Tuples of some parts and a last one, which needs no end.
+macro_rules! tuples {
+    ($(($($part:ident $at:tt),+; $last:ident $last_at:tt))*) => {$(
+        impl<$($part: KeyCodec,)+ $last: KeyCodec> Codec for ($($part,)+ $last) {
+            fn encode(&self, bytes: &mut Vec<u8>) {
+                $(self.$at.encode_part(bytes);)+
+                self.$last_at.encode(bytes);
+            }
+
+            fn decode(mut bytes: &[u8]) -> Result<Self, DecodeError> {
+                Ok(($($part::decode_part(&mut bytes)?,)+ $last::decode(bytes)?))
+            }
+        }
+
+        impl<$($part: KeyCodec,)+ $last: KeyCodec> KeyCodec for ($($part,)+ $last) {
+            fn encode_part(&self, bytes: &mut Vec<u8>) {
+                $(self.$at.encode_part(bytes);)+
+                self.$last_at.encode_part(bytes);
+            }
+
+            fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+                Ok(($($part::decode_part(bytes)?,)+ $last::decode_part(bytes)?))
+            }
+        }
+    )*};
+}
+
+tuples! {
+    (A 0; B 1)
+    (A 0, B 1; C 2)
+    (A 0, B 1, C 2; D 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes<T: Codec>(value: &T) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        value.encode(&mut bytes);
+        bytes
+    }
+
+    /// Both come back, and their bytes are ordered as they are.
+    fn holds<T: KeyCodec + Ord + std::fmt::Debug>(a: &T, b: &T) {
+        for value in [a, b] {
+            assert_eq!(T::decode(&bytes(value)).as_ref(), Ok(value));
+            let mut part = Vec::new();
+            value.encode_part(&mut part);
+            part.extend([7, 8]);
+            let mut rest = part.as_slice();
+            assert_eq!(T::decode_part(&mut rest).as_ref(), Ok(value));
+            assert_eq!(rest, [7, 8]);
+        }
+        assert_eq!(bytes(a).cmp(&bytes(b)), a.cmp(b), "{a:?} {b:?}");
+    }
+
+    /// Short, and of few letters: so that one is often the beginning of another.
+    fn word() -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(prop_oneof![Just(0), Just(1), Just(254), Just(255)], 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn integers_keep_their_order(a: (u8, i16, u32, i64), b: (u8, i16, u32, i64)) {
+            holds(&a, &b);
+            holds(&a.3, &b.3);
+        }
+
+        #[test]
+        fn wide_integers_keep_their_order(a: (u128, i128), b: (u128, i128)) {
+            holds(&a.0, &b.0);
+            holds(&a.1, &b.1);
+        }
+
+        #[test]
+        fn texts_keep_their_order(a: (String, u64), b: (String, u64)) {
+            holds(&a, &b);
+            holds(&a.0, &b.0);
+        }
+
+        #[test]
+        fn tuples_keep_the_order_of_their_parts(
+            a in (word(), word(), any::<bool>()),
+            b in (word(), word(), any::<bool>()),
+        ) {
+            holds(&a, &b);
+            holds(&(a.0.clone(), a.1.clone()), &(b.0.clone(), b.1.clone()));
+            holds(&((a.0, a.2), a.1), &((b.0, b.2), b.1));
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes: Vec<u8>) {
+            let _ = <(String, Vec<u8>, i64)>::decode(&bytes);
+            let _ = <(bool, u16)>::decode(&bytes);
+            if let Ok(number) = u32::decode(&bytes) {
+                prop_assert_eq!(number.to_be_bytes().as_slice(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let error = u32::decode(&[1, 2, 3]).unwrap_err().to_string();
+        assert_eq!(error, "3 bytes where 4 are wanted");
+        let error = u16::decode(&[1, 2, 3]).unwrap_err().to_string();
+        assert_eq!(error, "1 bytes more than it has");
+        assert!(bool::decode(&[2]).is_err());
+        assert!(String::decode(&[255]).is_err());
+        assert!(<(Vec<u8>, u8)>::decode(&[0, 1, 1]).is_err());
+    }
+}

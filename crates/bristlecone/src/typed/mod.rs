@@ -1,0 +1,188 @@
+//! Keyspaces whose keys and values have types.
+
+mod codec;
+
+pub use codec::{Codec, DecodeError, KeyCodec};
+
+use crate::{Database, Error, Iter, Keyspace, Result};
+use std::fmt;
+use std::iter::FusedIterator;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+
+/// A keyspace from keys of type `K` to values of type `V`. Keys are in the order of `K`: that of the numbers for integers, of the parts
+/// for tuples.
+///
+/// Which types a keyspace has is not written down: whoever opens it says the same types again.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+/// // By station and hour.
+/// let readings = db.typed::<(String, u64), i32>("readings")?;
+/// readings.insert(&("bergen".into(), 7), &-2)?;
+/// readings.insert(&("bergen".into(), 10), &4)?;
+/// readings.insert(&("oslo".into(), 7), &-9)?;
+/// let (low, high) = (("bergen".into(), 8), ("bergen".into(), u64::MAX));
+/// let found: Vec<_> = readings.range(low..=high).collect::<Result<_, _>>()?;
+/// assert_eq!(found, [(("bergen".into(), 10), 4)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TypedKeyspace<K, V> {
+    bytes: Keyspace,
+    types: PhantomData<fn(K) -> V>,
+}
+
+impl<K, V> Clone for TypedKeyspace<K, V> {
+    fn clone(&self) -> Self {
+        Self {
+            bytes: self.bytes.clone(),
+            types: PhantomData,
+        }
+    }
+}
+
+impl<K, V> fmt::Debug for TypedKeyspace<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes.fmt(f)
+    }
+}
+
+impl Database {
+    /// The keyspace of that name with typed keys and values, which is made if there is none.
+    ///
+    /// # Errors
+    /// As [`keyspace`](Self::keyspace).
+    pub fn typed<K: KeyCodec, V: Codec>(&self, name: &str) -> Result<TypedKeyspace<K, V>> {
+        let bytes = self.keyspace(name)?;
+        let types = PhantomData;
+        Ok(TypedKeyspace { bytes, types })
+    }
+}
+
+fn encoded<T: Codec>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    value.encode(&mut bytes);
+    bytes
+}
+
+impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
+    /// The same keyspace with keys and values of bytes: for transactions, batches and whatever else takes those, with
+    /// [`key`](Self::key) and [`value`](Self::value).
+    #[must_use]
+    pub fn bytes(&self) -> &Keyspace {
+        &self.bytes
+    }
+
+    /// A key as it is stored.
+    #[must_use]
+    pub fn key(&self, key: &K) -> Vec<u8> {
+        encoded(key)
+    }
+
+    /// A value as it is stored.
+    #[must_use]
+    pub fn value(&self, value: &V) -> Vec<u8> {
+        encoded(value)
+    }
+
+    fn decoded<T: Codec>(&self, what: &str, bytes: &[u8]) -> Result<T> {
+        let decoded = T::decode(bytes);
+        decoded.map_err(|e| Error::damaged(format!(
+            "a {what} of keyspace {:?} is no {}: {e} (opened with the types that it was written with?)",
+            self.bytes.name(),
+            std::any::type_name::<T>()
+        )))
+    }
+
+    /// Puts a value; one that was there is replaced.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn insert(&self, key: &K, value: &V) -> Result<()> {
+        self.bytes.insert(encoded(key), encoded(value))
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`]; [`Damaged`](crate::ErrorKind::Damaged) if what is stored is no `V`.
+    pub fn get(&self, key: &K) -> Result<Option<V>> {
+        let found = self.bytes.get(encoded(key))?;
+        found.map(|value| self.decoded("value", &value)).transpose()
+    }
+
+    /// Whether there is such a key.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn contains_key(&self, key: &K) -> Result<bool> {
+        self.bytes.contains_key(encoded(key))
+    }
+
+    /// Removes a key; true if it was there.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn remove(&self, key: &K) -> Result<bool> {
+        self.bytes.remove(encoded(key))
+    }
+
+    /// All entries, in the order of the keys, from either end, as they are now.
+    #[must_use]
+    pub fn iter(&self) -> TypedIter<K, V> {
+        self.typed(self.bytes.iter())
+    }
+
+    /// The entries of a range of keys.
+    #[must_use]
+    pub fn range(&self, range: impl RangeBounds<K>) -> TypedIter<K, V> {
+        let bytes = |bound: Bound<&K>| bound.map(encoded);
+        let range = (bytes(range.start_bound()), bytes(range.end_bound()));
+        self.typed(self.bytes.range::<Vec<u8>>(range))
+    }
+
+    fn typed(&self, bytes: Iter) -> TypedIter<K, V> {
+        let keyspace = self.clone();
+        TypedIter { bytes, keyspace }
+    }
+}
+
+/// The entries of a [`TypedKeyspace`]. As [`Iter`].
+pub struct TypedIter<K, V> {
+    bytes: Iter,
+    keyspace: TypedKeyspace<K, V>,
+}
+
+impl<K, V> fmt::Debug for TypedIter<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes.fmt(f)
+    }
+}
+
+impl<K: KeyCodec, V: Codec> TypedIter<K, V> {
+    fn decode(&self, entry: Result<(crate::Slice, crate::Slice)>) -> Result<(K, V)> {
+        let (key, value) = entry?;
+        let key = self.keyspace.decoded("key", &key)?;
+        Ok((key, self.keyspace.decoded("value", &value)?))
+    }
+}
+
+impl<K: KeyCodec, V: Codec> Iterator for TypedIter<K, V> {
+    type Item = Result<(K, V)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let entry = self.bytes.next()?;
+        Some(self.decode(entry))
+    }
+}
+
+impl<K: KeyCodec, V: Codec> DoubleEndedIterator for TypedIter<K, V> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let entry = self.bytes.next_back()?;
+        Some(self.decode(entry))
+    }
+}
+
+impl<K: KeyCodec, V: Codec> FusedIterator for TypedIter<K, V> {}
