@@ -108,7 +108,7 @@ impl<M: Media> Snapshot<M> {
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, ReadError> {
         self.shared.get_at(self.ticket, key, |found| {
-            let value = found.value()?;
+            let value = found.value(key)?;
             Ok(f(Entry {
                 value: &value,
                 expires_at: expires_at(found.expiry()),
@@ -185,7 +185,7 @@ impl<M: Media> Snapshot<M> {
     ) -> Result<(), ReadError> {
         self.shared
             .scan_at(self.ticket, range, direction, &mut |key, found| {
-                let value = found.value()?;
+                let value = found.value(key)?;
                 let entry = Entry {
                     value: &value,
                     expires_at: expires_at(found.expiry()),
