@@ -1,9 +1,10 @@
 //! Checking a store, and what it counts.
 
 use crate::commit::Inner;
-use crate::error::Damage;
+use crate::error::{Damage, DamagedRecord};
 use crate::index::split;
-use crate::record::{self, Stamp};
+use crate::record;
+use crate::slots::DamagedSlot;
 use crate::store::Store;
 use bristlecone_pmem::Media;
 use bristlecone_trees::{IndexStats, Violation};
@@ -85,34 +86,64 @@ impl<M: Media> Store<M> {
     /// writes or vacuums; the store's own thread of the vacuum waits meanwhile.
     ///
     /// # Errors
-    /// The first [`Violation`] found.
+    /// The first [`Violation`] found; where records are damaged, it names all of them, one a line.
     pub fn check(&self) -> Result<CheckReport, Violation> {
         let _held = self.shared.control.hold();
         self.shared.index.verify()?;
         self.shared.check_records()
     }
+
+    /// Every record that is damaged, and every slot of the commit table. Reads all that the store has. Call it as
+    /// [`check`](Self::check), which says the same in words.
+    #[must_use]
+    pub fn find_damage(&self) -> Vec<DamagedRecord> {
+        let _held = self.shared.control.hold();
+        self.shared.look_at_records().damaged
+    }
+}
+
+/// What all records together are.
+#[derive(Default)]
+struct Looked {
+    report: CheckReport,
+    /// Blocks that were reached.
+    seen: HashSet<u64>,
+    damaged: Vec<DamagedRecord>,
 }
 
 impl<M: Media> Inner<M> {
     fn check_records(&self) -> Result<CheckReport, Violation> {
-        let mut report = CheckReport::default();
-        let mut seen = HashSet::new();
-        let mut outcome = Ok(());
+        let looked = self.look_at_records();
+        if looked.damaged.is_empty() {
+            return self.check_space(&looked.seen, &looked.report);
+        }
+        let lines: Vec<String> = looked.damaged.iter().map(ToString::to_string).collect();
+        Err(Violation::new(format!(
+            "{} damaged records, which are kept; put or delete their keys, or take them from a backup:\n{}",
+            lines.len(),
+            lines.join("\n")
+        )))
+    }
+
+    fn look_at_records(&self) -> Looked {
+        let (_, slots) = self.slots.all(self.pm());
+        let mut looked = Looked {
+            damaged: slots.into_iter().map(DamagedRecord::from).collect(),
+            ..Looked::default()
+        };
         let all = (Bound::Unbounded, Bound::Unbounded);
         self.index.scan(all, &mut |key, entry| {
-            report.entries += 1;
-            outcome = self
-                .check_chain(key, entry, &mut seen, &mut report)
-                .map_err(|e| {
-                    Violation::new(format!("index entry \"{}\": {}", key.escape_ascii(), e.0))
+            looked.report.entries += 1;
+            if let Err(e) = self.check_chain(key, entry, &mut looked) {
+                looked.damaged.push(DamagedRecord {
+                    index_key: Some(key.to_vec()),
+                    offset: entry,
+                    what: e.0,
                 });
-            match outcome {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
             }
+            ControlFlow::Continue(())
         });
-        outcome?;
-        self.check_space(&seen, &report)
+        looked
     }
 
     /// That what is in use is what was reached, and the counts are right.
@@ -148,14 +179,9 @@ impl<M: Media> Inner<M> {
         Ok(*report)
     }
 
-    fn check_chain(
-        &self,
-        key: &[u8],
-        entry: u64,
-        seen: &mut HashSet<u64>,
-        report: &mut CheckReport,
-    ) -> Result<(), Damage> {
+    fn check_chain(&self, key: &[u8], entry: u64, looked: &mut Looked) -> Result<(), Damage> {
         let pm = self.pm();
+        let Looked { report, seen, .. } = looked;
         if split(key).is_none() {
             return Err(Damage::new("too short for a key"));
         }
@@ -170,8 +196,7 @@ impl<M: Media> Inner<M> {
             report.versions += 1;
             report.bytes += terms.bytes();
             let header = record::header(pm, off)?;
-            let stamp = header.stamp(pm);
-            let Some(ts) = stamp.ts() else {
+            let Some(ts) = self.stamp_of(off, header, 0)?.ts() else {
                 report.dead += 1;
                 off = header.previous(pm);
                 continue;
@@ -187,13 +212,6 @@ impl<M: Media> Inner<M> {
                     self.clock.applied()
                 )));
             }
-            if let Stamp::Pending { slot, .. } = stamp
-                && self.slots.committed(pm, slot) != ts
-            {
-                return Err(Damage::new(format!(
-                    "record {off:#x} is pending, and slot {slot} does not say that it is committed"
-                )));
-            }
             above = ts;
             // What was recovered follows nothing.
             off = if ts > self.clock.floor() {
@@ -203,5 +221,15 @@ impl<M: Media> Inner<M> {
             };
         }
         Ok(())
+    }
+}
+
+impl From<DamagedSlot> for DamagedRecord {
+    fn from(slot: DamagedSlot) -> Self {
+        Self {
+            index_key: None,
+            offset: slot.offset,
+            what: slot.what,
+        }
     }
 }

@@ -117,6 +117,13 @@ impl Clock {
         self.floor
     }
 
+    /// Whether a commit can have had that time stamp so far. The caller has found it where one that has it leads to.
+    #[inline]
+    pub fn was_given(&self, ts: u64) -> bool {
+        // ORDERING: Relaxed; what led the caller to the time stamp orders that after its taking.
+        (1..self.next.load(Ordering::Relaxed)).contains(&ts)
+    }
+
     /// Every commit up to it is published.
     #[inline]
     pub fn applied(&self) -> u64 {

@@ -20,6 +20,8 @@
 //! | a tombstone is vacuumed | the tombstone, or no entry | tombstones go |
 //! | an undone commit's entry could not be given back | a dead record before the old one | kept: readers pass it, the next write replaces it |
 //!
+//! What is none of these is damage: it is kept and named (`recovery.rs`).
+//!
 //! # Concurrency
 //! Writers hold the stripes of their keys (ascending) from before they look at what is there until their change can no longer be
 //! refused: so what is newest under the lock is committed or dead. Time stamps are taken under these locks, so those of one key's
@@ -134,6 +136,8 @@ pub(crate) enum Newest {
     None,
     /// A dead record, which is not before anything.
     Dead(u64),
+    /// A record that cannot be what was written there. It may be replaced, not read; it is not freed before the next opening.
+    Damaged(u64),
     Version(Head),
 }
 
@@ -142,13 +146,23 @@ impl Newest {
     fn entry(&self) -> u64 {
         match self {
             Self::None => 0,
-            Self::Dead(off) => *off,
+            Self::Dead(off) | Self::Damaged(off) => *off,
             Self::Version(head) => head.entry,
         }
     }
 
     /// The record that a new one follows; 0 for none.
     fn off(&self) -> u64 {
+        match self {
+            Self::Version(head) => head.off,
+            // Who reads at an earlier time finds that it is damaged.
+            Self::Damaged(off) => *off,
+            _ => 0,
+        }
+    }
+
+    /// The record that is vacuumed once a new one has superseded it; 0 for none.
+    fn obsolete(&self) -> u64 {
         match self {
             Self::Version(head) => head.off,
             _ => 0,
@@ -171,34 +185,42 @@ impl Newest {
         }
     }
 
-    /// The version, unless it is a tombstone or has expired at `now`.
-    pub fn present(&self, now: impl FnOnce() -> u64) -> Option<&Head> {
-        match self {
-            Self::Version(head) if !head.terms.absent_by(now) => Some(head),
-            _ => None,
-        }
-    }
-
-    /// Whether it is a value, expired or not: something that a deletion has to bury.
+    /// Whether it is a value, expired or not, or may be one: something that a deletion has to bury.
     fn is_value(&self) -> bool {
-        matches!(self, Self::Version(head) if !head.terms.tombstone)
+        match self {
+            Self::None | Self::Dead(_) => false,
+            Self::Damaged(_) => true,
+            Self::Version(head) => !head.terms.tombstone,
+        }
     }
 }
 
 /// What is there when a key is changed.
 pub(crate) struct Current<'a, M: Media> {
-    pm: &'a M,
-    head: Head,
+    inner: &'a Inner<M>,
+    /// The record, and what it is unless it is damaged.
+    off: u64,
+    terms: Option<Terms>,
 }
 
 impl<'a, M: Media> Current<'a, M> {
-    pub fn value(&self) -> Result<Cow<'a, [u8]>, Damage> {
-        record::value(self.pm, self.head.off, &self.head.terms)
+    /// The value, which the index key that leads to it is compared with.
+    pub fn value(&self, key: &[u8]) -> Result<Cow<'a, [u8]>, Damage> {
+        let value = match &self.terms {
+            Some(terms) => record::sound_value(self.inner.pm(), key, self.off, terms),
+            None => Err(self.inner.why_damaged(key, self.off)),
+        };
+        value.map_err(|e| Damage::of_key(key, &e))
     }
 
     /// In ms since 1970; 0 for none.
     pub fn expiry(&self) -> u64 {
-        self.head.terms.expiry
+        self.terms.map_or(0, |terms| terms.expiry)
+    }
+
+    /// Bytes of the value.
+    fn len(&self) -> usize {
+        self.terms.map_or(0, |terms| terms.len)
     }
 }
 
@@ -317,32 +339,48 @@ impl<M: Media> Inner<M> {
     }
 
     /// The newest version of a key. The caller holds its stripe's lock.
-    pub fn newest(&self, key: &[u8], guard: &Guard) -> Result<Newest, Damage> {
-        self.newest_of(self.index.get(key), guard)
+    pub fn newest(&self, key: &[u8], guard: &Guard) -> Newest {
+        self.newest_of(key, self.index.get(key), guard)
     }
 
     /// As [`newest`](Self::newest), of what the index leads to.
-    fn newest_of(&self, entry: Option<u64>, _guard: &Guard) -> Result<Newest, Damage> {
-        let pm = self.pm();
+    fn newest_of(&self, key: &[u8], entry: Option<u64>, _guard: &Guard) -> Newest {
         let Some(entry) = entry else {
-            return Ok(Newest::None);
+            return Newest::None;
         };
+        self.head(key, entry).unwrap_or(Newest::Damaged(entry))
+    }
+
+    /// The newest version from a record on that the index leads to.
+    ///
+    /// # Errors
+    /// [`Damage`]
+    fn head(&self, key: &[u8], entry: u64) -> Result<Newest, Damage> {
+        let pm = self.pm();
         let mut off = entry;
         let mut header = record::header(pm, off)?;
-        if header.stamp(pm) == Stamp::Dead {
+        let mut stamp = self.stamp_of(off, header, 0)?;
+        if stamp == Stamp::Dead {
+            record::check_sum(pm, key, off, &header.terms(pm))?;
             off = header.previous(pm);
             if off == 0 {
                 return Ok(Newest::Dead(entry));
             }
             header = record::header(pm, off)?;
+            stamp = self.stamp_of(off, header, 0)?;
+            record::check_sum(pm, key, off, &header.terms(pm))?;
         }
-        let stamp = header.stamp(pm);
         let Some(ts) = stamp.ts() else {
             return Err(Damage::new(format!(
                 "record {off:#x}: dead behind a dead one"
             )));
         };
         let terms = header.terms(pm);
+        if !terms.sound() {
+            return Err(Damage::new(format!(
+                "record {off:#x}: no record is {terms:?}"
+            )));
+        }
         Ok(Newest::Version(Head {
             entry,
             off,
@@ -350,6 +388,35 @@ impl<M: Media> Inner<M> {
             stamped: matches!(stamp, Stamp::At(_)),
             terms,
         }))
+    }
+
+    /// What is wrong with a record that was found damaged.
+    fn why_damaged(&self, key: &[u8], entry: u64) -> Damage {
+        (self.head(key, entry).err())
+            .unwrap_or_else(|| Damage::new(format!("record {entry:#x} was damaged")))
+    }
+
+    /// What is there of a key, for one who changes it; nothing if that has expired at `now`, or is none. What is damaged is there:
+    /// nothing is made anew as if it had never been.
+    fn current(
+        &self,
+        key: &[u8],
+        newest: &Newest,
+        now: impl FnOnce() -> u64,
+    ) -> Option<Current<'_, M>> {
+        let (off, terms) = match newest {
+            Newest::None | Newest::Dead(_) => return None,
+            Newest::Damaged(off) => (*off, None),
+            Newest::Version(head) => {
+                let absent = head.terms.absent_by(now);
+                if absent && record::check_sum(self.pm(), key, head.off, &head.terms).is_ok() {
+                    return None;
+                }
+                (head.off, Some(head.terms))
+            }
+        };
+        let inner = self;
+        Some(Current { inner, off, terms })
     }
 
     /// Lets the index lead to `off` instead of what it leads to.
@@ -376,12 +443,12 @@ impl<M: Media> Inner<M> {
             Newest::Version(head) => stripe.counts.replaced(keyspace, &head.terms, terms),
             _ => stripe.counts.is_newest(keyspace, terms),
         }
-        if before.off() != 0 || terms.tombstone {
+        if before.obsolete() != 0 || terms.tombstone {
             let tombstone = terms.tombstone.then(|| key.into());
             stripe.obsolete.push_back(Obsolete {
                 ts,
                 off,
-                before: before.off(),
+                before: before.obsolete(),
                 plain: before.plain(),
                 tombstone,
             });
@@ -452,14 +519,11 @@ impl<M: Media> Inner<M> {
             drop((stripe, guard));
             return Err(self.refused(refused, wait));
         }
-        let before = self.newest(key, &guard)?;
+        let before = self.newest(key, &guard);
         if since.is_some_and(|ticket| before.ts() > ticket.ts) {
             return Err(self.conflict(key, false).into());
         }
-        let current = before.present(now).map(|head| Current {
-            pm: self.pm(),
-            head: *head,
-        });
+        let current = self.current(key, &before, now);
         let (record, answer) = decide(current)?;
         let record = record.filter(|record| !record.terms.tombstone || before.is_value());
         let Some(record) = record else {
@@ -489,7 +553,7 @@ impl<M: Media> Inner<M> {
         &self,
         steps: &[(&[u8], Step<'_>)],
         wait: Wait,
-        mut each: impl FnMut(Option<&Current<'_, M>>) -> Result<bool, WriteError>,
+        mut each: impl FnMut(&[u8], Option<&Current<'_, M>>) -> Result<bool, WriteError>,
     ) -> Result<usize, WriteError> {
         if steps.is_empty() {
             return Ok(0);
@@ -515,18 +579,18 @@ impl<M: Media> Inner<M> {
         // What the answer rests on that is not changed.
         let mut read = 0;
         let (mut count, mut puts) = (0, 0);
-        for ((_, step), (entry, place)) in steps.iter().zip(found) {
-            let before = self.newest_of(entry, &guard)?;
-            let head = match (step, &before) {
-                (Step::Get, before) => before.present(|| self.wall.now()),
-                (Step::Put(_), Newest::Version(head)) if !head.terms.tombstone => Some(head),
-                (Step::Put(_), _) => None,
-            };
-            if *step == Step::Get && head.is_some_and(|head| head.terms.len > GOT_MOST) {
+        for ((key, step), (entry, place)) in steps.iter().zip(found) {
+            let before = self.newest_of(key, entry, &guard);
+            let current = self.current(key, &before, || match step {
+                Step::Get => self.wall.now(),
+                // What has expired is there for who replaces it.
+                Step::Put(_) => 0,
+            });
+            let len = current.as_ref().map_or(0, Current::len);
+            if *step == Step::Get && len > GOT_MOST {
                 break;
             }
-            let current = head.map(|head| Current { pm, head: *head });
-            let goes_on = each(current.as_ref())?;
+            let goes_on = each(key, current.as_ref())?;
             if !goes_on || *step == Step::Get {
                 read = read.max(before.ts());
             }
@@ -690,7 +754,7 @@ impl<M: Media> Inner<M> {
             return Err(self.refused(refused, wait));
         }
         for (((key, _), stripe), record) in writes.iter().zip(stripes).zip(&mut records) {
-            let before = self.newest(key, &guard)?;
+            let before = self.newest(key, &guard);
             if since.is_some_and(|ticket| before.ts() > ticket.ts) {
                 return Err(self.conflict(key, false).into());
             }

@@ -233,8 +233,8 @@ impl<M: Media> Inner<M> {
         // What was superseded goes first, so that no entry of the queue outlives its record.
         while self.work_off(&mut stripe, horizon, AT_A_TIME, report)?.1 {}
         let newest = match self.newest(key, &epoch::pin()) {
-            Ok(Newest::None) | Err(_) => return Ok(()),
-            Ok(newest) => newest,
+            Newest::None | Newest::Damaged(_) => return Ok(()),
+            newest => newest,
         };
         if let Newest::Version(head) = newest
             && found

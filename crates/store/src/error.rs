@@ -1,5 +1,7 @@
 //! What can go wrong: one enum per kind of operation.
 
+use crate::index::split;
+use crate::keyspace::CATALOGUE;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, SpaceError};
 use bristlecone_trees::designs::UnknownDesign;
@@ -15,11 +17,63 @@ impl Damage {
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
+
+    /// The record that an index key leads to is damaged: what, and what can be done.
+    pub(crate) fn of_key(index_key: &[u8], what: &Self) -> Self {
+        let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
+        if number == CATALOGUE {
+            return Self(format!(
+                "the name of keyspace \"{}\": {}; without it the keyspace's keys cannot be told from dropped ones: nothing was \
+                 taken away, restore the store from a backup",
+                key.escape_ascii(),
+                what.0
+            ));
+        }
+        Self(format!(
+            "key \"{}\" of keyspace number {number}: {}; it is kept as it is: put or delete the key to have another value, or \
+             take it from a backup",
+            key.escape_ascii(),
+            what.0
+        ))
+    }
 }
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the store is damaged: {}", self.0)
+    }
+}
+
+/// A record of the store, or another part of it, that holds what cannot have been written there. It is kept as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedRecord {
+    /// The key that leads to it, with the number of its keyspace before it (32 bits, big-endian); none for a slot of the commit table.
+    pub index_key: Option<Vec<u8>>,
+    /// Where it is, in bytes from the start of the pool.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl DamagedRecord {
+    /// The keyspace's number and the key, as far as they can be read.
+    #[must_use]
+    pub fn key(&self) -> Option<(u32, &[u8])> {
+        split(self.index_key.as_ref()?)
+    }
+}
+
+impl fmt::Display for DamagedRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.key(), &self.index_key) {
+            (Some((number, key)), _) => {
+                let key = key.escape_ascii();
+                write!(f, "key \"{key}\" of keyspace number {number}")?;
+            }
+            (None, Some(key)) => write!(f, "index entry \"{}\"", key.escape_ascii())?,
+            (None, None) => write!(f, "commit table")?,
+        }
+        write!(f, ", at {:#x}: {}", self.offset, self.what)
     }
 }
 
@@ -41,7 +95,7 @@ fn other_store(keyspace: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// A record is not what its place says.
+    /// The key's record is not what was written there. It is kept; what else the store has can be read.
     Damaged(Damage),
     /// The keyspace's handle was given by another store, or before this one was opened.
     OtherStore {

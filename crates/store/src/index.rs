@@ -125,6 +125,12 @@ pub(crate) trait Entries: Send + Sync {
 
     fn scan_reverse(&self, range: Range<'_>, visit: Visit<'_>);
 
+    /// As [`scan`](Self::scan); `ahead` is told early what may be the next offsets, for prefetching what is there.
+    fn scan_ahead(&self, range: Range<'_>, ahead: &mut dyn FnMut(u64), visit: Visit<'_>);
+
+    /// As [`scan_reverse`](Self::scan_reverse), likewise.
+    fn scan_reverse_ahead(&self, range: Range<'_>, ahead: &mut dyn FnMut(u64), visit: Visit<'_>);
+
     fn stats(&self) -> IndexStats;
 
     fn verify(&self) -> Result<VerifyReport, Violation>;
@@ -209,6 +215,26 @@ where
     fn scan_reverse(&self, range: Range<'_>, visit: Visit<'_>) {
         if !is_empty(&range) {
             ReverseScan::scan_reverse(&self.0.0, range, |key, offset| visit(key, *offset));
+        }
+    }
+
+    fn scan_ahead(&self, range: Range<'_>, ahead: &mut dyn FnMut(u64), visit: Visit<'_>) {
+        if !is_empty(&range) {
+            let (ahead, visit) = (
+                |off: &u64| ahead(*off),
+                |key: &[u8], off: &u64| visit(key, *off),
+            );
+            self.0.0.scan_ahead(range, ahead, visit);
+        }
+    }
+
+    fn scan_reverse_ahead(&self, range: Range<'_>, ahead: &mut dyn FnMut(u64), visit: Visit<'_>) {
+        if !is_empty(&range) {
+            let (ahead, visit) = (
+                |off: &u64| ahead(*off),
+                |key: &[u8], off: &u64| visit(key, *off),
+            );
+            ReverseScan::scan_reverse_ahead(&self.0.0, range, ahead, visit);
         }
     }
 

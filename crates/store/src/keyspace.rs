@@ -171,7 +171,7 @@ impl<M: Media> Inner<M> {
         known.next = largest + 1;
         let bounds = Bounds::new(CATALOGUE, Bound::Unbounded, Bound::Unbounded);
         let read = self.scan_at(ticket, bounds.range(), Direction::Up, &mut |key, found| {
-            let Some((name, id)) = parse(key, &found.sound_value(key)?) else {
+            let Some((name, id)) = parse(key, &found.value(key)?) else {
                 return Err(Damage::new(format!(
                     "the catalogue's entry \"{}\" is none",
                     key.escape_ascii()
@@ -283,7 +283,7 @@ impl<M: Media> Inner<M> {
         let ts = self.with_room(|| {
             let record = self.prepare(&key, value, 0)?;
             let mut held = HeldMany::lock(&self.stripes, 0..self.stripes.len());
-            let before = self.newest(&key, &epoch::pin())?;
+            let before = self.newest(&key, &epoch::pin());
             let taken = self.clock.take()?;
             let stripe = held.get(self.stripes.of(&key));
             self.publish(stripe, &key, &before, record, taken.ts)?;

@@ -75,7 +75,8 @@ pub use batch::Batch;
 pub use check::{CheckReport, StoreStats};
 pub use commit::Step;
 pub use error::{
-    BackupError, CloseError, ConflictError, Damage, ReadError, StoreError, WriteError,
+    BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError, StoreError,
+    WriteError,
 };
 pub use index::{KEY_MOST, designs};
 pub use keyspace::{Keyspace, NAME_MOST as KEYSPACE_NAME_MOST};

@@ -2,13 +2,18 @@
 //!
 //! A reader is pinned, takes the record that the index leads to, and goes along `previous` to the first version at or below its time stamp. A
 //! pending record of a time stamp that is applied is committed: what was undone is dead by then.
+//!
+//! A record that cannot be what was written is an error, never passed by: a stamp that no commit has or had, a pending one at a
+//! time that is applied whose slot does not say so, and a checksum that fails, which is compared wherever a value is
+//! given, and wherever there would be none because of what the record says (a tombstone, an expiry, dead).
 
 use crate::clock::Wait;
 use crate::commit::Inner;
 use crate::error::{Damage, ReadError};
 use crate::horizon::Ticket;
 use crate::index::Range;
-use crate::record::{self, Stamp, Terms};
+use crate::record::{self, Header, Stamp, Terms};
+use crate::slots::Verdict;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_trees::Place;
@@ -17,7 +22,9 @@ use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
 /// Bytes of a record that are asked for before it is read.
-const AHEAD: usize = 2 * LINE;
+pub(crate) const AHEAD: usize = 2 * LINE;
+/// The same where all of its value is read, mostly with the records before and after it.
+const SCAN_AHEAD: usize = 3 * LINE;
 
 /// Dead records that a reader may meet on its way, one being given up meanwhile.
 const DEAD_MOST: u32 = 64;
@@ -32,14 +39,20 @@ pub(crate) struct Found<'p, M: Media> {
 }
 
 impl<'p, M: Media> Found<'p, M> {
-    pub fn value(&self) -> Result<Cow<'p, [u8]>, Damage> {
-        record::value(self.pm, self.off, &self.terms)
+    /// The value, if the record's checksum is that of it and of the index key.
+    #[inline]
+    pub fn value(&self, key: &[u8]) -> Result<Cow<'p, [u8]>, Damage> {
+        record::sound_value(self.pm, key, self.off, &self.terms)
     }
 
-    /// The value, if the record's checksum is that of it and of the index key.
-    pub fn sound_value(&self, key: &[u8]) -> Result<Cow<'p, [u8]>, Damage> {
-        record::check_sum(self.pm, key, self.off, &self.terms)?;
-        self.value()
+    /// Whether it reads as absent, if the record's checksum does not say that it is another one.
+    #[inline]
+    fn is_absent(&self, key: &[u8], now: impl FnOnce() -> u64) -> Result<bool, Damage> {
+        let absent = self.terms.absent_by(now);
+        if absent {
+            record::check_sum(self.pm, key, self.off, &self.terms)?;
+        }
+        Ok(absent)
     }
 
     /// In ms since 1970; 0 for none.
@@ -60,14 +73,62 @@ pub(crate) enum Direction {
 }
 
 impl<M: Media> Inner<M> {
-    /// The newest version at or below `ts`, from the record `entry` on. The caller is pinned, and was when it read `entry`.
+    /// Which commit the record at `off` is of, or is to be of once it is applied. `given`: a time stamp that was given.
+    ///
+    /// # Errors
+    /// No commit can be: [`Damage`].
     #[inline]
-    fn version_at(&self, entry: u64, ts: u64) -> Result<Option<Found<'_, M>>, Damage> {
+    pub(crate) fn stamp_of(&self, off: u64, header: &Header, given: u64) -> Result<Stamp, Damage> {
+        let pm = self.pm();
+        let stamp = header.stamp(pm);
+        // Mostly without a look at what every writer changes.
+        let was_given = |ts| (1..=given).contains(&ts) || self.clock.was_given(ts);
+        match stamp {
+            Stamp::At(ts) if was_given(ts) => Ok(stamp),
+            Stamp::Dead => Ok(stamp),
+            Stamp::Pending { slot, ts } if was_given(ts) => {
+                self.pending_stamp(off, header, (slot, ts))
+            }
+            _ => Err(Damage::new(format!(
+                "record {off:#x}: no commit has {stamp:?}"
+            ))),
+        }
+    }
+
+    /// As [`stamp_of`](Self::stamp_of), of a record that was pending.
+    #[cold]
+    fn pending_stamp(
+        &self,
+        off: u64,
+        header: &Header,
+        (slot, ts): (usize, u64),
+    ) -> Result<Stamp, Damage> {
+        let pm = self.pm();
+        // Before the slot: what is not applied then may be under way.
+        let applied = self.clock.applied();
+        let why = match self.slots.judge(pm, slot, ts) {
+            Verdict::Committed => return Ok(Stamp::Pending { slot, ts }),
+            Verdict::Never if ts > applied => return Ok(Stamp::Pending { slot, ts }),
+            Verdict::Never => format!("slot {slot} does not say that it is committed"),
+            Verdict::Impossible(why) => why,
+        };
+        // It is stamped before its slot goes on, and dead before it is applied if it was undone.
+        match header.stamp(pm) {
+            stamp @ (Stamp::At(_) | Stamp::Dead) => Ok(stamp),
+            stamp @ Stamp::Pending { .. } => Err(Damage::new(format!(
+                "record {off:#x}: no commit has {stamp:?}: {why}"
+            ))),
+        }
+    }
+
+    /// The newest version of a key at or below `ts`, from the record `entry` on. The caller is pinned, and was when it read `entry`.
+    #[inline]
+    fn version_at(&self, key: &[u8], entry: u64, ts: u64) -> Result<Option<Found<'_, M>>, Damage> {
         let pm = self.pm();
         let (mut off, mut above, mut dead) = (entry, u64::MAX, 0);
         while off != 0 {
             let header = record::header(pm, off)?;
-            match header.stamp(pm) {
+            match self.stamp_of(off, header, ts)? {
                 Stamp::At(at) | Stamp::Pending { ts: at, .. } if at <= ts => {
                     return Ok(Some(Found {
                         pm,
@@ -77,7 +138,10 @@ impl<M: Media> Inner<M> {
                     }));
                 }
                 Stamp::At(at) | Stamp::Pending { ts: at, .. } if at < above => above = at,
-                Stamp::Dead if dead < DEAD_MOST => dead += 1,
+                Stamp::Dead if dead < DEAD_MOST => {
+                    record::check_sum(pm, key, off, &header.terms(pm))?;
+                    dead += 1;
+                }
                 stamp => {
                     return Err(Damage::new(format!(
                         "record {off:#x}: {stamp:?} behind one of {above}"
@@ -106,8 +170,9 @@ impl<M: Media> Inner<M> {
             let Some(entry) = self.index.get(key) else {
                 return Ok(None);
             };
-            if let Some(found) = self.latest_of(entry, ts)? {
-                return Ok(found.as_ref().map(f).transpose()?);
+            let named = |e: Damage| Damage::of_key(key, &e);
+            if let Some(found) = self.latest_of(key, entry, ts).map_err(named)? {
+                return Ok(found.as_ref().map(f).transpose().map_err(named)?);
             }
         }
     }
@@ -115,15 +180,21 @@ impl<M: Media> Inner<M> {
     /// The value that `entry` leads to at the watermark `ts`, if there is one. Nothing if it may have been cut off: there is a newer
     /// time to read at. The caller is pinned, as for [`version_at`](Self::version_at).
     #[inline]
-    fn latest_of(&self, entry: u64, ts: u64) -> Result<Option<Option<Found<'_, M>>>, Damage> {
-        let found = self.version_at(entry, ts)?;
+    fn latest_of(
+        &self,
+        key: &[u8],
+        entry: u64,
+        ts: u64,
+    ) -> Result<Option<Option<Found<'_, M>>>, Damage> {
+        let found = self.version_at(key, entry, ts)?;
         let first = found.as_ref().is_some_and(|found| found.off == entry);
         if !first && self.snapshots.passed(ts) {
             return Ok(None);
         }
-        Ok(Some(found.filter(|found| {
-            !found.terms.absent_by(|| self.wall.now())
-        })))
+        match found {
+            Some(found) if !found.is_absent(key, || self.wall.now())? => Ok(Some(Some(found))),
+            _ => Ok(Some(None)),
+        }
     }
 
     /// Calls `f` with the value of each key at a watermark, in order, until it breaks; the waits for memory of their searches overlap.
@@ -131,7 +202,7 @@ impl<M: Media> Inner<M> {
         &self,
         wait: Wait,
         keys: &[&[u8]],
-        mut f: impl FnMut(Option<&Found<'_, M>>) -> Result<ControlFlow<()>, Damage>,
+        mut f: impl FnMut(&[u8], Option<&Found<'_, M>>) -> Result<ControlFlow<()>, Damage>,
     ) -> Result<(), ReadError> {
         let guard = epoch::pin();
         let ts = wait.watermark(&self.clock);
@@ -139,17 +210,20 @@ impl<M: Media> Inner<M> {
         // One was read at a newer time: those after it are, too, as if each was read when the one before was.
         let mut late = false;
         for (key, (entry, _)) in keys.iter().zip(entries) {
+            let named = |e: Damage| Damage::of_key(key, &e);
             let found = match entry {
                 _ if late => None,
-                Some(entry) if self.is_there(key, ts, &guard) => self.latest_of(entry, ts)?,
+                Some(entry) if self.is_there(key, ts, &guard) => {
+                    self.latest_of(key, entry, ts).map_err(named)?
+                }
                 _ => Some(None),
             };
             let step = match found {
-                Some(found) => f(found.as_ref())?,
+                Some(found) => f(key, found.as_ref()).map_err(named)?,
                 None => {
                     late = true;
-                    let step = self.get_latest(wait, key, |found| f(Some(found)))?;
-                    step.map_or_else(|| f(None), Ok)?
+                    let step = self.get_latest(wait, key, |found| f(key, Some(found)))?;
+                    step.map_or_else(|| f(key, None), Ok)?
                 }
             };
             if step.is_break() {
@@ -181,10 +255,11 @@ impl<M: Media> Inner<M> {
         let Some(entry) = self.index.get(key) else {
             return Ok(None);
         };
-        match self.version_at(entry, at.ts)? {
-            Some(found) if !found.terms.absent(at.now) => Ok(Some(f(&found)?)),
+        let found = || match self.version_at(key, entry, at.ts)? {
+            Some(found) if !found.is_absent(key, || at.now)? => f(&found).map(Some),
             _ => Ok(None),
-        }
+        };
+        Ok(found().map_err(|e| Damage::of_key(key, &e))?)
     }
 
     /// Visits the keys of a range, which is of one keyspace, in a snapshot that is entered.
@@ -203,19 +278,20 @@ impl<M: Media> Inner<M> {
         }
         let mut damage = None;
         let mut each = |key: &[u8], entry: u64| {
-            let step = match self.version_at(entry, at.ts) {
-                Ok(Some(found)) if !found.terms.absent(at.now) => visit(key, &found),
-                Ok(_) => Ok(ControlFlow::Continue(())),
-                Err(e) => Err(e),
+            let mut step = || match self.version_at(key, entry, at.ts)? {
+                Some(found) if !found.is_absent(key, || at.now)? => visit(key, &found),
+                _ => Ok(ControlFlow::Continue(())),
             };
-            step.unwrap_or_else(|e| {
-                damage = Some(e);
+            step().unwrap_or_else(|e| {
+                damage = Some(Damage::of_key(key, &e));
                 ControlFlow::Break(())
             })
         };
+        let base = self.pm().base();
+        let mut ahead = |off: u64| cpu::prefetch(base.wrapping_add(off as usize), SCAN_AHEAD);
         match direction {
-            Direction::Up => self.index.scan(range, &mut each),
-            Direction::Down => self.index.scan_reverse(range, &mut each),
+            Direction::Up => self.index.scan_ahead(range, &mut ahead, &mut each),
+            Direction::Down => self.index.scan_reverse_ahead(range, &mut ahead, &mut each),
         }
         damage.map_or(Ok(()), |e| Err(e.into()))
     }

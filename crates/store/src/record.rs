@@ -7,8 +7,11 @@
 //! 24 | value length (32) | CRC-32C (32) of index key, word 2, length and value
 //! 32 | value                                            or, segmented: offsets of its segments, of 1 MiB but the last
 //!
-//! stamp | 0: dead   | 0 (1) time stamp (55): of the commit   | 1 (1) slot (8) time stamp (55): pending
+//! stamp | 0 (9) time stamp (55): of the commit   | 1 (1) slot (8) time stamp (55): pending   | 1 (1) 255 (8) 0 (55): dead
 //! ```
+//!
+//! No single flipped bit makes one kind of stamp another that can be, but for a slot's number: no commit goes through slot 0
+//! ([`slots`](crate::slots)), no slot has number 255, and no time stamp is 0.
 //!
 //! Values of up to [`WHOLE_MOST`] bytes are in one block with the head, so that readers get one slice. Longer ones have
 //! segments, so that a pool needs no long runs of free chunks, and grows by little at a time while others go on.
@@ -42,7 +45,10 @@ pub(crate) const EXPIRY_MOST: u64 = (1 << 48) - 1;
 
 const PENDING: u64 = 1 << 63;
 const SLOT_SHIFT: u32 = 55;
+const DEAD: u64 = PENDING | 0xFF << SLOT_SHIFT;
 const FLAGS_SHIFT: u32 = 48;
+/// A damaged record leads to the version before, and that one to its segments.
+const DAMAGED_DEPTH: u32 = 2;
 const TOMBSTONE: u64 = 1;
 const SEGMENTED: u64 = 2;
 
@@ -57,6 +63,11 @@ pub(crate) struct Header {
 }
 
 const _: () = assert!(size_of::<Header>() as u64 == HEADER);
+
+/// Whether a commit can have that time stamp: so many that no store comes to the last one.
+pub(crate) fn is_time_stamp(ts: u64) -> bool {
+    (1..TS_MOST / 2).contains(&ts)
+}
 
 /// Which commit a record is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +84,7 @@ impl Stamp {
     pub fn decode(word: u64) -> Self {
         let ts = word & TS_MOST;
         match word {
-            0 => Self::Dead,
+            DEAD => Self::Dead,
             _ if word & PENDING == 0 => Self::At(word & (PENDING - 1)),
             _ => Self::Pending {
                 slot: (word >> SLOT_SHIFT) as usize & 0xFF,
@@ -84,7 +95,7 @@ impl Stamp {
 
     pub fn encode(self) -> u64 {
         match self {
-            Self::Dead => 0,
+            Self::Dead => DEAD,
             Self::At(ts) => ts,
             Self::Pending { slot, ts } => PENDING | (slot as u64) << SLOT_SHIFT | ts,
         }
@@ -145,12 +156,7 @@ impl Terms {
             && self.known
     }
 
-    /// Whether a reader at `now` finds nothing.
-    pub fn absent(&self, now: u64) -> bool {
-        self.absent_by(|| now)
-    }
-
-    /// As [`absent`](Self::absent) at the time that `now` gives, which is only asked where that matters.
+    /// Whether a reader finds nothing, at the time that `now` gives, which is only asked where that matters.
     pub fn absent_by(&self, now: impl FnOnce() -> u64) -> bool {
         self.tombstone || self.expiry != 0 && self.expiry <= now()
     }
@@ -511,12 +517,65 @@ pub(crate) fn retire<M: Media>(
     terms: &Terms,
     guard: &Guard,
 ) -> Result<(), Damage> {
-    let segments = segment_offsets(heap.pool().pm(), off, terms)?;
+    // Nobody else's block is freed for a damaged length's sake.
+    let segments = live_segments(heap, off, terms)?;
     heap.retire(POff::new(off), guard);
-    for segment in segments {
+    for (segment, _) in segments {
         heap.retire(POff::new(segment), guard);
     }
     Ok(())
+}
+
+/// As [`parts`], all of which are live blocks of that size, as is the one that has their offsets.
+fn live_segments<M: Media>(
+    heap: &Heap<M>,
+    off: u64,
+    terms: &Terms,
+) -> Result<Vec<(u64, usize)>, Damage> {
+    if !terms.segmented {
+        return Ok(Vec::new());
+    }
+    let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
+    let live = |at: u64, bytes: u64| {
+        heap.check(at, bytes).map_err(broken)?;
+        if heap.is_live(at) {
+            Ok(())
+        } else {
+            Err(broken(format!("its block {at:#x} is free")))
+        }
+    };
+    live(off, terms.block_bytes())?;
+    let parts = parts(heap.pool().pm(), off, terms)?;
+    for (at, len) in &parts {
+        live(*at, *len as u64)?;
+    }
+    Ok(parts)
+}
+
+/// Marks what may be blocks of a damaged record at `off`, or of the version before it, so that nothing there is given out: its own,
+/// and those that words of it lead to. What another record has marked stays that one's.
+pub(crate) fn mark_damaged<M: Media>(heap: &Heap<M>, off: u64, guard: &Guard) {
+    let mut look = vec![(off, 0)];
+    while let Some((at, depth)) = look.pop() {
+        let Some(bytes) = heap.block_bytes(at) else {
+            continue;
+        };
+        // Marked before: that is all that is wanted.
+        let _ = heap.mark(at, 0, guard);
+        if depth == DAMAGED_DEPTH {
+            continue;
+        }
+        let len = bytes.min(HEADER + segments(VALUE_MOST) as u64 * 8) as usize;
+        let Ok(bytes) = bytes_at(heap.pool().pm(), at, len) else {
+            continue;
+        };
+        let (words, _) = bytes.as_chunks::<8>();
+        look.extend(
+            words
+                .iter()
+                .map(|word| (u64::from_le_bytes(*word), depth + 1)),
+        );
+    }
 }
 
 /// Checks the record at `off`: its blocks, and its checksum, which the key is part of.
@@ -557,12 +616,26 @@ pub(crate) fn check_sum<M: Media>(
     off: u64,
     terms: &Terms,
 ) -> Result<(), Damage> {
+    sound_value(pm, key, off, terms).map(|_| ())
+}
+
+/// As [`value`], if the record's checksum is that of it and of the index key that leads to it.
+///
+/// # Errors
+/// [`Damage`]
+#[inline]
+pub(crate) fn sound_value<'p, M: Media>(
+    pm: &'p M,
+    key: &[u8],
+    off: u64,
+    terms: &Terms,
+) -> Result<Cow<'p, [u8]>, Damage> {
     let value = value(pm, off, terms)?;
     // ORDERING: Relaxed; as in `terms`.
     let word = header(pm, off)?.terms.load(pm, Ordering::Relaxed);
     let found = checksum(crc32c::crc32c(key), word, terms.len as u32, &value);
     if found == terms.crc {
-        return Ok(());
+        return Ok(value);
     }
     Err(Damage::new(format!(
         "record {off:#x}: checksum {found:#010x}, expected {:#010x}",
@@ -590,5 +663,33 @@ mod tests {
         }
         assert_eq!(Stamp::Dead.ts(), None);
         assert_eq!(Stamp::Pending { slot: 3, ts: 9 }.ts(), Some(9));
+    }
+
+    #[test]
+    fn no_flipped_bit_makes_a_stamp_dead_or_a_committed_one_pending_under_a_slot() {
+        for ts in [1, 2, 9, 1 << 30, (1 << 52) - 1] {
+            for bit in 0..64 {
+                let flipped = Stamp::decode(Stamp::At(ts).encode() ^ 1 << bit);
+                assert!(
+                    matches!(flipped, Stamp::At(_) | Stamp::Pending { slot: 0, .. }),
+                    "{flipped:?}"
+                );
+                let pending = Stamp::Pending { slot: 63, ts };
+                let flipped = Stamp::decode(pending.encode() ^ 1 << bit);
+                let possible = match flipped {
+                    Stamp::At(ts) => is_time_stamp(ts),
+                    Stamp::Dead => true,
+                    Stamp::Pending { .. } => false,
+                };
+                assert!(!possible, "{flipped:?}");
+            }
+        }
+        for bit in 0..64 {
+            match Stamp::decode(Stamp::Dead.encode() ^ 1 << bit) {
+                Stamp::Dead => panic!("bit {bit}"),
+                Stamp::At(ts) | Stamp::Pending { ts: ts @ 0, .. } => assert!(!is_time_stamp(ts)),
+                Stamp::Pending { slot, .. } => assert_eq!(slot, 255),
+            }
+        }
     }
 }

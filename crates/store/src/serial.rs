@@ -74,7 +74,8 @@ impl<M: Media> Inner<M> {
         }
         for key in &reads.keys {
             if let Some(entry) = self.index.get(key)
-                && self.changed_between(entry, since.ts, ts)?
+                && (self.changed_between(entry, since.ts, ts))
+                    .map_err(|e| Damage::of_key(key, &e))?
             {
                 return Err(self.conflict(key, true).into());
             }
@@ -89,7 +90,7 @@ impl<M: Media> Inner<M> {
                 found = match self.changed_between(entry, since.ts, ts) {
                     Ok(false) => return ControlFlow::Continue(()),
                     Ok(true) => Err(self.conflict(key, true).into()),
-                    Err(e) => Err(e.into()),
+                    Err(e) => Err(Damage::of_key(key, &e).into()),
                 };
                 ControlFlow::Break(())
             });
@@ -104,7 +105,7 @@ impl<M: Media> Inner<M> {
         let mut off = entry;
         while off != 0 {
             let header = record::header(pm, off)?;
-            match header.stamp(pm) {
+            match self.stamp_of(off, header, since)? {
                 Stamp::At(at) | Stamp::Pending { ts: at, .. } if at <= since => return Ok(false),
                 Stamp::At(at) | Stamp::Pending { ts: at, .. } if at < ts => return Ok(true),
                 _ => off = header.previous(pm),

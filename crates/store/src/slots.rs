@@ -1,8 +1,11 @@
 //! The commit table: one word says whether all of a commit's records count.
 //!
 //! ```text
-//! slot (64 bytes) | time stamp of the last commit that went through it, 0 if none did |
+//! slot (64 bytes) | 0: no commit went through it yet   | 1 (1) parity (8) time stamp (55): of the last one that did |
 //! ```
+//!
+//! Bit i of the parity is that of every eighth bit of the time stamp, from bit i on, so no single flipped bit makes one time
+//! stamp another. (Earlier builds wrote the time stamp alone, which is read too.)
 //!
 //! A commit of several keys takes a slot, writes its records as [pending](crate::record::Stamp::Pending) under the slot and its time
 //! stamp, and lets the index lead to them. Storing the time stamp into the slot (NAW) commits it. Time stamps are used once, so
@@ -12,10 +15,17 @@
 //! So before a slot gets another time stamp, the records that are pending under the one it has are stamped, durably. The next commit through
 //! the slot does that, under the fence of its own records, or the vacuum, before it frees one of them. Who stamps is who
 //! fences: what another thread has stored may be in its store buffer yet, for all that a fence of this one's says.
+//!
+//! # What only damage leaves
+//! A record that is pending under slot s at time stamp T, while the index leads to it, is committed if the slot has T. It
+//! is of a commit that a crash cut short if the slot has a lower one, or none: the slot's next commit is the only one under way.
+//! Nothing else is possible: before the slot gets a higher time stamp than T, the record is stamped, or undone. No
+//! commit goes through slot 0, so that the stamp of a single change, which has zeros there, with its bit 63 flipped is not taken
+//! for one that is pending. (Earlier builds used it: where it has a time stamp, it is like any other.)
 
 use crate::clock::wait;
 use crate::error::Damage;
-use crate::record::{self, Stamp};
+use crate::record::{self, Stamp, TS_MOST};
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::sync::{lock, worker};
@@ -24,19 +34,59 @@ use crossbeam_utils::{Backoff, CachePadded};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Slots of a store.
+/// Slots of a store, the first of which is not used.
 pub(crate) const SLOTS: usize = 64;
 /// Of these, how many are used on a simulated medium, so that each is used again soon.
 const FEW: usize = 2;
+const IN_USE: u64 = 1 << 63;
+const PARITY_SHIFT: u32 = 55;
 /// Bytes of the table.
 pub(crate) const TABLE: u64 = (SLOTS * LINE) as u64;
 
-const _: () = assert!(SLOTS <= 256, "a stamp has eight bits for it");
+const _: () = assert!(
+    SLOTS < 256,
+    "a stamp has eight bits for it; the last number is not a slot's"
+);
+
+/// What a slot says of a commit through it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It was committed.
+    Committed,
+    /// It is under way, or was cut short by a crash.
+    Never,
+    /// No store writes that: why.
+    Impossible(String),
+}
+
+/// A slot whose word no store writes.
+#[derive(Clone, Debug)]
+pub(crate) struct DamagedSlot {
+    pub number: usize,
+    pub offset: u64,
+    pub what: String,
+}
+
+/// Parity of every eighth bit.
+fn parity(ts: u64) -> u64 {
+    let bytes = ts.to_le_bytes();
+    u64::from(bytes.iter().fold(0, |sum, byte| sum ^ byte))
+}
+
+fn encode(ts: u64) -> u64 {
+    IN_USE | parity(ts) << PARITY_SHIFT | ts
+}
+
+/// The time stamp in a slot's word, 0 for none; nothing if the word is damaged.
+fn decode(word: u64) -> Option<u64> {
+    let ts = word & TS_MOST;
+    (word == ts || word == encode(ts)).then_some(ts)
+}
 
 #[derive(Debug)]
 pub(crate) struct Slots {
     table: u64,
-    /// Records of the last commit through each slot, which are pending.
+    /// Records of the last commit through each slot, which are pending. Slot 0 has none.
     pending: Box<[CachePadded<Mutex<Vec<u64>>>]>,
 }
 
@@ -65,10 +115,10 @@ fn word_of<M: Media>(pm: &M, table: u64, slot: usize, i: usize) -> &PWord {
 
 impl Slots {
     fn at<M: Media>(pm: &M, table: u64) -> Self {
-        let used = if pm.tiny() { FEW } else { SLOTS };
+        let used = if pm.tiny() { FEW } else { SLOTS - 1 };
         Self {
             table,
-            pending: (0..used).map(|_| CachePadded::default()).collect(),
+            pending: (0..=used).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -106,13 +156,49 @@ impl Slots {
         Ok(Self::at(pm, table))
     }
 
-    /// The time stamp of the last commit through a slot.
-    pub fn committed<M: Media>(&self, pm: &M, slot: usize) -> u64 {
-        if slot >= SLOTS {
-            return 0;
-        }
+    /// The time stamp of the last commit through a slot, 0 if none went through it; nothing if its word is damaged.
+    fn committed<M: Media>(&self, pm: &M, slot: usize) -> Option<u64> {
         // ORDERING: Acquire; pairs with the Release of `commit`.
-        word(pm, self.table, slot).load(pm, Ordering::Acquire)
+        decode(word(pm, self.table, slot).load(pm, Ordering::Acquire))
+    }
+
+    /// What the slot says of the commit at `ts`, under which a record is pending.
+    pub fn judge<M: Media>(&self, pm: &M, slot: usize, ts: u64) -> Verdict {
+        if slot >= SLOTS {
+            return Verdict::Impossible(format!("there is no slot {slot}"));
+        }
+        match self.committed(pm, slot) {
+            None => Verdict::Impossible(self.broken(pm, slot)),
+            Some(last) if last == ts => Verdict::Committed,
+            Some(0) if slot == 0 => Verdict::Impossible("no commit goes through slot 0".into()),
+            Some(last) if last > ts => Verdict::Impossible(format!(
+                "slot {slot} is at {last}, before which {ts} was stamped or undone"
+            )),
+            Some(_) => Verdict::Never,
+        }
+    }
+
+    /// The time stamps of the last commits through slots, and the slots whose words are damaged.
+    pub fn all<M: Media>(&self, pm: &M) -> (Vec<u64>, Vec<DamagedSlot>) {
+        let (mut last, mut damaged) = (Vec::new(), Vec::new());
+        for slot in 0..SLOTS {
+            match self.committed(pm, slot) {
+                Some(0) => {}
+                Some(ts) if record::is_time_stamp(ts) => last.push(ts),
+                _ => damaged.push(DamagedSlot {
+                    number: slot,
+                    offset: self.table + (slot * LINE) as u64,
+                    what: self.broken(pm, slot),
+                }),
+            }
+        }
+        (last, damaged)
+    }
+
+    fn broken<M: Media>(&self, pm: &M, slot: usize) -> String {
+        // ORDERING: Relaxed; for a message.
+        let found = word(pm, self.table, slot).load(pm, Ordering::Relaxed);
+        format!("slot {slot} of the commit table has {found:#x}, which is no time stamp")
     }
 
     /// Takes a free slot; waits while there is none.
@@ -121,9 +207,9 @@ impl Slots {
         // Explored crash states do not depend on which thread explores them, and slots are used again.
         let first = if pm.tiny() { 0 } else { worker() };
         loop {
-            let used = self.pending.len();
+            let used = self.pending.len() - 1;
             for i in 0..used {
-                let number = (first + i) % used;
+                let number = 1 + (first + i) % used;
                 let pending = match self.pending[number].try_lock() {
                     Ok(pending) => pending,
                     Err(TryLockError::Poisoned(e)) => PoisonError::into_inner(e),
@@ -151,10 +237,17 @@ impl Slots {
         Ok(())
     }
 
+    /// Moves a slot on to a time stamp above all others: what is pending under it, and damaged, is never taken for a commit that a crash cut
+    /// short.
+    pub fn seal<M: Media>(&self, pm: &M, slot: usize, ts: u64) {
+        // PERSIST: (in `publish`) the slot has gone on, after the stamps of its last commit.
+        word(pm, self.table, slot).publish(pm, encode(ts));
+    }
+
     /// Commits `ts`, whose records are pending and durable, as what led to them is.
     pub fn commit<M: Media>(&self, pm: &M, slot: &Slot<'_>, ts: u64) {
         // PERSIST: (in `publish`) the commit counts.
-        word(pm, self.table, slot.number).publish(pm, ts);
+        word(pm, self.table, slot.number).publish(pm, encode(ts));
     }
 }
 
@@ -164,7 +257,11 @@ impl Slot<'_> {
     /// # Errors
     /// [`Damage`]
     pub fn stamp<M: Media>(&mut self, pm: &M, slots: &Slots) -> Result<(), Damage> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
         let ts = slots.committed(pm, self.number);
+        let ts = ts.ok_or_else(|| Damage::new(slots.broken(pm, self.number)))?;
         for off in self.pending.drain(..) {
             let header = record::header(pm, off)?;
             header.set_stamp(pm, Stamp::At(ts));
@@ -177,5 +274,24 @@ impl Slot<'_> {
     /// These records are pending under the slot, which says that they are committed.
     pub fn keep(&mut self, records: impl Iterator<Item = u64>) {
         self.pending.extend(records);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_flipped_bit_of_a_slot_makes_one_commit_another() {
+        for ts in [1, 2, 0x0101, 0x55, 1 << 20, (1 << 40) + 12_345, TS_MOST / 2] {
+            let word = encode(ts);
+            assert_eq!(decode(word), Some(ts));
+            for bit in 0..64 {
+                let found = decode(word ^ 1 << bit);
+                assert!(found.is_none_or(|found| found == ts), "{ts:#x}, bit {bit}");
+            }
+            assert_eq!(decode(ts), Some(ts), "as earlier builds wrote it");
+        }
+        assert_eq!(decode(0), Some(0));
     }
 }

@@ -128,7 +128,7 @@ impl<M: Media> Snapshot<M> {
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, ReadError> {
         self.shared.get_at(self.ticket, key, |found| {
-            let value = found.value()?;
+            let value = found.value(key)?;
             Ok(f(Entry {
                 value: &value,
                 expires_at: expires_at(found.expiry()),
@@ -206,7 +206,7 @@ impl<M: Media> Snapshot<M> {
     ) -> Result<(), ReadError> {
         self.shared
             .scan_at(self.ticket, range, direction, &mut |key, found| {
-                let value = found.value()?;
+                let value = found.value(key)?;
                 let entry = Entry {
                     value: &value,
                     expires_at: expires_at(found.expiry()),

@@ -40,6 +40,8 @@ const WORD_FORMAT: usize = 0;
 const WORD_SLOTS: usize = 1;
 /// Root word: 1 while a backup is being restored into the store.
 pub(crate) const WORD_UNFINISHED: usize = 2;
+/// Root word: 1 while the store is open for writing, and until it has been closed in order.
+const WORD_OPEN: usize = 3;
 
 /// Where the time comes from that expiries are compared with.
 #[derive(Clone)]
@@ -142,6 +144,11 @@ impl<M: Media> Drop for Shared<M> {
             self.inner.control.stop();
             // It ends; whether it panicked was shown when it did.
             let _ = thread.join();
+        }
+        // What failed, or a panic cut short, may have left records of a commit that never was, as a crash does.
+        if !self.inner.pm().read_only() && self.inner.clock.sound().is_ok() {
+            // PERSIST: (in `publish`) nothing is under way; after all that this store has fenced.
+            self.inner.root.word(WORD_OPEN).publish(self.inner.pm(), 0);
         }
     }
 }
@@ -262,6 +269,7 @@ impl<M: Media> Store<M> {
             (WORD_FORMAT, FORMAT),
             (WORD_SLOTS, table),
             (WORD_UNFINISHED, u64::from(unfinished)),
+            (WORD_OPEN, 0),
         ] {
             // ORDERING: Relaxed; the root is not published.
             root.word(word).store(pm, value, Ordering::Relaxed);
@@ -324,7 +332,8 @@ impl<M: Media> Store<M> {
         let slots = Slots::open(pm, table)?;
         let stripes = Stripes::new(pm);
         let threads = options.recovery_threads;
-        let mut walk = Walk::of(&*index, &heap, &slots, &stripes, (table, threads))?;
+        let closed = pool.info().was_clean && root_word(pm, root.word(WORD_OPEN)) == 0;
+        let mut walk = Walk::of(&*index, &heap, &slots, &stripes, (table, threads), closed)?;
         walk.mend(&*index, &stripes)?;
         let (floor, largest, mut report) = (walk.floor, walk.largest, walk.report);
         report.index = index.recovery();
@@ -372,6 +381,10 @@ impl<M: Media> Store<M> {
         options: &StoreOptions,
         recovery: StoreRecovery,
     ) -> Result<Self, StoreError> {
+        if !inner.pm().read_only() {
+            // PERSIST: (in `publish`) the store is open, before any commit of it is under way.
+            inner.root.word(WORD_OPEN).publish(inner.pm(), 1);
+        }
         let inner = Arc::new(inner);
         let every = options.vacuum_every.filter(|_| !inner.pm().read_only());
         let thread = match every {

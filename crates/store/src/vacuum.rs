@@ -11,6 +11,9 @@
 //! behind it any more, and no entry of the queue outlives its record. Each step takes a stripe's lock for a few
 //! versions at a time, and does no more than it was told to.
 //!
+//! What is damaged stays where it is. Before a value that has expired is taken away its checksum is compared, as it may be the expiry that is
+//! damaged; before the blocks of a long value go, that they are blocks of such sizes and in use.
+//!
 //! # Persist cost
 //! None for versions, but a fence and a line for each record of a commit of several keys, if one of them is the last commit's through
 //! its slot; for tombstones, expired values and entries of dropped keyspaces, the index's removal.
@@ -312,11 +315,11 @@ impl<M: Media> Inner<M> {
         if let Some(key) = &obsolete.tombstone {
             let newest = self.newest(key, &epoch::pin());
             // Perhaps behind a dead record, that of a commit that was undone.
-            if let Ok(newest @ Newest::Version(head)) = &newest
+            if let Newest::Version(head) = newest
                 && head.off == obsolete.off
             {
                 self.remove_entry(key)?;
-                self.bury(stripe, newest);
+                self.bury(stripe, &newest);
                 self.free_version(stripe, obsolete.off, report)?;
                 report.tombstones += 1;
             }
@@ -353,22 +356,17 @@ impl<M: Media> Inner<M> {
         let mut at = lock(&self.control.sweep);
         let mut expired: Vec<Vec<u8>> = Vec::new();
         let (mut looks, mut last) = (0, None);
-        let mut damage = None;
         {
             let _guard = epoch::pin();
             let from = at.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             self.index
                 .scan((from, Bound::Unbounded), &mut |key, entry| {
                     looks += 1;
-                    match record::header(self.pm(), entry) {
-                        Ok(header) if header.terms(self.pm()).expired(horizon.now) => {
-                            expired.push(key.to_vec());
-                        }
-                        Ok(_) => {}
-                        Err(e) => damage = Some(e),
-                    }
-                    if damage.is_some() {
-                        return ControlFlow::Break(());
+                    // What is damaged stays; opening and a check name it.
+                    if let Ok(header) = record::header(self.pm(), entry)
+                        && header.terms(self.pm()).expired(horizon.now)
+                    {
+                        expired.push(key.to_vec());
                     }
                     if looks >= most.saturating_mul(LOOKS) || expired.len() >= most {
                         last = Some(key.to_vec());
@@ -376,9 +374,6 @@ impl<M: Media> Inner<M> {
                     }
                     ControlFlow::Continue(())
                 });
-        }
-        if let Some(e) = damage {
-            return Err(e.into());
         }
         let complete = last.is_none();
         *at = last;
@@ -399,11 +394,15 @@ impl<M: Media> Inner<M> {
         let mut stripe = self.stripes.lock(self.stripes.of(key));
         // What it superseded goes first, so that no entry of the queue outlives it.
         while self.work_off(&mut stripe, horizon, AT_A_TIME, report)?.1 {}
-        let Newest::Version(head) = self.newest(key, &epoch::pin())? else {
+        let Newest::Version(head) = self.newest(key, &epoch::pin()) else {
             return Ok(());
         };
         let gone = head.terms.expired(horizon.now) && head.ts <= horizon.ts;
         if !gone || head.entry != head.off || head.terms.tombstone {
+            return Ok(());
+        }
+        // Perhaps it is its expiry that is damaged: who reads it is told so.
+        if record::check_sum(self.pm(), key, head.off, &head.terms).is_err() {
             return Ok(());
         }
         self.remove_entry(key)?;

@@ -418,6 +418,18 @@ where
     /// Visits the keys of `range` in ascending order until `visit` breaks.
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>);
 
+    /// As [`scan`](Self::scan). `ahead` is told early what may be the next values, so that what they lead to can be prefetched:
+    /// good for nothing else, since nothing of it is certain. Designs that cannot say it do not.
+    fn scan_ahead<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        ahead: impl FnMut(&V),
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let _ = ahead;
+        self.scan(range, visit);
+    }
+
     /// Looks up a batch; `out` is cleared and gets one answer per key, in order. The batch's cache
     /// misses overlap.
     fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
@@ -488,6 +500,17 @@ where
         range: R,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     );
+
+    /// As [`scan_reverse`](Self::scan_reverse), with `ahead` as of [`scan_ahead`](OrderedIndex::scan_ahead).
+    fn scan_reverse_ahead<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        ahead: impl FnMut(&V),
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let _ = ahead;
+        self.scan_reverse(range, visit);
+    }
 }
 
 /// An index that can be filled from sorted input.

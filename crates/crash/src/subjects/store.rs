@@ -102,6 +102,10 @@ impl Subject for StoreSubject {
             Err(StoreError::Root(RootError::NotFound(_))) => return Ok(Opened::Absent),
             Err(e) => return Err(Fault::new(FaultKind::Recovery, e.to_string())),
         };
+        // A crash leaves nothing that is taken for damage.
+        if let Some(damaged) = store.recovery().damage.first() {
+            return Err(Fault::new(FaultKind::Recovery, damaged.to_string()));
+        }
         Self::live(store)
             .map(Opened::Live)
             .map_err(|e| Fault::new(FaultKind::Recovery, e.to_string()))

@@ -31,14 +31,14 @@ impl<M: Media> Store<M> {
         if check_key(key).is_err() {
             return Ok(None);
         }
-        self.shared
-            .get_latest(self.wait, &self.shared.key(keyspace, key)?, |found| {
-                let value = found.value()?;
-                Ok(f(Entry {
-                    value: &value,
-                    expires_at: expires_at(found.expiry()),
-                }))
-            })
+        let key = self.shared.key(keyspace, key)?;
+        self.shared.get_latest(self.wait, &key, |found| {
+            let value = found.value(&key)?;
+            Ok(f(Entry {
+                value: &value,
+                expires_at: expires_at(found.expiry()),
+            }))
+        })
     }
 
     /// Calls `f` with the value of each of these keys, or that there is none, in order, until it breaks, as [`get_with`](Self::get_with)
@@ -55,11 +55,11 @@ impl<M: Media> Store<M> {
     ) -> Result<(), ReadError> {
         let keys = self.shared.keys(keyspace, keys.iter().copied())?;
         let keys: Vec<&[u8]> = keys.iter().collect();
-        self.shared.get_together(self.wait, &keys, |found| {
+        self.shared.get_together(self.wait, &keys, |key, found| {
             let Some(found) = found else {
                 return Ok(f(None));
             };
-            let value = found.value()?;
+            let value = found.value(key)?;
             Ok(f(Some(Entry {
                 value: &value,
                 expires_at: expires_at(found.expiry()),
@@ -176,8 +176,8 @@ impl<M: Media> Store<M> {
             .iter()
             .zip(steps.iter().map(|(_, step)| *step))
             .collect();
-        self.shared.run_together(&steps, self.wait, |current| {
-            with_entry(current, |entry| Ok(each(entry).is_continue()))
+        self.shared.run_together(&steps, self.wait, |key, current| {
+            with_entry(key, current, |entry| Ok(each(entry).is_continue()))
         })
     }
 
@@ -216,7 +216,7 @@ impl<M: Media> Store<M> {
         let key = inner.key(keyspace, key)?;
         inner.with_room(|| {
             let (answer, _) = inner.modify(&key, None, self.wait, |current| {
-                let (update, answer) = with_entry(current.as_ref(), &mut f)?;
+                let (update, answer) = with_entry(&key, current.as_ref(), &mut f)?;
                 Ok((prepared(inner, &key, update)?, answer))
             })?;
             Ok(answer)
@@ -349,13 +349,14 @@ fn parse(text: &[u8]) -> Option<i64> {
 }
 
 fn with_entry<M: Media, R>(
+    key: &[u8],
     current: Option<&Current<'_, M>>,
     f: impl FnOnce(Option<Entry<'_>>) -> Result<R, WriteError>,
 ) -> Result<R, WriteError> {
     let Some(current) = current else {
         return f(None);
     };
-    let value = current.value()?;
+    let value = current.value(key)?;
     f(Some(Entry {
         value: &value,
         expires_at: expires_at(current.expiry()),

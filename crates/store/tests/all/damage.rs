@@ -70,11 +70,20 @@ fn a_record_that_leads_astray_is_an_error_that_says_where() {
             let path = f.copy();
             let at = find(&path, b"a value that can be found, 150") - 32;
             write_at(&path, at + word * 8, &what);
-            let error = open(&path, &f).map(|_| ()).unwrap_err();
+            let store = open(&path, &f).unwrap();
+            let [damaged] = &store.recovery().damage[..] else {
+                panic!("{:?}", store.recovery());
+            };
+            assert_eq!(damaged.key(), Some((f.k.number(), &b"key 150"[..])));
+            assert_eq!(damaged.offset, at);
+            let error = store.get(&f.k, b"key 150").unwrap_err().to_string();
             assert!(
                 error.contains("key 150") && error.contains("damaged"),
                 "{error}"
             );
+            let violation = store.check().unwrap_err().to_string();
+            assert!(violation.contains(&damaged.to_string()), "{violation}");
+            assert!(store.get(&f.k, b"key 151").unwrap().is_some());
         }
     }
 }

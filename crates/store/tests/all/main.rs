@@ -8,6 +8,7 @@ mod damage;
 mod deferring;
 mod dropping;
 mod failing;
+mod flipped;
 mod full;
 mod handles;
 mod histories;

@@ -11,7 +11,9 @@ use std::path::Path;
 fn uncommit(path: &Path, ts: u64) {
     let bytes = std::fs::read(path).unwrap();
     let mut slot = [0; 64];
-    slot[..8].copy_from_slice(&ts.to_le_bytes());
+    let parity = ts.to_le_bytes().iter().fold(0, |sum, byte| sum ^ byte);
+    let word = 1 << 63 | u64::from(parity) << 55 | ts;
+    slot[..8].copy_from_slice(&word.to_le_bytes());
     let lines: Vec<usize> = (0..bytes.len() / 64)
         .filter(|line| bytes[line * 64..line * 64 + 64] == slot)
         .collect();

@@ -81,11 +81,17 @@ where
             if let Some(off) = K::block(key) {
                 cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
             }
-            // Records are not followed: their lines are not here yet.
-            if !V::RECORDS {
-                V::read(self.pm(), value, &mut *ahead);
-            }
+            self.tell_ahead(value, ahead);
         });
+    }
+
+    /// Tells `ahead` of a value.
+    #[inline(always)]
+    pub(super) fn tell_ahead(&self, value: V::Word, ahead: &mut impl FnMut(&V)) {
+        // Records are not followed: their lines are not here yet.
+        if !V::RECORDS {
+            V::read(self.pm(), value, ahead);
+        }
     }
 
     /// Finds the leaves of `keys` and asks for their lines.

@@ -751,7 +751,16 @@ where
     }
 
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
-        self.scan_up(&range, visit);
+        self.scan_up(&range, |_| {}, visit);
+    }
+
+    fn scan_ahead<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        ahead: impl FnMut(&V),
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_up(&range, ahead, visit);
     }
 
     fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
@@ -809,7 +818,16 @@ where
         range: R,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.scan_down(&range, visit);
+        self.scan_down(&range, |_| {}, visit);
+    }
+
+    fn scan_reverse_ahead<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        ahead: impl FnMut(&V),
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.scan_down(&range, ahead, visit);
     }
 }
 

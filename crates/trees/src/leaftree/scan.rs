@@ -4,12 +4,17 @@
 //! sibling pointers: both directions work alike, the leaves to come can be prefetched, and a corrupt
 //! pointer cannot lead it astray. Keys come in strict order: of each leaf only keys of the range that
 //! led there are taken.
+//!
+//! Where words lead to records, all those of a leaf are prefetched before the first of them is looked at, and those of the next
+//! leaf before the entries of this one are sorted and given: else a scan waits for each in turn. What it is told of the
+//! next leaf is a hint, read without its version.
 
-use super::order::{FEW, sort_by_number};
+use super::order::{FEW, number_after, shared_prefix, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};
 use crate::inner::{Located, Ranged};
 use crate::repr::{Stored, StoredKey, Word};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::{LINE, cpu};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -96,14 +101,51 @@ where
             return;
         }
         let words = words.taken();
-        if K::RECORDS || words.len() > FEW {
+        if words.len() > FEW || K::RECORDS && !self.sort_by_bytes(words) {
             words.sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
-            return;
+        } else if !K::RECORDS {
+            sort_by_number(words, |(key, _)| *key);
         }
-        sort_by_number(words, |(key, _)| *key);
     }
 
-    /// Visits the words of one leaf whose keys are `taken`, in order.
+    /// Sorts a few words by the eight bytes of their keys that follow what all of them begin with; false, with nothing changed, if
+    /// that does not tell.
+    #[inline]
+    fn sort_by_bytes(&self, words: &mut [(K::Word, V::Word)]) -> bool {
+        let pm = self.pm();
+        let Some((first, others)) = words.split_first() else {
+            return true;
+        };
+        let shared = K::read(pm, first.0, |first| {
+            let first = first.byte_string()?;
+            others.iter().try_fold(first.len(), |shared, (other, _)| {
+                K::read(pm, *other, |other| {
+                    Some(shared_prefix(&first[..shared], other.byte_string()?))
+                })?
+            })
+        });
+        let Some(shared) = shared.flatten() else {
+            return false;
+        };
+        let mut numbered = [(0, Default::default()); FEW];
+        for (place, word) in numbered.iter_mut().zip(&*words) {
+            let number = K::read(pm, word.0, |key| {
+                Some(number_after(key.byte_string()?, shared))
+            });
+            *place = (number.flatten().unwrap_or_default(), *word);
+        }
+        let numbered = &mut numbered[..words.len()];
+        sort_by_number(numbered, |(number, _)| *number);
+        if !numbered.is_sorted_by(|a, b| a.0 < b.0) {
+            return false;
+        }
+        for (word, (_, sorted)) in words.iter_mut().zip(numbered) {
+            *word = *sorted;
+        }
+        true
+    }
+
+    /// Visits the words of one leaf whose keys are `taken`, in order: those of a range.
     #[inline]
     fn visit_leaf(
         &self,
@@ -116,13 +158,16 @@ where
         self.sort(words);
         let words = words.taken();
         let n = words.len();
+        // Those between two that are taken are.
+        let mut ends = words.first().into_iter().chain(words.last());
+        let all = ends.all(|(key, _)| K::read(pm, *key, &taken) == Some(true));
         for i in 0..n {
             let (key, value) = words[match direction {
                 Direction::Up => i,
                 Direction::Down => n - 1 - i,
             }];
             let step = K::read(pm, key, |key| {
-                if !taken(key) {
+                if !all && !taken(key) {
                     return ControlFlow::Continue(());
                 }
                 V::read(pm, value, |value| visit(key, value)).unwrap_or(ControlFlow::Continue(()))
@@ -134,9 +179,47 @@ where
         ControlFlow::Continue(())
     }
 
+    /// Prefetches what a word of a leaf leads to, and tells `ahead` of the value.
+    #[inline(always)]
+    fn prefetch_entry(&self, (key, value): (K::Word, V::Word), ahead: &mut impl FnMut(&V)) {
+        let prefetch = |off: Option<u64>| {
+            if let Some(off) = off {
+                cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
+            }
+        };
+        prefetch(K::block(key));
+        prefetch(V::block(value));
+        self.tell_ahead(value, ahead);
+    }
+
+    /// The same for all entries of the leaf `distance` after (or before) `from`, if that is in the same node; returns that leaf. It
+    /// may be changing.
+    #[inline]
+    fn prefetch_entries(
+        &self,
+        from: &Ranged<K>,
+        distance: isize,
+        ahead: &mut impl FnMut(&V),
+    ) -> Option<u32> {
+        // Simulated media have no caches to be filled, and each load is one more to be explored.
+        if M::TRACED || !Self::RECORDS {
+            return None;
+        }
+        let leaf = self.inner.ahead(from, distance)?;
+        // What was read from a node in the middle of a change may be no leaf at all.
+        if !self.inner.validate(&from.located) {
+            return None;
+        }
+        D::for_each(self, self.leaf(leaf), |_, key, value| {
+            self.prefetch_entry((key, value), ahead);
+        });
+        Some(leaf)
+    }
+
     pub(super) fn scan_up(
         &self,
         range: &impl RangeBounds<K>,
+        ahead: impl FnMut(&V),
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         self.walk_leaves(
@@ -151,6 +234,7 @@ where
                 Bound::Unbounded => false,
             },
             |key| range.contains(key),
+            ahead,
             visit,
         );
     }
@@ -158,6 +242,7 @@ where
     pub(super) fn scan_down(
         &self,
         range: &impl RangeBounds<K>,
+        ahead: impl FnMut(&V),
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         self.walk_leaves(
@@ -172,6 +257,7 @@ where
                 Bound::Unbounded => false,
             },
             |key| range.contains(key),
+            ahead,
             visit,
         );
     }
@@ -185,6 +271,7 @@ where
         start: impl Fn(&Guard) -> Ranged<K>,
         beyond: impl Fn(&K) -> bool,
         wanted: impl Fn(&K) -> bool,
+        mut ahead: impl FnMut(&V),
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let mut guard = epoch::pin();
@@ -197,6 +284,8 @@ where
         }
         // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
         let mut done: Option<K::Owned> = None;
+        // The leaf whose entries have been prefetched.
+        let mut prefetched = None;
         let mut leaves = 0;
         loop {
             leaves += 1;
@@ -207,6 +296,12 @@ where
                     Some(done) => self.find_from(direction, done.borrow(), &guard),
                 };
             }
+            if Self::RECORDS && prefetched != Some(ranged.located.leaf) {
+                for entry in words.taken() {
+                    self.prefetch_entry(*entry, &mut ahead);
+                }
+            }
+            prefetched = self.prefetch_entries(&ranged, step, &mut ahead);
             let (low, high) = (ranged.low.as_ref(), ranged.high.as_ref());
             // The leaf's range may have become wider: only what was routed here counts.
             let (low, high) = match direction {
@@ -225,8 +320,8 @@ where
                 return;
             }
             let end = match direction {
-                Direction::Up => ranged.high.clone(),
-                Direction::Down => ranged.low.clone(),
+                Direction::Up => ranged.high.take(),
+                Direction::Down => ranged.low.take(),
             };
             let Some(end) = end else { return };
             if beyond(end.borrow()) {

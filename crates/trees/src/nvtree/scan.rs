@@ -3,6 +3,9 @@
 //! A scan goes from leaf to leaf through the inner nodes, by the ends of their ranges. Of each leaf only
 //! keys of the range that led there are taken, so keys come in strict order whatever is split or
 //! merged meanwhile.
+//!
+//! Where words lead to records, those of all of a leaf's keys are prefetched before they are sorted, and values are told of some
+//! entries ahead.
 
 use super::NvTree;
 use super::info::LeafInfo;
@@ -10,12 +13,16 @@ use super::inner::Ranged;
 use super::leaf::Leaf;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::{LINE, cpu};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
 /// Leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 16;
+
+/// Entries of which a scan tells the values ahead.
+const AHEAD: usize = 12;
 
 /// Which way a scan goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,6 +35,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     /// The keys that are in a leaf, ascending, with their values' words.
     fn snapshot(&self, info: &LeafInfo) -> Vec<(u64, u64)> {
         let leaf: Leaf<'_, M> = info.leaf(self.pm());
+        // Simulated media have no caches to be filled, and each load is one more to be explored.
+        if K::RECORDS && !M::TRACED {
+            let base = self.pm().base();
+            for off in (0..info.count()).filter_map(|i| K::block(leaf.key(i))) {
+                cpu::prefetch(base.wrapping_add(off as usize), LINE);
+            }
+        }
         loop {
             let contents = self.contents(&leaf, info.count());
             if info.flags_settled() {
@@ -39,6 +53,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     pub(super) fn scan_up(
         &self,
         range: &impl RangeBounds<K>,
+        ahead: impl FnMut(&V),
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         self.walk(
@@ -55,6 +70,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 Bound::Unbounded => false,
             },
             |key| range.contains(key),
+            ahead,
             visit,
         );
     }
@@ -62,6 +78,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     pub(super) fn scan_down(
         &self,
         range: &impl RangeBounds<K>,
+        ahead: impl FnMut(&V),
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         self.walk(
@@ -76,6 +93,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 Bound::Unbounded => false,
             },
             |key| range.contains(key),
+            ahead,
             visit,
         );
     }
@@ -88,6 +106,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         start: impl for<'g> Fn(&'g Guard) -> Ranged<'g, K>,
         beyond: impl Fn(&K) -> bool,
         wanted: impl Fn(&K) -> bool,
+        mut ahead: impl FnMut(&V),
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let pm = self.pm();
@@ -115,7 +134,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             if direction == Direction::Down {
                 words.reverse();
             }
-            for (key, value) in words {
+            let mut tell = |value: u64| {
+                // Records are not followed: their lines are not here yet.
+                if !V::RECORDS {
+                    V::read(pm, value, &mut ahead);
+                }
+            };
+            let first = (words.iter()).position(|(key, _)| K::read(pm, *key, &taken) == Some(true));
+            let words = &words[first.unwrap_or(words.len())..];
+            words.iter().take(AHEAD).for_each(|(_, value)| tell(*value));
+            for (i, (key, value)) in words.iter().copied().enumerate() {
+                if let Some((_, value)) = words.get(i + AHEAD) {
+                    tell(*value);
+                }
                 let step = K::read(pm, key, |key| {
                     if !taken(key) {
                         return ControlFlow::Continue(());

@@ -140,6 +140,23 @@ impl Fixture {
         }
     }
 
+    /// The directory, with the file `pool` in it: of the store that was closed, or as a kill leaves it.
+    pub fn ended(self, closed: bool) -> (TempDir, StoreOptions) {
+        let path = self.dir.path().join("pool");
+        let killed = self.copy();
+        let Self {
+            store,
+            options,
+            dir,
+            ..
+        } = self;
+        drop(store);
+        if !closed {
+            std::fs::rename(killed, path).unwrap();
+        }
+        (dir, options)
+    }
+
     pub fn put(&self, key: &str, value: &str) {
         let put = self.store.put(&self.k, key.as_bytes(), value.as_bytes());
         put.unwrap();
