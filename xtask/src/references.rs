@@ -67,7 +67,10 @@ pub fn run() -> Result<(), String> {
         println!("{searched} files: every reference leads somewhere");
         return Ok(());
     }
-    Err(format!("references that lead nowhere:\n{}", broken.join("\n")))
+    Err(format!(
+        "references that lead nowhere:\n{}",
+        broken.join("\n")
+    ))
 }
 
 impl Checkout<'_> {
@@ -96,12 +99,19 @@ impl Checkout<'_> {
     fn numbered(&self, line: &str) -> Option<String> {
         let lower = line.to_lowercase().replace('`', "");
         // In two pieces: this file is searched too.
-        let shapes = [concat!("design", " section "), concat!("design.md,", " section ")];
+        let shapes = [
+            concat!("design", " section "),
+            concat!("design.md,", " section "),
+        ];
         let found = shapes.iter().find_map(|shape| {
             let (_, after) = lower.split_once(shape)?;
-            after.starts_with(|c: char| c.is_ascii_digit()).then_some(shape)
+            after
+                .starts_with(|c: char| c.is_ascii_digit())
+                .then_some(shape)
         });
-        found.map(|shape| format!("{shape:?} and a number: name the heading, docs/design.md, \"Title\""))
+        found.map(|shape| {
+            format!("{shape:?} and a number: name the heading, docs/design.md, \"Title\"")
+        })
     }
 
     /// References to the design by a heading.
@@ -111,7 +121,8 @@ impl Checkout<'_> {
         let (title, _) = after.split_once('"')?;
         // "Title" itself stands for any, where the rule is explained.
         let known = (self.read)("docs/design.md")?;
-        let known = title == "Title" || headings(&known).any(|heading| unnumbered(heading) == title);
+        let known =
+            title == "Title" || headings(&known).any(|heading| unnumbered(heading) == title);
         (!known).then(|| format!("docs/design.md has no heading {title:?}"))
     }
 
@@ -120,7 +131,9 @@ impl Checkout<'_> {
         let quoted = line.split('`').skip(1).step_by(2);
         let is_path = |text: &&str| {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
-            NAMED.iter().any(|end| text.len() > end.len() && text.ends_with(end))
+            NAMED
+                .iter()
+                .any(|end| text.len() > end.len() && text.ends_with(end))
                 && text.chars().all(plain)
                 && text.contains('/')
                 && !text.starts_with(['/', '.'])
@@ -129,15 +142,19 @@ impl Checkout<'_> {
             let tail = format!("/{path}");
             !self.files.contains(*path) && !self.files.iter().any(|file| file.ends_with(&tail))
         });
-        missing.map(|path| format!("there is no file {path}")).collect()
+        missing
+            .map(|path| format!("there is no file {path}"))
+            .collect()
     }
 
     /// Links of Markdown.
     fn linked(&self, file: &str, line: &str) -> Vec<String> {
         let targets = line.split("](").skip(1);
         let targets = targets.filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
-        let own = targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:"));
-        own.filter_map(|target| self.leads_nowhere(file, target)).collect()
+        let own =
+            targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:"));
+        own.filter_map(|target| self.leads_nowhere(file, target))
+            .collect()
     }
 
     fn leads_nowhere(&self, file: &str, target: &str) -> Option<String> {
@@ -225,10 +242,14 @@ mod tests {
         let text = "[design](docs/design.md#4-allocation), [folder](crates/pmem), \
                     `heap/mod.rs` and `crates/pmem/src/heap/mod.rs` (docs/design.md, \"Allocation\")";
         assert_eq!(check("README.md", text), []);
-        let text = "[the design](design.md) [README](../README.md) [web](https://example.invalid/x.md)";
+        let text =
+            "[the design](design.md) [README](../README.md) [web](https://example.invalid/x.md)";
         assert_eq!(check("docs/design.md", text), []);
         // Examples of what a user has are no references.
-        assert_eq!(check("README.md", concat!("```\n`gone/", "x.rs`\n```\n")), []);
+        assert_eq!(
+            check("README.md", concat!("```\n`gone/", "x.rs`\n```\n")),
+            []
+        );
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, OpenError, SpaceError};
-use bristlecone_store::{BackupError, CloseError, ConflictError, ReadError, StoreError, WriteError};
+use bristlecone_store::{
+    BackupError, CloseError, ConflictError, ReadError, StoreError, WriteError,
+};
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;

@@ -63,21 +63,21 @@ impl Borrow<[u8]> for Slice {
 
 /// What both kinds of bytes have in common.
 macro_rules! bytes_like {
-    ($name:ident $(<$life:lifetime>)?) => {
-        impl AsRef<[u8]> for $name $(<$life>)? {
+    ($name:ty) => {
+        impl AsRef<[u8]> for $name {
             fn as_ref(&self) -> &[u8] {
                 self
             }
         }
 
-        impl fmt::Debug for $name $(<$life>)? {
+        impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "b\"{}\"", self.escape_ascii())
             }
         }
 
-        impl From<$name $(<$life>)?> for Vec<u8> {
-            fn from(bytes: $name $(<$life>)?) -> Self {
+        impl From<$name> for Vec<u8> {
+            fn from(bytes: $name) -> Self {
                 bytes.to_vec()
             }
         }
@@ -86,8 +86,8 @@ macro_rules! bytes_like {
 
 /// Comparisons with bytes of other types.
 macro_rules! equal_to {
-    ($name:ident $(<$life:lifetime>)?: $($other:ty),* $(,)?) => {$(
-        impl PartialEq<$other> for $name $(<$life>)? {
+    ($name:ty: $($other:ty),* $(,)?) => {$(
+        impl PartialEq<$other> for $name {
             fn eq(&self, other: &$other) -> bool {
                 let other: &[u8] = other.as_ref();
                 **self == *other

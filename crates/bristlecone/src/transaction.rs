@@ -223,12 +223,7 @@ impl Batch {
     }
 
     /// Puts a value.
-    pub fn insert(
-        &mut self,
-        keyspace: &Keyspace,
-        key: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-    ) {
+    pub fn insert(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.0.put(&keyspace.handle, key.as_ref(), value.as_ref());
     }
 

@@ -23,7 +23,11 @@ fn a_pool_is_made_used_and_opened_again_within_600_mb() {
     let got = limited(&bench, 600_000, "get a.pool key").ok();
     assert_eq!(got.stdout, b"value\n");
     // A server's store has two roots more.
-    let served = limited(&bench, 600_000, "torture --server --kills 1 --medium journal --dir .");
+    let served = limited(
+        &bench,
+        600_000,
+        "torture --server --kills 1 --medium journal --dir .",
+    );
     served.ok();
 }
 
@@ -40,12 +44,21 @@ fn data_beyond_the_limit_is_an_error_and_loses_nothing() {
     let import = "import a.pool rows.csv --key key";
     let refused = limited(&bench, 120_000, import);
     let refused = refused.fails(&["out of space", "ulimit -d"]);
-    assert!(!refused.stderr.contains("memory allocation"), "{}", refused.stderr);
+    assert!(
+        !refused.stderr.contains("memory allocation"),
+        "{}",
+        refused.stderr
+    );
 
     let kept = bench.run(&["check", "a.pool", "--json"]).ok().json();
-    assert!(kept["entries"].as_u64().expect("a count") > 10_000, "{kept}");
+    assert!(
+        kept["entries"].as_u64().expect("a count") > 10_000,
+        "{kept}"
+    );
     // Without the limit all of it fits.
-    bench.run(&["import", "a.pool", "rows.csv", "--key", "key"]).ok();
+    bench
+        .run(&["import", "a.pool", "rows.csv", "--key", "key"])
+        .ok();
     let whole = bench.run(&["check", "a.pool", "--json"]).ok().json();
     assert_eq!(whole["entries"], 400_000);
 }

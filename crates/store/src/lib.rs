@@ -21,6 +21,7 @@
 //! | `stripes`, `slots` | locks of writers, and the commit table |
 //! | `commit` | the protocols, and what a crash leaves of each |
 //! | `serial` | validation of what serialisable transactions read |
+//! | `pinned` | values that are read in place |
 //! | `read`, `horizon` | lock-free reading, and which versions are still read |
 //! | `vacuum` | freeing the others |
 //! | `keyspace`, `dropped` | named ranges of keys: making, clearing and dropping them |
@@ -59,6 +60,7 @@ mod error;
 mod horizon;
 mod index;
 mod keyspace;
+mod pinned;
 mod read;
 mod record;
 mod recovery;
@@ -79,7 +81,9 @@ pub use error::{
     WriteError,
 };
 pub use index::{KEY_MOST, designs};
+
 pub use keyspace::{Keyspace, NAME_MOST as KEYSPACE_NAME_MOST};
+pub use pinned::PinnedValue;
 pub use recovery::StoreRecovery;
 pub use snapshot::{Cursor, Pair, Snapshot};
 pub use store::{Entry, NAME_MOST, Store, StoreOptions, Update, WallClock};

@@ -17,7 +17,7 @@ use crate::slots::Verdict;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_trees::Place;
-use crossbeam_epoch as epoch;
+use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
@@ -161,10 +161,21 @@ impl<M: Media> Inner<M> {
         key: &[u8],
         f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
     ) -> Result<Option<R>, ReadError> {
-        let guard = epoch::pin();
+        self.get_latest_in(&epoch::pin(), wait, key, f)
+    }
+
+    /// As [`get_latest`](Self::get_latest); what `f` finds is there for as long as the guard is.
+    #[inline]
+    pub(crate) fn get_latest_in<'s, R>(
+        &'s self,
+        guard: &Guard,
+        wait: Wait,
+        key: &[u8],
+        f: impl FnOnce(&Found<'s, M>) -> Result<R, Damage>,
+    ) -> Result<Option<R>, ReadError> {
         loop {
             let ts = wait.watermark(&self.clock);
-            if !self.is_there(key, ts, &guard) {
+            if !self.is_there(key, ts, guard) {
                 return Ok(None);
             }
             let Some(entry) = self.index.get(key) else {
@@ -248,8 +259,18 @@ impl<M: Media> Inner<M> {
         key: &[u8],
         f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
     ) -> Result<Option<R>, ReadError> {
-        let guard = epoch::pin();
-        if !self.is_there(key, at.ts, &guard) {
+        self.get_at_in(&epoch::pin(), at, key, f)
+    }
+
+    /// As [`get_at`](Self::get_at); what `f` finds is there for as long as the guard is.
+    pub(crate) fn get_at_in<'s, R>(
+        &'s self,
+        guard: &Guard,
+        at: Ticket,
+        key: &[u8],
+        f: impl FnOnce(&Found<'s, M>) -> Result<R, Damage>,
+    ) -> Result<Option<R>, ReadError> {
+        if !self.is_there(key, at.ts, guard) {
             return Ok(None);
         }
         let Some(entry) = self.index.get(key) else {

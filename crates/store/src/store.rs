@@ -413,6 +413,11 @@ impl<M: Media> Store<M> {
         }
     }
 
+    /// What operations of this handle wait for.
+    pub(crate) fn wait(&self) -> Wait {
+        self.wait
+    }
+
     /// Every commit up to this time stamp is there, durable or not.
     #[must_use]
     pub fn applied(&self) -> u64 {

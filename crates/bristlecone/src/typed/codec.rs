@@ -96,7 +96,10 @@ macro_rules! codec_of_part {
 /// Takes so many bytes off the front.
 fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Result<&'b [u8], DecodeError> {
     let Some((taken, rest)) = bytes.split_at_checked(len) else {
-        return Err(DecodeError(format!("{} bytes where {len} are wanted", bytes.len())));
+        return Err(DecodeError(format!(
+            "{} bytes where {len} are wanted",
+            bytes.len()
+        )));
     };
     *bytes = rest;
     Ok(taken)
@@ -340,7 +343,7 @@ mod tests {
             let _ = <(String, Vec<u8>, i64)>::decode(&bytes);
             let _ = <(bool, u16)>::decode(&bytes);
             if let Ok(number) = u32::decode(&bytes) {
-                prop_assert_eq!(number.to_be_bytes().as_slice(), bytes);
+                prop_assert_eq!(number.to_be_bytes().to_vec(), bytes);
             }
         }
     }

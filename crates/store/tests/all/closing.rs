@@ -96,7 +96,10 @@ fn what_the_vacuums_thread_failed_with_is_said() {
     let asked = f.hands.asked();
     let begun = std::time::Instant::now();
     while f.hands.asked() < asked + 4 {
-        assert!(begun.elapsed() < PATIENCE, "the vacuum's thread has stopped");
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "the vacuum's thread has stopped"
+        );
         std::thread::yield_now();
     }
     let (store, error) = f.store.close().unwrap_err();

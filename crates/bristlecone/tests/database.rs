@@ -1,0 +1,355 @@
+//! The crate as its users have it: opening, reading back, iterating from both ends, transactions.
+
+use bristlecone::{Batch, Database, Error, ErrorKind, Iter, Isolation, Slice};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn home() -> TempDir {
+    let fast = std::path::Path::new("/dev/shm");
+    let made = if fast.is_dir() {
+        tempfile::tempdir_in(fast)
+    } else {
+        tempfile::tempdir()
+    };
+    made.unwrap()
+}
+
+fn database() -> (TempDir, Database) {
+    let home = home();
+    let db = Database::open(home.path().join("test.db")).unwrap();
+    (home, db)
+}
+
+fn assert_send_sync<T: Send + Sync>() {}
+
+#[test]
+fn handles_may_be_sent_and_shared() {
+    assert_send_sync::<Database>();
+    assert_send_sync::<bristlecone::Keyspace>();
+    assert_send_sync::<bristlecone::Snapshot>();
+    assert_send_sync::<bristlecone::Error>();
+    assert_send_sync::<Slice>();
+    fn assert_send<T: Send>() {}
+    assert_send::<Iter>();
+    assert_send::<bristlecone::Transaction>();
+}
+
+#[test]
+fn what_was_written_is_there_after_closing_and_after_dropping() {
+    let home = home();
+    let path = home.path().join("test.db");
+    let db = Database::open(&path).unwrap();
+    db.keyspace("a").unwrap().insert("k", "closed").unwrap();
+    db.close().unwrap();
+    let db = Database::open(&path).unwrap();
+    let a = db.keyspace("a").unwrap();
+    assert_eq!(a.get("k").unwrap().unwrap(), "closed");
+    a.insert("k", "dropped").unwrap();
+    // The keyspace keeps the database open: closing says so, and the last handle closes it.
+    let error = db.close().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert_eq!(Database::open(&path).unwrap_err().kind(), ErrorKind::Locked);
+    drop(a);
+    let db = Database::open(&path).unwrap();
+    let a = db.find_keyspace("a").unwrap();
+    assert_eq!(a.get("k").unwrap().unwrap(), "dropped");
+    let names: Vec<_> = db.keyspaces().iter().map(|k| k.name().to_owned()).collect();
+    assert_eq!(names, ["a"]);
+}
+
+#[test]
+fn errors_say_what_kind_they_are() {
+    let (home, db) = database();
+    let path = home.path().join("test.db");
+    let opened = |options: bristlecone::Options, name: &str| {
+        options.open(home.path().join(name)).unwrap_err().kind()
+    };
+    let builder = Database::builder;
+    assert_eq!(opened(builder().create(false), "none"), ErrorKind::NotFound);
+    assert_eq!(opened(builder().create_new(true), "test.db"), ErrorKind::AlreadyExists);
+    std::fs::write(home.path().join("text"), "no database at all").unwrap();
+    assert_eq!(opened(builder(), "text"), ErrorKind::NotADatabase);
+    let both = builder().read_only(true).create_new(true);
+    assert_eq!(opened(both, "new"), ErrorKind::InvalidInput);
+    assert!(!home.path().join("new").exists());
+
+    let a = db.keyspace("a").unwrap();
+    let long = vec![b'k'; (64 << 10) + 1];
+    assert_eq!(a.insert(&long, "v").unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(a.get(&long).unwrap().is_none());
+    assert_eq!(db.keyspace("").unwrap_err().kind(), ErrorKind::InvalidInput);
+    a.insert("word", "seven").unwrap();
+    let error = a.increment("word", 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("\"word\""), "{error}");
+    let stale = a.clone();
+    let empty = a.clear().unwrap();
+    assert_eq!(stale.insert("k", "v").unwrap_err().kind(), ErrorKind::Dropped);
+    assert!(empty.is_empty().unwrap());
+    drop((stale, empty, db));
+
+    let reader = builder().read_only(true).open(&path).unwrap();
+    let another = builder().read_only(true).open(&path).unwrap();
+    let a = reader.find_keyspace("a").unwrap();
+    assert_eq!(a.insert("k", "v").unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert!(another.find_keyspace("a").is_some());
+    assert_eq!(Database::open(&path).unwrap_err().kind(), ErrorKind::Locked);
+}
+
+#[test]
+fn a_keyspace_of_another_database_is_refused() {
+    let ((_a, one), (_b, other)) = (database(), database());
+    let (mine, theirs) = (one.keyspace("k").unwrap(), other.keyspace("k").unwrap());
+    let error = one.transaction(|tx| tx.insert(&theirs, "key", "v")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let mut batch = Batch::new();
+    batch.insert(&mine, "key", "v");
+    batch.insert(&theirs, "key", "v");
+    assert_eq!(one.write(batch).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(mine.at(&other.snapshot()).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(mine.is_empty().unwrap() && theirs.is_empty().unwrap());
+}
+
+/// One step of a test of iterators: which end.
+fn ends() -> impl Strategy<Value = Vec<bool>> {
+    proptest::collection::vec(any::<bool>(), 0..700)
+}
+
+fn small_key() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(prop_oneof![Just(0u8), Just(7), Just(255)], 0..5)
+}
+
+fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
+    prop_oneof![
+        Just(Bound::Unbounded),
+        small_key().prop_map(Bound::Included),
+        small_key().prop_map(Bound::Excluded),
+    ]
+}
+
+/// Takes from the ends as `steps` say, from an iterator and from a list of what it should give.
+fn same(mut found: impl DoubleEndedIterator<Item = bristlecone::Result<(Slice, Slice)>>, model: Vec<(Vec<u8>, Vec<u8>)>, steps: &[bool]) {
+    let mut model = model.into_iter();
+    for up in steps.iter().chain(&[true, false, true]) {
+        let (next, expected) = if *up {
+            (found.next(), model.next())
+        } else {
+            (found.next_back(), model.next_back())
+        };
+        let next = next.map(|entry| {
+            let (key, value) = entry.unwrap();
+            (key.to_vec(), value.to_vec())
+        });
+        assert_eq!(next, expected);
+    }
+    let rest: Vec<_> = found.map(|entry| entry.unwrap().0.to_vec()).collect();
+    assert_eq!(rest, model.map(|(key, _)| key).collect::<Vec<_>>());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn iterators_give_what_a_map_has_from_both_ends(
+        entries in proptest::collection::btree_map(small_key(), proptest::collection::vec(any::<u8>(), 0..40), 0..600),
+        range in (bound(), bound()),
+        prefix in small_key(),
+        steps in ends(),
+        own in proptest::collection::btree_map(small_key(), proptest::option::of(Just(b"own".to_vec())), 0..60),
+    ) {
+        use std::ops::RangeBounds;
+        let (_home, db) = database();
+        let k = db.keyspace("k").unwrap();
+        // Neighbours on both sides, which no range may reach.
+        for name in ["j", "l"] {
+            db.keyspace(name).unwrap().insert([7, 7], "neighbour").unwrap();
+        }
+        let mut batch = Batch::new();
+        for (key, value) in &entries {
+            batch.insert(&k, key, value);
+        }
+        db.write(batch).unwrap();
+        let list = |map: &BTreeMap<Vec<u8>, Vec<u8>>, keep: &dyn Fn(&Vec<u8>) -> bool| -> Vec<_> {
+            map.iter().filter(|(key, _)| keep(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        let inside = |key: &Vec<u8>| range.contains(key);
+        same(k.iter(), list(&entries, &|_| true), &steps);
+        same(k.range::<Vec<u8>>(range.clone()), list(&entries, &inside), &steps);
+        same(k.prefix(&prefix), list(&entries, &|key| key.starts_with(&prefix)), &steps);
+
+        // A transaction sees its own changes among the others.
+        let mut changed = entries.clone();
+        let mut tx = db.begin_with(Isolation::Serializable);
+        for (key, value) in own {
+            match value {
+                Some(value) => {
+                    tx.insert(&k, &key, &value).unwrap();
+                    changed.insert(key, value);
+                }
+                None => {
+                    tx.remove(&k, &key).unwrap();
+                    changed.remove(&key);
+                }
+            }
+        }
+        same(tx.range::<Vec<u8>>(&k, range.clone()), list(&changed, &inside), &steps);
+        // An iterator keeps the time that it was made at.
+        let before = k.iter();
+        tx.commit().unwrap();
+        same(before, list(&entries, &|_| true), &steps);
+        same(k.iter(), list(&changed, &|_| true), &steps);
+        assert_eq!(k.approximate_len(), changed.len() as u64);
+    }
+}
+
+#[test]
+fn transactions_are_retried_until_they_commit() {
+    let (_home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    let rounds = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    db.transaction(|tx| {
+                        rounds.fetch_add(1, Ordering::Relaxed);
+                        let old = tx.get(&k, "sum")?.unwrap_or_default();
+                        let old: u64 = String::from_utf8(old).unwrap().parse().unwrap_or(0);
+                        tx.insert(&k, "sum", (old + 1).to_string())
+                    })
+                    .unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(k.get("sum").unwrap().unwrap(), "800");
+    assert!(rounds.load(Ordering::Relaxed) >= 800);
+}
+
+#[test]
+fn an_error_of_ones_own_ends_a_transaction_and_changes_nothing() {
+    let (_home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    let error = db
+        .transaction(|tx| -> bristlecone::Result<()> {
+            tx.insert(&k, "a", "1")?;
+            Err(Error::other("enough"))
+        })
+        .unwrap_err();
+    assert_eq!(error.into_other().unwrap().to_string(), "enough");
+    assert!(k.is_empty().unwrap());
+}
+
+#[test]
+fn each_entry_is_popped_by_one_thread() {
+    let (_home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    let mut batch = Batch::new();
+    for i in 0..2000u32 {
+        batch.insert(&k, i.to_be_bytes(), i.to_string());
+    }
+    db.write(batch).unwrap();
+    let mut popped: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let k = k.clone();
+                scope.spawn(move || {
+                    let mut mine = Vec::new();
+                    loop {
+                        let next = if thread % 2 == 0 { k.pop_first() } else { k.pop_last() };
+                        match next.unwrap() {
+                            Some((key, _)) => mine.push(key.to_vec()),
+                            None => return mine,
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    popped.sort();
+    let all: Vec<_> = (0..2000u32).map(|i| i.to_be_bytes().to_vec()).collect();
+    assert_eq!(popped, all);
+}
+
+/// A value that is read in place stays as it was, though it is replaced, vacuumed and its space is used again.
+#[test]
+fn a_value_in_place_is_not_freed_while_it_is_held() {
+    let (_home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    k.insert("a", vec![7; 5000]).unwrap();
+    let held = k.get("a").unwrap().unwrap();
+    for i in 0..300u32 {
+        k.insert("a", vec![1; 5000]).unwrap();
+        k.insert(i.to_be_bytes(), vec![2; 5000]).unwrap();
+    }
+    db.store().vacuum_all().unwrap();
+    assert_eq!(held, vec![7; 5000]);
+    drop(held);
+    assert_eq!(k.get("a").unwrap().unwrap(), vec![1; 5000]);
+}
+
+#[test]
+fn values_expire_and_expiry_can_be_taken_away() {
+    let (_home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    k.insert_expiring("short", "1", Duration::ZERO).unwrap();
+    k.insert_expiring("long", "1", Duration::from_secs(3600)).unwrap();
+    assert!(k.get("short").unwrap().is_none());
+    assert!(k.get("long").unwrap().unwrap().expires_at().is_some());
+    assert!(k.expire("long", None).unwrap());
+    assert_eq!(k.get("long").unwrap().unwrap().expires_at(), None);
+    assert!(!k.expire("short", Some(Duration::MAX)).unwrap());
+    // Longer than the clock goes.
+    k.insert_expiring("ever", "1", Duration::MAX).unwrap();
+    assert!(k.contains_key("ever").unwrap());
+    assert_eq!(k.iter().count(), 2);
+}
+
+#[test]
+fn a_backup_is_restored_whole_and_no_half_of_one_is_left() {
+    let (home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    for i in 0..500u32 {
+        k.insert(i.to_be_bytes(), vec![i as u8; 300]).unwrap();
+    }
+    let backup = home.path().join("backup");
+    let report = db.backup_to(&backup).unwrap();
+    assert_eq!((report.keyspaces, report.entries), (1, 500));
+    let again = db.backup_to(&backup).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+    let copy = Database::restore(&backup, home.path().join("copy.db")).unwrap();
+    let same = copy.keyspace("k").unwrap();
+    let content = |k: &bristlecone::Keyspace| -> Vec<_> { k.iter().map(Result::unwrap).collect() };
+    assert_eq!(content(&same), content(&k));
+    copy.check().unwrap();
+
+    let mut bytes = std::fs::read(&backup).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let bad = home.path().join("bad");
+    std::fs::write(&bad, bytes).unwrap();
+    let target = home.path().join("bad.db");
+    let error = Database::restore(&bad, &target).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+    assert!(!target.exists());
+}
+
+#[test]
+fn upkeep_gives_space_back_and_says_what_there_is() {
+    let (_home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    for i in 0..2000u32 {
+        k.insert(i.to_be_bytes(), vec![1; 4000]).unwrap();
+    }
+    assert_eq!(db.stats().keys, 2001, "and the catalogue's");
+    k.clear().unwrap();
+    let report = db.compact().unwrap();
+    assert!(report.after_bytes < report.before_bytes, "{report:?}");
+    db.flush().unwrap();
+    assert_eq!(db.check().unwrap().entries, 1);
+}
