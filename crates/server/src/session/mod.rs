@@ -311,6 +311,15 @@ impl Session {
     /// Executes a command.
     pub fn execute(&mut self, server: &Server, args: &[Arg<'_>], out: &mut Vec<u8>) -> Flow {
         add(&server.stats.commands, 1);
+        if args.first().is_some_and(|name| connection::is_http(name)) {
+            let client = &self.client.address;
+            tracing::warn!(
+                client = %client,
+                "possible SECURITY ATTACK: POST or Host: was sent, as a web page can make a browser on this machine do, \
+                 with commands behind it; the connection is closed, and nothing of it executed"
+            );
+            return Flow::Close;
+        }
         self.batch += 1;
         let mark = out.len();
         let this = match self.replies {

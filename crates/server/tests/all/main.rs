@@ -3,6 +3,7 @@
 
 mod against_redis;
 mod arrays;
+mod attack;
 mod blocking;
 mod blocking_against_redis;
 mod collections_against_redis;
