@@ -165,7 +165,13 @@ fn of_persistence(server: &Server, text: &mut String) {
         "rdb_last_bgsave_status" = status,
         "aof_enabled" = 1,
         "aof_rewrite_in_progress" = 0,
-        "aof_last_write_status" = "ok",
+        // Nothing is ever rewritten.
+        "aof_last_bgrewrite_status" = "ok",
+        "aof_last_write_status" = if server.data.takes_writes() {
+            "ok"
+        } else {
+            "err"
+        },
         "applied_timestamp" = server.data.applied(),
         "durable_timestamp" = server.data.store().durable(),
     );
