@@ -77,6 +77,8 @@ pub struct Settings {
     pub log_level: tracing::Level,
     /// How logs are written.
     pub log_format: LogFormat,
+    /// Where they are written; `None` for standard error.
+    pub logfile: Option<PathBuf>,
     /// Worker threads; 0 for as many as there are cores.
     pub threads: usize,
 }
@@ -105,6 +107,7 @@ impl Default for Settings {
             enable_debug_command: Debugging::No,
             log_level: tracing::Level::INFO,
             log_format: LogFormat::Text,
+            logfile: None,
             threads: 0,
         }
     }
@@ -360,6 +363,13 @@ const SETTINGS: &[Setting] = &[
             LogFormat::Text => "text".to_owned(),
             LogFormat::Json => "json".to_owned(),
         }
+    ),
+    setting!(
+        "logfile",
+        false,
+        logfile,
+        |text| Ok::<_, String>(path(text)),
+        |at: &Option<PathBuf>| shown(at.as_ref())
     ),
     setting!("threads", false, threads, whole, usize::to_string),
     fixed("appendonly", |_| "yes".into()),
