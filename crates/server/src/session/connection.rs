@@ -273,7 +273,10 @@ fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
                 return Err(Failed::syntax());
             }
         }
-        ("no-evict", [mode]) if is(mode, "on") || is(mode, "off") => out.status("OK"),
+        ("no-evict", [mode]) if is(mode, "on") || is(mode, "off") => {
+            own.held.set_stays(is(mode, "on"));
+            out.status("OK");
+        }
         ("no-evict", [_]) => return Err(Failed::syntax()),
         ("unblock", [id, reason @ ..]) if reason.len() <= 1 => {
             out.integer(unblock(context, id, reason.first().copied())?.into());

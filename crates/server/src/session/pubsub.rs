@@ -1,6 +1,7 @@
 //! `SUBSCRIBE`, `PUBLISH` and what belongs to them.
 
 use super::{Context, Done, Flow, Session, SessionCommand, subcommand};
+use crate::budget::Part;
 use crate::command::{Arg, Failed};
 use crate::reply::Out;
 use crate::server::Server;
@@ -28,6 +29,9 @@ impl Session {
         self.client
             .patterns
             .store(self.patterns.len(), Ordering::Relaxed);
+        // Here and with all subscriptions, each time with what that needs besides.
+        let held = 2 * (self.names + 100 * self.count());
+        self.client.hold(Part::Names, held);
     }
 
     /// It listens to nothing any more.
@@ -38,6 +42,7 @@ impl Session {
         for name in std::mem::take(&mut self.patterns) {
             server.pubsub.unsubscribe(&name, true, self.client.id);
         }
+        self.names = 0;
         self.note_subscriptions();
     }
 }
@@ -79,6 +84,7 @@ fn enter(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_patt
             &mut session.channels
         };
         if names.insert(name.to_vec()) {
+            session.names += name.len();
             server.pubsub.subscribe(name, is_pattern, &session.client);
         }
         confirm(out, what, Some(name), session.count());
@@ -121,6 +127,7 @@ fn leave(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_patt
             &mut session.channels
         };
         if names.remove(&name) {
+            session.names = session.names.saturating_sub(name.len());
             server
                 .pubsub
                 .unsubscribe(&name, is_pattern, session.client.id);

@@ -6,6 +6,7 @@ mod arrays;
 mod attack;
 mod blocking;
 mod blocking_against_redis;
+mod budget;
 mod collections_against_redis;
 mod common;
 mod concurrent;
