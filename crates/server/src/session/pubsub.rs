@@ -29,7 +29,11 @@ impl Session {
         self.client
             .patterns
             .store(self.patterns.len(), Ordering::Relaxed);
-        // Here and with all subscriptions, each time with what that needs besides.
+        self.hold_names();
+    }
+
+    /// Counts the memory that names take: here and with all subscriptions, each time with what that needs besides.
+    fn hold_names(&self) {
         let held = 2 * (self.names + 100 * self.count());
         self.client.hold(Part::Names, held);
     }
@@ -85,6 +89,10 @@ fn enter(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_patt
         };
         if names.insert(name.to_vec()) {
             session.names += name.len();
+            session.hold_names();
+            if session.client.is_evicted() {
+                return Ok(Flow::Close);
+            }
             server.pubsub.subscribe(name, is_pattern, &session.client);
         }
         confirm(out, what, Some(name), session.count());
