@@ -1,5 +1,6 @@
 //! Clients as others see them: for `CLIENT LIST` and `KILL`, messages, and limits.
 
+use crate::budget::{Held, Part, Registry};
 use crate::data::waiting::Waiter;
 use crate::reply::Protocol;
 use std::collections::BTreeMap;
@@ -58,7 +59,13 @@ pub struct Client {
     pub wake: Notify,
     /// It is to be disconnected.
     pub kill: Notify,
+    /// The memory that it holds.
+    pub held: Held,
+    registry: Arc<Registry>,
 }
+
+/// Room for messages that is kept when they are taken.
+const PENDING_KEPT: usize = 4 << 10;
 
 fn get(number: &AtomicUsize) -> usize {
     // ORDERING: Relaxed; shown only.
@@ -66,7 +73,13 @@ fn get(number: &AtomicUsize) -> usize {
 }
 
 impl Client {
-    fn new(id: u64, address: String, local: String, on_loopback: bool) -> Self {
+    fn new(
+        id: u64,
+        address: String,
+        local: String,
+        on_loopback: bool,
+        registry: Arc<Registry>,
+    ) -> Self {
         Self {
             id,
             address,
@@ -85,7 +98,20 @@ impl Client {
             pending: Mutex::default(),
             wake: Notify::new(),
             kill: Notify::new(),
+            held: Held::default(),
+            registry,
         }
+    }
+
+    /// It holds so many bytes for this from now on. Whoever holds the most is evicted, if that is too much for all together.
+    pub fn hold(&self, part: Part, bytes: usize) {
+        self.registry.hold(&self.held, part, bytes);
+    }
+
+    /// It has to go, and may hold nothing more: `maxmemory-clients`.
+    #[must_use]
+    pub fn is_evicted(&self) -> bool {
+        self.held.evicted()
     }
 
     /// What it says of itself.
@@ -130,13 +156,18 @@ impl Client {
     /// A message for it. Who does not take them is disconnected.
     pub fn deliver(&self, message: &[u8], limit: usize) {
         let mut pending = self.pending();
+        if self.is_evicted() {
+            return;
+        }
         if limit > 0 && pending.len().saturating_add(message.len()) > limit {
             pending.clear();
             pending.shrink_to_fit();
+            self.hold(Part::Messages, 0);
             self.kill.notify_one();
             return;
         }
         pending.extend_from_slice(message);
+        self.hold(Part::Messages, pending.capacity());
         self.wake.notify_one();
     }
 
@@ -145,6 +176,8 @@ impl Client {
         let mut pending = self.pending();
         if !pending.is_empty() {
             out.append(&mut pending);
+            pending.shrink_to(PENDING_KEPT);
+            self.hold(Part::Messages, pending.capacity());
         }
     }
 
@@ -203,7 +236,7 @@ impl Client {
         let _ = write!(
             line,
             "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} ssub=0 multi={multi} \
-             qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem=0 events=r cmd={} user={} redir=-1 resp={} \
+             qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={} user={} redir=-1 resp={} \
              lib-name={} lib-ver={}",
             self.id,
             self.address,
@@ -215,7 +248,9 @@ impl Client {
             get(&self.channels),
             get(&self.patterns),
             get(&self.query),
-            self.pending().len(),
+            self.held.of(Part::Queued),
+            self.held.of(Part::Output) + self.held.of(Part::Messages),
+            self.held.sum(),
             names.command,
             names.user,
             if self.protocol() == Protocol::Resp3 {
@@ -233,15 +268,17 @@ impl Client {
 /// All clients.
 #[derive(Debug, Default)]
 pub struct Clients {
-    by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
-    /// How many these are, for those who ask often.
+    registry: Arc<Registry>,
+    /// How many there are, for those who ask often.
     count: AtomicUsize,
     last: AtomicU64,
 }
 
 impl Clients {
-    fn by_id(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What they hold together.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// A new one; `None` if there are `most`.
@@ -252,13 +289,14 @@ impl Clients {
         local: String,
         on_loopback: bool,
     ) -> Option<Arc<Client>> {
-        let mut by_id = self.by_id();
+        let mut by_id = self.registry.by_id();
         if by_id.len() >= most {
             return None;
         }
         // ORDERING: Relaxed; only that it is new matters.
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let client = Arc::new(Client::new(id, address, local, on_loopback));
+        let registry = Arc::clone(&self.registry);
+        let client = Arc::new(Client::new(id, address, local, on_loopback, registry));
         by_id.insert(id, Arc::clone(&client));
         self.note(&by_id);
         Some(client)
@@ -266,8 +304,10 @@ impl Clients {
 
     /// One is gone.
     pub fn leave(&self, id: u64) {
-        let mut by_id = self.by_id();
-        by_id.remove(&id);
+        let mut by_id = self.registry.by_id();
+        if let Some(client) = by_id.remove(&id) {
+            self.registry.release(&client.held);
+        }
         self.note(&by_id);
     }
 
@@ -292,6 +332,6 @@ impl Clients {
     /// All of them, by number.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Client>> {
-        self.by_id().values().cloned().collect()
+        self.registry.by_id().values().cloned().collect()
     }
 }

@@ -3,6 +3,7 @@
 //! A setting has one name everywhere: `timeout` in the file and for `CONFIG`, `BRISTLECONE_SERVE_TIMEOUT` in the environment (with `_` for
 //! `-`).
 
+use crate::budget::Share;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -65,6 +66,8 @@ pub struct Settings {
     pub client_query_buffer_limit: usize,
     /// Bytes for a subscriber that it has not taken yet.
     pub client_output_buffer_limit: usize,
+    /// What all clients together may hold in memory; 0 for no limit.
+    pub maxmemory_clients: Share,
     /// Log commands that take more than so many µs; negative for none.
     pub slowlog_log_slower_than: i64,
     /// Entries of the slow log.
@@ -77,6 +80,8 @@ pub struct Settings {
     pub log_level: tracing::Level,
     /// How logs are written.
     pub log_format: LogFormat,
+    /// Where they are written; `None` for standard error.
+    pub logfile: Option<PathBuf>,
     /// Worker threads; 0 for as many as there are cores.
     pub threads: usize,
 }
@@ -99,12 +104,14 @@ impl Default for Settings {
             proto_max_arguments: 1 << 20,
             client_query_buffer_limit: 1 << 30,
             client_output_buffer_limit: 32 << 20,
+            maxmemory_clients: Share::Percent(25),
             slowlog_log_slower_than: 10_000,
             slowlog_max_len: 128,
             backup_file: None,
             enable_debug_command: Debugging::No,
             log_level: tracing::Level::INFO,
             log_format: LogFormat::Text,
+            logfile: None,
             threads: 0,
         }
     }
@@ -160,7 +167,7 @@ fn whole<N: TryFrom<i64>>(text: &str) -> Result<N, String> {
 }
 
 /// A number of bytes: `100`, `10k` (1000), `10kb` (1024), and so on.
-fn memory<N: TryFrom<i64>>(text: &str) -> Result<N, String> {
+pub(crate) fn memory<N: TryFrom<i64>>(text: &str) -> Result<N, String> {
     let lower = text.to_ascii_lowercase();
     let units = [
         ("kb", 1 << 10),
@@ -307,6 +314,13 @@ const SETTINGS: &[Setting] = &[
         |at: &usize| format!("normal 0 0 0 slave 0 0 0 pubsub {at} 0 0")
     ),
     setting!(
+        "maxmemory-clients",
+        true,
+        maxmemory_clients,
+        str::parse,
+        Share::to_string
+    ),
+    setting!(
         "slowlog-log-slower-than",
         true,
         slowlog_log_slower_than,
@@ -360,6 +374,13 @@ const SETTINGS: &[Setting] = &[
             LogFormat::Text => "text".to_owned(),
             LogFormat::Json => "json".to_owned(),
         }
+    ),
+    setting!(
+        "logfile",
+        false,
+        logfile,
+        |text| Ok::<_, String>(path(text)),
+        |at: &Option<PathBuf>| shown(at.as_ref())
     ),
     setting!("threads", false, threads, whole, usize::to_string),
     fixed("appendonly", |_| "yes".into()),

@@ -1,5 +1,6 @@
 //! A connection's loop: read, execute what is complete, make it durable, answer.
 
+use crate::budget::Part;
 use crate::client::Client;
 use crate::data::together::Plain;
 use crate::reply::{Out, Protocol};
@@ -58,6 +59,11 @@ impl Input {
         self.bytes.reserve(trusted);
     }
 
+    /// What it holds is the client's.
+    fn note_held(&self, client: &Client) {
+        client.hold(Part::Query, self.bytes.capacity() + self.parser.held());
+    }
+
     fn note_read(&mut self, read: usize) {
         if self.bytes.len() == self.bytes.capacity() {
             self.want = (2 * self.want).min(READ_MOST);
@@ -114,6 +120,9 @@ where
     let mut out = Vec::new();
     loop {
         let (flow, more) = execute(server, session, &mut input, &mut out);
+        if client.is_evicted() {
+            return Ok(());
+        }
         let unsettled = session.take_unsettled();
         let alone = server.clients.len() == 1;
         if !out.is_empty() && !alone {
@@ -134,6 +143,7 @@ where
             tokio::time::sleep(time).await;
         }
         client.take_pending(&mut out);
+        client.hold(Part::Output, out.capacity());
         if !out.is_empty() {
             add(&server.stats.output, out.len() as u64);
             if matches!(flow, Flow::Close | Flow::Shutdown) {
@@ -146,6 +156,7 @@ where
             stream.flush().await?;
             out.clear();
             out.shrink_to(OUT_KEPT);
+            client.hold(Part::Output, out.capacity());
         }
         match flow {
             Flow::Wait => {
@@ -167,6 +178,7 @@ where
             continue;
         }
         input.make_room();
+        input.note_held(&client);
         tokio::select! {
             read = stream.read_buf(&mut input.bytes) => {
                 if !received(server, session, &mut input, read?) {
@@ -239,6 +251,7 @@ where
     tokio::pin!(timeout);
     loop {
         input.make_room();
+        input.note_held(&client);
         tokio::select! {
             biased;
             () = waiter.ended() => break,
@@ -254,9 +267,12 @@ where
             }
             () = client.wake.notified() => {
                 client.take_pending(out);
+                client.hold(Part::Output, out.capacity());
                 stream.write_all(out).await?;
                 stream.flush().await?;
                 out.clear();
+                out.shrink_to(OUT_KEPT);
+                client.hold(Part::Output, out.capacity());
             }
             () = stopped(&mut stopping) => return Ok(false),
         }
@@ -417,6 +433,9 @@ fn execute_ahead(
                     return (flow, done);
                 }
             }
+        }
+        if session.client().is_evicted() {
+            return (Flow::Close, done);
         }
         if out.len() >= OUT_ENOUGH {
             break;

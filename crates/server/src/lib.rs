@@ -20,10 +20,12 @@
 //! | `connection` | a connection's loop: read, execute, settle, answer |
 //! | `session` | commands on connections and the server: `HELLO`, `MULTI`, `CONFIG`, `INFO` ... |
 //! | `committer` | durability for many connections at once |
+//! | `budget` | the memory that clients hold, and its limit |
 //! | `client`, `users`, `pubsub`, `slowlog` | clients, users' rights, channels, slow commands |
 //! | `config`, `tls`, `metrics`, `log` | settings, TLS, metrics over HTTP, logs |
 //! | `data` | databases, locks of keys, [`Tx`](data::Tx), and the commands on data |
 
+pub mod budget;
 pub mod client;
 pub mod command;
 pub mod committer;

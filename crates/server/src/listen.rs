@@ -6,7 +6,8 @@ use crate::data::Data;
 use crate::data::sweep::{self, Sweeper};
 use crate::server::{PrepareError, Server, stopped};
 use crate::table::add;
-use crate::{metrics, tls};
+use crate::tls::Certificate;
+use crate::{log, metrics};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{CloseError, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,7 +20,6 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_rustls::TlsAcceptor;
 
 /// How long connections have to finish when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -53,33 +53,46 @@ pub enum StartError {
     Tls(String),
 }
 
+impl StartError {
+    /// True if a setting is wrong: trying again does not help.
+    #[must_use]
+    pub fn is_wrong_setting(&self) -> bool {
+        match self {
+            Self::Listen { .. } | Self::Tls(_) | Self::Prepare(PrepareError::User { .. }) => true,
+            Self::Runtime(_) | Self::Prepare(_) => false,
+        }
+    }
+}
+
 /// A server that runs.
 #[derive(Debug)]
 pub struct Running {
     runtime: Runtime,
     server: Arc<Server>,
     sweeper: Sweeper,
+    certificate: Option<Arc<Certificate>>,
     address: SocketAddr,
     tls_address: Option<SocketAddr>,
     metrics_address: Option<SocketAddr>,
 }
 
 impl Running {
+    /// Checks settings as far as that takes no store: before one is made, say.
+    ///
+    /// # Errors
+    /// [`StartError::Tls`]
+    pub fn check(settings: &Settings) -> Result<(), StartError> {
+        let certificate = Certificate::of(settings);
+        certificate.map(drop).map_err(StartError::Tls)
+    }
+
     /// Starts a server over a store.
     ///
     /// # Errors
     /// [`StartError`]
     pub fn start(store: Store<Auto>, settings: Settings) -> Result<Self, StartError> {
-        let acceptor = match (&settings.tls_listen, &settings.tls_cert, &settings.tls_key) {
-            (Some(_), Some(cert), Some(key)) => {
-                Some(tls::acceptor(cert, key).map_err(StartError::Tls)?)
-            }
-            (Some(_), ..) => {
-                let missing = "tls-listen needs tls-cert and tls-key";
-                return Err(StartError::Tls(missing.into()));
-            }
-            (None, ..) => None,
-        };
+        let certificate = Certificate::of(&settings).map_err(StartError::Tls)?;
+        let certificate = certificate.map(Arc::new);
         let mut builder = Builder::new_multi_thread();
         if settings.threads > 0 {
             builder.worker_threads(settings.threads);
@@ -101,7 +114,7 @@ impl Running {
         let metrics_address = metrics_listener.as_ref().map(self::address).transpose()?;
         runtime.spawn(accept(Arc::clone(&server), listener, None));
         if let Some(listener) = tls_listener {
-            runtime.spawn(accept(Arc::clone(&server), listener, acceptor));
+            runtime.spawn(accept(Arc::clone(&server), listener, certificate.clone()));
         }
         if let Some(listener) = metrics_listener {
             runtime.spawn(serve_metrics(Arc::clone(&server), listener));
@@ -111,6 +124,7 @@ impl Running {
             runtime,
             server,
             sweeper,
+            certificate,
             address,
             tls_address,
             metrics_address,
@@ -141,7 +155,7 @@ impl Running {
         &self.server
     }
 
-    /// Waits until it is told to stop: by `SHUTDOWN`, `SIGTERM` or `SIGINT`.
+    /// Waits until it is told to stop: by `SHUTDOWN`, `SIGTERM` or `SIGINT`. `SIGHUP` [reloads](Self::reload).
     ///
     /// # Errors
     /// Signals cannot be waited for.
@@ -150,13 +164,34 @@ impl Running {
         self.runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                () = stopped(&mut stopping) => {}
+            let mut hangup = signal(SignalKind::hangup())?;
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => return Ok(()),
+                    _ = interrupt.recv() => return Ok(()),
+                    () = stopped(&mut stopping) => return Ok(()),
+                    _ = hangup.recv() => self.reload(),
+                }
             }
-            Ok(())
         })
+    }
+
+    /// Begins the log's file anew, as after it was renamed, and reads the certificate again. One that cannot be used is logged, and
+    /// clients are shown the one from before.
+    pub fn reload(&self) {
+        log::reopen();
+        match self
+            .certificate
+            .as_ref()
+            .map(|certificate| certificate.reload())
+        {
+            None => tracing::info!("told to reload: the log goes on; there is no certificate"),
+            Some(Ok(())) => tracing::info!("told to reload: the certificate was read again"),
+            Some(Err(e)) => tracing::error!(
+                error = e,
+                "the certificate cannot be used: the one from before is kept"
+            ),
+        }
     }
 
     /// Stops: no new clients, what is under way is finished and answered, and the store is closed.
@@ -263,7 +298,7 @@ fn address(listener: &TcpListener) -> Result<SocketAddr, StartError> {
 }
 
 /// Gives every client that comes to a task of its own.
-async fn accept(server: Arc<Server>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
+async fn accept(server: Arc<Server>, listener: TcpListener, certificate: Option<Arc<Certificate>>) {
     let mut stopping = server.stopping.subscribe();
     loop {
         let (stream, peer) = tokio::select! {
@@ -277,8 +312,8 @@ async fn accept(server: Arc<Server>, listener: TcpListener, acceptor: Option<Tls
             },
             () = stopped(&mut stopping) => return,
         };
-        let (server, acceptor) = (Arc::clone(&server), acceptor.clone());
-        tokio::spawn(async move { welcome(&server, stream, peer, acceptor).await });
+        let (server, certificate) = (Arc::clone(&server), certificate.clone());
+        tokio::spawn(async move { welcome(&server, stream, peer, certificate).await });
     }
 }
 
@@ -289,7 +324,7 @@ async fn welcome(
     server: &Arc<Server>,
     mut stream: TcpStream,
     peer: SocketAddr,
-    acceptor: Option<TlsAcceptor>,
+    certificate: Option<Arc<Certificate>>,
 ) {
     add(&server.stats.connections, 1);
     let settings = server.settings();
@@ -321,10 +356,11 @@ async fn welcome(
     }
     tracing::debug!(client = %client.address, id = client.id, "connected");
     let id = client.id;
-    match acceptor {
+    match certificate {
         None => connection::serve(server, client, stream).await,
-        Some(acceptor) => {
-            match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        Some(certificate) => {
+            let accepted = certificate.acceptor().accept(stream);
+            match tokio::time::timeout(HANDSHAKE, accepted).await {
                 Ok(Ok(stream)) => connection::serve(server, client, stream).await,
                 Ok(Err(e)) => tracing::debug!(error = %e, "no TLS handshake"),
                 Err(_) => tracing::debug!("no TLS handshake in time"),
@@ -348,7 +384,7 @@ fn prepare(stream: &TcpStream, keepalive: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Disconnects clients that have been idle for too long.
+/// Disconnects clients that have been idle for too long, and logs what was left out of the log.
 async fn look_after(server: Arc<Server>) {
     let mut stopping = server.stopping.subscribe();
     loop {
@@ -356,6 +392,7 @@ async fn look_after(server: Arc<Server>) {
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
             () = stopped(&mut stopping) => return,
         }
+        log::report();
         let timeout = server.settings().timeout;
         if timeout > 0 {
             for client in server.clients.all() {

@@ -51,7 +51,7 @@ fn text(server: &Server) -> String {
     let stats = &server.stats;
     let store = server.data.store().stats();
     let pool = server.data.store().pool().info();
-    let metrics: [Metric; 21] = [
+    let metrics: [Metric; 23] = [
         (
             "uptime_seconds",
             "gauge",
@@ -75,6 +75,18 @@ fn text(server: &Server) -> String {
             "counter",
             "Connections refused",
             value(&stats.rejected),
+        ),
+        (
+            "evicted_clients_total",
+            "counter",
+            "Clients disconnected because of maxmemory-clients",
+            value(server.clients.registry().evicted()),
+        ),
+        (
+            "clients_bytes",
+            "gauge",
+            "Bytes that all clients hold: requests, replies, messages",
+            server.clients.registry().total() as u64,
         ),
         (
             "commands_total",

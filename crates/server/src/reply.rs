@@ -1,5 +1,8 @@
 //! Replies, encoded in RESP2 or RESP3 as they are made.
 
+use crate::budget::Part;
+use crate::client::Client;
+
 /// Which protocol a connection speaks; `HELLO` changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
@@ -17,12 +20,19 @@ pub const REPLIES_MOST: usize = 1 << 30;
 ///
 /// It takes what makes it longer than [`REPLIES_MOST`], and nothing after that. So it can be told from the bytes that some
 /// are missing, also if they were put into another output before.
+///
+/// One that is [for a client](Self::for_client) takes nothing, and gives away what it has, once that client is evicted.
 #[derive(Debug)]
 pub struct Out<'b> {
     buffer: &'b mut Vec<u8>,
     protocol: Protocol,
     most: usize,
+    /// Who holds the buffer, and what for.
+    holder: Option<(&'b Client, Part)>,
 }
+
+/// The least room that a client's buffer is given.
+const ROOM_LEAST: usize = 64;
 
 impl<'b> Out<'b> {
     /// Replies to be put at the end of `buffer`.
@@ -31,6 +41,31 @@ impl<'b> Out<'b> {
             buffer,
             protocol,
             most: REPLIES_MOST,
+            holder: None,
+        }
+    }
+
+    /// As [`new`](Self::new); the buffer's room counts as what the client holds, from before it is taken.
+    pub fn for_client(buffer: &'b mut Vec<u8>, protocol: Protocol, client: &'b Client) -> Self {
+        Self {
+            holder: Some((client, Part::Output)),
+            ..Self::new(buffer, protocol)
+        }
+    }
+
+    /// Replies to be gathered in another buffer before they are put here, held by the same client. What it held last counts until
+    /// the command has ended.
+    pub fn beside<'o>(&self, buffer: &'o mut Vec<u8>) -> Out<'o>
+    where
+        'b: 'o,
+    {
+        let within = |part| match part {
+            Part::Output => Part::Gathered,
+            _ => Part::GatheredWithin,
+        };
+        Out {
+            holder: self.holder.map(|(client, part)| (client, within(part))),
+            ..Out::new(buffer, self.protocol)
         }
     }
 
@@ -41,9 +76,35 @@ impl<'b> Out<'b> {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        if !self.overflowed() {
-            self.buffer.extend_from_slice(bytes);
+        if self.overflowed() {
+            return;
         }
+        let room = self.buffer.capacity() - self.buffer.len();
+        if room < bytes.len() && !self.make_room(bytes.len()) {
+            return;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Makes room for so many bytes more, if the holder may have it.
+    #[cold]
+    fn make_room(&mut self, more: usize) -> bool {
+        let Some((client, part)) = self.holder else {
+            return true;
+        };
+        let len = self.buffer.len();
+        // By half as much again, so that not every reply moves all of them.
+        let room = (len + more).max(len + len / 2).max(ROOM_LEAST);
+        if !client.is_evicted() {
+            client.hold(part, room);
+        }
+        if client.is_evicted() {
+            *self.buffer = Vec::new();
+            client.hold(part, 0);
+            return false;
+        }
+        self.buffer.reserve_exact(room - len);
+        true
     }
 
     /// The protocol that is spoken.

@@ -187,6 +187,12 @@ impl Parser {
         }
     }
 
+    /// Bytes of memory that it has taken.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
+    }
+
     /// The arguments of the command that is complete, from the bytes that were parsed last.
     #[must_use]
     pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {

@@ -138,11 +138,14 @@ impl Server {
         let backups = Backups::default();
         // ORDERING: Relaxed; nobody else has it.
         backups.last.store(seconds(), Ordering::Relaxed);
+        let clients = Clients::default();
+        let limit = settings.maxmemory_clients.bytes();
+        clients.registry().set_limit(limit);
         Ok(Self {
             committer: Committer::start(Arc::clone(&data)).map_err(PrepareError::Thread)?,
             data,
             users,
-            clients: Clients::default(),
+            clients,
             pubsub: PubSub::default(),
             slowlog: SlowLog::default(),
             stats: Stats::default(),
@@ -183,6 +186,11 @@ impl Server {
         let named = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("requirepass");
         if pairs.iter().any(named) {
             self.users.require(&changed.requirepass, &self.table);
+        }
+        let named = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("maxmemory-clients");
+        if pairs.iter().any(named) {
+            let limit = changed.maxmemory_clients.bytes();
+            self.clients.registry().set_limit(limit);
         }
         *settings = Arc::new(changed);
         // ORDERING: Release; see `generation`.

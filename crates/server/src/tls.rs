@@ -1,16 +1,75 @@
-//! TLS, by rustls.
+//! TLS, by rustls: the certificate, which can be read again while the server runs.
 
-use std::path::Path;
-use std::sync::Arc;
+use crate::config::Settings;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+/// The certificate that clients are shown, and where it comes from.
+pub struct Certificate {
+    cert: PathBuf,
+    key: PathBuf,
+    acceptor: RwLock<TlsAcceptor>,
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificate")
+            .field("cert", &self.cert)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Certificate {
+    /// The one that the settings name; `None` if they say nothing of TLS.
+    ///
+    /// # Errors
+    /// A setting is missing, or a file cannot be used: which, and why.
+    pub fn of(settings: &Settings) -> Result<Option<Self>, String> {
+        let (listen, cert, key) = (&settings.tls_listen, &settings.tls_cert, &settings.tls_key);
+        match (listen, cert, key) {
+            (None, None, None) => Ok(None),
+            (Some(_), Some(cert), Some(key)) => Ok(Some(Self {
+                acceptor: RwLock::new(acceptor(cert, key)?),
+                cert: cert.clone(),
+                key: key.clone(),
+            })),
+            (Some(_), ..) => Err("tls-listen needs tls-cert and tls-key".into()),
+            (None, Some(_), Some(_)) => {
+                Err("tls-cert and tls-key are set without tls-listen: nobody would see them".into())
+            }
+            (None, Some(_), None) => Err("tls-cert needs tls-key and tls-listen".into()),
+            (None, None, Some(_)) => Err("tls-key needs tls-cert and tls-listen".into()),
+        }
+    }
+
+    /// Reads the files again; clients that connect from now on are shown what they hold.
+    ///
+    /// # Errors
+    /// A file cannot be used: which, and why. The certificate stays what it was.
+    pub fn reload(&self) -> Result<(), String> {
+        let new = acceptor(&self.cert, &self.key)?;
+        let acceptor = self.acceptor.write();
+        *acceptor.unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+
+    /// What accepts connections, with the certificate as it is now.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        let acceptor = self.acceptor.read();
+        acceptor.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// What accepts TLS connections with this certificate. The error names the file.
-pub fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, String> {
-    let of = |file: &Path, e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
+fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, String> {
+    let of = |file: &Path, e: &dyn fmt::Display| format!("{}: {e}", file.display());
     let certs: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert)
         .map_err(|e| of(cert, &e))?
         .collect();

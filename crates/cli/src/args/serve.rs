@@ -27,10 +27,18 @@ redis-cli -p 6379.
 Settings come from flags, else from the environment (BRISTLECONE_SERVE_MAXCLIENTS=500), else from the
 file (maxclients = 500): listen, tls-listen, tls-cert, tls-key, metrics, requirepass, users (file only),
 protected-mode, maxclients, timeout, tcp-keepalive, proto-max-bulk-len, client-query-buffer-limit,
-client-output-buffer-limit, slowlog-log-slower-than, slowlog-max-len, backup-file,
-enable-debug-command, log-level, log-format, threads.
+client-output-buffer-limit, maxmemory-clients, slowlog-log-slower-than, slowlog-max-len, backup-file,
+enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.
+
+maxmemory-clients limits what all clients together hold in memory, as requests and replies: bytes (500mb),
+a share of the memory (25%, the default), or 0 for no limit. Beyond it the largest client is disconnected.
+
+Logs go to standard error, or to logfile: at most 10 lines of one cause in 10 seconds, and nothing waits
+for them to be written. What was left out is counted in later lines.
 
 SIGTERM, SIGINT and the command SHUTDOWN end it: what is under way is answered, and the pool is closed.
+SIGHUP begins logfile anew, as after it was renamed, and reads tls-cert and tls-key again; where they
+cannot be used, the log says so, and those from before stay.
 
 Examples:
   bristlecone serve orders.pool

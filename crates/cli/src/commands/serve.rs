@@ -5,8 +5,10 @@ use crate::failure::{Failure, Outcome};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Access, Pool, PoolOptions};
 use bristlecone_server::config::Settings;
-use bristlecone_server::{Running, log, raise_open_files};
+use bristlecone_server::log::{self, LogError};
+use bristlecone_server::{Running, StartError, raise_open_files};
 use bristlecone_store::{Store, StoreOptions};
+use signal_hook::consts::SIGHUP;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
@@ -17,17 +19,35 @@ pub const ROOT: &str = "store";
 
 /// Serves until it is told to stop.
 pub fn run(args: &Serve) -> Outcome {
+    // Nobody waits for it yet, but it is not to end the process: what it asks for is done while that starts.
+    signal_hook::flag::register(SIGHUP, Arc::default())
+        .map_err(|e| Failure::new(format!("catching SIGHUP failed: {e}")))?;
     let settings = settings(args)?;
-    log::start(&settings).map_err(Failure::new)?;
+    let wrong = |e: StartError| {
+        let text = format!("{}: {e}", args.pool.display());
+        if e.is_wrong_setting() {
+            Failure::Usage(text)
+        } else {
+            Failure::new(text)
+        }
+    };
+    Running::check(&settings).map_err(wrong)?;
+    let _flush = log::start(&settings).map_err(|e| match e {
+        LogError::File { .. } => Failure::Usage(e.to_string()),
+        e => Failure::new(e.to_string()),
+    })?;
     raise_open_files(&settings);
     let store = open(args)?;
-    let named = |e: &dyn Display| Failure::new(format!("{}: {e}", args.pool.display()));
-    let running = Running::start(store, settings).map_err(|e| named(&e))?;
+    let running = Running::start(store, settings).map_err(wrong)?;
     tell(&args.pool, &running).map_err(|e| Failure::output(&e))?;
     running
         .wait()
         .map_err(|e| Failure::new(format!("waiting for signals failed: {e}")))?;
-    running.stop().map_err(|e| named(&e))
+    running.stop().map_err(|e| {
+        // By the log, which waits for nobody: standard error may be a pipe that nobody reads.
+        tracing::error!(error = %e, pool = %args.pool.display(), "closing the pool failed");
+        Failure::Reported
+    })
 }
 
 fn tell(pool: &Path, running: &Running) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! A server in a process of its own.
 
 use super::Bench;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Stdio};
@@ -16,11 +17,17 @@ pub struct Server {
 impl Server {
     /// Starts one over the pool `s.pool`.
     pub fn start(b: &Bench, args: &[&str]) -> Self {
+        Self::with_stderr(b, args, Stdio::inherit())
+    }
+
+    /// One whose standard error is that.
+    pub fn with_stderr(b: &Bench, args: &[&str], stderr: Stdio) -> Self {
         let mut child = b
             .command()
             .args(["serve", "s.pool", "--listen", "127.0.0.1:0"])
             .args(args)
             .stdout(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -49,6 +56,12 @@ impl Server {
         let patience = Some(Duration::from_secs(20));
         stream.set_read_timeout(patience).unwrap();
         stream
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
     }
 
     /// True if it ends by itself, with success.

@@ -1,5 +1,6 @@
 //! Commands on keys of any kind.
 
+use super::flush::{flushall, flushdb};
 use super::value::{Kind, Value};
 use super::{DATABASES, Space, Tx};
 use crate::command::{
@@ -28,9 +29,6 @@ pub const COMMANDS: &[Command] = &[
     command("type", 2, Access::ReadOne, ONE, type_),
     command("unlink", -2, Access::Write, ALL, del),
 ];
-
-/// Keys that a flush takes away in one commit.
-const FLUSHED_AT_ONCE: usize = 4096;
 
 fn del(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let mut gone = 0;
@@ -202,67 +200,6 @@ fn dbsize(tx: &mut Tx<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Takes the keys of a database away: some at a time, each in a commit of their own, unless it is part of an `EXEC`.
-fn flush(tx: &mut Tx<'_>, db: usize) -> Outcome {
-    if tx.queued {
-        return flush_some(tx, db, usize::MAX).map(drop);
-    }
-    // What may write all keys has all locks: so do these.
-    loop {
-        let mut some = tx.data().begin(db);
-        let more = flush_some(&mut some, db, FLUSHED_AT_ONCE)?;
-        some.commit()?;
-        if !more {
-            return Ok(());
-        }
-    }
-}
-
-/// Takes up to `most` keys away; true if there may be more.
-fn flush_some(tx: &mut Tx<'_>, db: usize, most: usize) -> Result<bool, Failed> {
-    let mut keys: Vec<(Vec<u8>, Result<Value, Failed>)> = Vec::new();
-    let all = (Bound::Unbounded, Bound::Unbounded);
-    tx.scan(Space::Keys(db), all, |key, entry| {
-        keys.push((key.to_vec(), Value::head(&entry)));
-        if keys.len() < most {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
-    })?;
-    let more = keys.len() == most;
-    for (key, head) in keys {
-        tx.erase_from(db, &key, &head?)?;
-    }
-    Ok(more)
-}
-
-/// How a flush is done is ours to say; the word has to be one.
-fn check_how(args: &[Arg<'_>]) -> Outcome {
-    match args {
-        [_] => Ok(()),
-        [_, how] if is(how, "sync") || is(how, "async") => Ok(()),
-        _ => Err(Failed::syntax()),
-    }
-}
-
-fn flushdb(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    check_how(args)?;
-    let db = tx.db;
-    flush(tx, db)?;
-    out.status("OK");
-    Ok(())
-}
-
-fn flushall(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    check_how(args)?;
-    for db in 0..DATABASES {
-        flush(tx, db)?;
-    }
-    out.status("OK");
-    Ok(())
-}
-
 const HELP: [&str; 11] = [
     "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "ENCODING <key>",
@@ -346,6 +283,7 @@ mod tests {
     use super::*;
     use crate::data::Data;
     use crate::data::fixture::{Fixture, put_large};
+    use crate::data::flush::FEW;
 
     fn head(data: &Data, db: usize, key: &[u8]) -> Value {
         let value = data.begin(db).load(key).unwrap();
@@ -373,18 +311,18 @@ mod tests {
         let renamed = head(&data, 0, b"b");
         assert_eq!((renamed.id, renamed.expires_at), (Some(id), Some(5000)));
         assert_eq!(fixture.call(&data, "exists a"), ":0\r\n");
-        assert_eq!(data.store.len(&data.expiries), 1, "b's new one");
-        assert_eq!(data.store.len(&data.garbage), 1);
+        assert_eq!(data.store.len(&data.spaces().expiries), 1, "b's new one");
+        assert_eq!(data.store.len(&data.spaces().garbage), 1);
         while data.sweep().unwrap() {}
         assert_eq!((elements(&data, id), elements(&data, other)), (20, 0));
 
         assert_eq!(fixture.call(&data, "move b 7"), ":1\r\n");
         assert_eq!(head(&data, 7, b"b"), renamed);
-        assert_eq!(data.store.len(&data.expiries), 1);
+        assert_eq!(data.store.len(&data.spaces().expiries), 1);
         fixture.at(5000);
         while data.sweep().unwrap() {}
         assert_eq!(data.len(7), 0);
-        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(data.store.len(&data.spaces().elements), 0);
     }
 
     #[test]
@@ -399,19 +337,19 @@ mod tests {
         let copied = copy.id.expect("large");
         assert!(copied != id && copied != replaced);
         assert_eq!(copy.body, b"head");
-        assert_eq!(data.store.len(&data.expiries), 2);
+        assert_eq!(data.store.len(&data.spaces().expiries), 2);
         assert_eq!(fixture.call(&data, "del a"), ":1\r\n");
         while data.sweep().unwrap() {}
         assert_eq!(elements(&data, copied), 20);
-        assert_eq!(data.store.len(&data.elements), 20);
-        assert_eq!(data.store.len(&data.expiries), 1);
+        assert_eq!(data.store.len(&data.spaces().elements), 20);
+        assert_eq!(data.store.len(&data.spaces().expiries), 1);
     }
 
     #[test]
     fn a_flush_of_many_keys_takes_all_of_them() {
         let fixture = Fixture::new();
         let data = fixture.open();
-        let many = FLUSHED_AT_ONCE * 2 + 10;
+        let many = FEW * 2 + 10;
         for number in 0..many {
             fixture.call(&data, &format!("set {number} x"));
         }
@@ -422,9 +360,9 @@ mod tests {
         assert_eq!((data.len(0), data.len(1)), (0, 1));
         assert_eq!(fixture.call(&data, "flushall async"), "+OK\r\n");
         assert_eq!(data.len(1), 0);
-        assert_eq!(data.store.len(&data.expiries), 0);
+        assert_eq!(data.store.len(&data.spaces().expiries), 0);
         while data.sweep().unwrap() {}
-        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(data.store.len(&data.spaces().elements), 0);
     }
 
     #[test]
@@ -449,7 +387,7 @@ mod tests {
             assert_eq!(fixture.call(&data, line), reply, "{line}");
         }
         while data.sweep().unwrap() {}
-        assert_eq!(data.store.len(&data.elements), 0);
-        assert_eq!(data.store.len(&data.expiries), 0);
+        assert_eq!(data.store.len(&data.spaces().elements), 0);
+        assert_eq!(data.store.len(&data.spaces().expiries), 0);
     }
 }

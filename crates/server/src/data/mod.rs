@@ -6,7 +6,7 @@
 //! keyspace "elements"    id, ... --> ...                its elements: big-endian id, then what its kind puts there
 //! keyspace "expiries"    expiry, database, key --> ""   of large collections, for the sweeper
 //! keyspace "garbage"     id --> ""                      ids whose elements the sweeper takes away
-//! keyspace "databases"   which database has which keyspace, see `swap.rs`
+//! keyspace "databases"   which database has which keyspace, see `swap.rs`; whether there may be elements without a head, see `flush.rs`
 //! ```
 //!
 //! # Concurrency
@@ -27,6 +27,7 @@ pub mod expire;
 mod fields;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod flush;
 pub mod glob;
 pub mod hashes;
 pub mod keys;
@@ -59,10 +60,11 @@ use crate::command::{Access, Arg, Command, Failed, ONE};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{CloseError, Keyspace, ReadError, Snapshot, Store, WriteError};
+use flush::{Orphans, Spaces};
 use locks::Locks;
 use scan::Cursors;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use swap::Order;
 use touched::Touched;
@@ -76,14 +78,21 @@ pub const DATABASES: usize = 16;
 pub struct Data {
     store: Store<Auto>,
     deferring: Store<Auto>,
-    databases: Vec<Keyspace>,
-    elements: Keyspace,
-    expiries: Keyspace,
-    garbage: Keyspace,
+    /// Keyspaces, as they were and as they are: readers have references to them.
+    all_spaces: boxcar::Vec<Spaces>,
+    /// Which are those that are.
+    current_spaces: AtomicUsize,
+    /// There may be elements that no head leads to.
+    unswept: AtomicBool,
+    /// Those that were found, and are being taken away.
+    orphans: Mutex<Option<Orphans>>,
     /// The order of the databases.
-    orders: Keyspace,
     order: AtomicU64,
     swaps: AtomicU64,
+    /// The last change was refused.
+    refused: AtomicBool,
+    /// What was changed could not be made durable when that was tried last.
+    unsettled: AtomicBool,
     locks: Locks,
     /// Who is told of changes to which keys.
     pub touched: Arc<Touched>,
@@ -140,13 +149,21 @@ impl Data {
         let order = Order::load(&store, &orders)?;
         let snapshot = store.snapshot();
         let last = last_id(&snapshot, &elements)?.max(last_id(&snapshot, &garbage)?);
-        Ok(Self {
-            deferring: store.deferring(),
+        let spaces = Spaces {
             databases: databases?,
             expiries: expiries?,
             elements,
             garbage,
             orders,
+        };
+        let data = Self {
+            deferring: store.deferring(),
+            all_spaces: boxcar::vec![spaces],
+            current_spaces: AtomicUsize::new(0),
+            unswept: AtomicBool::new(false),
+            orphans: Mutex::default(),
+            refused: AtomicBool::new(false),
+            unsettled: AtomicBool::new(false),
             order: AtomicU64::new(order.bits()),
             swaps: AtomicU64::new(0),
             locks: Locks::new(),
@@ -155,7 +172,16 @@ impl Data {
             next_id: AtomicU64::new(last + 1),
             cursors: Mutex::default(),
             store,
-        })
+        };
+        let unswept = data.needs_sweep()?;
+        // ORDERING: Relaxed; nobody else has it.
+        data.unswept.store(unswept, Ordering::Relaxed);
+        Ok(data)
+    }
+
+    fn spaces(&self) -> &Spaces {
+        // ORDERING: Acquire; pairs with the Release of `use_spaces`.
+        &self.all_spaces[self.current_spaces.load(Ordering::Acquire)]
     }
 
     /// The store: its reads see what is durable.
@@ -208,13 +234,7 @@ impl Data {
     }
 
     fn keyspace(&self, space: Space, order: Order) -> &Keyspace {
-        match space {
-            Space::Keys(db) => &self.databases[order.place(db)],
-            Space::Elements => &self.elements,
-            Space::Expiries => &self.expiries,
-            Space::Garbage => &self.garbage,
-            Space::Databases => &self.orders,
-        }
+        self.spaces().of(space, order)
     }
 
     /// Every commit up to this time stamp has been applied: what an answer has to wait for, with [`settle`](Self::settle).
@@ -228,7 +248,31 @@ impl Data {
     /// # Errors
     /// [`WriteError::Commit`]: nobody may be answered.
     pub fn settle(&self, ts: u64) -> Result<(), WriteError> {
-        self.store.settle(ts)
+        let settled = self.store.settle(ts);
+        set(&self.unsettled, settled.is_err());
+        settled
+    }
+
+    /// False if the last change was refused, as by a full pool, or could not be made durable.
+    #[must_use]
+    pub fn takes_writes(&self) -> bool {
+        // ORDERING: Relaxed; shown only.
+        !self.refused.load(Ordering::Relaxed) && !self.unsettled.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the store has taken a change.
+    fn note_write<T>(&self, done: &Result<T, WriteError>) {
+        match done {
+            Ok(_) => set(&self.refused, false),
+            Err(
+                WriteError::Space(_)
+                | WriteError::Commit(_)
+                | WriteError::ReadOnly
+                | WriteError::Damaged(_),
+            ) => set(&self.refused, true),
+            // That is the client's affair.
+            Err(_) => {}
+        }
     }
 
     /// Asks for what commands on these keys are going to look at.
@@ -349,6 +393,15 @@ impl Data {
         let mut tx = Tx::new(self, &self.deferring, db);
         tx.writes = true;
         tx
+    }
+}
+
+/// Sets a flag that is nearly always what it is to be: then nobody's cache line is taken away.
+fn set(flag: &AtomicBool, to: bool) {
+    // ORDERING: Relaxed; shown only.
+    if flag.load(Ordering::Relaxed) != to {
+        // ORDERING: Relaxed; as above.
+        flag.store(to, Ordering::Relaxed);
     }
 }
 

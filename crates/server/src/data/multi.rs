@@ -69,6 +69,13 @@ impl Watch {
         self.keys.len()
     }
 
+    /// Bytes of memory that it takes, about.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        // In the map and with who listens, each time with what that needs besides.
+        2 * (self.bytes + self.keys.len() * 64)
+    }
+
     /// True if no key is watched.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -362,7 +369,7 @@ mod tests {
         let data = fixture.open();
         let mut tx = data.begin(0);
         let many = tx.snapshot();
-        let keyspace = &data.elements;
+        let keyspace = &data.spaces().elements;
         assert_eq!(many.held(), 0);
         many.put(keyspace, b"a", &[1; 1000]).unwrap();
         let (place, held) = (many.savepoint(), many.held());
@@ -416,7 +423,7 @@ mod tests {
         let mut watch = Watch::default();
         data.watch(&mut watch, 0, b"large").unwrap();
         while data.sweep().unwrap() {}
-        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(data.store.len(&data.spaces().elements), 0);
         assert_eq!(exec(&data, &["get x"], &mut watch), "*1\r\n$-1\r\n");
         data.watch(&mut watch, 0, b"large").unwrap();
         fixture.call(&data, "set large x");
@@ -435,7 +442,7 @@ mod tests {
             "*5\r\n+OK\r\n:0\r\n+OK\r\n:1\r\n*1\r\n$1\r\na\r\n"
         );
         assert_eq!(fixture.call(&data, "mget a b"), "*2\r\n$1\r\n3\r\n$-1\r\n");
-        assert_eq!(data.store.len(&data.garbage), 1);
+        assert_eq!(data.store.len(&data.spaces().garbage), 1);
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Found {
             return ControlFlow::Break(());
         }
         if let Some((&STRING, value)) = entry.value.split_first() {
-            let mut replies = Out::new(&mut self.encoded, out.protocol());
+            let mut replies = out.beside(&mut self.encoded);
             replies.bulk(key);
             if self.options.with_values {
                 replies.bulk(value);

@@ -343,6 +343,10 @@ mod tests {
         fixture.at(2000);
         assert_eq!(call("sort l by w* get w* store d"), ":2\r\n");
         assert_eq!(call("lrange d 0 -1"), "*2\r\n$2\r\n-5\r\n$0\r\n\r\n");
-        assert_eq!(data.store.len(&data.garbage), 0, "the sweeper's to do");
+        assert_eq!(
+            data.store.len(&data.spaces().garbage),
+            0,
+            "the sweeper's to do"
+        );
     }
 }

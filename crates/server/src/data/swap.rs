@@ -104,7 +104,7 @@ impl Data {
         let settled = self.settle(self.applied());
         if settled.is_err() {
             let before = self.order().bits().to_be_bytes();
-            match self.deferring.put(&self.orders, KEY, &before) {
+            match self.deferring.put(&self.spaces().orders, KEY, &before) {
                 // What is written from now on, by the order before, becomes durable after that; or nothing is written any more,
                 // and what is durable has the order before.
                 Ok(()) | Err(WriteError::Commit(_)) => return settled,
@@ -195,12 +195,12 @@ mod tests {
         let data = fixture.open();
         assert_eq!(call(&data, "exists a large"), ":1\r\n");
         assert_eq!(call(&data, "pexpire large 3000"), ":1\r\n");
-        assert_eq!(data.store.len(&data.expiries), 1);
+        assert_eq!(data.store.len(&data.spaces().expiries), 1);
         fixture.at(3001);
         while data.sweep().unwrap() {}
         assert_eq!((data.len(0), data.len(3)), (0, 1));
-        assert_eq!(data.store.len(&data.elements), 0);
-        assert_eq!(data.store.len(&data.expiries), 0);
+        assert_eq!(data.store.len(&data.spaces().elements), 0);
+        assert_eq!(data.store.len(&data.spaces().expiries), 0);
         assert_eq!(call(&data, "swapdb 3 0"), "+OK\r\n");
         assert_eq!(call(&data, "get a"), "$4\r\nzero\r\n");
         for (line, error) in [

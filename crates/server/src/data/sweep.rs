@@ -3,16 +3,16 @@
 //! Each step is a commit of its own, and what says that there is something to be done goes with the last one: a crash leaves more to
 //! be swept, and nothing else.
 
-use super::{Data, Space, damaged};
+use super::{DATABASES, Data, Space, damaged};
 use crate::command::{Failed, Outcome};
-use bristlecone_store::Batch;
+use bristlecone_store::{Batch, WriteError};
 use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Elements that are taken away in one commit, and expired collections that are looked for at once.
-const AT_ONCE: usize = 1024;
+pub(super) const AT_ONCE: usize = 1024;
 /// How long the sweeper sleeps when there is nothing to do.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long it sleeps after an error: a full pool, or a damaged one.
@@ -96,10 +96,20 @@ impl Data {
         // One does not wait for the other: what is damaged may stay so.
         let expired = self.sweep_expired();
         let gone = self.sweep_garbage();
-        if !matches!((&expired, &gone), (Ok(false), Ok(false))) {
+        let orphans = self.sweep_orphans();
+        let done = [expired, gone, orphans].map(|done| match done {
+            // A flush has come between, and there is nothing left of what was to be taken away.
+            Err(Failed::Write(WriteError::Dropped { .. })) => Ok(true),
+            done => done,
+        });
+        if !done.iter().all(|done| matches!(done, Ok(false))) {
             self.settle(self.applied())?;
         }
-        Ok(expired? | gone?)
+        let mut more = false;
+        for done in done {
+            more |= done?;
+        }
+        Ok(more)
     }
 
     /// True if there were any.
@@ -108,7 +118,7 @@ impl Data {
         let range = (Bound::Unbounded, Bound::Excluded(end.to_vec()));
         let snapshot = self.deferring.snapshot();
         let due = snapshot
-            .into_cursor(&self.expiries, range)
+            .into_cursor(&self.spaces().expiries, range)
             .next_keys(AT_ONCE)?;
         let mut done = Ok(!due.is_empty());
         for entry in &due {
@@ -121,7 +131,7 @@ impl Data {
     }
 
     /// Takes away the collection that an entry of [`Space::Expiries`] is of, if that is so; else the entry.
-    fn expire(&self, entry: &[u8]) -> Outcome {
+    pub(super) fn expire(&self, entry: &[u8]) -> Outcome {
         let bad = || damaged("entry of an expiry");
         let (at, rest) = entry.split_first_chunk().ok_or_else(bad)?;
         let (place, key) = rest.split_first_chunk().ok_or_else(bad)?;
@@ -129,7 +139,7 @@ impl Data {
             u64::from_be_bytes(*at),
             usize::from(u16::from_be_bytes(*place)),
         );
-        if place >= self.databases.len() {
+        if place >= DATABASES {
             return Err(bad());
         }
         // The lock is that of the name in all databases, and keeps them from being swapped.
@@ -147,21 +157,24 @@ impl Data {
     /// True if there was any.
     fn sweep_garbage(&self) -> Result<bool, Failed> {
         let all = (Bound::Unbounded, Bound::<Vec<u8>>::Unbounded);
-        let mut ids = (self.deferring.snapshot()).into_cursor(&self.garbage, all);
+        let spaces = self.spaces();
+        let mut ids = (self.deferring.snapshot()).into_cursor(&spaces.garbage, all);
         let ids = ids.next_keys(AT_ONCE)?;
         let mut room = AT_ONCE;
         let mut batch = Batch::new();
         for id in &ids {
             let snapshot = self.deferring.snapshot();
-            let elements = snapshot.cursor_prefix(&self.elements, id).next_keys(room)?;
+            let elements = snapshot
+                .cursor_prefix(&spaces.elements, id)
+                .next_keys(room)?;
             for element in &elements {
-                batch.delete(&self.elements, element);
+                batch.delete(&spaces.elements, element);
             }
             room -= elements.len();
             if room == 0 {
                 break;
             }
-            batch.delete(&self.garbage, id);
+            batch.delete(&spaces.garbage, id);
         }
         if !batch.is_empty() {
             self.deferring.write(batch)?;
@@ -187,11 +200,11 @@ mod tests {
         put_large(&data, 0, b"a", 1000, None);
         put_large(&data, 0, b"b", 10, None);
         assert_eq!(fixture.call(&data, "del a"), ":1\r\n");
-        assert_eq!(data.store.len(&data.elements), 1010);
-        assert_eq!(data.store.len(&data.garbage), 1);
+        assert_eq!(data.store.len(&data.spaces().elements), 1010);
+        assert_eq!(data.store.len(&data.spaces().garbage), 1);
         sweep_all(&data);
-        assert_eq!(data.store.len(&data.elements), 10);
-        assert_eq!(data.store.len(&data.garbage), 0);
+        assert_eq!(data.store.len(&data.spaces().elements), 10);
+        assert_eq!(data.store.len(&data.spaces().garbage), 0);
         assert_eq!(fixture.call(&data, "exists a b"), ":1\r\n");
     }
 
@@ -204,17 +217,17 @@ mod tests {
         let id = data.new_id();
         assert_eq!(fixture.call(&data, "flushall"), "+OK\r\n");
         assert!(data.sweep().unwrap());
-        let left = data.store.len(&data.elements);
+        let left = data.store.len(&data.spaces().elements);
         assert!((1..2000).contains(&left), "{left}");
         data.settle(data.applied()).unwrap();
         drop(data);
         let data = fixture.open();
         assert!(data.new_id() > 2, "ids with elements are not given again");
         assert!(data.new_id() <= id + 2);
-        assert_eq!(data.store.len(&data.elements), left);
+        assert_eq!(data.store.len(&data.spaces().elements), left);
         sweep_all(&data);
-        assert_eq!(data.store.len(&data.elements), 0);
-        assert_eq!(data.store.len(&data.garbage), 0);
+        assert_eq!(data.store.len(&data.spaces().elements), 0);
+        assert_eq!(data.store.len(&data.spaces().garbage), 0);
     }
 
     #[test]
@@ -231,8 +244,8 @@ mod tests {
         assert_eq!(fixture.call(&data, "persist other"), ":1\r\n");
         assert_eq!(fixture.call(&data, "pexpireat other 1700"), ":1\r\n");
         sweep_all(&data);
-        assert_eq!(data.store.len(&data.elements), 15);
-        assert_eq!(data.store.len(&data.expiries), 3);
+        assert_eq!(data.store.len(&data.spaces().elements), 15);
+        assert_eq!(data.store.len(&data.spaces().expiries), 3);
         fixture.at(2000);
         assert_eq!(fixture.call(&data, "exists a"), ":0\r\n");
         assert_eq!(
@@ -242,8 +255,8 @@ mod tests {
         );
         sweep_all(&data);
         assert_eq!(fixture.call(&data, "dbsize"), ":2\r\n");
-        assert_eq!(data.store.len(&data.elements), 5);
-        assert_eq!(data.store.len(&data.expiries), 1);
+        assert_eq!(data.store.len(&data.spaces().elements), 5);
+        assert_eq!(data.store.len(&data.spaces().expiries), 1);
         assert_eq!(fixture.call(&data, "pttl later"), ":1000\r\n");
         assert_eq!(fixture.call(&data, "get \"no longer\""), "$1\r\nx\r\n");
     }
@@ -257,11 +270,13 @@ mod tests {
         fixture.call(&data, "del gone");
         // The expiry of a key of a database that there is not.
         let damaged = [&500u64.to_be_bytes()[..], &99u16.to_be_bytes(), b"key"].concat();
-        data.store.put(&data.expiries, &damaged, b"").unwrap();
+        data.store
+            .put(&data.spaces().expiries, &damaged, b"")
+            .unwrap();
         fixture.at(1000);
         data.sweep().unwrap_err();
         data.sweep().unwrap_err();
-        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(data.store.len(&data.spaces().elements), 0);
         assert_eq!(fixture.call(&data, "dbsize"), ":0\r\n");
     }
 
@@ -273,10 +288,10 @@ mod tests {
         put_large(&data, 0, b"a", 1000, None);
         fixture.call(&data, "set a b");
         let until = Instant::now() + Duration::from_secs(30);
-        while data.store.len(&data.elements) > 0 && Instant::now() < until {
+        while data.store.len(&data.spaces().elements) > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(data.store.len(&data.elements), 0);
+        assert_eq!(data.store.len(&data.spaces().elements), 0);
         drop(sweeper);
         assert_eq!(Arc::strong_count(&data), 1);
     }

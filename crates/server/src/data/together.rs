@@ -97,7 +97,9 @@ impl Data {
                 return ControlFlow::Break(());
             };
             match step {
-                _ if out.mark() - mark > TOGETHER_MOST => return ControlFlow::Break(()),
+                _ if out.mark().saturating_sub(mark) > TOGETHER_MOST => {
+                    return ControlFlow::Break(());
+                }
                 Step::Get => return answer(before, out),
                 // A large collection leaves elements.
                 Step::Put(_) if before.is_some_and(|before| value::is_large(before.value)) => {
@@ -107,6 +109,9 @@ impl Data {
             }
             ControlFlow::Continue(())
         });
+        if !matches!(done, Ok(0)) {
+            self.note_write(&done);
+        }
         // Where it fails, the first one goes alone, and says why.
         let Ok(done) = done else {
             out.truncate(mark);
@@ -127,7 +132,7 @@ impl Data {
             let read = self.reader(reads).get_together(keyspace, keys, |entry| {
                 answer(entry, out)?;
                 done += 1;
-                if out.mark() - mark < TOGETHER_MOST {
+                if out.mark().saturating_sub(mark) < TOGETHER_MOST {
                     ControlFlow::Continue(())
                 } else {
                     ControlFlow::Break(())

@@ -384,18 +384,22 @@ impl<'d> Tx<'d> {
     /// [`Failed::Write`]; nothing has changed then, but where the databases were to be swapped: then all but that.
     pub(super) fn commit(self) -> Result<Vec<Name>, Failed> {
         if let Some(many) = self.many {
-            many.commit()?;
+            let changes = many.changes() > 0;
+            let done = many.commit();
+            if changes || done.is_err() {
+                self.data.note_write(&done);
+            }
+            done?;
         } else if let Some(Change { space, key, put }) = self.one {
             let keyspace = self.data.keyspace(space, self.order);
-            match put {
+            let done = match put {
                 Some((value, expires_at)) => {
-                    self.store
-                        .put_expiring(keyspace, &key, &value, expires_at)?;
+                    self.store.put_expiring(keyspace, &key, &value, expires_at)
                 }
-                None => {
-                    self.store.delete(keyspace, &key)?;
-                }
-            }
+                None => self.store.delete(keyspace, &key).map(drop),
+            };
+            self.data.note_write(&done);
+            done?;
         }
         let reordered = if self.reorders {
             self.data.reorder(self.order)

@@ -102,6 +102,7 @@ fn config(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
                 &stats.settled_commands,
                 &stats.errors,
                 &stats.denied,
+                context.server.clients.registry().evicted(),
             ] {
                 // ORDERING: Relaxed; statistics.
                 counter.store(0, Ordering::Relaxed);

@@ -35,6 +35,12 @@ pub(super) const COMMANDS: &[SessionCommand] = &[
     SessionCommand::new("client", -2, &["slow", "connection"], client),
 ];
 
+/// Whether this is what a web page makes a browser send to a server on its machine: the first words of HTTP, which an inline
+/// command may follow.
+pub(super) fn is_http(name: Arg<'_>) -> bool {
+    is(name, "post") || is(name, "host:")
+}
+
 fn ping(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let text = match args {
         [_] => None,
@@ -267,7 +273,10 @@ fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
                 return Err(Failed::syntax());
             }
         }
-        ("no-evict", [mode]) if is(mode, "on") || is(mode, "off") => out.status("OK"),
+        ("no-evict", [mode]) if is(mode, "on") || is(mode, "off") => {
+            own.held.set_stays(is(mode, "on"));
+            out.status("OK");
+        }
         ("no-evict", [_]) => return Err(Failed::syntax()),
         ("unblock", [id, reason @ ..]) if reason.len() <= 1 => {
             out.integer(unblock(context, id, reason.first().copied())?.into());

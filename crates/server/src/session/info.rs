@@ -139,6 +139,8 @@ fn of_memory(server: &Server, text: &mut String) {
         "maxmemory" = 0,
         "maxmemory_human" = "0B",
         "maxmemory_policy" = "noeviction",
+        "mem_clients_normal" = server.clients.registry().total(),
+        "maxmemory_clients" = server.clients.registry().limit(),
         "pool_bytes" = pool.pool_bytes,
         "pool_used_bytes" = pool.used_bytes,
         "pool_free_bytes" = pool.free_bytes,
@@ -165,7 +167,13 @@ fn of_persistence(server: &Server, text: &mut String) {
         "rdb_last_bgsave_status" = status,
         "aof_enabled" = 1,
         "aof_rewrite_in_progress" = 0,
-        "aof_last_write_status" = "ok",
+        // Nothing is ever rewritten.
+        "aof_last_bgrewrite_status" = "ok",
+        "aof_last_write_status" = if server.data.takes_writes() {
+            "ok"
+        } else {
+            "err"
+        },
         "applied_timestamp" = server.data.applied(),
         "durable_timestamp" = server.data.store().durable(),
     );
@@ -181,6 +189,7 @@ fn of_stats(server: &Server, text: &mut String) {
         "total_net_input_bytes" = value(&stats.input),
         "total_net_output_bytes" = value(&stats.output),
         "rejected_connections" = value(&stats.rejected),
+        "evicted_clients" = value(server.clients.registry().evicted()),
         "total_settles" = value(&stats.settles),
         "total_settled_commands" = value(&stats.settled_commands),
         "total_syncs" = server.committer.syncs(),

@@ -11,6 +11,7 @@ mod pubsub;
 #[cfg(test)]
 mod tests;
 
+use crate::budget::Part;
 use crate::client::Client;
 use crate::command::{Arg, Command, Failed, Keys, ONE, is};
 use crate::config::Settings;
@@ -165,6 +166,8 @@ pub struct Session {
     watch: Watch,
     channels: BTreeSet<Vec<u8>>,
     patterns: BTreeSet<Vec<u8>>,
+    /// Bytes of their names.
+    names: usize,
     replies: Replies,
     /// It waits for an element.
     waiter: Option<Arc<Waiter>>,
@@ -218,6 +221,7 @@ impl Session {
             watch: Watch::default(),
             channels: BTreeSet::new(),
             patterns: BTreeSet::new(),
+            names: 0,
             replies: Replies::default(),
             waiter: None,
             waits_silently: false,
@@ -311,6 +315,15 @@ impl Session {
     /// Executes a command.
     pub fn execute(&mut self, server: &Server, args: &[Arg<'_>], out: &mut Vec<u8>) -> Flow {
         add(&server.stats.commands, 1);
+        if args.first().is_some_and(|name| connection::is_http(name)) {
+            let client = &self.client.address;
+            tracing::warn!(
+                client = %client,
+                "possible SECURITY ATTACK: POST or Host: was sent, as a web page can make a browser on this machine do, \
+                 with commands behind it; the connection is closed, and nothing of it executed"
+            );
+            return Flow::Close;
+        }
         self.batch += 1;
         let mark = out.len();
         let this = match self.replies {
@@ -319,7 +332,8 @@ impl Session {
         };
         self.replies = this;
         let entry = args.first().and_then(|name| server.table.find(name));
-        let mut reply = Out::new(out, self.protocol);
+        let client = Arc::clone(&self.client);
+        let mut reply = Out::for_client(out, self.protocol, &client);
         let mut flow = match self.admit(server, entry, args) {
             Ok(Admitted::Run(entry)) => {
                 self.last = Some(entry.name);
@@ -352,9 +366,17 @@ impl Session {
                 Flow::Go
             }
         };
-        if reply.overflowed() {
+        let overflowed = reply.overflowed();
+        client.hold(Part::Gathered, 0);
+        client.hold(Part::GatheredWithin, 0);
+        if client.is_evicted() {
+            // That was logged.
+            *out = Vec::new();
+            return Flow::Close;
+        }
+        if overflowed {
             // Its end is missing. What the command wrote stays written.
-            let client = &self.client.address;
+            let client = &client.address;
             tracing::warn!(client = %client, "disconnected: its replies are longer than 1 GiB");
             out.truncate(mark);
             flow = Flow::Close;
@@ -389,7 +411,8 @@ impl Session {
         let mut all = Vec::with_capacity(2 + commands.size_hint().1.unwrap_or(0));
         all.extend([first, second]);
         all.extend(commands);
-        let mut reply = Out::new(out, self.protocol);
+        let client = Arc::clone(&self.client);
+        let mut reply = Out::for_client(out, self.protocol, &client);
         let done = (server.data).run_together(self.db, &all, self.reads(), &mut reply);
         let sets = all.iter().any(|command| command.value.is_some());
         self.unsettled |= done > 0 && sets;

@@ -1,6 +1,7 @@
 //! `MULTI` and what belongs to it.
 
 use super::{Context, Done, Flow, InMulti, LARGE, Session, SessionCommand};
+use crate::budget::Part;
 use crate::command::{ALL, Access, Arg, Command, Failed, Keys};
 use crate::data::keys::database;
 use crate::data::multi::Queued;
@@ -12,6 +13,10 @@ use std::sync::atomic::Ordering;
 
 /// A transaction of more commands may take long.
 const STEPS_FEW: usize = 100;
+
+/// Memory that a queued command takes besides its arguments, and each of these besides its bytes.
+const STEP_HELD: usize = 160;
+const ARGUMENT_HELD: usize = 56;
 
 /// In the place of commands that a user may no longer use: their argument says why.
 const DENIED_DATA: Command = Command::new(
@@ -50,6 +55,8 @@ pub struct Multi {
     steps: Vec<Step>,
     data: Vec<Queued>,
     bytes: usize,
+    /// Bytes of memory that it takes, about.
+    held: usize,
     spoilt: bool,
     /// It may take long.
     long: bool,
@@ -95,6 +102,9 @@ impl Session {
             // It is not going to run.
             return Ok(());
         }
+        multi.held += STEP_HELD + args.len() * ARGUMENT_HELD;
+        multi.held += args.iter().map(|arg| arg.len()).sum::<usize>();
+        self.client.hold(Part::Queued, multi.held);
         let owned = args.iter().map(|arg| arg.to_vec()).collect();
         match entry.does {
             Does::Data(command) => {
@@ -157,6 +167,8 @@ impl Session {
         self.multi = None;
         self.watch.clear();
         self.note_queued(0);
+        self.client.hold(Part::Queued, 0);
+        self.client.hold(Part::Watched, 0);
     }
 }
 
@@ -193,6 +205,8 @@ fn watch(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
     session.unsettled = true;
     for key in args.iter().skip(1) {
         server.data.watch(&mut session.watch, session.db, key)?;
+        let held = session.watch.held();
+        session.client.hold(Part::Watched, held);
     }
     out.status("OK");
     Ok(Flow::Go)
@@ -200,6 +214,7 @@ fn watch(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
 
 fn unwatch(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     context.session.watch.clear();
+    context.session.client.hold(Part::Watched, 0);
     out.status("OK");
     Ok(Flow::Go)
 }
@@ -211,7 +226,7 @@ fn exec(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     };
     session.note_queued(0);
     if multi.spoilt {
-        session.watch.clear();
+        session.discard();
         return Err(Failed::reply(
             "EXECABORT Transaction discarded because of previous errors.",
         ));
@@ -219,11 +234,14 @@ fn exec(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     if !session.user.everything {
         session.recheck(server, &mut multi);
     }
-    if multi.long {
+    let done = if multi.long {
         tokio::task::block_in_place(|| run(context, &multi, out))
     } else {
         run(context, &multi, out)
-    }
+    };
+    drop(multi);
+    context.session.discard();
+    done
 }
 
 fn run(context: &mut Context<'_>, multi: &Multi, out: &mut Out<'_>) -> Done {
@@ -234,7 +252,7 @@ fn run(context: &mut Context<'_>, multi: &Multi, out: &mut Out<'_>) -> Done {
     }
     // The replies to commands on data come together, and those of the session go between them.
     let mut replies = Vec::new();
-    let mut gathered = Out::new(&mut replies, out.protocol());
+    let mut gathered = out.beside(&mut replies);
     let waits = server
         .data
         .exec(&multi.data, &mut session.watch, &mut gathered);
@@ -245,7 +263,7 @@ fn run(context: &mut Context<'_>, multi: &Multi, out: &mut Out<'_>) -> Done {
         out.raw(&replies);
         return Ok(Flow::Go);
     };
-    if replies.len() > REPLIES_MOST {
+    if replies.len() > REPLIES_MOST || session.client.is_evicted() {
         // Some are missing, and the connection has to end.
         out.raw(&replies);
         return Ok(Flow::Close);

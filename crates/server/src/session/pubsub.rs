@@ -1,6 +1,7 @@
 //! `SUBSCRIBE`, `PUBLISH` and what belongs to them.
 
 use super::{Context, Done, Flow, Session, SessionCommand, subcommand};
+use crate::budget::Part;
 use crate::command::{Arg, Failed};
 use crate::reply::Out;
 use crate::server::Server;
@@ -28,6 +29,13 @@ impl Session {
         self.client
             .patterns
             .store(self.patterns.len(), Ordering::Relaxed);
+        self.hold_names();
+    }
+
+    /// Counts the memory that names take: here and with all subscriptions, each time with what that needs besides.
+    fn hold_names(&self) {
+        let held = 2 * (self.names + 100 * self.count());
+        self.client.hold(Part::Names, held);
     }
 
     /// It listens to nothing any more.
@@ -38,6 +46,7 @@ impl Session {
         for name in std::mem::take(&mut self.patterns) {
             server.pubsub.unsubscribe(&name, true, self.client.id);
         }
+        self.names = 0;
         self.note_subscriptions();
     }
 }
@@ -79,6 +88,11 @@ fn enter(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_patt
             &mut session.channels
         };
         if names.insert(name.to_vec()) {
+            session.names += name.len();
+            session.hold_names();
+            if session.client.is_evicted() {
+                return Ok(Flow::Close);
+            }
             server.pubsub.subscribe(name, is_pattern, &session.client);
         }
         confirm(out, what, Some(name), session.count());
@@ -121,6 +135,7 @@ fn leave(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_patt
             &mut session.channels
         };
         if names.remove(&name) {
+            session.names = session.names.saturating_sub(name.len());
             server
                 .pubsub
                 .unsubscribe(&name, is_pattern, session.client.id);

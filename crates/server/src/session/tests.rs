@@ -2,9 +2,10 @@
 
 use super::{Flow, Session};
 use crate::config::Settings;
-use crate::data::fixture::Fixture;
+use crate::data::fixture::{Fixture, on_disk};
 use crate::data::together::Plain;
 use crate::server::Server;
+use bristlecone_pmem::media::journal::fault::FaultDisk;
 use std::sync::Arc;
 
 struct Bench {
@@ -44,6 +45,50 @@ impl Bench {
         let data = &self.server.data;
         data.store().durable() >= data.applied()
     }
+}
+
+/// It said `ok` while every write failed.
+#[test]
+fn info_says_that_writes_fail_until_one_succeeds() {
+    let disk = FaultDisk::new(1);
+    let data = Arc::new(on_disk(&disk, true));
+    let bench = Bench {
+        server: Server::new(data, Settings::default()).unwrap(),
+        _fixture: Fixture::new(),
+    };
+    let mut a = bench.session();
+    let status = |a: &mut Session| {
+        let info = bench.call(a, "info persistence");
+        let of = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_else(|| panic!("{info}")).to_owned()
+        };
+        assert_eq!(of("aof_last_bgrewrite_status:"), "ok");
+        of("aof_last_write_status:")
+    };
+    let settle = || bench.server.data.settle(bench.server.data.applied());
+    bench.call(&mut a, "set a v");
+    settle().unwrap();
+    assert_eq!(status(&mut a), "ok");
+    disk.set_full(true);
+    bench.call(&mut a, "set a w");
+    settle().unwrap_err();
+    assert_eq!(status(&mut a), "err");
+    disk.set_full(false);
+    settle().unwrap();
+    assert_eq!(status(&mut a), "ok");
+    let long = "v".repeat(1 << 20);
+    let mut keys = 0;
+    while bench.call(&mut a, &format!("set k{keys} {long}")) == "+OK\r\n" {
+        keys += 1;
+    }
+    // What is read is no write.
+    bench.call(&mut a, "get a");
+    assert_eq!(status(&mut a), "err");
+    bench.call(&mut a, "flushall");
+    settle().unwrap();
+    bench.call(&mut a, "set a v");
+    assert_eq!(status(&mut a), "ok");
 }
 
 #[test]

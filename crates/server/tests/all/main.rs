@@ -3,8 +3,10 @@
 
 mod against_redis;
 mod arrays;
+mod attack;
 mod blocking;
 mod blocking_against_redis;
+mod budget;
 mod collections_against_redis;
 mod common;
 mod concurrent;

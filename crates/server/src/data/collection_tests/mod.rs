@@ -75,8 +75,13 @@ impl Server {
         while data.sweep().unwrap() {}
         data.settle(data.applied()).unwrap();
         let snapshot = data.store.snapshot();
-        assert_eq!(snapshot.count::<&[u8]>(&data.garbage, ..).unwrap(), 0);
-        snapshot.count::<&[u8]>(&data.elements, ..).unwrap()
+        assert_eq!(
+            snapshot.count::<&[u8]>(&data.spaces().garbage, ..).unwrap(),
+            0
+        );
+        snapshot
+            .count::<&[u8]>(&data.spaces().elements, ..)
+            .unwrap()
     }
 }
 
