@@ -1,6 +1,6 @@
 //! The crate as its users have it: opening, reading back, iterating from both ends, transactions.
 
-use bristlecone::{Batch, Database, Error, ErrorKind, Iter, Isolation, Slice};
+use bristlecone::{Batch, Database, Error, ErrorKind, Isolation, Iter, Slice};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -70,7 +70,10 @@ fn errors_say_what_kind_they_are() {
     };
     let builder = Database::builder;
     assert_eq!(opened(builder().create(false), "none"), ErrorKind::NotFound);
-    assert_eq!(opened(builder().create_new(true), "test.db"), ErrorKind::AlreadyExists);
+    assert_eq!(
+        opened(builder().create_new(true), "test.db"),
+        ErrorKind::AlreadyExists
+    );
     std::fs::write(home.path().join("text"), "no database at all").unwrap();
     assert_eq!(opened(builder(), "text"), ErrorKind::NotADatabase);
     let both = builder().read_only(true).create_new(true);
@@ -79,7 +82,10 @@ fn errors_say_what_kind_they_are() {
 
     let a = db.keyspace("a").unwrap();
     let long = vec![b'k'; (64 << 10) + 1];
-    assert_eq!(a.insert(&long, "v").unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        a.insert(&long, "v").unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
     assert!(a.get(&long).unwrap().is_none());
     assert_eq!(db.keyspace("").unwrap_err().kind(), ErrorKind::InvalidInput);
     a.insert("word", "seven").unwrap();
@@ -88,7 +94,10 @@ fn errors_say_what_kind_they_are() {
     assert!(error.to_string().contains("\"word\""), "{error}");
     let stale = a.clone();
     let empty = a.clear().unwrap();
-    assert_eq!(stale.insert("k", "v").unwrap_err().kind(), ErrorKind::Dropped);
+    assert_eq!(
+        stale.insert("k", "v").unwrap_err().kind(),
+        ErrorKind::Dropped
+    );
     assert!(empty.is_empty().unwrap());
     drop((stale, empty, db));
 
@@ -104,13 +113,21 @@ fn errors_say_what_kind_they_are() {
 fn a_keyspace_of_another_database_is_refused() {
     let ((_a, one), (_b, other)) = (database(), database());
     let (mine, theirs) = (one.keyspace("k").unwrap(), other.keyspace("k").unwrap());
-    let error = one.transaction(|tx| tx.insert(&theirs, "key", "v")).unwrap_err();
+    let error = one
+        .transaction(|tx| tx.insert(&theirs, "key", "v"))
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let mut batch = Batch::new();
     batch.insert(&mine, "key", "v");
     batch.insert(&theirs, "key", "v");
-    assert_eq!(one.write(batch).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(mine.at(&other.snapshot()).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        one.write(batch).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        mine.at(&other.snapshot()).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
     assert!(mine.is_empty().unwrap() && theirs.is_empty().unwrap());
 }
 
@@ -132,7 +149,11 @@ fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
 }
 
 /// Takes from the ends as `steps` say, from an iterator and from a list of what it should give.
-fn same(mut found: impl DoubleEndedIterator<Item = bristlecone::Result<(Slice, Slice)>>, model: Vec<(Vec<u8>, Vec<u8>)>, steps: &[bool]) {
+fn same(
+    mut found: impl DoubleEndedIterator<Item = bristlecone::Result<(Slice, Slice)>>,
+    model: Vec<(Vec<u8>, Vec<u8>)>,
+    steps: &[bool],
+) {
     let mut model = model.into_iter();
     for up in steps.iter().chain(&[true, false, true]) {
         let (next, expected) = if *up {
@@ -260,7 +281,11 @@ fn each_entry_is_popped_by_one_thread() {
                 scope.spawn(move || {
                     let mut mine = Vec::new();
                     loop {
-                        let next = if thread % 2 == 0 { k.pop_first() } else { k.pop_last() };
+                        let next = if thread % 2 == 0 {
+                            k.pop_first()
+                        } else {
+                            k.pop_last()
+                        };
                         match next.unwrap() {
                             Some((key, _)) => mine.push(key.to_vec()),
                             None => return mine,
@@ -269,7 +294,10 @@ fn each_entry_is_popped_by_one_thread() {
                 })
             })
             .collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
     });
     popped.sort();
     let all: Vec<_> = (0..2000u32).map(|i| i.to_be_bytes().to_vec()).collect();
@@ -298,7 +326,8 @@ fn values_expire_and_expiry_can_be_taken_away() {
     let (_home, db) = database();
     let k = db.keyspace("k").unwrap();
     k.insert_expiring("short", "1", Duration::ZERO).unwrap();
-    k.insert_expiring("long", "1", Duration::from_secs(3600)).unwrap();
+    k.insert_expiring("long", "1", Duration::from_secs(3600))
+        .unwrap();
     assert!(k.get("short").unwrap().is_none());
     assert!(k.get("long").unwrap().unwrap().expires_at().is_some());
     assert!(k.expire("long", None).unwrap());
