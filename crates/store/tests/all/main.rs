@@ -13,6 +13,7 @@ mod histories;
 mod isolation;
 mod journal;
 mod recovery;
+mod salvage;
 mod single;
 mod together;
 mod transactions;
