@@ -9,7 +9,8 @@ use std::path::PathBuf;
 /// The designs that a server's store can be made with.
 pub const SERVED: [&str; 2] = ["lbtree", "nvtree"];
 
-fn designs() -> PossibleValuesParser {
+/// Them, each with its line of help.
+pub(super) fn designs() -> PossibleValuesParser {
     let values = DESIGNS
         .iter()
         .filter(|design| SERVED.contains(&design.name))
@@ -62,6 +63,9 @@ pub struct Serve {
     /// Where to answer with metrics for Prometheus, over HTTP
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
+    /// Make the server's store in a pool that has an index of its own (what `create` makes), or serve the one there
+    #[arg(long)]
+    pub beside_index: bool,
     /// Another setting, as in the file; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
