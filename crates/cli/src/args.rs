@@ -1,10 +1,14 @@
 //! The command line: what may be asked, with help and examples.
 
 mod bench_server;
+mod pools;
+mod restore;
 mod serve;
 mod top;
 
 pub use bench_server::{AgainstServer, BenchServer, Mix};
+pub use pools::{Backup, Compact, Export, Import, Inspect, Scan, ScanFormat};
+pub use restore::Restore;
 pub use serve::Serve;
 pub use top::Top;
 
@@ -70,6 +74,8 @@ pub enum Command {
     Compact(Compact),
     /// Copy a pool to a new file, consistently
     Backup(Backup),
+    /// Make a pool from the backup that a server's SAVE or BGSAVE wrote
+    Restore(Restore),
     /// Serve a store to Redis clients
     Serve(Serve),
     /// Watch a server at work
@@ -306,140 +312,6 @@ pub struct Del {
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,
-}
-
-/// How `scan` prints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ScanFormat {
-    /// KEY, tab, VALUE; control characters, \ and bytes that are not UTF-8 as \xNN
-    #[default]
-    Text,
-    /// One object per line: {"key":…,"value":…}; key_base64, value_base64 for bytes that are not UTF-8
-    Json,
-    /// key,value with a header line; fields quoted where needed, bytes as they are
-    Csv,
-}
-
-/// `scan`
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  bristlecone scan cities.pool --prefix FR/ --limit 10
-  bristlecone scan cities.pool --from DE --to FR --format json
-  bristlecone scan cities.pool --reverse --limit 1          # the last key")]
-pub struct Scan {
-    /// The pool
-    pub pool: PathBuf,
-    /// First key of the range
-    #[arg(long, value_name = "KEY")]
-    pub from: Option<OsString>,
-    /// End of the range; this key itself is left out
-    #[arg(long, value_name = "KEY")]
-    pub to: Option<OsString>,
-    /// Only keys that begin so
-    #[arg(long)]
-    pub prefix: Option<OsString>,
-    /// From the last key down to the first
-    #[arg(long)]
-    pub reverse: bool,
-    /// Stop after this many keys
-    #[arg(long, value_name = "N")]
-    pub limit: Option<u64>,
-    /// How to print them
-    #[arg(long, value_enum, default_value_t)]
-    pub format: ScanFormat,
-    /// How to open it.
-    #[command(flatten)]
-    pub medium: MediumArgs,
-}
-
-/// `import`
-#[derive(Debug, Args)]
-#[command(after_help = "\
-A .csv file needs a header line. A row becomes a JSON object of its columns, stored under the \
-key column. A .jsonl line is stored as it is, under its field \"key\". Files that hold just pairs \
-(columns or fields key and value, or key_base64 and value_base64) store the value alone: `export` \
-writes those. A key that is there already gets the new value.
-
-A malformed line stops the import: everything before it is durable, and the message gives the \
-command that goes on from that line.
-
-Examples:
-  bristlecone import cities.pool cities.csv
-  bristlecone import users.pool users.jsonl --key id
-  bristlecone import users.pool users.jsonl --key id --from-line 1042")]
-pub struct Import {
-    /// The pool
-    pub pool: PathBuf,
-    /// The file: .csv or .jsonl
-    pub file: PathBuf,
-    /// Column or field that holds the key [default: the first column; the field "key"]
-    #[arg(long, value_name = "COLUMN")]
-    pub key: Option<String>,
-    /// Skip the lines before this one (the first is 1; a CSV header is read all the same)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 1, hide_default_value = true)]
-    pub from_line: u64,
-    /// How to open it.
-    #[command(flatten)]
-    pub write: WriteArgs,
-}
-
-/// `export`
-#[derive(Debug, Args)]
-#[command(after_help = "\
-The file appears whole or not at all. Rows that came from one CSV file get its columns back; \
-anything else is written as pairs of key and value. `import` of the file gives the same pool.
-
-Example:
-  bristlecone export cities.pool cities.jsonl")]
-pub struct Export {
-    /// The pool
-    pub pool: PathBuf,
-    /// The file to write, replaced if it exists: .csv or .jsonl
-    pub file: PathBuf,
-    /// How to open it.
-    #[command(flatten)]
-    pub medium: MediumArgs,
-}
-
-/// `info` and `check`
-#[derive(Debug, Args)]
-pub struct Inspect {
-    /// The pool
-    pub pool: PathBuf,
-    /// End with one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
-    /// How to open it.
-    #[command(flatten)]
-    pub medium: MediumArgs,
-}
-
-/// `compact`
-#[derive(Debug, Args)]
-pub struct Compact {
-    /// The pool
-    pub pool: PathBuf,
-    /// How to open it.
-    #[command(flatten)]
-    pub write: WriteArgs,
-}
-
-/// `backup`
-#[derive(Debug, Args)]
-#[command(after_help = "\
-The copy is a pool of its own: open it, check it, or put it in the original's place.
-
-Example:
-  bristlecone backup cities.pool cities-2026-03-01.pool")]
-pub struct Backup {
-    /// The pool
-    pub pool: PathBuf,
-    /// The file to make; one that exists is left alone
-    pub file: PathBuf,
-    /// How to open it.
-    #[command(flatten)]
-    pub medium: MediumArgs,
 }
 
 /// The media that `torture` runs on.

@@ -12,6 +12,8 @@ pub enum Failure {
     Usage(String),
     /// What it found is the bad news, and is printed already: exit status 1.
     Reported,
+    /// It has done what it could, and what it had to skip is printed already: exit status 3.
+    Skipped,
     /// The reader of its output went away: nothing left to do, nothing to say.
     OutputClosed,
 }
@@ -40,6 +42,7 @@ impl Failure {
         match self {
             Self::Message(_) | Self::Reported => 1,
             Self::Usage(_) => 2,
+            Self::Skipped => 3,
             Self::OutputClosed => 0,
         }
     }
@@ -48,7 +51,7 @@ impl Failure {
     pub fn message(&self) -> Option<&str> {
         match self {
             Self::Message(text) | Self::Usage(text) => Some(text),
-            Self::Reported | Self::OutputClosed => None,
+            Self::Reported | Self::Skipped | Self::OutputClosed => None,
         }
     }
 }

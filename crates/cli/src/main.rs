@@ -4,9 +4,11 @@ mod args;
 mod client;
 mod commands;
 mod failure;
+mod keyspaces;
 mod progress;
 mod rows;
 mod server;
+mod signals;
 mod store;
 mod text;
 
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         Command::Check(a) => commands::inspect::check(&a),
         Command::Compact(a) => commands::upkeep::compact(&a),
         Command::Backup(a) => commands::upkeep::backup(&a),
+        Command::Restore(a) => commands::restore::run(&a),
         Command::Serve(a) => commands::serve::run(&a),
         Command::Top(a) => commands::top::run(&a),
         Command::Bench(a) => commands::bench::run(&a),

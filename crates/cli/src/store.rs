@@ -8,8 +8,10 @@ use crate::args::{MediumArgs, WriteArgs};
 use crate::failure::{Failure, Outcome};
 use crate::text::quoted;
 use bristlecone_pmem::media::Auto;
-use bristlecone_pmem::pool::{CompactReport, DataKind, Pool, PoolInfo, PoolOptions};
-use bristlecone_pmem::{Access, CommitError, Durability, MediumKind};
+use bristlecone_pmem::media::journal::journal_path;
+use bristlecone_pmem::pool::{DataKind, Pool, PoolInfo, PoolOptions, RootInfo, RootKind};
+use bristlecone_pmem::{Access, CommitError, Durability, Media, MediumKind};
+use bristlecone_trees::damage::{Damage, collecting_damage};
 use bristlecone_trees::designs::{Choice, Design, DesignInfo, Task, UnknownDesign, with_design};
 use bristlecone_trees::repr::MAX_VALUE;
 use bristlecone_trees::{
@@ -116,6 +118,11 @@ impl Task for Root<'_> {
     }
 }
 
+/// The files that a pool may have.
+pub fn files_of(pool: &Path) -> [PathBuf; 2] {
+    [pool.to_path_buf(), journal_path(pool)]
+}
+
 /// How to open a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
@@ -161,6 +168,77 @@ impl How {
         options.media.durability = self.durability;
         options.media.medium = self.medium;
         options
+    }
+}
+
+/// Opens a pool, whatever is in it.
+pub fn open_pool(path: &Path, how: How) -> Outcome<Arc<Pool<Auto>>> {
+    // A devdax device grants no private mapping, so even reading opens it for writing.
+    let device = fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device());
+    let access = if how.read_only && !device {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    };
+    Pool::open(path, &how.options(access)).map_err(plain)
+}
+
+/// What a pool has that commands work on.
+pub struct Contents {
+    /// The index [`ROOT`].
+    pub index: Option<RootKind>,
+    /// Names of stores, as servers and programs make them.
+    pub stores: Vec<String>,
+    /// Roots of other kinds.
+    pub others: Vec<RootInfo>,
+}
+
+impl Contents {
+    /// That of a pool.
+    pub fn of(pool: &Pool<Auto>) -> Self {
+        let stores = bristlecone_store::Store::names(pool);
+        let (mut index, mut others) = (None, Vec::new());
+        for root in pool.roots() {
+            let of_store = |name: &str| {
+                let rest = root.name.strip_prefix(name);
+                rest == Some("") || rest == Some(".index")
+            };
+            if stores.iter().any(|name| of_store(name)) {
+                continue;
+            }
+            if root.name == ROOT {
+                index = Some(root.kind);
+            } else {
+                others.push(root);
+            }
+        }
+        Self {
+            index,
+            stores,
+            others,
+        }
+    }
+
+    /// Why a command on the index cannot work, if there is none.
+    fn without_index(&self) -> String {
+        let others = self.others.iter().map(|root| quoted(root.name.as_bytes()));
+        let stores = self.stores.iter().map(|name| quoted(name.as_bytes()));
+        let names: Vec<_> = stores.chain(others).collect();
+        let there = if names.is_empty() {
+            "it has no roots at all; its creation was cut short, so delete it and create it again"
+                .to_owned()
+        } else if self.stores.is_empty() {
+            format!(
+                "it has {}; a program of its own made it, and this command reads only \"{ROOT}\"",
+                names.join(", ")
+            )
+        } else {
+            format!(
+                "it has {}, a store, as `serve` makes: serve it, or look at it with `info`, `check`, `scan`, `export`",
+                names.join(", ")
+            )
+        };
+        format!("no root named \"{ROOT}\": {there}")
     }
 }
 
@@ -215,30 +293,40 @@ impl Store {
 
     /// Opens a pool and its index.
     pub fn open(path: &Path, how: How) -> Outcome<Self> {
-        // A devdax device grants no private mapping, so even reading opens it for writing.
-        let device = fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device());
-        let access = if how.read_only && !device {
-            Access::ReadOnly
-        } else {
-            Access::ReadWrite
+        Self::open_in(&open_pool(path, how)?, path)
+    }
+
+    /// Opens and verifies the index of an open pool, going on where it is damaged: what is damaged, and if the index
+    /// could be opened at all, that, with what is wrong with it as a whole. It is for reading only.
+    pub fn survey(
+        pool: &Arc<Pool<Auto>>,
+        path: &Path,
+    ) -> (Outcome<(Self, Option<Violation>)>, Damage) {
+        let opened = || Self::open_in(pool, path);
+        let verified = |store: Self| {
+            let violation = store.verify().err();
+            (store, violation)
         };
-        let pool = Pool::open(path, &how.options(access)).map_err(plain)?;
+        if pool.pm().read_only() {
+            return collecting_damage(|| opened().map(verified));
+        }
+        // A device. What opening does about damage would be durable there.
+        match opened() {
+            Ok(store) => {
+                let (surveyed, damage) = collecting_damage(|| verified(store));
+                (Ok(surveyed), damage)
+            }
+            Err(e) => (Err(e), Damage::default()),
+        }
+    }
+
+    /// Opens the index of an open pool.
+    pub fn open_in(pool: &Arc<Pool<Auto>>, path: &Path) -> Outcome<Self> {
         let named = |e: &dyn Display| Failure::new(format!("{}: {e}", path.display()));
-        let roots = pool.roots();
-        let Some(root) = roots.iter().find(|r| r.name == ROOT) else {
-            let names: Vec<_> = roots.iter().map(|r| quoted(r.name.as_bytes())).collect();
-            let there = if names.is_empty() {
-                "it has no roots at all; its creation was cut short, so delete it and create it again"
-                    .to_owned()
-            } else {
-                format!(
-                    "it has {}; a program of its own made it, and this command reads only \"{ROOT}\"",
-                    names.join(", ")
-                )
-            };
-            return Err(named(&format_args!("no root named \"{ROOT}\": {there}")));
+        let contents = Contents::of(pool);
+        let Some(kind) = contents.index else {
+            return Err(named(&contents.without_index()));
         };
-        let kind = &root.kind;
         if kind.keys != DataKind::Bytes || kind.values != DataKind::Bytes {
             return Err(named(&format_args!(
                 "root \"{ROOT}\" is {kind}; this command works on an index of bytes to bytes"
@@ -259,20 +347,22 @@ impl Store {
             })
         };
         let (design, node_bytes) = choice.resolve().map_err(unknown)?;
-        let root = Root {
-            pool: &pool,
-            make: false,
-        };
+        let root = Root { pool, make: false };
         let index = with_design(&choice, root).map_err(unknown)?;
         let (index, longest_key) = index.map_err(|e| named(&e))?;
         Ok(Self {
             path: path.to_path_buf(),
             index,
             longest_key,
-            pool,
+            pool: Arc::clone(pool),
             design,
             node_bytes,
         })
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Arc<Pool<Auto>> {
+        &self.pool
     }
 
     /// Longest key that the index takes, in bytes.
@@ -308,6 +398,11 @@ impl Store {
     /// Checks every invariant.
     pub fn verify(&self) -> Result<VerifyReport, Violation> {
         self.index.verify()
+    }
+
+    /// As [`verify`](Self::verify), going on where it finds damage: all that it finds.
+    pub fn verify_all(&self) -> (Result<VerifyReport, Violation>, Damage) {
+        collecting_damage(|| self.verify())
     }
 
     /// The value of `key`.
@@ -423,16 +518,6 @@ impl Store {
         }
     }
 
-    /// Gives unused space back.
-    pub fn compact(&self) -> Outcome<CompactReport> {
-        self.pool.compact().map_err(|e| self.failed(&e))
-    }
-
-    /// Copies the pool to `to`; answers the bytes written.
-    pub fn backup(&self, to: &Path) -> Outcome<u64> {
-        self.pool.backup(to).map_err(plain)
-    }
-
     /// Closes the pool cleanly.
     pub fn close(self) -> Outcome {
         let Self {
@@ -441,10 +526,6 @@ impl Store {
         let closed = index.close();
         drop(pool);
         closed.map_err(|e| Failure::new(format!("{}: closing: {e}", path.display())))
-    }
-
-    fn failed(&self, error: &dyn Display) -> Failure {
-        Failure::new(format!("{}: {error}", self.path.display()))
     }
 
     fn refused(&self, key: &[u8], error: &dyn Display) -> Failure {
@@ -495,7 +576,13 @@ impl Range {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    /// Its bounds, as copies.
+    pub fn owned(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        (self.from.clone(), self.to.clone())
+    }
+
+    /// True if no key can be in it.
+    pub fn is_empty(&self) -> bool {
         match (&self.from, &self.to) {
             (Bound::Included(f), Bound::Excluded(t)) => f >= t,
             (_, Bound::Excluded(t)) => t.is_empty(),

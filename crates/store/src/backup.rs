@@ -44,6 +44,12 @@ pub struct BackupReport {
     pub bytes: u64,
 }
 
+/// Whether these bytes, of which eight are enough, are the start of a backup, in whatever version of the format.
+#[must_use]
+pub fn is_backup(start: &[u8]) -> bool {
+    start.starts_with(&MAGIC)
+}
+
 struct Sink<'w, W: Write> {
     out: &'w mut W,
     bytes: u64,

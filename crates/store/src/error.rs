@@ -549,7 +549,10 @@ impl fmt::Display for BackupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(e) => write!(f, "{e}"),
-            Self::NotABackup => write!(f, "not a backup of a store"),
+            Self::NotABackup => write!(
+                f,
+                "not a backup of a store, as a server's SAVE and BGSAVE write (a copy of a pool is opened as it is)"
+            ),
             Self::NewerVersion { found, supported } => write!(
                 f,
                 "the backup has format version {found}; this build reads up to {supported}: use a newer one"

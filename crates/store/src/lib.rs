@@ -27,6 +27,7 @@
 //! | `keyspace`, `dropped` | named ranges of keys: making, clearing and dropping them |
 //! | `recovery` | opening after a crash |
 //! | `backup`, `check` | copies of a snapshot; verification and statistics |
+//! | `salvage` | what a damaged store still has |
 //!
 //! # Example
 //! ```
@@ -64,6 +65,7 @@ mod pinned;
 mod read;
 mod record;
 mod recovery;
+mod salvage;
 mod serial;
 mod slots;
 mod snapshot;
@@ -72,7 +74,7 @@ mod stripes;
 mod transaction;
 mod vacuum;
 
-pub use backup::BackupReport;
+pub use backup::{BackupReport, is_backup};
 pub use batch::Batch;
 pub use check::{CheckReport, StoreStats};
 pub use commit::Step;
@@ -85,6 +87,7 @@ pub use index::{KEY_MOST, designs};
 pub use keyspace::{Keyspace, NAME_MOST as KEYSPACE_NAME_MOST};
 pub use pinned::PinnedValue;
 pub use recovery::StoreRecovery;
+pub use salvage::{SalvageReport, Salvaged};
 pub use snapshot::{Cursor, Pair, Snapshot};
 pub use store::{Entry, NAME_MOST, Store, StoreOptions, Update, WallClock};
 pub use transaction::{Isolation, Savepoint, Transaction, TransactionOptions};

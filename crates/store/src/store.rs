@@ -15,7 +15,7 @@ use crate::slots::Slots;
 use crate::stripes::Stripes;
 use crate::vacuum::{self, Control, VacuumReport};
 use crate::{Batch, Snapshot, Transaction, TransactionOptions, index};
-use bristlecone_pmem::pool::{DataKind, ROOT_NAME, RootError, RootKind};
+use bristlecone_pmem::pool::{DataKind, ROOT_NAME, Root, RootError, RootKind};
 use bristlecone_pmem::{Heap, Media, POff, Pool};
 use bristlecone_trees::designs::Choice;
 use std::fmt;
@@ -211,6 +211,15 @@ impl<M: Media> fmt::Debug for Store<M> {
     }
 }
 
+/// A store's root, opened.
+pub(crate) struct StoreRoot<M: Media> {
+    pub root: Root<M>,
+    /// Name of the index's root.
+    pub index_name: String,
+    /// Offset of the commit table.
+    pub table: u64,
+}
+
 fn kind() -> RootKind {
     RootKind {
         design: DESIGN.into(),
@@ -311,24 +320,16 @@ impl<M: Media> Store<M> {
         name: &str,
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
-        let index_name = index_root(name)?;
-        let root = pool.open_root(name, Some(&kind()))?;
+        let StoreRoot {
+            root,
+            index_name,
+            table,
+        } = Self::open_root(pool, name)?;
         let pm = pool.pm();
-        let found = root_word(pm, root.word(WORD_FORMAT));
-        if found != FORMAT {
-            return Err(StoreError::NewerVersion {
-                found,
-                supported: FORMAT,
-            });
-        }
-        if root_word(pm, root.word(WORD_UNFINISHED)) != 0 {
-            return Err(StoreError::Unfinished(name.to_owned()));
-        }
         let (index, design, node_bytes) =
             index::open(pool, &index_name, options.recovery_threads.max(1))?;
         let heap = root.heap();
         heap.begin_recovery();
-        let table = root_word(pm, root.word(WORD_SLOTS));
         let slots = Slots::open(pm, table)?;
         let stripes = Stripes::new(pm);
         let threads = options.recovery_threads;
@@ -356,6 +357,36 @@ impl<M: Media> Store<M> {
         };
         inner.load_catalogue(largest)?;
         Self::run(inner, options, report)
+    }
+
+    /// Opens a store's root, of a format that this build reads, of a store that is finished.
+    pub(crate) fn open_root(pool: &Arc<Pool<M>>, name: &str) -> Result<StoreRoot<M>, StoreError> {
+        let index_name = index_root(name)?;
+        let root = pool.open_root(name, Some(&kind()))?;
+        let pm = pool.pm();
+        let found = root_word(pm, root.word(WORD_FORMAT));
+        if found != FORMAT {
+            return Err(StoreError::NewerVersion {
+                found,
+                supported: FORMAT,
+            });
+        }
+        if root_word(pm, root.word(WORD_UNFINISHED)) != 0 {
+            return Err(StoreError::Unfinished(name.to_owned()));
+        }
+        let table = root_word(pm, root.word(WORD_SLOTS));
+        Ok(StoreRoot {
+            root,
+            index_name,
+            table,
+        })
+    }
+
+    /// The stores in a pool, by name, whether they can be opened or not.
+    #[must_use]
+    pub fn names(pool: &Pool<M>) -> Vec<String> {
+        let stores = pool.roots().into_iter().filter(|root| root.kind == kind());
+        stores.map(|root| root.name).collect()
     }
 
     /// Removes the store `name`, which is not open. Its space is free once the pool is opened again.

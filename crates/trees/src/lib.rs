@@ -8,6 +8,7 @@
 //! | `bztree` | BzTree, latch-free on the multi-word swap |
 //! | [`cddstree`] | CDDS-Tree |
 //! | `crabtree` | Crab-tree and Crab_opt |
+//! | [`damage`] | opening and checking that go on where they find damage |
 //! | [`inner`] | the DRAM inner index: cache-conscious B+-tree with optimistic lock coupling |
 //! | [`lbtree`], [`fptree`], [`wbtree`] | LB+-Tree, FPTree, wB+-Tree |
 //! | [`central`] | the leaf with one header of FPTree and wB+-Tree, and the log of their splits |
@@ -28,6 +29,7 @@ pub mod bztree;
 pub mod cddstree;
 pub mod central;
 pub mod crabtree;
+pub mod damage;
 pub mod designs;
 pub mod fastfair;
 pub mod fingerprint;

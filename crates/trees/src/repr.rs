@@ -26,6 +26,7 @@
 //! A record that no leaf leads to is found by no walk, so recovery frees it. A record's lines are
 //! flushed when it is made and fenced before the word that leads to it is published.
 
+use crate::damage;
 use crate::inner::Separator;
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::pool::DataKind;
@@ -39,7 +40,8 @@ pub const MAX_KEY: usize = (64 << 10) + 4;
 /// Longest byte-string value in bytes.
 pub const MAX_VALUE: usize = 32 << 20;
 
-const HEADER: usize = 8;
+/// Bytes of a record before its string.
+pub(crate) const HEADER: usize = 8;
 const TAG_SHIFT: u32 = 48;
 const OFFSET_MASK: u64 = (1 << TAG_SHIFT) - 1;
 
@@ -144,10 +146,11 @@ pub trait Stored: ToOwned {
     /// Offset of the block that `word` leads to, if it leads to one.
     fn block(word: Self::Word) -> Option<u64>;
 
-    /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1).
+    /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1) that are whole.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// What is wrong, in words. While damage is [collected](crate::damage::collecting_damage), it is noted
+    /// instead.
     fn check<M: Media>(heap: &Heap<M>, word: Self::Word) -> Result<u64, String>;
 }
 
@@ -313,17 +316,10 @@ impl Stored for [u8] {
     }
 
     fn check<M: Media>(heap: &Heap<M>, word: u64) -> Result<u64, String> {
-        let (crc, bytes) = located(heap, word)?;
-        heap.check(word & OFFSET_MASK, (HEADER + bytes.len()) as u64)?;
-        let found = crc32c::crc32c(bytes);
-        if found != crc || u64::from(crc >> 16) != word >> TAG_SHIFT {
-            return Err(format!(
-                "record {:#x}: checksum {found:#010x}, expected {crc:#010x}, tag {:#06x}",
-                word & OFFSET_MASK,
-                word >> TAG_SHIFT
-            ));
+        match check_string(heap, word) {
+            Ok(()) => Ok(1),
+            Err(what) => damage::note(word & OFFSET_MASK, what).map(|()| 0),
         }
-        Ok(1)
     }
 }
 
@@ -350,6 +346,21 @@ impl StoredKey for [u8] {
         *from = rest;
         Some(bytes.to_vec())
     }
+}
+
+/// Checks what a string's word leads to.
+fn check_string<M: Media>(heap: &Heap<M>, word: u64) -> Result<(), String> {
+    let (crc, bytes) = located(heap, word)?;
+    heap.check(word & OFFSET_MASK, (HEADER + bytes.len()) as u64)?;
+    let found = crc32c::crc32c(bytes);
+    if found != crc || u64::from(crc >> 16) != word >> TAG_SHIFT {
+        return Err(format!(
+            "record {:#x}: checksum {found:#010x}, expected {crc:#010x}, tag {:#06x}",
+            word & OFFSET_MASK,
+            word >> TAG_SHIFT
+        ));
+    }
+    Ok(())
 }
 
 /// Bytes of a string's record.

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::PathBuf;
 
 /// The designs that a server's store can be made with.
-fn designs() -> PossibleValuesParser {
+pub(super) fn designs() -> PossibleValuesParser {
     let values = bristlecone_store::designs()
         .map(|design| PossibleValue::new(design.name).help(design.summary));
     PossibleValuesParser::new(values)
@@ -65,6 +65,9 @@ pub struct Serve {
     /// Where to answer with metrics for Prometheus, over HTTP
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
+    /// Make the server's store in a pool that has an index of its own (what `create` makes), or serve the one there
+    #[arg(long)]
+    pub beside_index: bool,
     /// Another setting, as in the file; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,

@@ -6,6 +6,7 @@ mod server;
 use crate::args::{Bench, Limits, Micro};
 use crate::failure::{Failure, Outcome};
 use crate::progress;
+use crate::signals::remove_temporary_files_on_signals;
 use bristlecone_lab::micro::{self, Event, MicroParams};
 use bristlecone_lab::{LabError, limits};
 use indicatif::ProgressBar;
@@ -15,6 +16,7 @@ use std::io::{self, Write};
 
 /// Runs a benchmark.
 pub fn run(bench: &Bench) -> Outcome {
+    remove_temporary_files_on_signals()?;
     match bench {
         Bench::Micro(args) => run_micro(args),
         Bench::Limits(args) => run_limits(args),

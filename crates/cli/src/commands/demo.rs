@@ -6,8 +6,10 @@ use super::torture::{kill, spawn_self};
 use crate::args::{Demo, DemoWriter};
 use crate::failure::{Failure, Outcome};
 use crate::rows::{self, Kind, Row, RowError};
-use crate::store::{How, Range, Store};
+use crate::signals::remove_temporary_files_on_signals;
+use crate::store::{How, Range, Store, files_of};
 use crate::text::{bytes, duration, escape, grouped, program, quoted, rate, shell_path};
+use bristlecone_lab::scratch::{Purpose, Scratch, Unfinished};
 use bristlecone_trees::designs::Choice;
 use rand::RngExt;
 use std::collections::HashMap;
@@ -36,13 +38,21 @@ macro_rules! say {
 }
 
 fn show(args: &Demo, out: &mut impl Write) -> Outcome {
-    let (cities, killed) = places(args.dir.as_deref())?;
+    remove_temporary_files_on_signals()?;
+    let (cities, killed, pools) = places(args.dir.as_deref())?;
+    let shown = show_with(&cities, &killed, args, out);
+    // Also after a failure, whose cause is to be found in them.
+    pools.keep();
+    shown
+}
+
+fn show_with(cities: &Path, killed: &Path, args: &Demo, out: &mut impl Write) -> Outcome {
     say!(
         out,
         "Bristlecone keeps records in key order and loses no acknowledged write.\n"
     )?;
 
-    let store = Store::create(&cities, How::durable(None), &Choice::of("lbtree"))?;
+    let store = Store::create(cities, How::durable(None), &Choice::of("lbtree"))?;
     let medium = store.info().medium;
     say!(out, "1. A pool is one file: {}", cities.display())?;
     say!(
@@ -65,10 +75,10 @@ fn show(args: &Demo, out: &mut impl Write) -> Outcome {
     let total = store.stats().entries;
     store.close()?;
 
-    let acknowledged = kill_a_writer(&killed, total, out)?;
-    recover(&killed, &acknowledged, total, out)?;
+    let acknowledged = kill_a_writer(killed, total, out)?;
+    recover(killed, &acknowledged, total, out)?;
 
-    let (pool, program) = (shell_path(&cities), program());
+    let (pool, program) = (shell_path(cities), program());
     say!(out, "Yours to try (the pools stay where they are):")?;
     say!(out, "   {program} scan {pool} --prefix JP/T --limit 5")?;
     say!(
@@ -76,14 +86,14 @@ fn show(args: &Demo, out: &mut impl Write) -> Outcome {
         "   {program} put {pool} note/1 'hello' && {program} get {pool} note/1"
     )?;
     say!(out, "   {program} info {pool}")?;
-    say!(out, "   {program} check {}", shell_path(&killed))?;
+    say!(out, "   {program} check {}", shell_path(killed))?;
     say!(
         out,
         "   {program} torture --medium {} --kills 20",
         torturable(medium)
     )?;
     if args.dir.is_none() {
-        let folder = cities.parent().unwrap_or(&cities);
+        let folder = cities.parent().unwrap_or(cities);
         say!(
             out,
             "   rm -r {}    # when you have seen enough",
@@ -100,23 +110,40 @@ fn torturable(medium: bristlecone_pmem::MediumKind) -> &'static str {
     }
 }
 
+/// What goes if a signal ends the demo.
+enum Pools {
+    /// Both are in a directory of their own.
+    Directory(Scratch),
+    /// They are in a directory of the user's.
+    Files(Unfinished),
+}
+
+impl Pools {
+    fn keep(self) {
+        match self {
+            Self::Directory(dir) => {
+                let _ = dir.keep();
+            }
+            Self::Files(files) => files.keep(),
+        }
+    }
+}
+
 /// Paths of the two pools: in `dir` under names that are free, else in a new directory.
-fn places(dir: Option<&Path>) -> Outcome<(PathBuf, PathBuf)> {
+fn places(dir: Option<&Path>) -> Outcome<(PathBuf, PathBuf, Pools)> {
     let Some(dir) = dir else {
         let parent = std::env::temp_dir();
-        let dir = tempfile::Builder::new()
-            .prefix("bristlecone-demo-")
-            .tempdir_in(&parent)
-            .map_err(|e| Failure::io(&parent, "making a directory in it", &e))?
-            .keep();
-        return Ok((dir.join("cities.pool"), dir.join("killed.pool")));
+        let dir = Scratch::new(&parent, Purpose::Demo)
+            .map_err(|e| Failure::io(&parent, "making a directory in it", &e))?;
+        let [cities, killed] = ["cities.pool", "killed.pool"].map(|name| dir.path().join(name));
+        return Ok((cities, killed, Pools::Directory(dir)));
     };
     fs::create_dir_all(dir).map_err(|e| Failure::io(dir, "making the directory", &e))?;
     let name = |what: &str, n: u32| match n {
         1 => dir.join(format!("{what}.pool")),
         n => dir.join(format!("{what}-{n}.pool")),
     };
-    (1..1000)
+    let (cities, killed) = (1..1000)
         .map(|n| (name("cities", n), name("killed", n)))
         .find(|(a, b)| !a.exists() && !b.exists())
         .ok_or_else(|| {
@@ -124,7 +151,12 @@ fn places(dir: Option<&Path>) -> Outcome<(PathBuf, PathBuf)> {
                 "{}: full of pools of earlier demos; remove some of them",
                 dir.display()
             ))
-        })
+        })?;
+    let files = [&cities, &killed]
+        .into_iter()
+        .flat_map(|pool| files_of(pool));
+    let files = Unfinished::new(files.filter(|file| !file.exists()));
+    Ok((cities, killed, Pools::Files(files)))
 }
 
 fn city_rows() -> Outcome<rows::Rows<'static>> {

@@ -1,19 +1,39 @@
 //! `export`: a pool as a file that appears whole or not at all.
+//!
+//! All that is read is compared with its checksums first: a damaged value is never written as if it were one. With
+//! `--skip-damaged` it is left out, and said to be.
+
+mod source;
 
 use super::import::kind_of;
 use crate::args::Export;
 use crate::failure::{Failure, Outcome};
+use crate::keyspaces::Form;
 use crate::progress;
 use crate::rows::{Kind, csv, json};
-use crate::store::{How, Range, Store};
+use crate::signals::remove_temporary_files_on_signals;
 use crate::text::{duration, grouped, program, rate, shell_path, shell_word};
+use bristlecone_lab::scratch::Unfinished;
 use indicatif::ProgressBar;
+use serde::Serialize;
+use source::Source;
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// What was written.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    records: u64,
+    /// Of these: collections of a server's, of which only key and type are there.
+    collections: u64,
+    skipped: u64,
+    /// Where `import` would not guess it.
+    key: Option<String>,
+}
 
 /// Writes a pool to a file.
 pub fn run(args: &Export) -> Outcome {
@@ -33,58 +53,97 @@ pub fn run(args: &Export) -> Outcome {
             target.display()
         )));
     }
-    let store = Store::open(&args.pool, How::read(args.medium))?;
+    let mut source = Source::open(args)?;
+    if kind == Kind::Csv && source.form() == Form::Server {
+        return Err(Failure::Usage(format!(
+            "{}: a server's keys have types and expiries, which a .csv file has no room for; name a .jsonl file",
+            target.display()
+        )));
+    }
     let folder = match target.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),
     };
     let failed = |e: &io::Error| Failure::io(target, "writing", e);
+    remove_temporary_files_on_signals()?;
     // As a plain creation would make it: the process's umask applies.
     let mut file = tempfile::Builder::new()
         .prefix(".bristlecone-export-")
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)
         .map_err(|e| failed(&e))?;
+    let unfinished = Unfinished::new([file.path().to_path_buf()]);
     let started = Instant::now();
-    let bar = progress::steps("exporting", store.stats().entries);
-    let (records, key) = write(&store, kind, file.as_file_mut(), &bar).map_err(|e| failed(&e))?;
+    let bar = progress::steps("exporting", source.entries());
+    let mut report = write(&mut source, kind, file.as_file_mut(), &bar, target)?;
+    report.skipped = source.finish(report.records, &bar);
     bar.finish_and_clear();
     file.as_file().sync_all().map_err(|e| failed(&e))?;
     file.persist(target).map_err(|e| failed(&e.error))?;
+    unfinished.keep();
     File::open(folder)
         .and_then(|f| f.sync_all())
         .map_err(|e| failed(&e))?;
-    let took = started.elapsed();
-    let key = key
-        .map(|k| format!(" --key {}", shell_word(&k)))
-        .unwrap_or_default();
-    writeln!(
-        io::stdout(),
-        "exported {} records in {} ({} records/s)\n{} import POOL {}{key}    # reads it back",
+    tell(args, &report, started.elapsed())?;
+    if source.is_damaged() {
+        return Err(Failure::Skipped);
+    }
+    Ok(())
+}
+
+fn tell(args: &Export, report: &Report, took: Duration) -> Outcome {
+    let records = report.records;
+    let mut text = format!(
+        "exported {} records in {} ({} records/s)",
         grouped(records),
         duration(took),
         rate(records, took),
+    );
+    if report.skipped > 0 {
+        text += &format!(
+            "\nskipped {} damaged records, named above",
+            grouped(report.skipped)
+        );
+    }
+    if report.collections > 0 {
+        text += &format!(
+            "\n{} of them are collections, of which only key and type are there: a server's SAVE and `restore` copy all",
+            grouped(report.collections)
+        );
+    }
+    let key = report.key.as_ref();
+    let key = key
+        .map(|k| format!(" --key {}", shell_word(k)))
+        .unwrap_or_default();
+    text += &format!(
+        "\n{} import POOL {}{key}    # reads it back",
         program(),
-        shell_path(target),
-    )
-    .map_err(|e| Failure::output(&e))
+        shell_path(&args.file),
+    );
+    if args.json {
+        eprintln!("{text}");
+        super::print_json(report)
+    } else {
+        writeln!(io::stdout(), "{text}").map_err(|e| Failure::output(&e))
+    }
 }
 
-/// Writes all records; answers how many, and the key column where `import` would not guess it.
+/// Writes all records.
 fn write(
-    store: &Store,
+    source: &mut Source,
     kind: Kind,
     file: &mut File,
     bar: &ProgressBar,
-) -> io::Result<(u64, Option<String>)> {
+    target: &Path,
+) -> Outcome<Report> {
+    let failed = |e: &io::Error| Failure::io(target, "writing", e);
     let mut out = BufWriter::with_capacity(256 << 10, file);
-    let mut records = 0;
+    let mut report = Report::default();
     let mut result = Ok(());
-    let mut key_column = None;
-    let mut step = |written: io::Result<()>| {
-        records += 1;
-        if records % 4096 == 0 {
-            bar.set_position(records);
+    let mut step = |records: &mut u64, written: io::Result<()>| {
+        *records += 1;
+        if records.is_multiple_of(4096) {
+            bar.set_position(*records);
         }
         match written {
             Ok(()) => ControlFlow::Continue(()),
@@ -97,32 +156,38 @@ fn write(
     match kind {
         Kind::Jsonl => {
             let mut line = String::new();
-            store.scan(&Range::ALL, false, |key, value| {
+            source.each(Some(bar), &mut |key, shown| {
                 line.clear();
-                json::push_line(key, value, &mut line);
+                match (shown.kind, shown.value, shown.expires_at) {
+                    (None, Some(value), None) => json::push_line(key, value, &mut line),
+                    // As a pair, so that an import has the string itself.
+                    (Some(_), Some(value), None) => json::push_pair(key, value, &mut line),
+                    _ => json::push_shown(key, shown, &mut line),
+                }
+                report.collections += u64::from(shown.value.is_none());
                 line.push('\n');
-                step(out.write_all(line.as_bytes()))
-            });
+                step(&mut report.records, out.write_all(line.as_bytes()))
+            })?;
         }
         Kind::Csv => {
             let mut survey = csv::Survey::new();
-            store.scan(&Range::ALL, false, |key, value| {
-                survey.see(key, value);
+            source.each(None, &mut |key, shown| {
+                survey.see(key, shown.value.unwrap_or_default());
                 ControlFlow::Continue(())
-            });
+            })?;
             let plan = survey.plan();
             if let csv::Plan::Table { names, key } = &plan
                 && *key > 0
             {
-                key_column = Some(names[*key].clone());
+                report.key = Some(names[*key].clone());
             }
-            plan.write_header(&mut out)?;
-            store.scan(&Range::ALL, false, |key, value| {
-                step(plan.write(key, value, &mut out))
-            });
+            plan.write_header(&mut out).map_err(|e| failed(&e))?;
+            source.each(Some(bar), &mut |key, shown| {
+                let written = plan.write(key, shown.value.unwrap_or_default(), &mut out);
+                step(&mut report.records, written)
+            })?;
         }
     }
-    result?;
-    out.flush()?;
-    Ok((records, key_column))
+    result.and_then(|()| out.flush()).map_err(|e| failed(&e))?;
+    Ok(report)
 }

@@ -3,6 +3,7 @@
 use crate::args::Figure;
 use crate::failure::{Failure, Outcome};
 use crate::progress;
+use crate::signals::remove_temporary_files_on_signals;
 use bristlecone_lab::figure::{self, Entry, FigureError, Step};
 use indicatif::ProgressBar;
 use std::io::{self, Write};
@@ -12,6 +13,7 @@ pub fn run(args: &Figure) -> Outcome {
     let Some(name) = args.name.as_deref() else {
         return list(args.json);
     };
+    remove_temporary_files_on_signals()?;
     let entry = figure::find(name).map_err(failed)?;
     if let Some(dir) = &args.out {
         figure::ready(dir).map_err(failed)?;

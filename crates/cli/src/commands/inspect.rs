@@ -1,24 +1,34 @@
 //! `info` and `check`: what a pool is, and whether it is whole.
+//!
+//! A pool may have an index, stores (what `serve` keeps), or both. Each of them is looked at by itself.
+
+mod index;
+mod store;
 
 use crate::args::Inspect;
 use crate::failure::{Failure, Outcome};
 use crate::progress;
-use crate::store::{How, Store};
-use crate::text::{bytes, duration, grouped};
-use bristlecone_pmem::pool::PoolInfo;
-use bristlecone_trees::{IndexStats, VerifyReport};
+use crate::store::{Contents, How, open_pool};
+use crate::text::{bytes, program, shell_path};
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::pool::{Pool, PoolInfo};
 use serde::Serialize;
 use std::io::{self, Write};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Most errors that are listed.
+const LISTED_MOST: usize = 100;
 
 /// The fields that scripts rely on, and what is useful besides. Those that are unknown because the
-/// pool did not open are null.
+/// pool did not open are null. Those of an index are the first root's.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     format: Option<u32>,
     medium: Option<&'static str>,
     survives: Option<&'static str>,
-    index: Option<&'static str>,
+    index: Option<String>,
+    /// Of all roots together.
     entries: Option<u64>,
     pool_bytes: Option<u64>,
     used_bytes: Option<u64>,
@@ -26,6 +36,8 @@ struct Report {
     fragmentation: Option<f64>,
     clean: Option<bool>,
     errors: Vec<String>,
+    /// How many there are, of which `errors` has the first.
+    error_count: usize,
     uuid: Option<String>,
     node_bytes: Option<u32>,
     depth: Option<u32>,
@@ -36,125 +48,196 @@ struct Report {
     open_ms: Option<f64>,
     leaves_checked: Option<u64>,
     records_checked: Option<u64>,
+    roots: Vec<RootReport>,
+}
+
+/// An index or a store.
+#[derive(Clone, Debug, Default, Serialize)]
+struct RootReport {
+    name: String,
+    /// `index` or `store`.
+    kind: &'static str,
+    index: Option<String>,
+    node_bytes: Option<u32>,
+    entries: Option<u64>,
+    depth: Option<u32>,
+    leaves: Option<u64>,
+    leaf_fill: Option<f64>,
+    index_pm_bytes: Option<u64>,
+    index_dram_bytes: Option<u64>,
+    open_ms: Option<f64>,
+    leaves_checked: Option<u64>,
+    records_checked: Option<u64>,
+    /// Of a store.
+    keyspaces: Vec<KeyspaceReport>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct KeyspaceReport {
+    name: String,
+    entries: u64,
+}
+
+/// What was found out about an index or a store.
+struct Looked {
+    report: RootReport,
+    /// Lines for a person.
+    lines: Vec<String>,
+    /// What is wrong.
+    errors: Vec<String>,
+    /// Whether what is not damaged can be exported.
+    can_be_saved: bool,
 }
 
 impl Report {
-    fn new(store: &Store, info: &PoolInfo, stats: &IndexStats, open: Duration) -> Self {
+    fn failed(message: &str) -> Self {
+        Self {
+            errors: vec![message.to_owned()],
+            error_count: 1,
+            ..Self::default()
+        }
+    }
+
+    fn new(info: &PoolInfo, roots: Vec<RootReport>, errors: &[String]) -> Self {
+        let first = roots.first().cloned().unwrap_or_default();
+        let entries = roots.iter().map(|root| root.entries);
         Self {
             format: Some(info.format),
             medium: Some(info.medium.name()),
             survives: Some(info.medium.survives()),
-            index: Some(store.design().name),
-            entries: Some(stats.entries),
+            index: first.index,
+            entries: entries.sum(),
             pool_bytes: Some(info.pool_bytes),
             used_bytes: Some(info.used_bytes),
             free_bytes: Some(info.free_bytes),
             fragmentation: Some(info.fragmentation),
             clean: Some(info.was_clean),
+            errors: errors.iter().take(LISTED_MOST).cloned().collect(),
+            error_count: errors.len(),
             uuid: Some(info.uuid.to_string()),
-            node_bytes: Some(store.node_bytes()),
-            depth: Some(stats.depth),
-            leaves: Some(stats.leaves),
-            leaf_fill: Some(stats.leaf_fill),
-            index_pm_bytes: Some(stats.pm_bytes),
-            index_dram_bytes: Some(stats.dram_bytes),
-            open_ms: Some(open.as_secs_f64() * 1e3),
-            ..Self::default()
-        }
-    }
-
-    fn failed(message: &str) -> Self {
-        Self {
-            errors: vec![message.to_owned()],
-            ..Self::default()
+            node_bytes: first.node_bytes,
+            depth: first.depth,
+            leaves: first.leaves,
+            leaf_fill: first.leaf_fill,
+            index_pm_bytes: first.index_pm_bytes,
+            index_dram_bytes: first.index_dram_bytes,
+            open_ms: first.open_ms,
+            leaves_checked: first.leaves_checked,
+            records_checked: first.records_checked,
+            roots,
         }
     }
 }
 
+/// Looks at each index and store of a pool, and keeps what it has opened open until the pool has been asked how full it is.
+struct Inspected {
+    info: PoolInfo,
+    looked: Vec<Looked>,
+    others: Vec<String>,
+}
+
+/// Opens a pool and looks at all that is in it.
+fn inspect(args: &Inspect, check: bool) -> Outcome<Inspected> {
+    let path = &args.pool;
+    let pool = progress::waiting("opening", || open_pool(path, How::read(args.medium)))?;
+    let contents = Contents::of(&pool);
+    let mut looked = Vec::new();
+    let mut open: Vec<Box<dyn std::any::Any>> = Vec::new();
+    if contents.index.is_some() || contents.stores.is_empty() {
+        looked.push(index::look(&pool, path, check, &mut open)?);
+    }
+    for name in &contents.stores {
+        looked.push(store::look(&pool, path, name, check, &mut open)?);
+    }
+    let others = contents.others.iter();
+    let others = others.map(|root| format!("{:?} ({})", root.name, root.kind));
+    Ok(Inspected {
+        info: pool.info(),
+        looked,
+        others: others.collect(),
+    })
+}
+
 /// Shows what a pool is.
 pub fn info(args: &Inspect) -> Outcome {
-    let (store, open) = match open(args) {
-        Ok(opened) => opened,
+    let inspected = match inspect(args, false) {
+        Ok(inspected) => inspected,
         Err(failure) => return unopened(args, failure),
     };
-    let info = store.info();
-    let stats = store.stats();
-    let mut out: Box<dyn Write> = human(args);
-    describe(&mut *out, args, &store, &info, &stats, open).map_err(|e| Failure::output(&e))?;
+    if let Some(error) = inspected.looked.iter().flat_map(|root| &root.errors).next() {
+        let failure = Failure::new(format!("{}: {error}", args.pool.display()));
+        return unopened(args, failure);
+    }
+    describe(&mut *human(args), args, &inspected).map_err(|e| Failure::output(&e))?;
     if args.json {
-        print_json(&Report::new(&store, &info, &stats, open))?;
+        let roots = inspected.looked.into_iter().map(|root| root.report);
+        super::print_json(&Report::new(&inspected.info, roots.collect(), &[]))?;
     }
     Ok(())
 }
 
 /// Verifies a pool.
 pub fn check(args: &Inspect) -> Outcome {
-    let (store, open) = match open(args) {
-        Ok(opened) => opened,
+    let inspected = match inspect(args, true) {
+        Ok(inspected) => inspected,
         Err(failure) => return unopened(args, failure),
     };
-    let started = Instant::now();
-    let verified = progress::waiting("checking", || store.verify());
-    let took = started.elapsed();
-    let info = store.info();
-    let stats = store.stats();
-    let mut report = Report::new(&store, &info, &stats, open);
-    let mut errors = Vec::new();
-    match &verified {
-        Ok(VerifyReport {
-            entries,
-            leaves,
-            records,
-        }) => {
-            report.leaves_checked = Some(*leaves);
-            report.records_checked = Some(*records);
-            if *entries != stats.entries {
-                errors.push(format!(
-                    "the index counts {} entries, checking found {entries}",
-                    stats.entries
-                ));
-            }
-        }
-        Err(violation) => errors.push(violation.to_string()),
-    }
     let mut out = human(args);
-    let name = args.pool.display();
-    let printed = match (&verified, errors.is_empty()) {
-        (Ok(v), true) => writeln!(
-            out,
-            "{name}: whole. {} entries in {} leaves, {} records compared with their checksums, in {}",
-            grouped(v.entries),
-            grouped(v.leaves),
-            grouped(v.records),
-            duration(took),
-        ),
-        _ => errors.iter().try_for_each(|e| writeln!(out, "{name}: error: {e}")).and_then(|()| {
-            writeln!(
-                out,
-                "restore a backup, or save what can be read with `bristlecone export`; the file was not changed"
-            )
-        }),
-    };
-    printed.map_err(|e| Failure::output(&e))?;
-    drop(out);
-    let whole = errors.is_empty();
-    report.errors = errors;
-    if args.json {
-        print_json(&report)?;
+    let mut all = Vec::new();
+    for root in &inspected.looked {
+        all.extend(root.errors.iter().cloned());
     }
-    if whole {
+    tell(&mut *out, args, &inspected, &all).map_err(|e| Failure::output(&e))?;
+    drop(out);
+    if args.json {
+        let roots = inspected.looked.into_iter().map(|root| root.report);
+        super::print_json(&Report::new(&inspected.info, roots.collect(), &all))?;
+    }
+    if all.is_empty() {
         Ok(())
     } else {
         Err(Failure::Reported)
     }
 }
 
-fn open(args: &Inspect) -> Outcome<(Store, Duration)> {
-    let started = Instant::now();
-    let store = progress::waiting("opening", || {
-        Store::open(&args.pool, How::read(args.medium))
-    })?;
-    Ok((store, started.elapsed()))
+/// What a check has found.
+fn tell(
+    out: &mut dyn Write,
+    args: &Inspect,
+    inspected: &Inspected,
+    errors: &[String],
+) -> io::Result<()> {
+    let name = args.pool.display();
+    for line in inspected.looked.iter().flat_map(|root| &root.lines) {
+        writeln!(out, "{name}: {line}")?;
+    }
+    for error in errors.iter().take(LISTED_MOST) {
+        writeln!(out, "{name}: error: {error}")?;
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    if errors.len() > LISTED_MOST {
+        let more = errors.len() - LISTED_MOST;
+        writeln!(out, "{name}: {more} more errors, {} in all", errors.len())?;
+    }
+    let mut damaged = inspected
+        .looked
+        .iter()
+        .filter(|root| !root.errors.is_empty());
+    if damaged.all(|root| root.can_be_saved) {
+        writeln!(
+            out,
+            "restore a backup, or save the rest with `{} export --skip-damaged {} FILE.jsonl`; the file was not changed",
+            program(),
+            shell_path(&args.pool)
+        )
+    } else {
+        writeln!(
+            out,
+            "restore a backup: so much is damaged that the rest cannot be found; the file was not changed"
+        )
+    }
 }
 
 /// Reports a pool that did not open, in JSON too if asked.
@@ -162,7 +245,7 @@ fn unopened(args: &Inspect, failure: Failure) -> Outcome {
     if args.json
         && let Some(message) = failure.message()
     {
-        print_json(&Report::failed(message))?;
+        super::print_json(&Report::failed(message))?;
     }
     Err(failure)
 }
@@ -176,32 +259,12 @@ fn human(args: &Inspect) -> Box<dyn Write> {
     }
 }
 
-fn print_json(report: &Report) -> Outcome {
-    super::print_json(report)
-}
-
-fn describe(
-    out: &mut dyn Write,
-    args: &Inspect,
-    store: &Store,
-    info: &PoolInfo,
-    stats: &IndexStats,
-    open: Duration,
-) -> io::Result<()> {
+fn describe(out: &mut dyn Write, args: &Inspect, inspected: &Inspected) -> io::Result<()> {
+    let info = &inspected.info;
     writeln!(out, "pool           {}", args.pool.display())?;
     writeln!(out, "format         {}, {}", info.format, info.uuid)?;
     writeln!(out, "medium         {}", info.medium.name())?;
     writeln!(out, "survives       {}", info.medium.survives())?;
-    writeln!(
-        out,
-        "index          {}, {}-byte nodes, {} levels, {} leaves, {:.0} % full",
-        store.design().name,
-        store.node_bytes(),
-        stats.depth,
-        grouped(stats.leaves),
-        stats.leaf_fill * 100.0
-    )?;
-    writeln!(out, "entries        {}", grouped(stats.entries))?;
     writeln!(
         out,
         "file           {}: {} used, {} free, {:.1} % fragmentation",
@@ -210,18 +273,30 @@ fn describe(
         bytes(info.free_bytes),
         info.fragmentation * 100.0
     )?;
-    let recovery = store.recovery();
     let closed = if info.was_clean {
         "cleanly"
     } else {
         "by a crash or kill; recovered"
     };
     writeln!(out, "last closed    {closed}")?;
-    writeln!(
-        out,
-        "opened in      {} ({} leaves walked, {} repaired)",
-        duration(open),
-        grouped(recovery.leaves_scanned),
-        grouped(recovery.repaired)
-    )
+    for line in inspected.looked.iter().flat_map(|root| &root.lines) {
+        writeln!(out, "{line}")?;
+    }
+    for other in &inspected.others {
+        writeln!(
+            out,
+            "also           root {other}, which only the program that made it reads"
+        )?;
+    }
+    Ok(())
 }
+
+/// What an error says without the name of the pool before it.
+fn without_path(failure: &Failure, path: &Path) -> String {
+    let message = failure.message().unwrap_or("failed");
+    let path = format!("{}: ", path.display());
+    message.strip_prefix(&path).unwrap_or(message).to_owned()
+}
+
+/// A pool that is open.
+type Open = Arc<Pool<Auto>>;

@@ -9,6 +9,7 @@ pub mod import;
 pub mod inspect;
 pub mod model;
 pub mod records;
+pub mod restore;
 pub mod scan;
 pub mod serve;
 pub mod top;

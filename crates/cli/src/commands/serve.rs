@@ -2,7 +2,10 @@
 
 use crate::args::Serve;
 use crate::failure::{Failure, Outcome};
+use crate::store::Contents;
+use crate::text::{program, shell_path};
 use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::pool::RootKind;
 use bristlecone_pmem::{Access, Pool, PoolOptions};
 use bristlecone_server::config::Settings;
 use bristlecone_server::log::{self, LogError};
@@ -111,6 +114,16 @@ fn open(args: &Serve) -> Outcome<Store<Auto>> {
         Pool::create(path, &options)
     }
     .map_err(|e| Failure::new(e.to_string()))?;
+    let contents = Contents::of(&pool);
+    if let Some(index) = &contents.index
+        && !args.beside_index
+    {
+        return Err(named(&beside(
+            path,
+            index,
+            contents.stores.iter().any(|name| name == ROOT),
+        )));
+    }
     let choice = StoreOptions::design(&args.design);
     // Its making may have been cut short.
     if pool.roots().iter().any(|root| root.name == ROOT) {
@@ -118,4 +131,22 @@ fn open(args: &Serve) -> Outcome<Store<Auto>> {
     } else {
         Store::create(&pool, ROOT, &choice).map_err(|e| named(&e))
     }
+}
+
+/// Why a pool with an index is not served.
+fn beside(path: &Path, index: &RootKind, has_store: bool) -> String {
+    let pool = shell_path(path);
+    let (program, store) = if has_store {
+        (program(), "and a store, which is another set of keys")
+    } else {
+        (
+            program(),
+            "whose keys a server does not see: it keeps its own, in a store of its own",
+        )
+    };
+    format!(
+        "it has an index \"main\" ({index}), as `create` makes, {store}\n\
+         serve another file, which is made if it is not there; or say --beside-index, to have both in this one\n\
+         {program} info {pool}    # what is in it"
+    )
 }

@@ -1,6 +1,7 @@
 //! JSON lines.
 
 use super::{Row, RowError};
+use crate::keyspaces::Shown;
 use crate::text::{base64, from_base64, quoted};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -164,6 +165,25 @@ pub fn push_pair(key: &[u8], value: &[u8], out: &mut String) {
     push_bytes("key", key, out);
     out.push(',');
     push_bytes("value", value, out);
+    out.push('}');
+}
+
+/// Appends `{"key":…,"type":…,"value":…,"expires_at":…}`, with what is there of the last three.
+pub fn push_shown(key: &[u8], shown: &Shown<'_>, out: &mut String) {
+    out.push('{');
+    push_bytes("key", key, out);
+    if let Some(kind) = shown.kind {
+        out.push(',');
+        push_bytes("type", kind.as_bytes(), out);
+    }
+    if let Some(value) = shown.value {
+        out.push(',');
+        push_bytes("value", value, out);
+    }
+    if let Some(at) = shown.expires_at {
+        out.push_str(",\"expires_at\":");
+        out.push_str(&at.to_string());
+    }
     out.push('}');
 }
 

@@ -2,7 +2,7 @@
 
 use super::Bench;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
@@ -62,6 +62,29 @@ impl Server {
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).unwrap();
+    }
+
+    /// Sends commands and returns all replies.
+    pub fn tell(&self, commands: &[String]) -> String {
+        let mut stream = self.connect();
+        let mut lines = commands.join("\r\n");
+        lines.push_str("\r\nECHO that-was-the-last\r\n");
+        let last = b"$17\r\nthat-was-the-last\r\n";
+        stream.write_all(lines.as_bytes()).unwrap();
+        let mut replies = Vec::new();
+        while !replies.ends_with(last) {
+            let mut some = [0; 4096];
+            let read = stream.read(&mut some).unwrap();
+            assert!(read > 0, "the server is gone");
+            replies.extend_from_slice(&some[..read]);
+        }
+        String::from_utf8(replies).unwrap()
+    }
+
+    /// Tells it to stop and waits until it has.
+    pub fn stop(&mut self) {
+        self.connect().write_all(b"SHUTDOWN\r\n").unwrap();
+        assert!(self.ends());
     }
 
     /// True if it ends by itself, with success.

@@ -10,6 +10,7 @@ use crate::micro::MicroParams;
 use crate::micro::designs::Inlined;
 use crate::micro::reopen::copy_files;
 use crate::model::{Executes, Index, Tuning, with_tuned};
+use crate::scratch::{Purpose, Scratch};
 use crate::workload::{Keys, value_of};
 use bristlecone_pmem::media::{Access, MediaOptions};
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
@@ -19,7 +20,6 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// A design that figures compare.
 #[derive(Clone, Copy, Debug)]
@@ -167,11 +167,9 @@ pub(super) fn new_pool(path: &Path) -> Result<Arc<Pool<Inlined>>, FigureError> {
 }
 
 /// A directory for the pools of a run, removed with all that is in it when it is dropped.
-pub(super) fn scratch() -> Result<TempDir, FigureError> {
+pub(super) fn scratch() -> Result<Scratch, FigureError> {
     let parent = MicroParams::default().path;
-    tempfile::Builder::new()
-        .prefix("bristlecone-figure-")
-        .tempdir_in(&parent)
+    Scratch::new(&parent, Purpose::Figure)
         .map_err(|e| LabError::io(&parent, "making a directory for the run", e).into())
 }
 
@@ -189,7 +187,7 @@ pub(super) struct Crashed {
     keys: u64,
     /// Keeps the pool as it is: in use.
     _open: Box<dyn Executes>,
-    dir: TempDir,
+    dir: Scratch,
 }
 
 impl Crashed {

@@ -33,6 +33,7 @@ pub use report::{
 };
 pub use target::{Target, Usage};
 
+use crate::scratch::{Purpose, Scratch};
 use crate::{LabError, limits};
 use bristlecone_pmem::MediumKind;
 use bristlecone_pmem::media::{Access, Counting, Dram, Media, MediaOptions};
@@ -79,10 +80,8 @@ fn media_options(params: &MicroParams) -> MediaOptions {
     }
 }
 
-fn scratch(params: &MicroParams) -> Result<tempfile::TempDir, LabError> {
-    tempfile::Builder::new()
-        .prefix("bristlecone-bench-")
-        .tempdir_in(&params.path)
+fn scratch(params: &MicroParams) -> Result<Scratch, LabError> {
+    Scratch::new(&params.path, Purpose::Bench)
         .map_err(|e| LabError::io(&params.path, "making a directory for the run", e))
 }
 

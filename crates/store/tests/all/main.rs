@@ -15,6 +15,7 @@ mod histories;
 mod isolation;
 mod journal;
 mod recovery;
+mod salvage;
 mod single;
 mod together;
 mod transactions;

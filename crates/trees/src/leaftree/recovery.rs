@@ -12,6 +12,7 @@
 use super::{
     HEAD, LeafDesign, LeafTree, POSITION_COUNT, POSITIONS, TreeError, UNIT, offset, snapshot,
 };
+use crate::damage;
 use crate::index::{Fill, RecoveryReport};
 use crate::inner::InnerIndex;
 use crate::repr::{Stored, StoredKey};
@@ -398,10 +399,16 @@ where
             if result.is_err() {
                 return;
             }
-            let marked =
-                K::mark(&self.heap, key, &guard).and_then(|()| V::mark(&self.heap, value, &guard));
+            let noted = |block: Option<u64>| move |what| damage::note(block.unwrap_or(off), what);
+            let marked = K::mark(&self.heap, key, &guard)
+                .or_else(noted(K::block(key)))
+                .and_then(|()| V::mark(&self.heap, value, &guard).or_else(noted(V::block(value))));
             result = marked.map_err(|e| corrupt(format!("{}: {e}", D::place(slot))));
             segment.entries += 1;
+            // A damaged key says nothing about the order of the others.
+            if K::RECORDS && damage::collecting() && K::check(&self.heap, key) != Ok(1) {
+                return;
+            }
             if low.is_none_or(|low| self.compare_words(key, low).is_lt()) {
                 low = Some(key);
             }

@@ -20,6 +20,7 @@ use super::info::{LeafInfo, Traffic};
 use super::inner::Entry;
 use super::leaf::{ELEMENT, Leaf, Shape, block, plausible};
 use super::{HEAD, NvOptions, NvTree, SNAPSHOT, TreeError};
+use crate::damage;
 use crate::index::RecoveryReport;
 use crate::inner::Separator;
 use crate::repr::{KeyRepr, Repr};
@@ -343,12 +344,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
             words.sort_unstable();
             words.dedup();
             for word in words {
-                K::mark(self.heap, word, &guard).map_err(corrupt)?;
+                K::mark(self.heap, word, &guard)
+                    .or_else(|what| damage::note(K::block(word).unwrap_or(listed.off), what))
+                    .map_err(corrupt)?;
             }
         }
         let mut all: Vec<(K::Owned, u32)> = Vec::with_capacity(listed.elements as usize);
         for i in 0..listed.elements {
             let word = leaf.key(i as usize);
+            // A damaged key says nothing about the order of the others.
+            if K::RECORDS && damage::collecting() && K::check(self.heap, word) != Ok(1) {
+                continue;
+            }
             let key = K::read(self.pm, word, ToOwned::to_owned)
                 .ok_or_else(|| corrupt(format!("element {i} has no key")))?;
             all.push((key, i));
@@ -367,7 +374,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
             if leaf.is_negative(*newest as usize) {
                 continue;
             }
-            V::mark(self.heap, leaf.value(*newest as usize), &guard).map_err(corrupt)?;
+            let value = leaf.value(*newest as usize);
+            V::mark(self.heap, value, &guard)
+                .or_else(|what| damage::note(V::block(value).unwrap_or(listed.off), what))
+                .map_err(corrupt)?;
             walked.live += 1;
             if walked.low.is_none() {
                 walked.low = Some(key.clone());
@@ -407,7 +417,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
             let link = self.leaf(before.off, before.shape).next();
             // PERSIST: (in `publish`) the list leads past the leaf, before its block is used again.
             link.publish(self.pm, next);
-            if K::RECORDS {
+            // What a damaged word leads to is not its leaf's.
+            if K::RECORDS && !damage::any() {
                 let gone = self.leaf(leaf.off, leaf.shape);
                 let mut words: Vec<u64> =
                     (0..leaf.elements as usize).map(|i| gone.key(i)).collect();

@@ -6,6 +6,7 @@ use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::progress;
 use crate::server::Server;
+use bristlecone_lab::scratch::{Purpose, Scratch};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use std::fmt;
@@ -244,9 +245,7 @@ pub fn run(args: &BenchServer) -> Outcome<Report> {
     let mut rows = Vec::new();
     for mix in mixes {
         bar.set_message(format!("{}: loading", mix.name()));
-        let dir = tempfile::Builder::new()
-            .prefix("bristlecone-bench-")
-            .tempdir_in(&args.path)
+        let dir = Scratch::new(&args.path, Purpose::Bench)
             .map_err(|e| Failure::io(&args.path, "making a directory in it", &e))?;
         processors.for_servers()?;
         let medium = args.medium.map(|medium| ["--medium", medium.name()]);

@@ -18,8 +18,10 @@ pub mod writer;
 use crate::args::{MediumChoice, Torture, TortureMedium};
 use crate::failure::{Failure, Outcome};
 use crate::progress;
+use crate::signals::remove_temporary_files_on_signals;
 use crate::store::{How, Store};
 use crate::text::{duration, grouped};
+use bristlecone_lab::scratch::{Purpose, Scratch};
 use indicatif::ProgressBar;
 use model::{Findings, Model};
 use plan::{ACK, Ack, READY};
@@ -27,13 +29,15 @@ use rand::RngExt;
 use serde::Serialize;
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// How long a writer may take to open the pool.
 const START_MOST: Duration = Duration::from_secs(120);
+/// The pool's name in its directory.
+const POOL: &str = "torture.pool";
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -117,7 +121,9 @@ impl Tally {
 
 /// Runs the rounds.
 pub fn run(args: &Torture) -> Outcome {
-    let (folder, pool) = place(args)?;
+    remove_temporary_files_on_signals()?;
+    let folder = place(args)?;
+    let pool = folder.path().join(POOL);
     let result = if args.server {
         served::rounds(args, &pool)
     } else {
@@ -126,9 +132,12 @@ pub fn run(args: &Torture) -> Outcome {
     match &result {
         Ok(report) if report.lost + report.phantom == 0 => {
             // Nothing to look into: the files go.
-            std::fs::remove_dir_all(&folder).map_err(|e| Failure::io(&folder, "removing", &e))?;
+            drop(folder);
         }
-        _ => eprintln!("the pool is kept for a closer look: {}", pool.display()),
+        _ => eprintln!(
+            "the pool is kept for a closer look: {}",
+            folder.keep().join(POOL).display()
+        ),
     }
     let report = result?;
     summarize(args, &report)?;
@@ -139,21 +148,16 @@ pub fn run(args: &Torture) -> Outcome {
     }
 }
 
-/// A new directory for the pool, and the pool's path in it.
-fn place(args: &Torture) -> Outcome<(PathBuf, PathBuf)> {
+/// A new directory for the pool.
+fn place(args: &Torture) -> Outcome<Scratch> {
     let shm = Path::new("/dev/shm");
     let folder = match &args.dir {
         Some(dir) => dir.clone(),
         None if args.medium == TortureMedium::Mapped && shm.is_dir() => shm.to_path_buf(),
         None => std::env::temp_dir(),
     };
-    let made = tempfile::Builder::new()
-        .prefix("bristlecone-torture-")
-        .tempdir_in(&folder)
-        .map_err(|e| Failure::io(&folder, "making a directory in it", &e))?;
-    let made = made.keep();
-    let pool = made.join("torture.pool");
-    Ok((made, pool))
+    Scratch::new(&folder, Purpose::Torture)
+        .map_err(|e| Failure::io(&folder, "making a directory in it", &e))
 }
 
 fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {

@@ -1,0 +1,146 @@
+//! `restore`: a pool made from a server's backup.
+
+use super::records::survival;
+use super::serve::ROOT;
+use crate::args::Restore;
+use crate::failure::{Failure, Outcome};
+use crate::progress;
+use crate::signals::remove_temporary_files_on_signals;
+use crate::store::files_of;
+use crate::text::{bytes, duration, grouped, program, shell_path};
+use bristlecone_lab::scratch::Unfinished;
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::{MediumKind, OpenError, Pool, PoolOptions};
+use bristlecone_store::{BackupError, BackupReport, Store, StoreOptions, is_backup};
+use serde::Serialize;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    pool: String,
+    medium: &'static str,
+    survives: &'static str,
+    index: String,
+    keyspaces: u64,
+    entries: u64,
+    backup_bytes: u64,
+    timestamp: u64,
+    seconds: f64,
+}
+
+/// Makes a pool from a backup.
+pub fn run(args: &Restore) -> Outcome {
+    let backup = &args.backup;
+    let file = File::open(backup).map_err(|e| Failure::io(backup, "opening", &e))?;
+    let meta = file
+        .metadata()
+        .map_err(|e| Failure::io(backup, "looking at it", &e))?;
+    if meta.is_dir() {
+        return Err(of(backup, &"a directory; name the file that SAVE wrote"));
+    }
+    let bar = progress::file("restoring", meta.len());
+    let started = Instant::now();
+    let mut from = BufReader::with_capacity(256 << 10, bar.wrap_read(file));
+    let start = from
+        .fill_buf()
+        .map_err(|e| Failure::io(backup, "reading", &e))?;
+    if !is_backup(start) {
+        return Err(of(backup, &BackupError::NotABackup));
+    }
+    remove_temporary_files_on_signals()?;
+    let (report, medium) = restore(args, &mut from)?;
+    bar.finish_and_clear();
+    tell(args, report, medium, started.elapsed())
+}
+
+/// Makes the pool. Nothing of it is left if that fails.
+fn restore(args: &Restore, from: &mut impl Read) -> Outcome<(BackupReport, MediumKind)> {
+    let path = &args.pool;
+    let mut options = PoolOptions::default();
+    options.media.medium = args.write.medium.kind();
+    options.media.durability = args.write.durability;
+    let pool = Pool::<Auto>::create(path, &options).map_err(|e| match e {
+        OpenError::Exists(_) => Failure::new(format!("{e}: name another file, or remove that one")),
+        e => Failure::new(e.to_string()),
+    })?;
+    let medium = pool.info().medium;
+    // Only what this command has made: not a device, nor a file that has the name of a journal.
+    let [file, journal] = files_of(path);
+    let unfinished = Unfinished::new(
+        [
+            path.is_file().then_some(file),
+            (medium == MediumKind::Journal).then_some(journal),
+        ]
+        .into_iter()
+        .flatten(),
+    );
+    let choice = StoreOptions::design(&args.design).without_thread();
+    let (store, report) =
+        Store::restore(&pool, ROOT, &choice, from).map_err(|e| explain(args, &e))?;
+    let mut rest = [0];
+    let more = from
+        .read(&mut rest)
+        .map_err(|e| Failure::io(&args.backup, "reading", &e))?;
+    if more > 0 {
+        let what = format!(
+            "damaged: the backup ends after {} bytes, and the file goes on",
+            report.bytes
+        );
+        return Err(of(&args.backup, &what));
+    }
+    store
+        .close()
+        .map_err(|(_, e)| of(path, &format_args!("closing: {e}")))?;
+    drop(pool);
+    unfinished.keep();
+    Ok((report, medium))
+}
+
+/// Names the file that an error is about.
+fn explain(args: &Restore, error: &BackupError) -> Failure {
+    match error {
+        BackupError::Io(e) => Failure::io(&args.backup, "reading", e),
+        BackupError::NotABackup
+        | BackupError::NewerVersion { .. }
+        | BackupError::Damaged { .. } => of(&args.backup, error),
+        _ => of(&args.pool, error),
+    }
+}
+
+fn of(path: &Path, what: &dyn Display) -> Failure {
+    Failure::new(format!("{}: {what}", path.display()))
+}
+
+fn tell(args: &Restore, report: BackupReport, medium: MediumKind, took: Duration) -> Outcome {
+    let pool = shell_path(&args.pool);
+    let text = format!(
+        "restored {} from {}: {} entries in {} keyspaces, {} of backup, in {}\n{}\n{} serve {pool}    # serves it",
+        args.pool.display(),
+        args.backup.display(),
+        grouped(report.entries),
+        report.keyspaces,
+        bytes(report.bytes),
+        duration(took),
+        survival(medium),
+        program(),
+    );
+    if !args.json {
+        return writeln!(io::stdout(), "{text}").map_err(|e| Failure::output(&e));
+    }
+    eprintln!("{text}");
+    super::print_json(&Summary {
+        pool: args.pool.display().to_string(),
+        medium: medium.name(),
+        survives: medium.survives(),
+        index: args.design.clone(),
+        keyspaces: report.keyspaces,
+        entries: report.entries,
+        backup_bytes: report.bytes,
+        timestamp: report.timestamp,
+        seconds: took.as_secs_f64(),
+    })
+}

@@ -1,0 +1,236 @@
+//! What a damaged store still has, entry by entry, without opening it.
+//!
+//! Opening refuses a store with a record that contradicts itself, since its counts and its free space rest on all of them. Here
+//! the index is walked, and each entry judged by itself: what is committed and agrees with its checksum, which the key is part of,
+//! is as it was written.
+//!
+//! Nothing is changed in the pool. Run inside `bristlecone_trees::damage::collecting_damage`, damaged keys of the index are passed
+//! over, too.
+
+use crate::error::{Damage, ReadError, StoreError};
+use crate::index::{self, Entries, split};
+use crate::keyspace::{CATALOGUE, parse};
+use crate::record::{self, Stamp, TS_MOST, Terms};
+use crate::slots::{SLOTS, Slots};
+use crate::store::{Entry, Store, StoreRoot, expires_at};
+use bristlecone_pmem::{Heap, Media, Pool};
+use bristlecone_trees::Violation;
+use crossbeam_epoch as epoch;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Records that were never committed and may lie before one that was.
+const UNDONE_MOST: u32 = 64;
+
+/// A key of a damaged store.
+#[derive(Debug)]
+pub struct Salvaged<'a> {
+    /// Name of its keyspace. `None` if the catalogue's record with that name is damaged, or the keyspace was dropped.
+    pub keyspace: Option<&'a str>,
+    /// Number of its keyspace; 0 for an entry of the catalogue, whose keys are names of keyspaces.
+    pub number: u32,
+    /// The key.
+    pub key: &'a [u8],
+    /// What it holds, or what is wrong.
+    pub found: Result<Entry<'a>, ReadError>,
+}
+
+/// What was walked over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Design of the index.
+    pub design: String,
+    /// Bytes in a leaf of the index.
+    pub node_bytes: u32,
+    /// Names of the keyspaces, as far as they can be read.
+    pub keyspaces: Vec<String>,
+    /// Entries that the index counts, the catalogue's and deleted ones included.
+    pub indexed: u64,
+    /// Entries that the walk came to. Fewer if keys in the index are damaged.
+    pub walked: u64,
+    /// What is wrong with the index as a whole.
+    pub violation: Option<Violation>,
+}
+
+impl<M: Media> Store<M> {
+    /// Visits each key of the store `name`, which is not open: the catalogue's entries that are damaged, then all others that have
+    /// not expired by `now` (ms since 1970), by number of keyspace, then by key.
+    ///
+    /// # Errors
+    /// [`StoreError`], if its root, the index as a whole or the commit table is damaged.
+    pub fn salvage(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        now: u64,
+        visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
+    ) -> Result<SalvageReport, StoreError> {
+        let StoreRoot {
+            root,
+            index_name,
+            table,
+        } = Self::open_root(pool, name)?;
+        let (index, design, node_bytes) = index::open(pool, &index_name, 1)?;
+        let violation = index.verify().err();
+        let heap = root.heap();
+        heap.begin_recovery();
+        let slots = Slots::open(pool.pm(), table)?;
+        let mut walk = Walk {
+            heap: &heap,
+            slots: &slots,
+            now,
+            names: BTreeMap::new(),
+            catalogue_damaged: false,
+            walked: 0,
+        };
+        walk.names(&*index, visit);
+        walk.entries(&*index, visit);
+        Ok(SalvageReport {
+            design,
+            node_bytes,
+            indexed: index.stats().entries,
+            walked: walk.walked,
+            keyspaces: walk.names.values().map(|name| name.to_string()).collect(),
+            violation,
+        })
+    }
+}
+
+struct Walk<'a, M: Media> {
+    heap: &'a Heap<M>,
+    slots: &'a Slots,
+    now: u64,
+    names: BTreeMap<u32, Arc<str>>,
+    catalogue_damaged: bool,
+    walked: u64,
+}
+
+impl<M: Media> Walk<'_, M> {
+    /// Reads the catalogue.
+    fn names(
+        &mut self,
+        index: &dyn Entries,
+        visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
+    ) {
+        let first_other = (CATALOGUE + 1).to_be_bytes();
+        let range = (Bound::Unbounded, Bound::Excluded(&first_other[..]));
+        index.scan(range, &mut |key, entry| {
+            self.walked += 1;
+            let found = self.committed(key, entry).and_then(|found| {
+                let Some((off, terms)) = found else {
+                    return Ok(None);
+                };
+                let value = record::value(self.heap.pool().pm(), off, &terms)?;
+                let parsed = parse(key, &value);
+                parsed
+                    .map(Some)
+                    .ok_or_else(|| Damage::new("no entry of the catalogue is like that"))
+            });
+            match found {
+                Ok(Some((name, number))) => {
+                    self.names.insert(number, name);
+                }
+                Ok(None) => {}
+                Err(e) => {
+                    self.catalogue_damaged = true;
+                    return visit(Salvaged {
+                        keyspace: None,
+                        number: CATALOGUE,
+                        key: split(key).map_or(key, |(_, name)| name),
+                        found: Err(e.into()),
+                    });
+                }
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Visits the entries of all keyspaces.
+    fn entries(
+        &mut self,
+        index: &dyn Entries,
+        visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
+    ) {
+        let first = (CATALOGUE + 1).to_be_bytes();
+        let range = (Bound::Included(&first[..]), Bound::Unbounded);
+        index.scan(range, &mut |index_key, entry| {
+            self.walked += 1;
+            let Some((number, key)) = split(index_key) else {
+                return ControlFlow::Continue(());
+            };
+            let name = self.names.get(&number).cloned();
+            if name.is_none() && !self.catalogue_damaged {
+                // Of a keyspace that was dropped.
+                return ControlFlow::Continue(());
+            }
+            let pm = self.heap.pool().pm();
+            let found = match self.committed(index_key, entry) {
+                Ok(Some((_, terms))) if terms.absent(self.now) => return ControlFlow::Continue(()),
+                Ok(Some((off, terms))) => {
+                    record::value(pm, off, &terms).map(|value| (value, terms.expiry))
+                }
+                Ok(None) => return ControlFlow::Continue(()),
+                Err(e) => Err(e),
+            };
+            let value;
+            let found = match found {
+                Ok((bytes, expiry)) => {
+                    value = bytes;
+                    Ok(Entry {
+                        value: &value,
+                        expires_at: expires_at(expiry),
+                    })
+                }
+                Err(e) => Err(e.into()),
+            };
+            visit(Salvaged {
+                keyspace: name.as_deref(),
+                number,
+                key,
+                found,
+            })
+        });
+    }
+
+    /// The newest committed record from `entry` on, which agrees with its checksum.
+    fn committed(&self, key: &[u8], entry: u64) -> Result<Option<(u64, Terms)>, Damage> {
+        let pm = self.heap.pool().pm();
+        let mut off = entry;
+        for _ in 0..=UNDONE_MOST {
+            if off == 0 {
+                return Ok(None);
+            }
+            let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
+            self.heap.check(off, record::HEADER).map_err(broken)?;
+            let header = record::header(pm, off)?;
+            let stamp = header.stamp(pm);
+            // No store comes to the largest time stamps: see `recovery`.
+            let possible = match stamp {
+                Stamp::Dead => true,
+                Stamp::At(ts) => (1..TS_MOST / 2).contains(&ts),
+                Stamp::Pending { slot, ts } => slot < SLOTS && (1..TS_MOST / 2).contains(&ts),
+            };
+            if !possible {
+                return Err(broken(format!("no commit has {stamp:?}")));
+            }
+            let is_committed = match stamp {
+                Stamp::Dead => false,
+                Stamp::At(_) => true,
+                Stamp::Pending { slot, ts } => self.slots.committed(pm, slot) == ts,
+            };
+            if is_committed {
+                let terms = header.terms(pm);
+                if !terms.sound() {
+                    return Err(broken(format!("no record is {terms:?}")));
+                }
+                record::mark(self.heap, off, &terms, &epoch::pin())?;
+                record::check_sum(pm, key, off, &terms)?;
+                return Ok(Some((off, terms)));
+            }
+            off = header.previous(pm);
+        }
+        Err(Damage::new(format!(
+            "record {entry:#x}: more than {UNDONE_MOST} that were never committed"
+        )))
+    }
+}

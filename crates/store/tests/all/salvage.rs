@@ -1,0 +1,121 @@
+//! A damaged record made opening refuse the whole store. `Store::salvage` gives all other entries.
+
+use crate::common::{DESIGNS, Fixture};
+use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_store::{SalvageReport, Store, TransactionOptions};
+use bristlecone_trees::damage::collecting_damage;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Whole entries, by keyspace and key; what is damaged, with what is wrong.
+type Found = (BTreeMap<(String, String), Vec<u8>>, Vec<(String, String)>);
+
+fn salvage(path: &Path, now: u64) -> (SalvageReport, Found) {
+    let pool = Pool::<Mapped>::open(path, &PoolOptions::read_only()).unwrap();
+    let (mut whole, mut damaged) = (BTreeMap::new(), Vec::new());
+    let (report, _) = collecting_damage(|| {
+        Store::salvage(&pool, "s", now, &mut |salvaged| {
+            let key = String::from_utf8(salvaged.key.to_vec()).unwrap();
+            let keyspace = match salvaged.keyspace {
+                Some(name) => name.to_owned(),
+                None => salvaged.number.to_string(),
+            };
+            match salvaged.found {
+                Ok(entry) => drop(whole.insert((keyspace, key), entry.value.to_vec())),
+                Err(e) => damaged.push((key, e.to_string())),
+            }
+            ControlFlow::Continue(())
+        })
+    });
+    (report.unwrap(), (whole, damaged))
+}
+
+fn find(bytes: &[u8], text: &[u8]) -> u64 {
+    let at = bytes.windows(text.len()).position(|window| window == text);
+    at.unwrap() as u64
+}
+
+fn filled(design: &str) -> Fixture {
+    let f = Fixture::new(design);
+    for i in 0..300 {
+        f.put(&format!("key {i}"), &format!("a value to be found, {i:03}"));
+    }
+    f.store
+        .put(&f.k, b"large", &vec![9; (2 << 20) + 5])
+        .unwrap();
+    let other = f.store.keyspace("other").unwrap();
+    f.store
+        .put(&other, b"key 0", b"of another keyspace")
+        .unwrap();
+    f.store.delete(&f.k, b"key 7").unwrap();
+    let mut tx = f.store.begin(TransactionOptions::default());
+    for i in 10..20 {
+        tx.put(&f.k, format!("key {i}").as_bytes(), b"by a transaction")
+            .unwrap();
+    }
+    tx.commit().unwrap();
+    f
+}
+
+#[test]
+fn of_a_whole_store_everything_is_given_as_opening_finds_it() {
+    for design in DESIGNS {
+        let f = filled(design);
+        let gone = f.store.keyspace("gone").unwrap();
+        f.store.put(&gone, b"k", b"v").unwrap();
+        f.store.drop_keyspace(gone).unwrap();
+        let (report, (whole, damaged)) = salvage(&f.copy(), f.store.now());
+        assert_eq!(damaged, []);
+        assert_eq!((report.design.as_str(), report.violation), (design, None));
+        assert_eq!(report.keyspaces, ["k", "other"]);
+        assert_eq!(report.indexed, report.walked);
+        let mut expected = BTreeMap::new();
+        let killed = f.killed();
+        for keyspace in killed.keyspaces() {
+            let scanned = killed
+                .snapshot()
+                .scan::<Vec<u8>>(&keyspace, .., |key, entry| {
+                    let key = String::from_utf8(key.to_vec()).unwrap();
+                    expected.insert((keyspace.name().to_owned(), key), entry.value.to_vec());
+                    ControlFlow::Continue(())
+                });
+            scanned.unwrap();
+        }
+        assert_eq!(expected.len(), 301);
+        assert!(whole == expected, "{design}");
+    }
+}
+
+#[test]
+fn each_damaged_entry_is_named_and_the_others_are_given() {
+    for design in DESIGNS {
+        let f = filled(design);
+        let path = f.copy();
+        let bytes = std::fs::read(&path).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let record = |i: u32| find(&bytes, format!("a value to be found, {i:03}").as_bytes());
+        file.write_all_at(b"X", record(100)).unwrap();
+        // The head: length and checksum, flags, stamp.
+        file.write_all_at(&[0xFF; 8], record(101) - 8).unwrap();
+        file.write_all_at(&[0xFF; 2], record(102) - 10).unwrap();
+        file.write_all_at(&[0xFF; 8], record(103) - 24).unwrap();
+        let pool = Pool::<Mapped>::open(&path, &PoolOptions::read_only()).unwrap();
+        assert!(Store::open(&pool, "s", &f.options).is_err());
+        drop(pool);
+        let (_, (whole, damaged)) = salvage(&path, f.store.now());
+        let keys: Vec<&str> = damaged.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(
+            keys,
+            ["key 100", "key 101", "key 102", "key 103"],
+            "{damaged:?}"
+        );
+        assert!(damaged[0].1.contains("checksum"), "{damaged:?}");
+        assert_eq!(whole.len(), 301 - 4);
+        let after = std::fs::read(&path).unwrap();
+        let changed = after.iter().zip(&bytes).filter(|(a, b)| a != b).count();
+        assert!(changed <= 19, "salvaging changes nothing");
+    }
+}
