@@ -123,7 +123,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let took = begun.elapsed().as_secs_f64();
     let rates = |seconds: f64| {
         let (operations, entries) = (operations as f64 / 1e3, entries as f64 / 1e6);
-        format!("{:.1} k operations, {:.2} M entries", operations / seconds, entries / seconds)
+        format!(
+            "{:.1} k operations, {:.2} M entries",
+            operations / seconds,
+            entries / seconds
+        )
     };
     println!("{design}, a second: {}", rates(took));
     if let (Some(had), Some(has)) = (had, processor_time()) {
