@@ -38,6 +38,8 @@ pub(crate) const WHOLE_MOST: usize = SEGMENT;
 const SEGMENT: usize = 1 << 20;
 /// Bytes before the value.
 pub(crate) const HEADER: u64 = 32;
+/// Bytes that are copied to be summed in one piece.
+const SUMMED_AT_ONCE: usize = 3 * LINE;
 /// Largest time stamp.
 pub(crate) const TS_MOST: u64 = (1 << 55) - 1;
 /// Largest expiry.
@@ -192,8 +194,8 @@ fn checksum(key_sum: u32, terms: u64, len: u32, value: &[u8]) -> u32 {
     const TERMS: usize = 12;
     // Words are summed faster than bytes.
     #[repr(align(8))]
-    struct Words([u8; LINE]);
-    let Words(bytes) = &mut Words([0; LINE]);
+    struct Words([u8; SUMMED_AT_ONCE]);
+    let Words(bytes) = &mut Words([0; SUMMED_AT_ONCE]);
     bytes[..8].copy_from_slice(&terms.to_le_bytes());
     bytes[8..TERMS].copy_from_slice(&len.to_le_bytes());
     // A few bytes cost less than a call.
