@@ -307,7 +307,7 @@ impl Keyspace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pop_first(&self) -> Result<Option<(Slice, Slice)>> {
-        self.pop(Iter::next)
+        self.pop(true)
     }
 
     /// Takes the entry with the largest key out. As [`pop_first`](Self::pop_first).
@@ -315,13 +315,10 @@ impl Keyspace {
     /// # Errors
     /// As [`insert`](Self::insert).
     pub fn pop_last(&self) -> Result<Option<(Slice, Slice)>> {
-        self.pop(Iter::next_back)
+        self.pop(false)
     }
 
-    fn pop(
-        &self,
-        end: fn(&mut Iter) -> Option<Result<(Slice, Slice)>>,
-    ) -> Result<Option<(Slice, Slice)>> {
+    fn pop(&self, first: bool) -> Result<Option<(Slice, Slice)>> {
         // Returned is what is taken out, as it may have been replaced since it was read.
         let take = |entry: Option<Entry<'_>>| {
             Ok(match entry {
@@ -332,7 +329,15 @@ impl Keyspace {
         loop {
             let mut entries = self.iter();
             let mut empty = true;
-            while let Some((key, _)) = end(&mut entries).transpose()? {
+            loop {
+                let next = if first {
+                    entries.next()
+                } else {
+                    entries.next_back()
+                };
+                let Some((key, _)) = next.transpose()? else {
+                    break;
+                };
                 empty = false;
                 if let Some(taken) = self.db.store().update(&self.handle, &key, take)? {
                     return Ok(Some((key, Slice(taken.into()))));

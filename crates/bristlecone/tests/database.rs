@@ -378,7 +378,9 @@ fn upkeep_gives_space_back_and_says_what_there_is() {
     assert_eq!(db.stats().keys, 2001, "and the catalogue's");
     k.clear().unwrap();
     let report = db.compact().unwrap();
-    assert!(report.after_bytes < report.before_bytes, "{report:?}");
+    // Cut off at the end, or a hole inside.
+    let given_back = report.before_bytes - report.after_bytes + report.punched_bytes;
+    assert!(given_back > 7 << 20, "{report:?}");
     db.flush().unwrap();
     assert_eq!(db.check().unwrap().entries, 1);
 }

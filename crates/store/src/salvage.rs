@@ -10,8 +10,8 @@
 use crate::error::{Damage, ReadError, StoreError};
 use crate::index::{self, Entries, split};
 use crate::keyspace::{CATALOGUE, parse};
-use crate::record::{self, Stamp, TS_MOST, Terms};
-use crate::slots::{SLOTS, Slots};
+use crate::record::{self, Stamp, Terms};
+use crate::slots::{Slots, Verdict};
 use crate::store::{Entry, Store, StoreRoot, expires_at};
 use bristlecone_pmem::{Heap, Media, Pool};
 use bristlecone_trees::Violation;
@@ -165,7 +165,9 @@ impl<M: Media> Walk<'_, M> {
             }
             let pm = self.heap.pool().pm();
             let found = match self.committed(index_key, entry) {
-                Ok(Some((_, terms))) if terms.absent(self.now) => return ControlFlow::Continue(()),
+                Ok(Some((_, terms))) if terms.absent_by(|| self.now) => {
+                    return ControlFlow::Continue(());
+                }
                 Ok(Some((off, terms))) => {
                     record::value(pm, off, &terms).map(|value| (value, terms.expiry))
                 }
@@ -204,19 +206,17 @@ impl<M: Media> Walk<'_, M> {
             self.heap.check(off, record::HEADER).map_err(broken)?;
             let header = record::header(pm, off)?;
             let stamp = header.stamp(pm);
-            // No store comes to the largest time stamps: see `recovery`.
-            let possible = match stamp {
-                Stamp::Dead => true,
-                Stamp::At(ts) => (1..TS_MOST / 2).contains(&ts),
-                Stamp::Pending { slot, ts } => slot < SLOTS && (1..TS_MOST / 2).contains(&ts),
-            };
-            if !possible {
-                return Err(broken(format!("no commit has {stamp:?}")));
-            }
             let is_committed = match stamp {
                 Stamp::Dead => false,
-                Stamp::At(_) => true,
-                Stamp::Pending { slot, ts } => self.slots.committed(pm, slot) == ts,
+                Stamp::At(ts) if record::is_time_stamp(ts) => true,
+                Stamp::At(_) => return Err(broken(format!("no commit has {stamp:?}"))),
+                Stamp::Pending { slot, ts } => match self.slots.judge(pm, slot, ts) {
+                    Verdict::Committed => true,
+                    Verdict::Never => false,
+                    Verdict::Impossible(why) => {
+                        return Err(broken(format!("no commit has {stamp:?}: {why}")));
+                    }
+                },
             };
             if is_committed {
                 let terms = header.terms(pm);
