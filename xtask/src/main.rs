@@ -3,6 +3,7 @@
 //! | command | does |
 //! | --- | --- |
 //! | `readme` | runs the README's shell blocks |
+//! | `layers` | checks which crate depends on which |
 //! | `references` | checks that links, file names and headings that are referred to exist |
 //! | `arm` | unit tests on AArch64, emulated |
 //! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
@@ -15,6 +16,7 @@ mod arm;
 mod asan;
 mod cpio;
 mod dax;
+mod layers;
 mod readme;
 mod references;
 mod tools;
@@ -39,6 +41,8 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
+    /// Checks that crates depend only on those below them.
+    Layers,
     /// Checks that links, file names and headings in sources and documents lead somewhere.
     References,
     /// Builds the unit tests of pmem and trees for AArch64 and runs them under qemu-user.
@@ -80,6 +84,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Readme { list } => readme::run(list),
+        Chore::Layers => layers::run(),
         Chore::References => references::run(),
         Chore::Arm { args } => arm::run(&args),
         Chore::Dax {

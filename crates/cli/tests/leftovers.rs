@@ -82,7 +82,11 @@ fn signals_remove_temporary_pools_and_end_who_works_on_them() {
             dir.shell(&format!("kill -{name} {}", child.id())).ok();
             let status = child.wait().unwrap();
             assert_eq!(status.signal(), Some(number), "{args:?}: {status}");
-            assert_eq!(found(&dir, "bristlecone-"), Vec::<PathBuf>::new(), "{args:?}");
+            assert_eq!(
+                found(&dir, "bristlecone-"),
+                Vec::<PathBuf>::new(),
+                "{args:?}"
+            );
             wait_for("end of its processes", || {
                 (!is_in_use(&pools)).then_some(())
             });
