@@ -82,7 +82,7 @@ fn signals_remove_temporary_pools_and_end_who_works_on_them() {
             dir.shell(&format!("kill -{name} {}", child.id())).ok();
             let status = child.wait().unwrap();
             assert_eq!(status.signal(), Some(number), "{args:?}: {status}");
-            assert_eq!(found(&dir, "bristlecone-"), [PathBuf::new(); 0], "{args:?}");
+            assert!(found(&dir, "bristlecone-").is_empty(), "{args:?}");
             wait_for("end of its processes", || {
                 (!is_in_use(&pools)).then_some(())
             });
@@ -136,5 +136,5 @@ fn the_next_run_removes_what_a_killed_one_left_unless_someone_has_it_open() {
     assert!(left.join("micro.pool").exists(), "it is in use");
     drop(open);
     b.run(&quick).ok();
-    assert_eq!(found(&b, "bristlecone-"), [PathBuf::new(); 0]);
+    assert!(found(&b, "bristlecone-").is_empty());
 }
