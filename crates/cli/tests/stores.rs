@@ -162,8 +162,10 @@ fn two_sets_of_keys_in_one_file_are_asked_for_and_both_are_reported() {
     let b = Bench::new();
     b.run(&["create", "s.pool"]).ok();
     b.run(&["put", "s.pool", "of-the-index", "x"]).ok();
-    let serve = ["serve", "s.pool", "--listen", "127.0.0.1:0"];
-    b.run(&serve).fails(&[
+    // A server that does not refuse would serve for ever.
+    let program = env!("CARGO_BIN_EXE_bristlecone");
+    let serve = format!("timeout 60 {program} serve s.pool --listen 127.0.0.1:0");
+    b.shell(&serve).fails(&[
         "s.pool: it has an index \"main\" (lbtree",
         "--beside-index",
         "info s.pool",
@@ -175,7 +177,7 @@ fn two_sets_of_keys_in_one_file_are_asked_for_and_both_are_reported() {
         "a refusal adds nothing"
     );
     served(&b, &["--beside-index"]);
-    b.run(&serve)
+    b.shell(&serve)
         .fails(&["and a store, which is another set of keys"]);
 
     let report = b.run(&["check", "s.pool", "--json"]).ok().json();

@@ -117,7 +117,7 @@ impl<M: Media> Walk<'_, M> {
         index.scan(range, &mut |key, entry| {
             self.walked += 1;
             let found = self.committed(key, entry).and_then(|found| {
-                let Some((off, terms)) = found else {
+                let Some((off, terms)) = found.filter(|(_, terms)| !terms.tombstone) else {
                     return Ok(None);
                 };
                 let value = record::value(self.heap.pool().pm(), off, &terms)?;

@@ -8,7 +8,7 @@ mod store;
 use crate::args::Inspect;
 use crate::failure::{Failure, Outcome};
 use crate::progress;
-use crate::store::{Contents, How, open_pool};
+use crate::store::{Contents, How, ROOT, open_pool};
 use crate::text::{bytes, program, shell_path};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::{Pool, PoolInfo};
@@ -89,6 +89,22 @@ struct Looked {
     can_be_saved: bool,
 }
 
+impl Looked {
+    /// One that could not be opened.
+    fn unopened(name: &str, kind: &'static str, error: String) -> Self {
+        Self {
+            report: RootReport {
+                name: name.to_owned(),
+                kind,
+                ..RootReport::default()
+            },
+            lines: Vec::new(),
+            errors: vec![error],
+            can_be_saved: false,
+        }
+    }
+}
+
 impl Report {
     fn failed(message: &str) -> Self {
         Self {
@@ -129,7 +145,7 @@ impl Report {
     }
 }
 
-/// Looks at each index and store of a pool, and keeps what it has opened open until the pool has been asked how full it is.
+/// What was found out about a pool.
 struct Inspected {
     info: PoolInfo,
     looked: Vec<Looked>,
@@ -142,12 +158,28 @@ fn inspect(args: &Inspect, check: bool) -> Outcome<Inspected> {
     let pool = progress::waiting("opening", || open_pool(path, How::read(args.medium)))?;
     let contents = Contents::of(&pool);
     let mut looked = Vec::new();
+    // What is open, until the pool has been asked how full it is: it knows nothing of blocks of other roots.
     let mut open: Vec<Box<dyn std::any::Any>> = Vec::new();
+    // Where there is something else to report, what cannot be opened does not keep it from being.
+    let several = usize::from(contents.index.is_some()) + contents.stores.len() > 1;
+    let mut add = |name: &str, kind, result: Outcome<Looked>| match result {
+        Ok(root) => {
+            looked.push(root);
+            Ok(())
+        }
+        Err(failure) if check && several => {
+            looked.push(Looked::unopened(name, kind, without_path(&failure, path)));
+            Ok(())
+        }
+        Err(failure) => Err(failure),
+    };
     if contents.index.is_some() || contents.stores.is_empty() {
-        looked.push(index::look(&pool, path, check, &mut open)?);
+        let result = index::look(&pool, path, check, &mut open);
+        add(ROOT, "index", result)?;
     }
     for name in &contents.stores {
-        looked.push(store::look(&pool, path, name, check, &mut open)?);
+        let result = store::look(&pool, path, name, check, &mut open);
+        add(name, "store", result)?;
     }
     let others = contents.others.iter();
     let others = others.map(|root| format!("{:?} ({})", root.name, root.kind));
@@ -164,10 +196,6 @@ pub fn info(args: &Inspect) -> Outcome {
         Ok(inspected) => inspected,
         Err(failure) => return unopened(args, failure),
     };
-    if let Some(error) = inspected.looked.iter().flat_map(|root| &root.errors).next() {
-        let failure = Failure::new(format!("{}: {error}", args.pool.display()));
-        return unopened(args, failure);
-    }
     describe(&mut *human(args), args, &inspected).map_err(|e| Failure::output(&e))?;
     if args.json {
         let roots = inspected.looked.into_iter().map(|root| root.report);
