@@ -140,7 +140,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                     V::read(pm, value, &mut ahead);
                 }
             };
-            let first = (words.iter()).position(|(key, _)| K::read(pm, *key, &taken) == Some(true));
+            let first = (words.iter()).position(|(key, _)| K::read(pm, *key, taken) == Some(true));
             let words = &words[first.unwrap_or(words.len())..];
             words.iter().take(AHEAD).for_each(|(_, value)| tell(*value));
             for (i, (key, value)) in words.iter().copied().enumerate() {
