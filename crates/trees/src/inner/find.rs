@@ -310,13 +310,18 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     }
 
     /// Handle of the leaf `distance` after (or before) `from` in the same level-1 node, if there is
-    /// one. For prefetching: it may be stale by the time it is used.
+    /// one. For prefetching: it may be stale by the time it is used. The separator that ends its range is
+    /// prefetched.
     #[inline]
     #[must_use]
     pub fn ahead(&self, from: &Ranged<S>, distance: isize) -> Option<u32> {
         // SAFETY: as in `step_in_node`.
         let node = unsafe { self.node(from.located.node) };
         let at = from.at.checked_add_signed(distance)?;
+        // The end of its range.
+        if let Some(full) = node.separator(at) {
+            S::prefetch(&full);
+        }
         (at <= node.meta().count.min(NODE_SEPARATORS)).then(|| node.child(at))
     }
 

@@ -20,6 +20,7 @@
 //!    finds no slot with it, one pinned earlier keeps it alive.
 
 use crate::sync::{AtomicPtr, AtomicU64};
+use bristlecone_pmem::media::{LINE, cpu};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cmp::Ordering as Order;
 use std::fmt::Debug;
@@ -88,6 +89,12 @@ pub trait Separator:
     /// `full` has not been freed and is not while the result lives (the caller is pinned, or alone).
     #[doc(hidden)]
     unsafe fn view(full: &Self::Full) -> &Self;
+    /// Asks for the line that [`view`](Self::view) begins in. It may have been freed, or be none.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn prefetch(full: &Self::Full) {
+        let _ = full;
+    }
     /// Frees it; returns the bytes it took.
     ///
     /// # Safety
@@ -395,6 +402,11 @@ impl Separator for [u8] {
         let pointer = full.map_or(std::ptr::null_mut(), |full| full.0.as_ptr());
         // ORDERING: Release; pairs with the Acquire in `load`.
         slot.0.store(pointer, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn prefetch(full: &ByteSeparator) {
+        cpu::prefetch(full.0.as_ptr().cast(), LINE);
     }
 
     #[inline(always)]

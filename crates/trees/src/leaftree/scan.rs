@@ -5,9 +5,9 @@
 //! pointer cannot lead it astray. Keys come in strict order: of each leaf only keys of the range that
 //! led there are taken.
 //!
-//! Where words lead to records, all those of a leaf are prefetched before the first of them is looked at, and those of the next
-//! leaf before the entries of this one are sorted and given: else a scan waits for each in turn. What it is told of the
-//! next leaf is a hint, read without its version.
+//! Where words lead to records, these are prefetched before a leaf's entries are sorted and given, else a scan waits for each in
+//! turn: the values' of the next leaf, and the keys' of the one after that, which are needed first. What a scan is told of
+//! leaves to come is a hint, read without their versions.
 
 use super::order::{FEW, number_after, shared_prefix, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};
@@ -179,27 +179,30 @@ where
         ControlFlow::Continue(())
     }
 
-    /// Prefetches what a word of a leaf leads to, and tells `ahead` of the value.
     #[inline(always)]
-    fn prefetch_entry(&self, (key, value): (K::Word, V::Word), ahead: &mut impl FnMut(&V)) {
-        let prefetch = |off: Option<u64>| {
-            if let Some(off) = off {
-                cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
-            }
-        };
-        prefetch(K::block(key));
-        prefetch(V::block(value));
+    fn prefetch_key(&self, key: K::Word) {
+        if let Some(off) = K::block(key) {
+            cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
+        }
+    }
+
+    /// Prefetches the record of a value, or tells `ahead` of it.
+    #[inline(always)]
+    fn prefetch_value(&self, value: V::Word, ahead: &mut impl FnMut(&V)) {
+        if let Some(off) = V::block(value) {
+            cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
+        }
         self.tell_ahead(value, ahead);
     }
 
-    /// The same for all entries of the leaf `distance` after (or before) `from`, if that is in the same node; returns that leaf. It
-    /// may be changing.
+    /// Calls `f` with what may be the words of the leaf `distance` after (or before) `from`, if that is in the same node; returns
+    /// that leaf. It may be changing.
     #[inline]
-    fn prefetch_entries(
+    fn look_ahead(
         &self,
         from: &Ranged<K>,
         distance: isize,
-        ahead: &mut impl FnMut(&V),
+        mut f: impl FnMut(K::Word, V::Word),
     ) -> Option<u32> {
         // Simulated media have no caches to be filled, and each load is one more to be explored.
         if M::TRACED || !Self::RECORDS {
@@ -210,10 +213,40 @@ where
         if !self.inner.validate(&from.located) {
             return None;
         }
-        D::for_each(self, self.leaf(leaf), |_, key, value| {
-            self.prefetch_entry((key, value), ahead);
-        });
+        D::for_each(self, self.leaf(leaf), |_, key, value| f(key, value));
         Some(leaf)
+    }
+
+    /// Prefetches what the entries of this leaf lead to, unless that was done, of the next one, and the keys of the one
+    /// after that, which are needed first, for sorting. `done`: the leaves whose values and keys were.
+    #[inline]
+    fn prefetch_entries(
+        &self,
+        at: &Ranged<K>,
+        step: isize,
+        words: &[(K::Word, V::Word)],
+        done: &mut [Option<u32>; 2],
+        ahead: &mut impl FnMut(&V),
+    ) {
+        if !Self::RECORDS {
+            return;
+        }
+        let leaf = Some(at.located.leaf);
+        let [values, keys] = *done;
+        if values != leaf {
+            words.iter().for_each(|(key, _)| self.prefetch_key(*key));
+            words
+                .iter()
+                .for_each(|(_, value)| self.prefetch_value(*value, ahead));
+        }
+        let next = self.inner.ahead(at, step);
+        done[0] = self.look_ahead(at, step, |key, value| {
+            if keys != next {
+                self.prefetch_key(key);
+            }
+            self.prefetch_value(value, ahead);
+        });
+        done[1] = self.look_ahead(at, 2 * step, |key, _| self.prefetch_key(key));
     }
 
     pub(super) fn scan_up(
@@ -284,8 +317,8 @@ where
         }
         // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
         let mut done: Option<K::Owned> = None;
-        // The leaf whose entries have been prefetched.
-        let mut prefetched = None;
+        // The leaves whose values and keys have been prefetched.
+        let mut prefetched = [None; 2];
         let mut leaves = 0;
         loop {
             leaves += 1;
@@ -296,12 +329,7 @@ where
                     Some(done) => self.find_from(direction, done.borrow(), &guard),
                 };
             }
-            if Self::RECORDS && prefetched != Some(ranged.located.leaf) {
-                for entry in words.taken() {
-                    self.prefetch_entry(*entry, &mut ahead);
-                }
-            }
-            prefetched = self.prefetch_entries(&ranged, step, &mut ahead);
+            self.prefetch_entries(&ranged, step, words.taken(), &mut prefetched, &mut ahead);
             let (low, high) = (ranged.low.as_ref(), ranged.high.as_ref());
             // The leaf's range may have become wider: only what was routed here counts.
             let (low, high) = match direction {
@@ -363,6 +391,7 @@ where
     fn prefetch_ahead(&self, from: &Ranged<K>, distance: isize) {
         if let Some(leaf) = self.inner.ahead(from, distance) {
             self.prefetch(leaf);
+            self.locks.prefetch(leaf);
         }
     }
 }
