@@ -207,7 +207,7 @@ fn mutants_report_every_field() {
         assert_eq!(report[list].as_array().map(Vec::len), Some(0), "{report}");
     }
     assert!(
-        ran.stderr.contains("killed    crates/crash/"),
+        ran.stderr.contains("killed    research/crash/"),
         "{}",
         ran.stderr
     );
@@ -216,11 +216,11 @@ fn mutants_report_every_field() {
 #[test]
 fn mutants_of_some_sources_only() {
     let b = Bench::new();
-    let args = "--index reference-array --mutants --ops 16 --budget 60 --only crates/crash --json";
+    let args = "--index reference-array --mutants --ops 16 --budget 60 --only research/crash --json";
     let args: Vec<&str> = args.split(' ').collect();
     let ran = crash(&b, &args).ok();
     assert!(ran.json()["killed"].as_u64() > Some(3), "{}", ran.stderr);
-    assert!(ran.stderr.contains("killed    crates/crash/"));
+    assert!(ran.stderr.contains("killed    research/crash/"));
     assert!(!ran.stderr.contains("killed    crates/pmem/"));
     let args = "--index reference-array --mutants --ops 16 --only nowhere";
     let args: Vec<&str> = args.split(' ').collect();
