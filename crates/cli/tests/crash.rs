@@ -216,7 +216,8 @@ fn mutants_report_every_field() {
 #[test]
 fn mutants_of_some_sources_only() {
     let b = Bench::new();
-    let args = "--index reference-array --mutants --ops 16 --budget 60 --only research/crash --json";
+    let args =
+        "--index reference-array --mutants --ops 16 --budget 60 --only research/crash --json";
     let args: Vec<&str> = args.split(' ').collect();
     let ran = crash(&b, &args).ok();
     assert!(ran.json()["killed"].as_u64() > Some(3), "{}", ran.stderr);

@@ -1,6 +1,6 @@
 //! What a damaged store still has, entry by entry, without opening it.
 //!
-//! Opening refuses a store with a record that contradicts itself, since its counts and its free space rest on all of them. Here
+//! Opening refuses a store whose catalogue or index is damaged, since all that it counts rests on them. Here
 //! the index is walked, and each entry judged by itself: what is committed and agrees with its checksum, which the key is part of,
 //! is as it was written.
 //!

@@ -379,6 +379,7 @@ fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
             );
             store.put(&k, b"newer", b"once more").unwrap();
             let look = |store: &Store<Mapped>| {
+                let k = crate::common::k(store);
                 let get = |key: &[u8]| store.get(&k, key).unwrap();
                 assert_eq!(get(b"plain").as_deref(), Some(&b"put again"[..]), "{what}");
                 assert_eq!(get(b"lines"), None, "{what}");
