@@ -30,7 +30,7 @@ use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
 use crossbeam_utils::Backoff;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, TryLockError};
 
@@ -161,8 +161,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         log: usize,
         segment: &Segment,
         budget: &mut Budget,
-    ) -> Result<HashMap<u32, u64>, Refusal> {
-        let mut named: HashMap<u32, u64> = HashMap::new();
+    ) -> Result<BTreeMap<u32, u64>, Refusal> {
+        // In order of number: the caller goes through the table in that order, and the same run has to touch the same
+        // lines in the same order, or the device model tells another time each time.
+        let mut named: BTreeMap<u32, u64> = BTreeMap::new();
         let mut records = Vec::new();
         self.each_record(segment, |record| {
             for lnid in self.leaves_of(&record) {

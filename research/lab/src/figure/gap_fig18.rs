@@ -33,7 +33,8 @@ const fn tree(deltas: u32, garbage: Option<u64>) -> Design {
 }
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    let (keys, ops) = (keys(setting) / 4, ops(setting));
+    // Even at a glance enough for every log to fill segments: otherwise nothing is collected.
+    let (keys, ops) = ((keys(setting) / 4).max(25_000), ops(setting));
     let device = device("optane", keys)?;
     // Insertions until most leaves have been written anew, then those that count.
     let phases = [
