@@ -93,6 +93,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use crate::DurableIndex;
     use crate::lbtree::{LbOptions, LbTree};
     use bristlecone_pmem::media::Dram;
     use bristlecone_pmem::{Pool, PoolOptions};
