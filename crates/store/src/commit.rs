@@ -30,10 +30,11 @@
 
 use crate::clock::{Clock, Wait};
 use crate::dropped::Dropped;
-use crate::error::{ConflictError, Damage, WriteError};
+use crate::error::{ConflictError, WriteError};
 use crate::horizon::{Snapshots, Ticket};
 use crate::index::{Entries, KEY_MOST, PREFIX, split};
 use crate::keyspace::Catalogue;
+use crate::newest::{Current, Newest};
 use crate::record::{self, Prepared, Stamp, Terms, VALUE_MOST};
 use crate::serial::ReadSet;
 use crate::slots::Slots;
@@ -45,7 +46,7 @@ use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::sync::wait_for_readers;
 use bristlecone_pmem::{Heap, Media};
 use bristlecone_trees::Place;
-use crossbeam_epoch::{self as epoch, Guard};
+use crossbeam_epoch as epoch;
 use std::borrow::Cow;
 
 /// How often readers are waited for where there is no room.
@@ -115,114 +116,6 @@ impl Write {
             Self::Put { value, expiry } => (Some(value), *expiry),
             Self::Delete => (None, 0),
         }
-    }
-}
-
-/// The newest version of a key that counts.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
-    /// What the index leads to.
-    pub entry: u64,
-    /// The version's record: `entry`, unless that is dead.
-    pub off: u64,
-    pub ts: u64,
-    /// It says itself that it is committed.
-    pub stamped: bool,
-    pub terms: Terms,
-}
-
-/// What the index leads to, under the lock of the key's stripe.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Newest {
-    /// Nothing.
-    None,
-    /// A dead record, which is not before anything.
-    Dead(u64),
-    /// A record that cannot be what was written there. It may be replaced, not read; it is not freed before the next opening.
-    Damaged(u64),
-    Version(Head),
-}
-
-impl Newest {
-    /// The offset in the index; 0 if there is no entry.
-    fn entry(&self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::Dead(off) | Self::Damaged(off) => *off,
-            Self::Version(head) => head.entry,
-        }
-    }
-
-    /// The record that a new one follows; 0 for none.
-    fn off(&self) -> u64 {
-        match self {
-            Self::Version(head) => head.off,
-            // Who reads at an earlier time finds that it is damaged.
-            Self::Damaged(off) => *off,
-            _ => 0,
-        }
-    }
-
-    /// The record that is vacuumed once a new one has superseded it; 0 for none.
-    fn obsolete(&self) -> u64 {
-        match self {
-            Self::Version(head) => head.off,
-            _ => 0,
-        }
-    }
-
-    /// Bytes of the version, if its block can be freed without another look at it; else 0.
-    fn plain(&self) -> u64 {
-        match self {
-            Self::Version(head) if head.stamped && head.terms.is_whole() => head.terms.bytes(),
-            _ => 0,
-        }
-    }
-
-    /// When it was committed; 0 if there is nothing.
-    pub fn ts(&self) -> u64 {
-        match self {
-            Self::Version(head) => head.ts,
-            _ => 0,
-        }
-    }
-
-    /// Whether it is a value, expired or not, or may be one: something that a deletion has to bury.
-    fn is_value(&self) -> bool {
-        match self {
-            Self::None | Self::Dead(_) => false,
-            Self::Damaged(_) => true,
-            Self::Version(head) => !head.terms.tombstone,
-        }
-    }
-}
-
-/// What is there when a key is changed.
-pub(crate) struct Current<'a, M: Media> {
-    inner: &'a Inner<M>,
-    /// The record, and what it is unless it is damaged.
-    off: u64,
-    terms: Option<Terms>,
-}
-
-impl<'a, M: Media> Current<'a, M> {
-    /// The value, which the index key that leads to it is compared with.
-    pub fn value(&self, key: &[u8]) -> Result<Cow<'a, [u8]>, Damage> {
-        let value = match &self.terms {
-            Some(terms) => record::sound_value(self.inner.pm(), key, self.off, terms),
-            None => Err(self.inner.why_damaged(key, self.off)),
-        };
-        value.map_err(|e| Damage::of_key(key, &e))
-    }
-
-    /// In ms since 1970; 0 for none.
-    pub fn expiry(&self) -> u64 {
-        self.terms.map_or(0, |terms| terms.expiry)
-    }
-
-    /// Bytes of the value.
-    fn len(&self) -> usize {
-        self.terms.map_or(0, |terms| terms.len)
     }
 }
 
@@ -338,87 +231,6 @@ impl<M: Media> Inner<M> {
         check_value(value.unwrap_or(&[]))?;
         let sum = crc32c::crc32c(key);
         Ok(record::prepare(&self.heap, sum, value, expiry)?)
-    }
-
-    /// The newest version of a key. The caller holds its stripe's lock.
-    pub fn newest(&self, key: &[u8], guard: &Guard) -> Newest {
-        self.newest_of(key, self.index.get(key), guard)
-    }
-
-    /// As [`newest`](Self::newest), of what the index leads to.
-    fn newest_of(&self, key: &[u8], entry: Option<u64>, _guard: &Guard) -> Newest {
-        let Some(entry) = entry else {
-            return Newest::None;
-        };
-        self.head(key, entry).unwrap_or(Newest::Damaged(entry))
-    }
-
-    /// The newest version from a record on that the index leads to.
-    ///
-    /// # Errors
-    /// [`Damage`]
-    fn head(&self, key: &[u8], entry: u64) -> Result<Newest, Damage> {
-        let pm = self.pm();
-        let mut off = entry;
-        let mut header = record::header(pm, off)?;
-        let mut stamp = self.stamp_of(off, header, 0)?;
-        if stamp == Stamp::Dead {
-            record::check_sum(pm, key, off, &header.terms(pm))?;
-            off = header.previous(pm);
-            if off == 0 {
-                return Ok(Newest::Dead(entry));
-            }
-            header = record::header(pm, off)?;
-            stamp = self.stamp_of(off, header, 0)?;
-            record::check_sum(pm, key, off, &header.terms(pm))?;
-        }
-        let Some(ts) = stamp.ts() else {
-            return Err(Damage::new(format!(
-                "record {off:#x}: dead behind a dead one"
-            )));
-        };
-        let terms = header.terms(pm);
-        if !terms.sound() {
-            return Err(Damage::new(format!(
-                "record {off:#x}: no record is {terms:?}"
-            )));
-        }
-        Ok(Newest::Version(Head {
-            entry,
-            off,
-            ts,
-            stamped: matches!(stamp, Stamp::At(_)),
-            terms,
-        }))
-    }
-
-    /// What is wrong with a record that was found damaged.
-    fn why_damaged(&self, key: &[u8], entry: u64) -> Damage {
-        (self.head(key, entry).err())
-            .unwrap_or_else(|| Damage::new(format!("record {entry:#x} was damaged")))
-    }
-
-    /// What is there of a key, for one who changes it; nothing if that has expired at `now`, or is none. What is damaged is there:
-    /// nothing is made anew as if it had never been.
-    fn current(
-        &self,
-        key: &[u8],
-        newest: &Newest,
-        now: impl FnOnce() -> u64,
-    ) -> Option<Current<'_, M>> {
-        let (off, terms) = match newest {
-            Newest::None | Newest::Dead(_) => return None,
-            Newest::Damaged(off) => (*off, None),
-            Newest::Version(head) => {
-                let absent = head.terms.absent_by(now);
-                if absent && record::check_sum(self.pm(), key, head.off, &head.terms).is_ok() {
-                    return None;
-                }
-                (head.off, Some(head.terms))
-            }
-        };
-        let inner = self;
-        Some(Current { inner, off, terms })
     }
 
     /// Lets the index lead to `off` instead of what it leads to.

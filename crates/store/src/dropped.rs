@@ -22,10 +22,11 @@
 //! who reads at T finds it there.
 
 use crate::clock::Wait;
-use crate::commit::{Inner, Newest};
+use crate::commit::Inner;
 use crate::error::WriteError;
 use crate::horizon::Horizon;
 use crate::index::split;
+use crate::newest::Newest;
 use crate::read::Bounds;
 use crate::record;
 use crate::vacuum::{AT_A_TIME, VacuumReport};

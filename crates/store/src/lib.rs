@@ -19,7 +19,7 @@
 //! | `record` | version records |
 //! | `clock` | time stamps, and the watermark that readers read at |
 //! | `stripes`, `slots` | locks of writers, and the commit table |
-//! | `commit` | the protocols, and what a crash leaves of each |
+//! | `commit`, `newest` | the protocols, and what a crash leaves of each; what writers find |
 //! | `serial` | validation of what serialisable transactions read |
 //! | `pinned` | values that are read in place |
 //! | `read`, `horizon` | lock-free reading, and which versions are still read |
@@ -61,6 +61,7 @@ mod error;
 mod horizon;
 mod index;
 mod keyspace;
+mod newest;
 mod pinned;
 mod read;
 mod record;

@@ -18,10 +18,11 @@
 //! None for versions, but a fence and a line for each record of a commit of several keys, if one of them is the last commit's through
 //! its slot; for tombstones, expired values and entries of dropped keyspaces, the index's removal.
 
-use crate::commit::{Inner, Newest};
+use crate::commit::Inner;
 use crate::error::{Damage, WriteError};
 use crate::horizon::Horizon;
 use crate::index::split;
+use crate::newest::Newest;
 use crate::record::{self, Stamp};
 use crate::stripes::{HeldMany, Obsolete, Stripe};
 use bristlecone_pmem::media::{LINE, cpu};

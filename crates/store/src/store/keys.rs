@@ -1,9 +1,10 @@
 //! Operations on keys, one at a time or some together.
 
 use super::{Entry, Store, Update, expires_at, expiry};
-use crate::commit::{Current, Inner, Step, check_key};
+use crate::commit::{Inner, Step, check_key};
 use crate::error::{ReadError, WriteError};
 use crate::keyspace::Keyspace;
+use crate::newest::Current;
 use crate::record::Prepared;
 use bristlecone_pmem::Media;
 use std::ops::ControlFlow;

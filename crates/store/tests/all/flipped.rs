@@ -393,7 +393,7 @@ fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
             store.vacuum_all().unwrap();
             look(&store);
             drop(store);
-            let (store, _) = subject.open(&path);
+            let (store, k) = subject.open(&path);
             look(&store);
             assert_eq!(store.recovery().damaged, 0, "{what}");
             store.check().unwrap();
