@@ -75,8 +75,6 @@ pub(crate) struct Inner<M: Media> {
     pub name: String,
     pub design: String,
     pub node_bytes: u32,
-    /// Opening found damage: readers compare all checksums.
-    pub suspect: bool,
     /// A block of a tombstone's size, which nothing leads to: its chunk stays, so that a full pool has room for deletions. 0 if
     /// there was none to be had.
     pub spare: u64,

@@ -4,10 +4,8 @@
 //! pending record of a time stamp that is applied is committed: what was undone is dead by then.
 //!
 //! A record that cannot be what was written is an error, never passed by: a stamp that no commit has or had, a pending one at a
-//! time that is applied whose slot does not say so, and a checksum that fails. That is compared wherever there would be no value because
-//! of what the record says (a tombstone, an expiry, dead); wherever a long value is given; and wherever any is, if
-//! opening found damage. Opening has compared those of all other values, so a store without damage reads them as they are: what is damaged
-//! while it is open is found by a check, and by the next opening.
+//! time that is applied whose slot does not say so, and a checksum that fails, which is compared wherever a value is
+//! given, and wherever there would be none because of what the record says (a tombstone, an expiry, dead).
 
 use crate::clock::Wait;
 use crate::commit::Inner;
@@ -15,7 +13,6 @@ use crate::error::{Damage, ReadError};
 use crate::horizon::Ticket;
 use crate::index::Range;
 use crate::record::{self, Header, Stamp, Terms};
-use crate::recovery::SUMMED_MOST;
 use crate::slots::Verdict;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
@@ -39,18 +36,13 @@ pub(crate) struct Found<'p, M: Media> {
     /// When it was committed.
     pub ts: u64,
     terms: Terms,
-    /// Opening has not compared its checksum, or has found some that failed.
-    suspect: bool,
 }
 
 impl<'p, M: Media> Found<'p, M> {
-    /// The value; the record's checksum is that of it and of the index key, where that has not been compared before.
+    /// The value, if the record's checksum is that of it and of the index key.
     #[inline]
     pub fn value(&self, key: &[u8]) -> Result<Cow<'p, [u8]>, Damage> {
-        if self.suspect {
-            return record::sound_value(self.pm, key, self.off, &self.terms);
-        }
-        record::value(self.pm, self.off, &self.terms)
+        record::sound_value(self.pm, key, self.off, &self.terms)
     }
 
     /// Whether it reads as absent, if the record's checksum does not say that it is another one.
@@ -138,13 +130,11 @@ impl<M: Media> Inner<M> {
             let header = record::header(pm, off)?;
             match self.stamp_of(off, header, ts)? {
                 Stamp::At(at) | Stamp::Pending { ts: at, .. } if at <= ts => {
-                    let terms = header.terms(pm);
                     return Ok(Some(Found {
                         pm,
                         off,
                         ts: at,
-                        terms,
-                        suspect: self.suspect || terms.len > SUMMED_MOST,
+                        terms: header.terms(pm),
                     }));
                 }
                 Stamp::At(at) | Stamp::Pending { ts: at, .. } if at < above => above = at,

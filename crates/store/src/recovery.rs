@@ -59,7 +59,7 @@ use std::time::{Duration, Instant};
 /// Entries whose records are asked for at once.
 const TOGETHER: usize = 32;
 /// Longest value whose checksum is compared, in bytes: opening is not to read all of a store's long values.
-pub(crate) const SUMMED_MOST: usize = 4096;
+const SUMMED_MOST: usize = 4096;
 const _: () = assert!(SLOTS <= u64::BITS as usize, "a bit for each");
 /// Damaged records that a report names.
 const NAMED_MOST: usize = 1000;
