@@ -3,6 +3,7 @@
 use crate::transaction::{Batch, Isolation, Transaction};
 use crate::{Error, ErrorKind, Keyspace, Options, Result, Snapshot};
 use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::pool::CompactReport;
 use bristlecone_pmem::{MediumKind, Pool};
 use bristlecone_store::{
@@ -311,6 +312,7 @@ impl Options {
                 drop(pool);
                 // A file without a database is of no use; the first error is the one that is reported.
                 let _ = std::fs::remove_file(path);
+                let _ = std::fs::remove_file(journal_path(path));
                 Err(e.into())
             }
         }

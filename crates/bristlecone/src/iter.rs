@@ -23,7 +23,7 @@ pub(crate) type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 /// An iterator sees the keyspace as it was when the iterator was made: it has a snapshot, which it keeps until it is
 /// dropped. It may be kept for as long as one likes and sent to another thread; what it can still read is not freed meanwhile.
 ///
-/// An item is an error where a record is damaged, or the range could not be read. It is the last item then.
+/// An item is an error where a record is damaged, after all that comes before it from that end. It is the last item then.
 ///
 /// # Examples
 /// ```
@@ -54,8 +54,10 @@ pub(crate) struct Ends {
     low: Ahead,
     /// The same at the upper end: the highest at the front.
     high: Ahead,
-    /// Nothing is left between the two.
+    /// Nothing is left between the two, or it cannot be read.
     exhausted: bool,
+    /// Why it cannot: given once what was read before is used up.
+    failed: Option<ReadError>,
 }
 
 /// Entries that were read ahead at one end.
@@ -109,6 +111,7 @@ impl Ends {
         };
         Self {
             exhausted: is_empty(&range),
+            failed: None,
             rest: range,
             low: ahead(),
             high: ahead(),
@@ -121,12 +124,16 @@ impl Ends {
         up: bool,
         scan: impl FnOnce(Bounds, Visit<'_>) -> Result<(), ReadError>,
     ) -> Option<Result<(Slice, Slice)>> {
-        let own = if up { &self.low } else { &self.high };
-        if own.entries.is_empty()
-            && !self.exhausted
-            && let Err(e) = self.read_ahead(up, scan)
+        let used_up = |ends: &Self| {
+            let own = if up { &ends.low } else { &ends.high };
+            own.entries.is_empty()
+        };
+        if used_up(self) && !self.exhausted {
+            self.read_ahead(up, scan);
+        }
+        if used_up(self)
+            && let Some(e) = self.failed.take()
         {
-            self.exhausted = true;
             self.low.entries.clear();
             self.high.entries.clear();
             return Some(Err(e.into()));
@@ -145,13 +152,13 @@ impl Ends {
         &mut self,
         up: bool,
         scan: impl FnOnce(Bounds, Visit<'_>) -> Result<(), ReadError>,
-    ) -> Result<(), ReadError> {
+    ) {
         let ahead = if up { &mut self.low } else { &mut self.high };
         let most = ahead.most;
         ahead.most = (2 * most).min(MAX_AHEAD);
         let mut packed = Packed::default();
         let mut whole = true;
-        scan(self.rest.clone(), &mut |key, entry| {
+        let scanned = scan(self.rest.clone(), &mut |key, entry| {
             packed.push(key, entry.value);
             if packed.lengths.len() < most && packed.bytes.len() < AHEAD_BYTES {
                 ControlFlow::Continue(())
@@ -159,7 +166,8 @@ impl Ends {
                 whole = false;
                 ControlFlow::Break(())
             }
-        })?;
+        });
+        self.failed = scanned.err();
         let entries = packed.into_entries();
         if let Some((last, _)) = entries.back() {
             let last = Bound::Excluded(last.to_vec());
@@ -175,7 +183,6 @@ impl Ends {
         } else {
             self.high.entries = entries;
         }
-        Ok(())
     }
 }
 

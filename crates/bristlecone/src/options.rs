@@ -121,7 +121,13 @@ impl Options {
             self.new_pool(path)?.0
         } else {
             match Pool::<Auto>::open(path, &options) {
-                Err(OpenError::NotFound(_)) if self.create && !read_only => self.new_pool(path)?.0,
+                Err(OpenError::NotFound(_)) if self.create && !read_only => {
+                    match Pool::create(path, &options) {
+                        // Another thread or process was faster.
+                        Err(OpenError::Exists(_)) => Pool::open(path, &options)?,
+                        made => made?,
+                    }
+                }
                 opened => opened?,
             }
         };

@@ -28,6 +28,8 @@ pub enum Part {
     Queued,
     /// Keys that it watches.
     Watched,
+    /// Keys that it waits for.
+    Waiting,
     /// Channels and patterns that it listens to.
     Names,
     /// Messages for it.
@@ -165,20 +167,23 @@ impl Registry {
             let by_id = self.by_id();
             loop {
                 let limit = self.limit();
-                // What the evicted hold is about to be free.
-                let (mut leaving, mut largest) = (0, None);
+                // What the evicted hold is about to be free. Summed anew, as the total may still have what a
+                // client has just given back.
+                let (mut staying, mut largest) = (0, None);
                 for client in by_id.values() {
-                    let bytes = client.held.sum();
                     if client.held.evicted() {
-                        leaving += bytes;
+                        continue;
+                    }
+                    let bytes = client.held.sum();
+                    staying += bytes;
                     // ORDERING: Relaxed; see `Held::set_stays`.
-                    } else if !client.held.stays.load(Ordering::Relaxed)
+                    if !client.held.stays.load(Ordering::Relaxed)
                         && largest.is_none_or(|(most, _)| bytes > most)
                     {
                         largest = Some((bytes, client));
                     }
                 }
-                let within = limit == 0 || self.total().saturating_sub(leaving) <= limit;
+                let within = limit == 0 || staying <= limit;
                 let Some((bytes, client)) = largest.filter(|(bytes, _)| !within && *bytes > 0)
                 else {
                     break;
@@ -192,6 +197,7 @@ impl Registry {
             }
         }
         for (bytes, client) in gone {
+            client.forget_messages();
             tracing::warn!(
                 client = %client.address,
                 bytes,

@@ -139,6 +139,8 @@ impl Client {
 
     /// It waits for an element now, or it waits no more.
     pub fn set_waiter(&self, waiter: Option<Arc<Waiter>>) {
+        let bytes = waiter.as_ref().map_or(0, |waiter| waiter.held());
+        self.hold(Part::Waiting, bytes);
         *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = waiter;
     }
 
@@ -160,15 +162,29 @@ impl Client {
             return;
         }
         if limit > 0 && pending.len().saturating_add(message.len()) > limit {
-            pending.clear();
-            pending.shrink_to_fit();
-            self.hold(Part::Messages, 0);
+            self.forget(&mut pending);
             self.kill.notify_one();
             return;
         }
         pending.extend_from_slice(message);
         self.hold(Part::Messages, pending.capacity());
+        if self.is_evicted() {
+            self.forget(&mut pending);
+        }
         self.wake.notify_one();
+    }
+
+    /// Frees the messages for one who is to be disconnected: that may take a while, and the next of many listeners is to
+    /// find their room. Where somebody is just adding one, that thread does it.
+    pub fn forget_messages(&self) {
+        if let Ok(mut pending) = self.pending.try_lock() {
+            self.forget(&mut pending);
+        }
+    }
+
+    fn forget(&self, pending: &mut Vec<u8>) {
+        *pending = Vec::new();
+        self.hold(Part::Messages, 0);
     }
 
     /// Puts the messages for it at the end of `out`.

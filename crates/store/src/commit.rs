@@ -34,7 +34,7 @@ use crate::error::{ConflictError, WriteError};
 use crate::horizon::{Snapshots, Ticket};
 use crate::index::{Entries, KEY_MOST, PREFIX, split};
 use crate::keyspace::Catalogue;
-use crate::newest::{Current, Newest};
+use crate::newest::{Current, Newest, Suspects};
 use crate::record::{self, Prepared, Stamp, Terms, VALUE_MOST};
 use crate::serial::ReadSet;
 use crate::slots::Slots;
@@ -51,6 +51,8 @@ use std::borrow::Cow;
 
 /// How often readers are waited for where there is no room.
 const WAITS: usize = 10;
+/// How often the vacuum is begun again behind what is damaged, for want of room.
+const PASSES: usize = 64;
 
 /// Bytes of values that are written where they cost least: under the locks. Where they are written before, the first lock waits until they are.
 const FILLED_LATE: usize = 1024;
@@ -69,6 +71,7 @@ pub(crate) struct Inner<M: Media> {
     pub snapshots: Snapshots,
     pub slots: Slots,
     pub catalogue: Catalogue,
+    pub suspects: Suspects,
     pub dropped: Dropped,
     pub control: Control,
     pub wall: WallClock,
@@ -682,7 +685,11 @@ impl<M: Media> Inner<M> {
     /// Frees what can be freed, and waits until it can be used.
     pub fn make_room(&self) {
         // What keeps the vacuum from going on is said by the thread that vacuums, and by a check; who lacks room says that.
-        let _ = self.vacuum_everything();
+        // Each of these passes goes past some damage.
+        let goes_on = |pass: &_| matches!(pass, Err(WriteError::Damaged(_)));
+        (0..PASSES)
+            .take_while(|_| goes_on(&self.vacuum_everything()))
+            .count();
         // Whoever reads meanwhile, in this store or another one, keeps what was freed from being used again. They may have to
         // wait for a processor.
         let _ = (0..WAITS).any(|_| wait_for_readers());

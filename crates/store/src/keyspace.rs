@@ -161,11 +161,12 @@ impl<M: Media> Snapshot<M> {
 }
 
 impl<M: Media> Inner<M> {
-    /// Reads the catalogue, once the store is recovered. `largest`: the largest number that a key begins with.
+    /// Reads the catalogue, once the store is recovered. `largest`: the largest number that a key begins with. `damaged`: how many
+    /// records opening found damaged.
     ///
     /// # Errors
     /// [`StoreError::Damaged`]
-    pub(crate) fn load_catalogue(&self, largest: u32) -> Result<(), StoreError> {
+    pub(crate) fn load_catalogue(&self, largest: u32, damaged: u64) -> Result<(), StoreError> {
         let ticket = self.snapshots.enter(&self.clock, Wait::Durable, || 0);
         let mut known = lock(&self.catalogue.known);
         known.next = largest + 1;
@@ -189,10 +190,29 @@ impl<M: Media> Inner<M> {
         drop(known);
         self.snapshots.leave(ticket);
         read.map_err(WriteError::from)?;
-        for (id, keys) in self.stripes.counts().keys {
-            if keys > 0 && !self.catalogue.has(id) {
-                self.dropped.leave(id, self.clock.floor());
-            }
+        let mut nameless = self.stripes.counts().keys;
+        nameless.retain(|(id, keys)| *keys > 0 && !self.catalogue.has(*id));
+        if nameless.is_empty() {
+            return Ok(());
+        }
+        // Its name may be among what is damaged: then its keys are nobody's to take away.
+        let broken = match damaged {
+            0 => self
+                .index
+                .verify()
+                .err()
+                .map(|violation| violation.to_string()),
+            some => Some(format!("{some} records are damaged")),
+        };
+        if let Some(broken) = broken {
+            return Err(StoreError::Damaged(Damage::new(format!(
+                "keys of keyspace number {} have no name in the catalogue, and {broken}; `bristlecone \
+                 export --skip-damaged` saves what can be read",
+                nameless[0].0
+            ))));
+        }
+        for (id, _) in nameless {
+            self.dropped.leave(id, self.clock.floor());
         }
         Ok(())
     }

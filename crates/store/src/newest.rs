@@ -3,9 +3,14 @@
 use crate::commit::Inner;
 use crate::error::Damage;
 use crate::record::{self, Stamp, Terms};
+use crate::recovery::SUMMED_MOST;
 use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
 use crossbeam_epoch::Guard;
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The newest version of a key that counts.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +120,42 @@ impl<'a, M: Media> Current<'a, M> {
     }
 }
 
+/// Keys whose entries lead to what opening found damaged. That may be another key's record, so
+/// nothing is freed for such an entry's sake.
+#[derive(Debug, Default)]
+pub(crate) struct Suspects {
+    /// Whether there are any: mostly there are none.
+    any: AtomicBool,
+    by_key: Mutex<HashMap<Vec<u8>, u64>>,
+}
+
+impl Suspects {
+    pub fn new(entries: impl IntoIterator<Item = (Vec<u8>, u64)>) -> Self {
+        let by_key: HashMap<_, _> = entries.into_iter().collect();
+        Self {
+            any: AtomicBool::new(!by_key.is_empty()),
+            by_key: Mutex::new(by_key),
+        }
+    }
+
+    /// Whether the entry of a key is one of them. A key that leads elsewhere by now is none any more.
+    #[inline]
+    fn are(&self, key: &[u8], entry: u64) -> bool {
+        // ORDERING: Relaxed; it is set before the store is shared, and never again.
+        self.any.load(Ordering::Relaxed) && self.find(key, entry)
+    }
+
+    #[cold]
+    fn find(&self, key: &[u8], entry: u64) -> bool {
+        let mut by_key = lock(&self.by_key);
+        let found = by_key.get(key).map(|suspect| *suspect == entry);
+        if found == Some(false) {
+            by_key.remove(key);
+        }
+        found == Some(true)
+    }
+}
+
 impl<M: Media> Inner<M> {
     /// The newest version of a key. The caller holds its stripe's lock.
     pub(crate) fn newest(&self, key: &[u8], guard: &Guard) -> Newest {
@@ -126,6 +167,9 @@ impl<M: Media> Inner<M> {
         let Some(entry) = entry else {
             return Newest::None;
         };
+        if self.suspects.are(key, entry) {
+            return Newest::Damaged(entry);
+        }
         self.head(key, entry).unwrap_or(Newest::Damaged(entry))
     }
 
@@ -158,6 +202,10 @@ impl<M: Media> Inner<M> {
             return Err(Damage::new(format!(
                 "record {off:#x}: no record is {terms:?}"
             )));
+        }
+        // Opening has not compared these, and what replaces this one frees what it leads to.
+        if terms.len > SUMMED_MOST {
+            record::check_sum(pm, key, off, &terms)?;
         }
         Ok(Newest::Version(Head {
             entry,

@@ -33,7 +33,7 @@
 //! key is found, as the checksum is of the key too, but the key that was there before reads as absent; values above 4 KiB
 //! are compared when they are read, by a check, and before they are vacuumed as expired. Without the catalogue no key has a keyspace: damage there refuses the opening.
 //!
-//! *In order* is: the pool was closed, and root word 3 is 0. It is 1 while the store is open for writing, and stays so if a commit failed or a
+//! *In order* is: the pool was closed, and root word 3 is 2. It is 1 while the store is open for writing, and stays so if a commit failed or a
 //! panic cut one short.
 //!
 //! # Crash states
@@ -59,7 +59,7 @@ use std::time::{Duration, Instant};
 /// Entries whose records are asked for at once.
 const TOGETHER: usize = 32;
 /// Longest value whose checksum is compared, in bytes: opening is not to read all of a store's long values.
-const SUMMED_MOST: usize = 4096;
+pub(crate) const SUMMED_MOST: usize = 4096;
 const _: () = assert!(SLOTS <= u64::BITS as usize, "a bit for each");
 /// Damaged records that a report names.
 const NAMED_MOST: usize = 1000;
@@ -180,6 +180,8 @@ pub(crate) struct Walk<'a, M: Media> {
     sealed: u64,
     /// Damaged records: whatever may be theirs stays in use.
     kept: Vec<u64>,
+    /// Keys that lead to them, and where.
+    pub suspects: Vec<(Vec<u8>, u64)>,
     /// The store was closed in order: no commit was under way.
     closed: bool,
     pub report: StoreRecovery,
@@ -208,6 +210,7 @@ impl<'a, M: Media> Walk<'a, M> {
             has_pending: 0,
             sealed: 0,
             kept: Vec::new(),
+            suspects: Vec::new(),
             closed,
             report: StoreRecovery::default(),
         }
@@ -255,6 +258,7 @@ impl<'a, M: Media> Walk<'a, M> {
             walk.mends.append(&mut down.mends);
             walk.pending.append(&mut down.pending);
             walk.kept.append(&mut down.kept);
+            walk.suspects.append(&mut down.suspects);
             walk.cut_short.append(&mut down.cut_short);
             walk.has_pending |= down.has_pending;
             walk.sealed |= down.sealed;
@@ -428,6 +432,7 @@ impl<'a, M: Media> Walk<'a, M> {
             offset: entry,
             what: e.0,
         });
+        self.suspects.push((key.to_vec(), entry));
         self.kept.push(entry);
     }
 

@@ -80,7 +80,8 @@ impl<M: Media> Store<M> {
             slots: &slots,
             now,
             names: BTreeMap::new(),
-            catalogue_damaged: false,
+            // A name may be among the keys that cannot be read.
+            catalogue_damaged: violation.is_some() || bristlecone_trees::damage::any(),
             walked: 0,
         };
         walk.names(&*index, visit);

@@ -9,6 +9,7 @@ use crate::dropped::Dropped;
 use crate::error::{CloseError, StoreError, WriteError};
 use crate::horizon::Snapshots;
 use crate::keyspace::{Catalogue, Keyspace};
+use crate::newest::Suspects;
 use crate::record::HEADER;
 use crate::recovery::{StoreRecovery, Walk, root_word};
 use crate::slots::Slots;
@@ -40,8 +41,10 @@ const WORD_FORMAT: usize = 0;
 const WORD_SLOTS: usize = 1;
 /// Root word: 1 while a backup is being restored into the store.
 pub(crate) const WORD_UNFINISHED: usize = 2;
-/// Root word: 1 while the store is open for writing, and until it has been closed in order.
+/// Root word: 1 while the store is open for writing, and until it has been closed in order, which makes it 2.
+/// In a store that only earlier builds have written it is 0, which says neither.
 const WORD_OPEN: usize = 3;
+const CLOSED_IN_ORDER: u64 = 2;
 
 /// Where the time comes from that expiries are compared with.
 #[derive(Clone)]
@@ -148,7 +151,8 @@ impl<M: Media> Drop for Shared<M> {
         // What failed, or a panic cut short, may have left records of a commit that never was, as a crash does.
         if !self.inner.pm().read_only() && self.inner.clock.sound().is_ok() {
             // PERSIST: (in `publish`) nothing is under way; after all that this store has fenced.
-            self.inner.root.word(WORD_OPEN).publish(self.inner.pm(), 0);
+            let word = self.inner.root.word(WORD_OPEN);
+            word.publish(self.inner.pm(), CLOSED_IN_ORDER);
         }
     }
 }
@@ -297,6 +301,7 @@ impl<M: Media> Store<M> {
             snapshots: Snapshots::new(),
             slots,
             catalogue: Catalogue::new(),
+            suspects: Suspects::default(),
             dropped: Dropped::default(),
             control: Control::default(),
             wall: options.clock.clone(),
@@ -307,7 +312,7 @@ impl<M: Media> Store<M> {
             heap,
             root,
         };
-        inner.load_catalogue(0)?;
+        inner.load_catalogue(0, 0)?;
         Self::run(inner, options, StoreRecovery::default())
     }
 
@@ -333,9 +338,11 @@ impl<M: Media> Store<M> {
         let slots = Slots::open(pm, table)?;
         let stripes = Stripes::new(pm);
         let threads = options.recovery_threads;
-        let closed = pool.info().was_clean && root_word(pm, root.word(WORD_OPEN)) == 0;
+        let in_order = root_word(pm, root.word(WORD_OPEN)) == CLOSED_IN_ORDER;
+        let closed = pool.info().was_clean && in_order;
         let mut walk = Walk::of(&*index, &heap, &slots, &stripes, (table, threads), closed)?;
         walk.mend(&*index, &stripes)?;
+        let suspects = Suspects::new(std::mem::take(&mut walk.suspects));
         let (floor, largest, mut report) = (walk.floor, walk.largest, walk.report);
         report.index = index.recovery();
         let inner = Inner {
@@ -345,6 +352,7 @@ impl<M: Media> Store<M> {
             snapshots: Snapshots::new(),
             slots,
             catalogue: Catalogue::new(),
+            suspects,
             dropped: Dropped::default(),
             control: Control::default(),
             wall: options.clock.clone(),
@@ -355,7 +363,7 @@ impl<M: Media> Store<M> {
             heap,
             root,
         };
-        inner.load_catalogue(largest)?;
+        inner.load_catalogue(largest, report.damaged)?;
         Self::run(inner, options, report)
     }
 

@@ -62,8 +62,9 @@ pub(crate) fn collecting() -> bool {
     FOUND.with(|found| found.borrow().is_some())
 }
 
-/// Whether any was collected.
-pub(crate) fn any() -> bool {
+/// Whether any has been collected so far.
+#[must_use]
+pub fn any() -> bool {
     FOUND.with(|found| {
         let found = found.borrow();
         found.as_ref().is_some_and(|found| !found.blocks.is_empty())

@@ -16,14 +16,16 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The root that the server's store has.
 pub const ROOT: &str = "store";
 
 /// Serves until it is told to stop.
 pub fn run(args: &Serve) -> Outcome {
-    // Nobody waits for it yet, but it is not to end the process: what it asks for is done while that starts.
-    signal_hook::flag::register(SIGHUP, Arc::default())
+    // Nobody waits for it yet, but it is not to end the process.
+    let told_to_reload: Arc<AtomicBool> = Arc::default();
+    signal_hook::flag::register(SIGHUP, Arc::clone(&told_to_reload))
         .map_err(|e| Failure::new(format!("catching SIGHUP failed: {e}")))?;
     let settings = settings(args)?;
     let wrong = |e: StartError| {
@@ -41,8 +43,21 @@ pub fn run(args: &Serve) -> Outcome {
     })?;
     raise_open_files(&settings);
     let store = open(args)?;
+    let damaged = store.recovery().damaged;
+    if damaged > 0 {
+        tracing::error!(
+            damaged,
+            first = %store.recovery().damage[0],
+            "records of the pool are damaged: their keys answer with errors, nothing was taken away; stop the server and \
+             run `bristlecone check`"
+        );
+    }
     let running = Running::start(store, settings).map_err(wrong)?;
     tell(&args.pool, &running).map_err(|e| Failure::output(&e))?;
+    // ORDERING: Relaxed; a signal's flag, which leads to nothing else.
+    if told_to_reload.load(Ordering::Relaxed) {
+        running.reload();
+    }
     running
         .wait()
         .map_err(|e| Failure::new(format!("waiting for signals failed: {e}")))?;

@@ -10,6 +10,7 @@ use super::waiting::Wants;
 use super::{Tx, double};
 use crate::command::{Access, Arg, Command, Failed, Keys, Outcome, Run, TWO};
 use crate::reply::Out;
+use bristlecone_store::KEY_MOST;
 use std::time::Duration;
 
 const fn command(
@@ -115,7 +116,9 @@ fn take(
         }
     }
     if tx.may_wait {
-        let keys = keys.iter().map(|key| key.to_vec()).collect();
+        // No key is longer, so nothing will ever be there.
+        let possible = keys.iter().filter(|key| key.len() <= KEY_MOST);
+        let keys = possible.map(|key| key.to_vec()).collect();
         tx.wants = Some(Box::new(Wants {
             keys,
             take,

@@ -112,30 +112,25 @@ fn flush(tx: &mut Tx<'_>, dbs: &[usize]) -> Outcome {
     // ORDERING: Relaxed; it is set with all locks held, as they are now, and either way will do.
     let unswept = data.unswept.load(Ordering::Relaxed);
     if keys <= FEW as u64 && !unswept {
-        match data.flush_few(dbs) {
-            Err(Failed::Write(WriteError::Space(_))) => {}
-            done => return done,
+        // For want of room, or where one of them is damaged, all are cleared instead.
+        if data.flush_few(dbs).is_ok() {
+            return Ok(());
         }
     }
     loop {
         match data.clear(dbs) {
             Err(Failed::Write(WriteError::Space(e))) => {
-                let Some(db) = dbs.iter().find(|db| data.len(**db) > 0) else {
+                if !data.delete_some(dbs)? {
                     return Err(Failed::Write(WriteError::Space(e)));
-                };
-                let mut some = data.begin(*db);
-                flush_some(&mut some, *db, SOME)?;
-                some.commit()?;
-                // What is deleted makes room once that is durable.
-                data.settle(data.applied())?;
+                }
             }
             done => return done,
         }
     }
 }
 
-/// Deletes up to `most` keys; true if there may be more.
-fn flush_some(tx: &mut Tx<'_>, db: usize, most: usize) -> Result<bool, Failed> {
+/// Deletes up to `most` keys; returns how many it deletes.
+fn flush_some(tx: &mut Tx<'_>, db: usize, most: usize) -> Result<usize, Failed> {
     let mut keys: Vec<(Vec<u8>, Result<Value, Failed>)> = Vec::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
     tx.scan(Space::Keys(db), all, |key, entry| {
@@ -146,14 +141,29 @@ fn flush_some(tx: &mut Tx<'_>, db: usize, most: usize) -> Result<bool, Failed> {
             ControlFlow::Break(())
         }
     })?;
-    let more = keys.len() == most;
+    let deleted = keys.len();
     for (key, head) in keys {
         tx.erase_from(db, &key, &head?)?;
     }
-    Ok(more)
+    Ok(deleted)
 }
 
 impl Data {
+    /// Deletes some keys of these databases, for their room; false if none is there. What has expired, and waits to be
+    /// vacuumed, is none. All locks are held.
+    fn delete_some(&self, dbs: &[usize]) -> Result<bool, Failed> {
+        for db in dbs {
+            let mut some = self.begin(*db);
+            if flush_some(&mut some, *db, SOME)? > 0 {
+                some.commit()?;
+                // What is deleted makes room once that is durable.
+                self.settle(self.applied())?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// All locks are held.
     fn flush_few(&self, dbs: &[usize]) -> Outcome {
         let mut few = self.begin(0);
@@ -172,7 +182,9 @@ impl Data {
         let mut gone = Vec::new();
         for db in dbs {
             for key in self.touched.keys_of(*db) {
-                if reader.load_head_from(*db, &key)?.is_some() {
+                // One that cannot be read goes, too.
+                let head = reader.load_head_from(*db, &key);
+                if head.map_or(true, |head| head.is_some()) {
                     gone.push((*db, key));
                 }
             }
@@ -218,10 +230,12 @@ impl Data {
         // ORDERING: Release; pairs with the Acquire of `sweep_orphans`.
         self.unswept.store(true, Ordering::Release);
         let at = self.all_spaces.push(spaces);
-        // ORDERING: Release; pairs with `spaces`.
-        self.current_spaces.store(at, Ordering::Release);
+        // Before the keyspaces are exchanged: whoever finds the new ones begins again, if it began before. They are cleared
+        // already, so that whoever begins from here on is right with either.
         // ORDERING: Release; pairs with `swaps`.
         self.swaps.fetch_add(1, Ordering::Release);
+        // ORDERING: Release; pairs with `spaces`.
+        self.current_spaces.store(at, Ordering::Release);
     }
 
     /// Whether there may be elements that no head leads to, by what is durable: a sweep for them was not finished, say, when the

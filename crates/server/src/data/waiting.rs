@@ -51,7 +51,18 @@ struct End {
     reply: Vec<u8>,
 }
 
+/// What a key that is waited for takes beside its name.
+const QUEUED: usize = 400;
+
 impl Waiter {
+    /// About how many bytes of memory it takes, with its places in the queues.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        // A key is here and in its queue, which is an entry of a map with a map of its own.
+        let keys = self.wants.keys.iter().map(|key| 2 * key.len() + QUEUED);
+        keys.sum::<usize>() + self.wants.take.destination().map_or(0, <[u8]>::len)
+    }
+
     /// How long it waits at most.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {

@@ -150,7 +150,7 @@ fn say(all: bool) {
         // All since the start: this line may be dropped, too, and the next one says it then.
         tracing::warn!(
             lines = dropped,
-            "lines were dropped since the start: the log took them too slowly"
+            "lines were dropped since the start: the log took them too slowly, or refused them"
         );
     }
 }
@@ -167,13 +167,12 @@ impl Drop for Flush {
 impl Queue {
     fn start(mut place: Place) -> io::Result<Self> {
         let (lines, waiting) = sync_channel(QUEUE);
+        let dropped: Arc<AtomicU64> = Arc::default();
+        let lost = Arc::clone(&dropped);
         let thread = std::thread::Builder::new().name("log".into());
         // It ends with the process: it may be waiting for a reader who never comes.
-        thread.spawn(move || write_all(&waiting, &mut place))?;
-        Ok(Self {
-            lines,
-            dropped: Arc::default(),
-        })
+        thread.spawn(move || write_all(&waiting, &mut place, &lost))?;
+        Ok(Self { lines, dropped })
     }
 
     /// Waits until everything that was sent is written, but no longer than that.
@@ -245,7 +244,8 @@ impl Place {
                         Err(e) => {
                             let path = path.display();
                             let text = format!("logfile {path}: opening it again failed: {e}\n");
-                            file.write_all(text.as_bytes())?;
+                            // If that fails the line itself does, too, and is counted.
+                            let _ = file.write_all(text.as_bytes());
                         }
                     }
                 }
@@ -266,11 +266,16 @@ fn write_to(file: impl rustix::fd::AsFd, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn write_all(waiting: &Receiver<Message>, place: &mut Place) {
+fn write_all(waiting: &Receiver<Message>, place: &mut Place, dropped: &AtomicU64) {
     while let Ok(message) = waiting.recv() {
         match message {
-            // There is no other place where it could be said: the line is lost.
-            Message::Line(line) => drop(place.write_line(&line)),
+            Message::Line(line) => {
+                // There is no other place where it could be said.
+                if place.write_line(&line).is_err() {
+                    // ORDERING: Relaxed; a number for people.
+                    dropped.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             // Whoever asked may be gone.
             Message::End(done) => drop(done.try_send(())),
         }

@@ -80,6 +80,7 @@ fn reset(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     session.protocol = Protocol::Resp2;
     session.client.set_protocol(Protocol::Resp2);
     session.replies = Replies::On;
+    session.client.held.set_stays(false);
     session.user = default_user(server);
     session.known = session.user.on && session.user.nopass;
     let mut names = session.client.names();
