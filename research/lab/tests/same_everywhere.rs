@@ -145,7 +145,7 @@ fn a_figure_is_the_same_in_two_processes() {
 
 /// 28 of the claims that do not hold were not in the list that says so and why.
 #[test]
-#[ignore = "some minutes in a release build; .ci/run has the command"]
+#[ignore = "five minutes on two cores in a release build; .ci/run has the command"]
 fn the_documentation_lists_exactly_the_claims_that_do_not_hold() {
     let dir = tempfile::tempdir().unwrap();
     let mut listed = listed();
