@@ -54,10 +54,8 @@ pub(crate) struct Ends {
     low: Ahead,
     /// The same at the upper end: the highest at the front.
     high: Ahead,
-    /// Nothing is left between the two, or it cannot be read.
+    /// Nothing is left between the two.
     exhausted: bool,
-    /// Why it cannot: given once what was read before is used up.
-    failed: Option<ReadError>,
 }
 
 /// Entries that were read ahead at one end.
@@ -65,6 +63,8 @@ pub(crate) struct Ends {
 struct Ahead {
     entries: VecDeque<(Slice, Slice)>,
     most: usize,
+    /// Why no more can be read from there: given once the entries are used up.
+    failed: Option<ReadError>,
 }
 
 impl fmt::Debug for Iter {
@@ -108,10 +108,10 @@ impl Ends {
         let ahead = || Ahead {
             entries: VecDeque::new(),
             most: FIRST_AHEAD,
+            failed: None,
         };
         Self {
             exhausted: is_empty(&range),
-            failed: None,
             rest: range,
             low: ahead(),
             high: ahead(),
@@ -124,18 +124,20 @@ impl Ends {
         up: bool,
         scan: impl FnOnce(Bounds, Visit<'_>) -> Result<(), ReadError>,
     ) -> Option<Result<(Slice, Slice)>> {
-        let used_up = |ends: &Self| {
-            let own = if up { &ends.low } else { &ends.high };
-            own.entries.is_empty()
-        };
-        if used_up(self) && !self.exhausted {
+        let own = if up { &self.low } else { &self.high };
+        if own.entries.is_empty() && own.failed.is_none() && !self.exhausted {
             self.read_ahead(up, scan);
         }
-        if used_up(self)
-            && let Some(e) = self.failed.take()
+        let own = if up { &mut self.low } else { &mut self.high };
+        if own.entries.is_empty()
+            && let Some(e) = own.failed.take()
         {
-            self.low.entries.clear();
-            self.high.entries.clear();
+            // The last item: what the other end has read lies beyond what cannot be read.
+            for end in [&mut self.low, &mut self.high] {
+                end.entries.clear();
+                end.failed = None;
+            }
+            self.exhausted = true;
             return Some(Err(e.into()));
         }
         let (own, other) = if up {
@@ -167,7 +169,6 @@ impl Ends {
                 ControlFlow::Break(())
             }
         });
-        self.failed = scanned.err();
         let entries = packed.into_entries();
         if let Some((last, _)) = entries.back() {
             let last = Bound::Excluded(last.to_vec());
@@ -177,12 +178,10 @@ impl Ends {
                 self.rest.1 = last;
             }
         }
-        self.exhausted = whole || is_empty(&self.rest);
-        if up {
-            self.low.entries = entries;
-        } else {
-            self.high.entries = entries;
-        }
+        self.exhausted = scanned.is_ok() && whole || is_empty(&self.rest);
+        let ahead = if up { &mut self.low } else { &mut self.high };
+        ahead.entries = entries;
+        ahead.failed = scanned.err();
     }
 }
 

@@ -22,3 +22,8 @@ pub use typed::{Codec, DecodeError, KeyCodec, TypedIter, TypedKeyspace};
 
 pub use bristlecone_pmem::pool::CompactReport;
 pub use bristlecone_store::{BackupReport, CheckReport, ConflictError, StoreRecovery, StoreStats};
+
+/// The project's README, whose example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -384,3 +384,48 @@ fn upkeep_gives_space_back_and_says_what_there_is() {
     db.flush().unwrap();
     assert_eq!(db.check().unwrap().entries, 1);
 }
+
+/// A damaged entry took those before it, which had been read ahead, away from the iterator.
+#[test]
+fn what_comes_before_a_damaged_entry_is_given_and_then_the_error() {
+    use std::os::unix::fs::FileExt;
+    let (home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    for i in 0..8u8 {
+        k.insert([i], format!("value {i}, to be found")).unwrap();
+    }
+    drop((k, db));
+    let path = home.path().join("test.db");
+    let bytes = std::fs::read(&path).unwrap();
+    let value = b"value 4, to be found";
+    let at = bytes
+        .windows(value.len())
+        .position(|found| found == value)
+        .unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(b"X", at as u64).unwrap();
+
+    let db = Database::open(&path).unwrap();
+    let k = db.find_keyspace("k").unwrap();
+    let keys = |entries: &mut dyn Iterator<Item = bristlecone::Result<(Slice, Slice)>>| {
+        let mut keys = Vec::new();
+        let error = loop {
+            match entries.next().expect("an error comes first") {
+                Ok((key, _)) => keys.push(key[0]),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert!(entries.next().is_none(), "the error is the last item");
+        keys
+    };
+    assert_eq!(keys(&mut k.iter()), [0, 1, 2, 3]);
+    assert_eq!(keys(&mut k.iter().rev()), [7, 6, 5]);
+    assert_eq!(k.first().unwrap().unwrap().0, [0]);
+    assert_eq!(k.pop_last().unwrap().unwrap().0, [7]);
+    // From both ends, until they meet at what is damaged.
+    let mut both = k.iter();
+    assert_eq!(both.next_back().unwrap().unwrap().0, [6]);
+    assert_eq!(both.next().unwrap().unwrap().0, [0]);
+    assert_eq!(keys(&mut both), [1, 2, 3]);
+}

@@ -71,8 +71,3 @@ pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr, Stored, StoredKey, Word};
 pub use skiplist::{DividedSkipList, NvmSkipList, SkipList, SkipOptions};
 pub use unsorted::UnsortedTree;
 pub use wbtree::WbTree;
-
-/// The README's example, as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

@@ -187,3 +187,22 @@ fn the_limit_is_set_and_shown_as_redis_does() {
     assert!(info.contains("maxmemory_clients:104857600"), "{info}");
     assert_eq!(stat(&mut client, "evicted_clients"), 0);
 }
+
+/// Keys that `BLPOP` waits for were counted nowhere: 11 MB of request became some 400 MB that no limit saw.
+#[test]
+fn keys_that_are_waited_for_count() {
+    let live = with_budget(16 * MIB);
+    let mut other = live.client();
+    let mut request: Vec<Vec<u8>> = vec![b"BLPOP".to_vec()];
+    request.extend((0..100_000).map(|i| format!("nobody pushes here {i}").into_bytes()));
+    request.push(b"0".to_vec());
+    let request: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+    let mut waiting = live.client();
+    send_on(&mut waiting, &encoded(&request));
+    evicted(&mut other, 1);
+    assert!(waiting.is_closed());
+    // A key that is too long for any store waits in vain, and takes nothing.
+    let mut long = live.client();
+    long.send(&encoded(&[b"BLPOP", &vec![b'k'; MIB], b"0.05"]));
+    same(&long.reply(), "*-1\n");
+}

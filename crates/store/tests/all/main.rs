@@ -14,6 +14,7 @@ mod handles;
 mod histories;
 mod isolation;
 mod journal;
+mod misled;
 mod recovery;
 mod salvage;
 mod single;
