@@ -21,7 +21,7 @@ fn a_pool_is_made_used_and_opened_again_within_600_mb() {
     limited(&bench, 600_000, "create a.pool --medium journal").ok();
     limited(&bench, 600_000, "put a.pool key value").ok();
     let got = limited(&bench, 600_000, "get a.pool key").ok();
-    assert_eq!(got.stdout, b"value\n");
+    assert_eq!(got.stdout, b"value");
     // A server's store has two roots more.
     let served = limited(
         &bench,
