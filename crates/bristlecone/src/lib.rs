@@ -1,3 +1,5 @@
+//! An embedded, durable, ordered key-value database with transactions.
+//!
 #![doc = include_str!("../README.md")]
 
 mod database;
