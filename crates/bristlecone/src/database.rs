@@ -122,7 +122,7 @@ impl Database {
     /// [`serializable`](Self::serializable).
     ///
     /// # Errors
-    /// What `f` returned, [`Error::other`] included, and then nothing has changed; those of [`Transaction::commit`] but for conflicts.
+    /// The error that `f` returned, [`Error::other`] included: nothing has changed then. Those of [`Transaction::commit`] but for conflicts.
     ///
     /// # Examples
     /// ```
@@ -268,13 +268,13 @@ impl Database {
         Ok(self.pool().compact()?)
     }
 
-    /// What it holds, and has done since it was opened.
+    /// Counts of its keys, versions and bytes, and of the work done since it was opened.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         self.store.stats()
     }
 
-    /// What opening it had to repair.
+    /// Report of the recovery at opening, damaged records included.
     #[must_use]
     pub fn recovery(&self) -> &StoreRecovery {
         self.store.recovery()

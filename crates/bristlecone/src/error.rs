@@ -43,7 +43,7 @@ enum Cause {
     Other(Box<dyn StdError + Send + Sync>),
 }
 
-/// What kind of error it is: what a caller can do about it.
+/// Kinds of errors, by the action that a caller can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -76,7 +76,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// The operating system refused.
     Io,
-    /// What a caller's own function returned ([`Error::other`]).
+    /// The caller's own error ([`Error::other`]).
     Other,
 }
 
@@ -120,7 +120,7 @@ impl Error {
         Cause::Io(doing.into(), error).into()
     }
 
-    /// What kind of error it is.
+    /// Its kind.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match &*self.0 {

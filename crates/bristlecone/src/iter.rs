@@ -45,10 +45,10 @@ pub struct Iter {
     ends: Ends,
 }
 
-/// What an iterator has read and not given yet, at both ends, and what lies between.
+/// Entries that an iterator has read ahead at both ends, and the range between them.
 #[derive(Debug)]
 pub(crate) struct Ends {
-    /// What has not been read yet.
+    /// Range that has not been read yet.
     rest: Bounds,
     /// Read, and not given yet: the lowest at the front.
     low: Ahead,

@@ -61,7 +61,7 @@ impl Borrow<[u8]> for Slice {
     }
 }
 
-/// What both kinds of bytes have in common.
+/// Traits that both kinds of bytes implement alike.
 macro_rules! bytes_like {
     ($name:ty) => {
         impl AsRef<[u8]> for $name {
