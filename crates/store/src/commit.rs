@@ -258,8 +258,8 @@ impl<M: Media> Inner<M> {
             Newest::Version(head) => stripe.counts.replaced(keyspace, &head.terms, terms),
             _ => stripe.counts.is_newest(keyspace, terms),
         }
-        if before.obsolete() != 0 || terms.tombstone {
-            let tombstone = terms.tombstone.then(|| key.into());
+        if before.obsolete() != 0 || terms.is_tombstone() {
+            let tombstone = terms.is_tombstone().then(|| key.into());
             stripe.obsolete.push_back(Obsolete {
                 ts,
                 off,
@@ -340,7 +340,7 @@ impl<M: Media> Inner<M> {
         }
         let current = self.current(key, &before, now);
         let (record, answer) = decide(current)?;
-        let record = record.filter(|record| !record.terms.tombstone || before.is_value());
+        let record = record.filter(|record| !record.terms.is_tombstone() || before.is_value());
         let Some(record) = record else {
             drop(stripe);
             self.settle(before.ts(), wait)?;
@@ -576,7 +576,7 @@ impl<M: Media> Inner<M> {
             latest = latest.max(before.ts());
             let record = record
                 .take()
-                .filter(|record| !record.terms.tombstone || before.is_value());
+                .filter(|record| !record.terms.is_tombstone() || before.is_value());
             if let Some(record) = record {
                 changes.push(Change {
                     key,

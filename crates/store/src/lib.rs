@@ -72,6 +72,7 @@ mod slots;
 mod snapshot;
 mod store;
 mod stripes;
+mod sum;
 mod transaction;
 mod vacuum;
 

@@ -86,7 +86,7 @@ impl Newest {
         match self {
             Self::None | Self::Dead(_) => false,
             Self::Damaged(_) => true,
-            Self::Version(head) => !head.terms.tombstone,
+            Self::Version(head) => !head.terms.is_tombstone(),
         }
     }
 }
@@ -111,12 +111,12 @@ impl<'a, M: Media> Current<'a, M> {
 
     /// In ms since 1970; 0 for none.
     pub fn expiry(&self) -> u64 {
-        self.terms.map_or(0, |terms| terms.expiry)
+        self.terms.map_or(0, |terms| terms.expiry())
     }
 
     /// Bytes of the value.
     pub fn len(&self) -> usize {
-        self.terms.map_or(0, |terms| terms.len)
+        self.terms.map_or(0, |terms| terms.len())
     }
 }
 
@@ -204,7 +204,7 @@ impl<M: Media> Inner<M> {
             )));
         }
         // Opening has not compared these, and what replaces this one frees what it leads to.
-        if terms.len > SUMMED_MOST {
+        if terms.len() > SUMMED_MOST {
             record::check_sum(pm, key, off, &terms)?;
         }
         Ok(Newest::Version(Head {

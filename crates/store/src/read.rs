@@ -38,6 +38,14 @@ pub(crate) struct Found<'p, M: Media> {
     terms: Terms,
 }
 
+impl<M: Media> Clone for Found<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Media> Copy for Found<'_, M> {}
+
 impl<'p, M: Media> Found<'p, M> {
     /// The value, if the record's checksum is that of it and of the index key.
     #[inline]
@@ -57,7 +65,7 @@ impl<'p, M: Media> Found<'p, M> {
 
     /// In ms since 1970; 0 for none.
     pub fn expiry(&self) -> u64 {
-        self.terms.expiry
+        self.terms.expiry()
     }
 }
 
@@ -121,16 +129,22 @@ impl<M: Media> Inner<M> {
         }
     }
 
-    /// The newest version of a key at or below `ts`, from the record `entry` on. The caller is pinned, and was when it read `entry`.
+    /// Calls `f` with the newest version of a key at or below `ts`, from the record `entry` on, if there is one. The caller is pinned,
+    /// and was when it read `entry`.
     #[inline]
-    fn version_at(&self, key: &[u8], entry: u64, ts: u64) -> Result<Option<Found<'_, M>>, Damage> {
+    fn with_version<'s, R>(
+        &'s self,
+        (key, entry): (&[u8], u64),
+        ts: u64,
+        f: impl FnOnce(Option<&Found<'s, M>>) -> Result<R, Damage>,
+    ) -> Result<R, Damage> {
         let pm = self.pm();
         let (mut off, mut above, mut dead) = (entry, u64::MAX, 0);
         while off != 0 {
             let header = record::header(pm, off)?;
             match self.stamp_of(off, header, ts)? {
                 Stamp::At(at) | Stamp::Pending { ts: at, .. } if at <= ts => {
-                    return Ok(Some(Found {
+                    return f(Some(&Found {
                         pm,
                         off,
                         ts: at,
@@ -150,7 +164,7 @@ impl<M: Media> Inner<M> {
             }
             off = header.previous(pm);
         }
-        Ok(None)
+        f(None)
     }
 
     /// Calls `f` with the value of a key at a watermark.
@@ -189,7 +203,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// The value that `entry` leads to at the watermark `ts`, if there is one. Nothing if it may have been cut off: there is a newer
-    /// time to read at. The caller is pinned, as for [`version_at`](Self::version_at).
+    /// time to read at. The caller is pinned, as for [`with_version`](Self::with_version).
     #[inline]
     fn latest_of(
         &self,
@@ -197,15 +211,16 @@ impl<M: Media> Inner<M> {
         entry: u64,
         ts: u64,
     ) -> Result<Option<Option<Found<'_, M>>>, Damage> {
-        let found = self.version_at(key, entry, ts)?;
-        let first = found.as_ref().is_some_and(|found| found.off == entry);
-        if !first && self.snapshots.passed(ts) {
-            return Ok(None);
-        }
-        match found {
-            Some(found) if !found.is_absent(key, || self.wall.now())? => Ok(Some(Some(found))),
-            _ => Ok(Some(None)),
-        }
+        self.with_version((key, entry), ts, |found| {
+            let first = found.is_some_and(|found| found.off == entry);
+            if !first && self.snapshots.passed(ts) {
+                return Ok(None);
+            }
+            match found {
+                Some(found) if !found.is_absent(key, || self.wall.now())? => Ok(Some(Some(*found))),
+                _ => Ok(Some(None)),
+            }
+        })
     }
 
     /// Calls `f` with the value of each key at a watermark, in order, until it breaks; the waits for memory of their searches overlap.
@@ -276,11 +291,11 @@ impl<M: Media> Inner<M> {
         let Some(entry) = self.index.get(key) else {
             return Ok(None);
         };
-        let found = || match self.version_at(key, entry, at.ts)? {
-            Some(found) if !found.is_absent(key, || at.now)? => f(&found).map(Some),
+        let read = self.with_version((key, entry), at.ts, |found| match found {
+            Some(found) if !found.is_absent(key, || at.now)? => f(found).map(Some),
             _ => Ok(None),
-        };
-        Ok(found().map_err(|e| Damage::of_key(key, &e))?)
+        });
+        Ok(read.map_err(|e| Damage::of_key(key, &e))?)
     }
 
     /// Visits the keys of a range, which is of one keyspace, in a snapshot that is entered.
@@ -299,11 +314,11 @@ impl<M: Media> Inner<M> {
         }
         let mut damage = None;
         let mut each = |key: &[u8], entry: u64| {
-            let mut step = || match self.version_at(key, entry, at.ts)? {
-                Some(found) if !found.is_absent(key, || at.now)? => visit(key, &found),
+            let step = self.with_version((key, entry), at.ts, |found| match found {
+                Some(found) if !found.is_absent(key, || at.now)? => visit(key, found),
                 _ => Ok(ControlFlow::Continue(())),
-            };
-            step().unwrap_or_else(|e| {
+            });
+            step.unwrap_or_else(|e| {
                 damage = Some(Damage::of_key(key, &e));
                 ControlFlow::Break(())
             })

@@ -22,12 +22,14 @@
 //! 3. Along `previous`, time stamps fall strictly, dead records aside.
 
 use crate::error::Damage;
+use crate::sum;
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media, POff, PWord, SpaceError};
 use crossbeam_epoch::Guard;
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::atomic::Ordering;
 
 /// Most bytes a value may have.
@@ -38,8 +40,6 @@ pub(crate) const WHOLE_MOST: usize = SEGMENT;
 const SEGMENT: usize = 1 << 20;
 /// Bytes before the value.
 pub(crate) const HEADER: u64 = 32;
-/// Bytes that are copied to be summed in one piece.
-const SUMMED_AT_ONCE: usize = 3 * LINE;
 /// Largest time stamp.
 pub(crate) const TS_MOST: u64 = (1 << 55) - 1;
 /// Largest expiry.
@@ -112,59 +112,120 @@ impl Stamp {
     }
 }
 
-/// What of a record never changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What of a record never changes: its third and fourth word.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// In ms since 1970; 0 for none.
-    pub expiry: u64,
-    pub tombstone: bool,
-    segmented: bool,
-    /// No flags are set but these two.
-    known: bool,
-    /// Bytes of the value.
-    pub len: usize,
-    crc: u32,
+    terms: u64,
+    body: u64,
+}
+
+impl fmt::Debug for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terms")
+            .field("expiry", &self.expiry())
+            .field("flags", &format_args!("{:#x}", self.flags()))
+            .field("len", &self.len())
+            .field("crc", &format_args!("{:#010x}", self.crc()))
+            .finish()
+    }
 }
 
 impl Terms {
+    /// Those of a value that is to be stored, but for the checksum.
+    fn new(value: Option<&[u8]>, segmented: bool, expiry: u64) -> Self {
+        let flags = u64::from(value.is_none()) * TOMBSTONE + u64::from(segmented) * SEGMENTED;
+        Self {
+            terms: expiry.min(EXPIRY_MOST) | flags << FLAGS_SHIFT,
+            // Callers have checked the length, which is far below 4 GiB.
+            body: value.map_or(0, <[u8]>::len) as u32 as u64,
+        }
+    }
+
+    fn with_crc(self, crc: u32) -> Self {
+        Self {
+            body: self.body & u64::from(u32::MAX) | u64::from(crc) << 32,
+            ..self
+        }
+    }
+
+    /// The words that the checksum is of: all but itself.
+    fn summed(&self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&self.terms.to_le_bytes());
+        bytes[8..].copy_from_slice(&(self.body as u32).to_le_bytes());
+        bytes
+    }
+
+    fn flags(&self) -> u64 {
+        self.terms >> FLAGS_SHIFT
+    }
+
+    /// In ms since 1970; 0 for none.
+    pub fn expiry(&self) -> u64 {
+        self.terms & EXPIRY_MOST
+    }
+
+    /// Whether it says that there is no value.
+    pub fn is_tombstone(&self) -> bool {
+        self.flags() & TOMBSTONE != 0
+    }
+
+    fn is_segmented(&self) -> bool {
+        self.flags() & SEGMENTED != 0
+    }
+
+    /// Bytes of the value.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a value may be empty and be one"
+    )]
+    pub fn len(&self) -> usize {
+        self.body as u32 as usize
+    }
+
+    fn crc(&self) -> u32 {
+        (self.body >> 32) as u32
+    }
+
     /// Bytes of the record, segments included.
     pub fn bytes(&self) -> u64 {
-        if self.segmented {
-            HEADER + segments(self.len) as u64 * 8 + self.len as u64
+        let table = if self.is_segmented() {
+            segments(self.len()) as u64 * 8
         } else {
-            HEADER + self.len as u64
-        }
+            0
+        };
+        HEADER + table + self.len() as u64
     }
 
     /// Bytes of the block that holds the head.
     fn block_bytes(&self) -> u64 {
-        if self.segmented {
-            HEADER + segments(self.len) as u64 * 8
+        if self.is_segmented() {
+            HEADER + segments(self.len()) as u64 * 8
         } else {
-            HEADER + self.len as u64
+            HEADER + self.len() as u64
         }
     }
 
     /// Whether the record is one block.
     pub fn is_whole(&self) -> bool {
-        !self.segmented
+        !self.is_segmented()
     }
 
     /// Whether a record may be so.
     pub fn sound(&self) -> bool {
-        self.len <= VALUE_MOST
-            && self.segmented == (self.len > WHOLE_MOST)
-            && !(self.tombstone && (self.len > 0 || self.expiry != 0))
-            && self.known
+        self.len() <= VALUE_MOST
+            && self.is_segmented() == (self.len() > WHOLE_MOST)
+            && !(self.is_tombstone() && (self.len() > 0 || self.expiry() != 0))
+            && self.flags() & !(TOMBSTONE | SEGMENTED) == 0
     }
 
     /// Whether a reader finds nothing, at the time that `now` gives, which is only asked where that matters.
     pub fn absent_by(&self, now: impl FnOnce() -> u64) -> bool {
-        self.tombstone || self.expiry != 0 && self.expiry <= now()
+        self.is_tombstone() || self.expiry() != 0 && self.expiry() <= now()
     }
 
     pub fn expired(&self, now: u64) -> bool {
-        self.expiry != 0 && self.expiry <= now
+        self.expiry() != 0 && self.expiry() <= now
     }
 }
 
@@ -187,28 +248,6 @@ fn room(bytes: u64) -> u64 {
 
 fn segments(len: usize) -> usize {
     len.div_ceil(SEGMENT)
-}
-
-/// CRC-32C of what never changes, and of the key that leads to it, whose own is `key_sum`.
-fn checksum(key_sum: u32, terms: u64, len: u32, value: &[u8]) -> u32 {
-    const TERMS: usize = 12;
-    // Words are summed faster than bytes.
-    #[repr(align(8))]
-    struct Words([u8; SUMMED_AT_ONCE]);
-    let Words(bytes) = &mut Words([0; SUMMED_AT_ONCE]);
-    bytes[..8].copy_from_slice(&terms.to_le_bytes());
-    bytes[8..TERMS].copy_from_slice(&len.to_le_bytes());
-    // A few bytes cost less than a call.
-    match bytes.get_mut(TERMS..TERMS + value.len()) {
-        Some(room) => {
-            room.copy_from_slice(value);
-            crc32c::crc32c_append(key_sum, &bytes[..TERMS + value.len()])
-        }
-        None => {
-            let crc = crc32c::crc32c_append(key_sum, &bytes[..TERMS]);
-            crc32c::crc32c_append(crc, value)
-        }
-    }
 }
 
 /// A record that nothing leads to yet. Dropping it frees it.
@@ -266,19 +305,9 @@ impl<'h, M: Media> Prepared<'h, M> {
     pub fn fill(&mut self, key_sum: u32, value: Option<&[u8]>, expiry: u64) {
         let bytes = value.unwrap_or(&[]);
         let segmented = !self.segments.is_empty();
-        let flags = u64::from(value.is_none()) * TOMBSTONE + u64::from(segmented) * SEGMENTED;
-        let terms = expiry.min(EXPIRY_MOST) | flags << FLAGS_SHIFT;
-        // Callers have checked the length, which is far below 4 GiB.
-        let len = bytes.len() as u32;
-        let crc = checksum(key_sum, terms, len, bytes);
-        self.terms = Terms {
-            expiry: expiry.min(EXPIRY_MOST),
-            tombstone: value.is_none(),
-            segmented,
-            known: true,
-            len: bytes.len(),
-            crc,
-        };
+        let terms = Terms::new(value, segmented, expiry);
+        let crc = sum::append_two(key_sum, &terms.summed(), bytes);
+        self.terms = terms.with_crc(crc);
         let pm = self.heap.pool().pm();
         let place = |off: u64| pm.base().wrapping_add(off as usize);
         let mut table = Vec::new();
@@ -291,9 +320,8 @@ impl<'h, M: Media> Prepared<'h, M> {
         }
         let body = if segmented { &table } else { bytes };
         let mut head = [0; HEADER as usize];
-        head[16..24].copy_from_slice(&terms.to_le_bytes());
-        head[24..28].copy_from_slice(&len.to_le_bytes());
-        head[28..].copy_from_slice(&crc.to_le_bytes());
+        head[16..24].copy_from_slice(&self.terms.terms.to_le_bytes());
+        head[24..].copy_from_slice(&self.terms.body.to_le_bytes());
         let at = place(self.off);
         // SAFETY: (of both) 1. a block of that size, 16-aligned; 2. reserved: nobody else's.
         unsafe {
@@ -376,16 +404,9 @@ impl Header {
     #[inline]
     pub fn terms<M: Media>(&self, pm: &M) -> Terms {
         // ORDERING (both): Relaxed; what led here was loaded with Acquire after they were stored.
-        let terms = self.terms.load(pm, Ordering::Relaxed);
-        let body = self.body.load(pm, Ordering::Relaxed);
-        let flags = terms >> FLAGS_SHIFT;
         Terms {
-            expiry: terms & EXPIRY_MOST,
-            tombstone: flags & TOMBSTONE != 0,
-            segmented: flags & SEGMENTED != 0,
-            known: flags & !(TOMBSTONE | SEGMENTED) == 0,
-            len: body as u32 as usize,
-            crc: (body >> 32) as u32,
+            terms: self.terms.load(pm, Ordering::Relaxed),
+            body: self.body.load(pm, Ordering::Relaxed),
         }
     }
 
@@ -434,16 +455,16 @@ fn bytes_at<M: Media>(pm: &M, off: u64, len: usize) -> Result<&[u8], Damage> {
 
 /// Offsets of the segments of a record.
 fn segment_offsets<M: Media>(pm: &M, off: u64, terms: &Terms) -> Result<Vec<u64>, Damage> {
-    if !terms.segmented {
+    if !terms.is_segmented() {
         return Ok(Vec::new());
     }
-    if terms.len > VALUE_MOST {
+    if terms.len() > VALUE_MOST {
         return Err(Damage::new(format!(
             "record {off:#x}: a value of {} bytes",
-            terms.len
+            terms.len()
         )));
     }
-    let table = bytes_at(pm, off + HEADER, segments(terms.len) * 8)?;
+    let table = bytes_at(pm, off + HEADER, segments(terms.len()) * 8)?;
     let (offsets, _) = table.as_chunks::<8>();
     Ok(offsets
         .iter()
@@ -456,7 +477,7 @@ fn parts<M: Media>(pm: &M, off: u64, terms: &Terms) -> Result<Vec<(u64, usize)>,
     let offsets = segment_offsets(pm, off, terms)?;
     let parts = offsets.into_iter().enumerate();
     Ok(parts
-        .map(|(i, at)| (at, (terms.len - i * SEGMENT).min(SEGMENT)))
+        .map(|(i, at)| (at, (terms.len() - i * SEGMENT).min(SEGMENT)))
         .collect())
 }
 
@@ -480,10 +501,10 @@ pub(crate) fn value<'p, M: Media>(
     off: u64,
     terms: &Terms,
 ) -> Result<Cow<'p, [u8]>, Damage> {
-    if !terms.segmented {
-        return bytes_at(pm, off + HEADER, terms.len).map(Cow::Borrowed);
+    if !terms.is_segmented() {
+        return bytes_at(pm, off + HEADER, terms.len()).map(Cow::Borrowed);
     }
-    let mut all = Vec::with_capacity(terms.len.min(VALUE_MOST));
+    let mut all = Vec::with_capacity(terms.len().min(VALUE_MOST));
     for (at, len) in parts(pm, off, terms)? {
         all.extend_from_slice(bytes_at(pm, at, len)?);
     }
@@ -534,7 +555,7 @@ fn live_segments<M: Media>(
     off: u64,
     terms: &Terms,
 ) -> Result<Vec<(u64, usize)>, Damage> {
-    if !terms.segmented {
+    if !terms.is_segmented() {
         return Ok(Vec::new());
     }
     let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
@@ -633,15 +654,13 @@ pub(crate) fn sound_value<'p, M: Media>(
     terms: &Terms,
 ) -> Result<Cow<'p, [u8]>, Damage> {
     let value = value(pm, off, terms)?;
-    // ORDERING: Relaxed; as in `terms`.
-    let word = header(pm, off)?.terms.load(pm, Ordering::Relaxed);
-    let found = checksum(crc32c::crc32c(key), word, terms.len as u32, &value);
-    if found == terms.crc {
+    let found = sum::of_three(key, &terms.summed(), &value);
+    if found == terms.crc() {
         return Ok(value);
     }
     Err(Damage::new(format!(
         "record {off:#x}: checksum {found:#010x}, expected {:#010x}",
-        terms.crc
+        terms.crc()
     )))
 }
 

@@ -395,7 +395,7 @@ impl<'a, M: Media> Walk<'a, M> {
                 )));
             }
             record::check_sum(pm, key, before, &judged.terms)?;
-            let tombstone = judged.terms.tombstone;
+            let tombstone = judged.terms.is_tombstone();
             if tombstone {
                 self.mends.push(Mend::Remove(key.to_vec()));
             } else {
@@ -502,10 +502,10 @@ impl<'a, M: Media> Walk<'a, M> {
     fn keep(&mut self, key: &[u8], off: u64, judged: &Judged, guard: &Guard) -> Result<(), Damage> {
         let terms = &judged.terms;
         // Nothing is deleted for a damaged one's sake.
-        if terms.tombstone || terms.len <= SUMMED_MOST {
+        if terms.is_tombstone() || terms.len() <= SUMMED_MOST {
             record::check_sum(self.heap.pool().pm(), key, off, terms)?;
         }
-        if terms.tombstone {
+        if terms.is_tombstone() {
             self.report.tombstones += 1;
             self.mends.push(Mend::Remove(key.to_vec()));
         } else {

@@ -118,7 +118,7 @@ impl<M: Media> Walk<'_, M> {
         index.scan(range, &mut |key, entry| {
             self.walked += 1;
             let found = self.committed(key, entry).and_then(|found| {
-                let Some((off, terms)) = found.filter(|(_, terms)| !terms.tombstone) else {
+                let Some((off, terms)) = found.filter(|(_, terms)| !terms.is_tombstone()) else {
                     return Ok(None);
                 };
                 let value = record::value(self.heap.pool().pm(), off, &terms)?;
@@ -170,7 +170,7 @@ impl<M: Media> Walk<'_, M> {
                     return ControlFlow::Continue(());
                 }
                 Ok(Some((off, terms))) => {
-                    record::value(pm, off, &terms).map(|value| (value, terms.expiry))
+                    record::value(pm, off, &terms).map(|value| (value, terms.expiry()))
                 }
                 Ok(None) => return ControlFlow::Continue(()),
                 Err(e) => Err(e),

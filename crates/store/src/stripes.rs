@@ -66,12 +66,12 @@ impl Counts {
 
     /// The newest record of a key has taken the place of another one.
     pub fn replaced(&mut self, keyspace: u32, before: &Terms, terms: &Terms) {
-        if before.tombstone || terms.tombstone {
+        if before.is_tombstone() || terms.is_tombstone() {
             self.was_newest(keyspace, before);
             self.is_newest(keyspace, terms);
             return;
         }
-        let expiring = |terms: &Terms| u64::from(terms.expiry != 0);
+        let expiring = |terms: &Terms| u64::from(terms.expiry() != 0);
         let bytes = self.live_bytes.wrapping_sub(before.bytes());
         self.live_bytes = bytes.wrapping_add(terms.bytes());
         let others = self.expiring.wrapping_sub(expiring(before));
@@ -80,9 +80,9 @@ impl Counts {
 
     /// A record is the newest of its key now.
     pub fn is_newest(&mut self, keyspace: u32, terms: &Terms) {
-        if !terms.tombstone {
+        if !terms.is_tombstone() {
             self.live_bytes = self.live_bytes.wrapping_add(terms.bytes());
-            self.expiring = self.expiring.wrapping_add(u64::from(terms.expiry != 0));
+            self.expiring = self.expiring.wrapping_add(u64::from(terms.expiry() != 0));
             let keys = self.keys_of(keyspace);
             *keys = keys.wrapping_add(1);
         }
@@ -90,9 +90,9 @@ impl Counts {
 
     /// It is no longer.
     pub fn was_newest(&mut self, keyspace: u32, terms: &Terms) {
-        if !terms.tombstone {
+        if !terms.is_tombstone() {
             self.live_bytes = self.live_bytes.wrapping_sub(terms.bytes());
-            self.expiring = self.expiring.wrapping_sub(u64::from(terms.expiry != 0));
+            self.expiring = self.expiring.wrapping_sub(u64::from(terms.expiry() != 0));
             let keys = self.keys_of(keyspace);
             *keys = keys.wrapping_sub(1);
         }

@@ -399,7 +399,7 @@ impl<M: Media> Inner<M> {
             return Ok(());
         };
         let gone = head.terms.expired(horizon.now) && head.ts <= horizon.ts;
-        if !gone || head.entry != head.off || head.terms.tombstone {
+        if !gone || head.entry != head.off || head.terms.is_tombstone() {
             return Ok(());
         }
         // Perhaps it is its expiry that is damaged: who reads it is told so.

@@ -43,7 +43,7 @@ fn is_empty((start, end): &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> bool {
     }
 }
 
-/// Scans some ranges both ways and compares with a map; `tells`: all values are told of before they are visited.
+/// Scans some ranges both ways and compares with a map; all values are told of before they are visited.
 fn scans_alike<I>(options: I::Options, what: &str)
 where
     I: DurableIndex<[u8], u64, Dram> + ReverseScan<[u8], u64>,

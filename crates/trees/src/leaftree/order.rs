@@ -2,8 +2,8 @@
 
 /// Up to so many items are sorted by counting.
 pub(super) const FEW: usize = 14;
-/// Bytes of a number.
-const WORD: usize = size_of::<u64>();
+/// Bytes of a word.
+pub(super) const WORD: usize = size_of::<u64>();
 
 /// Sorts up to [`FEW`] items by a number each. So few are sorted fastest by counting for each how
 /// many are smaller, which takes no branch that could be predicted wrongly.
@@ -20,46 +20,37 @@ pub(super) fn sort_by_number<T: Copy + Default, N: Ord + Copy + Default>(
     }
     let mut rank = [0u8; FEW];
     for i in 1..n {
-        for j in 0..i {
-            let after = u8::from(numbers[i] > numbers[j]);
-            rank[i] += after;
-            rank[j] += 1 - after;
+        let (number, mut below) = (numbers[i], 0);
+        for (other, rank) in numbers[..i].iter().zip(&mut rank) {
+            let after = u8::from(number > *other);
+            below += after;
+            *rank += 1 - after;
         }
+        rank[i] = below;
     }
     for (item, rank) in unsorted.into_iter().zip(rank).take(n) {
         items[usize::from(rank)] = item;
     }
 }
 
-/// How many bytes two strings begin with that are the same.
+/// How many words of eight bytes two strings begin with that are the same.
 #[inline]
-pub(super) fn shared_prefix(a: &[u8], b: &[u8]) -> usize {
-    let n = a.len().min(b.len());
-    let (a, b) = (&a[..n], &b[..n]);
-    let (a_words, _) = a.as_chunks::<WORD>();
-    let (b_words, _) = b.as_chunks::<WORD>();
-    for (i, (a, b)) in a_words.iter().zip(b_words).enumerate() {
-        let differ = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
-        if differ != 0 {
-            return i * WORD + (differ.trailing_zeros() / u8::BITS) as usize;
-        }
-    }
-    let rest = a_words.len() * WORD;
-    let same = a[rest..].iter().zip(&b[rest..]).take_while(|(a, b)| a == b);
-    rest + same.count()
+pub(super) fn shared_words(a: &[u8], b: &[u8]) -> usize {
+    let ((a, _), (b, _)) = (a.as_chunks::<WORD>(), b.as_chunks::<WORD>());
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The number that the eight bytes of a string from `start` on are, the first one highest; those that it has not are 0. Of two strings
-/// that begin alike up to there, the one with the lower number is less.
+/// The number that the sixteen bytes of a string from its word `start` on are, the first one highest; those that it has not are 0. Of
+/// two strings that begin alike up to there, the one with the lower number is less.
 #[inline]
-pub(super) fn number_after(string: &[u8], start: usize) -> u64 {
-    let rest = string.get(start..).unwrap_or_default();
-    match rest.first_chunk::<WORD>() {
-        Some(word) => u64::from_be_bytes(*word),
+pub(super) fn number_after(string: &[u8], start: usize) -> u128 {
+    let rest = string.get(start * WORD..).unwrap_or_default();
+    match rest.first_chunk() {
+        Some(bytes) => u128::from_be_bytes(*bytes),
         None => {
-            let mut word = [0; WORD];
-            word[..rest.len()].copy_from_slice(rest);
-            u64::from_be_bytes(word)
+            let mut bytes = [0; size_of::<u128>()];
+            bytes[..rest.len()].copy_from_slice(rest);
+            u128::from_be_bytes(bytes)
         }
     }
 }
@@ -69,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_are_ordered_by_what_follows_what_they_share() {
+    fn strings_are_ordered_by_what_follows_the_words_they_share() {
         let strings: Vec<Vec<u8>> = [
             "",
             "a",
@@ -90,10 +81,11 @@ mod tests {
         .collect();
         for a in &strings {
             for b in &strings {
-                let shared = shared_prefix(a, b);
-                assert_eq!(a[..shared], b[..shared]);
+                let shared = shared_words(a, b);
+                let (same, next) = (shared * WORD, (shared + 1) * WORD);
+                assert_eq!(a[..same], b[..same]);
                 assert!(
-                    a.get(shared).is_none() || a.get(shared) != b.get(shared),
+                    a.get(..next).is_none() || a.get(..next) != b.get(..next),
                     "{a:?} {b:?}"
                 );
                 let numbers = (number_after(a, shared), number_after(b, shared));

@@ -5,11 +5,12 @@
 //! pointer cannot lead it astray. Keys come in strict order: of each leaf only keys of the range that
 //! led there are taken.
 //!
-//! Where words lead to records, these are prefetched before a leaf's entries are sorted and given, else a scan waits for each in
-//! turn: the values' of the next leaf, and the keys' of the one after that, which are needed first. What a scan is told of
-//! leaves to come is a hint, read without their versions.
+//! Where words lead to records, these are prefetched, else a scan waits for each in turn: with each entry of a leaf that is
+//! visited, a value of the next leaf, and a key of the one after that, since keys are needed first, for sorting. One at a time: a processor
+//! has some ten or twenty lines under way, and waits when it is asked for more. What a scan is told of leaves to come is a hint, read
+//! without their versions.
 
-use super::order::{FEW, number_after, shared_prefix, sort_by_number};
+use super::order::{FEW, WORD, number_after, shared_words, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};
 use crate::inner::{Located, Ranged};
 use crate::repr::{Stored, StoredKey, Word};
@@ -60,6 +61,30 @@ impl<A: Word, B: Word> Words<A, B> {
     }
 }
 
+/// Entries of the leaves to come, whose records are to be prefetched.
+struct Coming<A, B> {
+    /// Those of the next leaf, which is here if it is known.
+    next: Words<A, B>,
+    next_leaf: Option<u32>,
+    /// The next leaf's keys have been prefetched.
+    has_keys: bool,
+    /// Those of the leaf after the next.
+    second: Words<A, B>,
+    second_leaf: Option<u32>,
+}
+
+impl<A: Word, B: Word> Coming<A, B> {
+    fn new(most: usize) -> Self {
+        Self {
+            next: Words::new(most),
+            next_leaf: None,
+            has_keys: false,
+            second: Words::new(most),
+            second_leaf: None,
+        }
+    }
+}
+
 /// Which way a scan goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
@@ -81,9 +106,16 @@ where
         if !self.inner.validate(at) {
             return false;
         }
+        self.copy_words(at.leaf, out);
+        self.locks.validate(at.leaf, version)
+    }
+
+    /// Copies the words of a leaf, which may be changing.
+    #[inline]
+    fn copy_words(&self, leaf: u32, out: &mut Words<K::Word, V::Word>) {
         let mut n = 0;
         let room = out.all();
-        D::for_each(self, self.leaf(at.leaf), |_, key, value| {
+        D::for_each(self, self.leaf(leaf), |_, key, value| {
             // A leaf that changes meanwhile may seem to have any number of entries.
             if let Some(place) = room.get_mut(n) {
                 *place = (key, value);
@@ -91,7 +123,6 @@ where
             }
         });
         out.len = n;
-        self.locks.validate(at.leaf, version)
     }
 
     /// Sorts a leaf's words by key.
@@ -108,7 +139,7 @@ where
         }
     }
 
-    /// Sorts a few words by the eight bytes of their keys that follow what all of them begin with; false, with nothing changed, if
+    /// Sorts a few words by the sixteen bytes of their keys that follow the words of eight that all of them begin with; false, with nothing changed, if
     /// that does not tell.
     #[inline]
     fn sort_by_bytes(&self, words: &mut [(K::Word, V::Word)]) -> bool {
@@ -118,11 +149,13 @@ where
         };
         let shared = K::read(pm, first.0, |first| {
             let first = first.byte_string()?;
-            others.iter().try_fold(first.len(), |shared, (other, _)| {
-                K::read(pm, *other, |other| {
-                    Some(shared_prefix(&first[..shared], other.byte_string()?))
-                })?
-            })
+            others
+                .iter()
+                .try_fold(first.len() / WORD, |shared, (other, _)| {
+                    K::read(pm, *other, |other| {
+                        Some(shared_words(&first[..shared * WORD], other.byte_string()?))
+                    })?
+                })
         });
         let Some(shared) = shared.flatten() else {
             return false;
@@ -145,27 +178,43 @@ where
         true
     }
 
-    /// Visits the words of one leaf whose keys are `taken`, in order: those of a range.
+    /// Visits the words of one leaf whose keys are `taken`, in order: those of a range; and prefetches what is `coming`
+    /// meanwhile. `fresh`: the leaf's own records have not been.
     #[inline]
     fn visit_leaf(
         &self,
-        words: &mut Words<K::Word, V::Word>,
+        (words, fresh): (&mut Words<K::Word, V::Word>, bool),
         direction: Direction,
         taken: impl Fn(&K) -> bool,
+        coming: &mut Coming<K::Word, V::Word>,
+        ahead: &mut impl FnMut(&V),
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let pm = self.pm();
+        if fresh {
+            let words = words.taken().iter();
+            words.for_each(|(key, _)| self.prefetch_key(*key));
+        }
         self.sort(words);
         let words = words.taken();
         let n = words.len();
         // Those between two that are taken are.
         let mut ends = words.first().into_iter().chain(words.last());
         let all = ends.all(|(key, _)| K::read(pm, *key, &taken) == Some(true));
+        let place = |i| match direction {
+            Direction::Up => i,
+            Direction::Down => n - 1 - i,
+        };
+        if fresh {
+            for (key, value) in (0..n).map(|i| words[place(i)]) {
+                if all || K::read(pm, key, &taken) == Some(true) {
+                    self.prefetch_value(value, ahead);
+                }
+            }
+        }
         for i in 0..n {
-            let (key, value) = words[match direction {
-                Direction::Up => i,
-                Direction::Down => n - 1 - i,
-            }];
+            self.prefetch_coming(coming, i, ahead);
+            let (key, value) = words[place(i)];
             let step = K::read(pm, key, |key| {
                 if !all && !taken(key) {
                     return ControlFlow::Continue(());
@@ -175,6 +224,9 @@ where
             if let Some(ControlFlow::Break(())) = step {
                 return ControlFlow::Break(());
             }
+        }
+        for i in n..coming.next.len.max(coming.second.len) {
+            self.prefetch_coming(coming, i, ahead);
         }
         ControlFlow::Continue(())
     }
@@ -195,58 +247,65 @@ where
         self.tell_ahead(value, ahead);
     }
 
-    /// Calls `f` with what may be the words of the leaf `distance` after (or before) `from`, if that is in the same node; returns
+    /// Prefetches the `i`-th of the entries to come.
+    #[inline(always)]
+    fn prefetch_coming(
+        &self,
+        coming: &mut Coming<K::Word, V::Word>,
+        i: usize,
+        ahead: &mut impl FnMut(&V),
+    ) {
+        if !Self::RECORDS {
+            return;
+        }
+        if let Some((key, value)) = coming.next.taken().get(i) {
+            if !coming.has_keys {
+                self.prefetch_key(*key);
+            }
+            self.prefetch_value(*value, ahead);
+        }
+        if let Some((key, _)) = coming.second.taken().get(i) {
+            self.prefetch_key(*key);
+        }
+    }
+
+    /// Copies what may be the words of the leaf `distance` after (or before) `from`, if that is in the same node; returns
     /// that leaf. It may be changing.
     #[inline]
     fn look_ahead(
         &self,
         from: &Ranged<K>,
         distance: isize,
-        mut f: impl FnMut(K::Word, V::Word),
+        out: &mut Words<K::Word, V::Word>,
     ) -> Option<u32> {
-        // Simulated media have no caches to be filled, and each load is one more to be explored.
-        if M::TRACED || !Self::RECORDS {
-            return None;
-        }
+        out.len = 0;
         let leaf = self.inner.ahead(from, distance)?;
         // What was read from a node in the middle of a change may be no leaf at all.
         if !self.inner.validate(&from.located) {
             return None;
         }
-        D::for_each(self, self.leaf(leaf), |_, key, value| f(key, value));
+        self.copy_words(leaf, out);
         Some(leaf)
     }
 
-    /// Prefetches what the entries of this leaf lead to, unless that was done, of the next one, and the keys of the one
-    /// after that, which are needed first, for sorting. `done`: the leaves whose values and keys were.
+    /// Looks at the leaves after (or before) this one; whether the records of this one have still to be prefetched.
     #[inline]
-    fn prefetch_entries(
+    fn look_at_coming(
         &self,
         at: &Ranged<K>,
         step: isize,
-        words: &[(K::Word, V::Word)],
-        done: &mut [Option<u32>; 2],
-        ahead: &mut impl FnMut(&V),
-    ) {
-        if !Self::RECORDS {
-            return;
+        coming: &mut Coming<K::Word, V::Word>,
+    ) -> bool {
+        // Simulated media have no caches to be filled, and each load is one more to be explored.
+        if M::TRACED || !Self::RECORDS {
+            return false;
         }
-        let leaf = Some(at.located.leaf);
-        let [values, keys] = *done;
-        if values != leaf {
-            words.iter().for_each(|(key, _)| self.prefetch_key(*key));
-            words
-                .iter()
-                .for_each(|(_, value)| self.prefetch_value(*value, ahead));
-        }
-        let next = self.inner.ahead(at, step);
-        done[0] = self.look_ahead(at, step, |key, value| {
-            if keys != next {
-                self.prefetch_key(key);
-            }
-            self.prefetch_value(value, ahead);
-        });
-        done[1] = self.look_ahead(at, 2 * step, |key, _| self.prefetch_key(key));
+        let fresh = coming.next_leaf != Some(at.located.leaf);
+        let with_keys = coming.second_leaf;
+        coming.next_leaf = self.look_ahead(at, step, &mut coming.next);
+        coming.has_keys = with_keys == coming.next_leaf;
+        coming.second_leaf = self.look_ahead(at, 2 * step, &mut coming.second);
+        fresh
     }
 
     pub(super) fn scan_up(
@@ -317,8 +376,12 @@ where
         }
         // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
         let mut done: Option<K::Owned> = None;
-        // The leaves whose values and keys have been prefetched.
-        let mut prefetched = [None; 2];
+        let records = if Self::RECORDS {
+            self.design.capacity()
+        } else {
+            0
+        };
+        let mut coming = Coming::new(records);
         let mut leaves = 0;
         loop {
             leaves += 1;
@@ -329,7 +392,7 @@ where
                     Some(done) => self.find_from(direction, done.borrow(), &guard),
                 };
             }
-            self.prefetch_entries(&ranged, step, words.taken(), &mut prefetched, &mut ahead);
+            let fresh = self.look_at_coming(&ranged, step, &mut coming);
             let (low, high) = (ranged.low.as_ref(), ranged.high.as_ref());
             // The leaf's range may have become wider: only what was routed here counts.
             let (low, high) = match direction {
@@ -341,8 +404,9 @@ where
                     && high.is_none_or(|high| key < high.borrow())
                     && wanted(key)
             };
+            let words = (&mut words, fresh);
             if self
-                .visit_leaf(&mut words, direction, taken, &mut visit)
+                .visit_leaf(words, direction, taken, &mut coming, &mut ahead, &mut visit)
                 .is_break()
             {
                 return;
