@@ -175,10 +175,6 @@ impl Terms {
     }
 
     /// Bytes of the value.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "a value may be empty and be one"
-    )]
     pub fn len(&self) -> usize {
         self.body as u32 as usize
     }
