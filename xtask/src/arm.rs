@@ -35,7 +35,7 @@ const PACKAGES: [&str; 5] = [
     "qemu-user",
 ];
 
-/// Builds and runs the unit tests of pmem and trees; `args` go to the test binaries.
+/// Builds and runs the unit tests of pmem, index and designs; `args` go to the test binaries.
 pub fn run(args: &[String]) -> Outcome {
     let rustc = if cfg!(target_arch = "aarch64") {
         say("this machine is AArch64 itself: `cargo test --workspace` already runs there");
@@ -63,7 +63,9 @@ pub fn run(args: &[String]) -> Outcome {
                 "--package",
                 "bristlecone-pmem",
                 "--package",
-                "bristlecone-trees",
+                "bristlecone-index",
+                "--package",
+                "bristlecone-designs",
                 "--",
                 "--test-threads",
                 "2",

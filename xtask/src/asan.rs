@@ -15,7 +15,7 @@ const DEFAULT: [&str; 13] = [
     "--package",
     "bristlecone-pmem",
     "--package",
-    "bristlecone-trees",
+    "bristlecone-designs",
     "--test",
     "hostile",
     "--test",

@@ -6,12 +6,12 @@ use serde_json::Value;
 use std::process::Command;
 
 /// Each crate with the crates of the project that it may use.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("bristlecone-pmem", &[]),
-    ("bristlecone-trees", &["bristlecone-pmem"]),
+    ("bristlecone-index", &["bristlecone-pmem"]),
     (
         "bristlecone-store",
-        &["bristlecone-pmem", "bristlecone-trees"],
+        &["bristlecone-index", "bristlecone-pmem"],
     ),
     ("bristlecone", &["bristlecone-pmem", "bristlecone-store"]),
     (
@@ -19,23 +19,36 @@ const LAYERS: [(&str, &[&str]); 10] = [
         &["bristlecone-pmem", "bristlecone-store"],
     ),
     ("bristlecone-peers", &[]),
+    ("bristlecone-schedules", &[]),
+    (
+        "bristlecone-designs",
+        &["bristlecone-index", "bristlecone-pmem"],
+    ),
     (
         "bristlecone-crash",
-        &["bristlecone-pmem", "bristlecone-store", "bristlecone-trees"],
+        &[
+            "bristlecone-designs",
+            "bristlecone-pmem",
+            "bristlecone-store",
+        ],
     ),
     (
         "bristlecone-lab",
-        &["bristlecone-peers", "bristlecone-pmem", "bristlecone-trees"],
+        &[
+            "bristlecone-designs",
+            "bristlecone-peers",
+            "bristlecone-pmem",
+        ],
     ),
     (
         "bristlecone-cli",
         &[
             "bristlecone-crash",
+            "bristlecone-designs",
             "bristlecone-lab",
             "bristlecone-pmem",
             "bristlecone-server",
             "bristlecone-store",
-            "bristlecone-trees",
         ],
     ),
     ("xtask", &[]),
@@ -132,10 +145,10 @@ mod tests {
     #[test]
     fn arrows_up_are_found_and_those_of_tests_are_free() {
         let wrong = |from, to, kind| wrong_arrows(&workspace(from, to, kind)).unwrap();
-        let found = wrong("bristlecone-pmem", "bristlecone-trees", None);
-        assert_eq!(found, ["bristlecone-pmem -> bristlecone-trees"]);
-        assert!(wrong("bristlecone-pmem", "bristlecone-trees", Some("dev")).is_empty());
-        assert!(wrong("bristlecone-trees", "bristlecone-pmem", None).is_empty());
+        let found = wrong("bristlecone-pmem", "bristlecone-designs", None);
+        assert_eq!(found, ["bristlecone-pmem -> bristlecone-designs"]);
+        assert!(wrong("bristlecone-pmem", "bristlecone-designs", Some("dev")).is_empty());
+        assert!(wrong("bristlecone-designs", "bristlecone-pmem", None).is_empty());
         let found = wrong("bristlecone-store", "bristlecone-crash", None);
         assert_eq!(found, ["bristlecone-store -> bristlecone-crash"]);
     }

@@ -45,7 +45,7 @@ enum Chore {
     Layers,
     /// Checks that links, file names and headings in sources and documents lead somewhere.
     References,
-    /// Builds the unit tests of pmem and trees for AArch64 and runs them under qemu-user.
+    /// Builds the unit tests of pmem, index and designs for AArch64 and runs them under qemu-user.
     Arm {
         /// Passed to the test binaries, for example a test's name.
         #[arg(last = true)]

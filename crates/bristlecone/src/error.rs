@@ -206,7 +206,7 @@ fn kind_of_open(e: &OpenError) -> ErrorKind {
 
 fn kind_of_store(e: &StoreError) -> ErrorKind {
     match e {
-        StoreError::BadName(_) | StoreError::NoDesign(_) | StoreError::Design(_) => {
+        StoreError::BadName(_) | StoreError::NoDesign { .. } | StoreError::NodeBytes { .. } => {
             ErrorKind::InvalidInput
         }
         StoreError::NewerVersion { .. } => ErrorKind::NewerVersion,

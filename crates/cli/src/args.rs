@@ -15,10 +15,11 @@ pub use top::Top;
 use crate::failure::{Failure, Outcome};
 use bristlecone_crash::concurrent::MOST_THREADS;
 use bristlecone_crash::token::MOST_OPS;
+use bristlecone_designs::designs::{self, Choice, DESIGNS, DesignInfo, VOLATILE};
 use bristlecone_lab::figure::{On, Scale};
 use bristlecone_lab::{micro, model};
 use bristlecone_pmem::{Durability, MediumKind};
-use bristlecone_trees::designs::{self, Choice, DESIGNS, DesignInfo, VOLATILE};
+use bristlecone_store::LbEngine;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -389,26 +390,21 @@ impl Torture {
         self.threads.unwrap_or(if self.server { 16 } else { 4 })
     }
 
-    /// The design of a server's store.
+    /// Whether a server can be tortured with the index that was asked for.
     ///
     /// # Errors
     /// It serves no such index.
-    pub fn served_design(&self) -> Outcome<&'static str> {
+    pub fn check_served(&self) -> Outcome {
         let name = self.index.index.name;
         if self.index.node_bytes.is_some() {
             let text = "--node-bytes: a server chooses the size itself";
             return Err(Failure::Usage(text.into()));
         }
-        let served: Vec<_> = bristlecone_store::designs()
-            .map(|design| design.name)
-            .collect();
-        if !served.contains(&name) {
-            let known = served.join(" and ");
-            return Err(Failure::Usage(format!(
-                "--index {name:?}: a server has {known}"
-            )));
+        if name != LbEngine::NAME {
+            let text = format!("--index {name:?}: a server has {}", LbEngine::NAME);
+            return Err(Failure::Usage(text));
         }
-        Ok(name)
+        Ok(())
     }
 }
 
@@ -593,7 +589,7 @@ pub struct Crash {
     /// Switch off one flush or fence after another, and swap stores: each must be noticed
     #[arg(long, conflicts_with_all = ["threads", "schedules", "plant"])]
     pub mutants: bool,
-    /// With --mutants: only what is at a FILE:LINE that has this in it (crates/trees)
+    /// With --mutants: only what is at a FILE:LINE that has this in it (crates/index)
     #[arg(long, value_name = "TEXT", requires = "mutants")]
     pub only: Option<String>,
     /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants: most

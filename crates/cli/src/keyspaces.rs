@@ -9,13 +9,13 @@
 use crate::failure::{Failure, Outcome};
 use crate::store::Contents;
 use crate::text::quoted;
+use bristlecone_designs::damage::{Damage, collecting_damage};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
 use bristlecone_server::data::DATABASES;
 use bristlecone_server::data::value::{Kind, Value};
 use bristlecone_store::{Entry, SalvageReport, Salvaged, StoreOptions, WallClock};
-use bristlecone_trees::damage::{Damage, collecting_damage};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::ControlFlow;

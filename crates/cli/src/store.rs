@@ -7,17 +7,17 @@
 use crate::args::{MediumArgs, WriteArgs};
 use crate::failure::{Failure, Outcome};
 use crate::text::quoted;
+use bristlecone_designs::damage::{Damage, collecting_damage};
+use bristlecone_designs::designs::{Choice, Design, DesignInfo, Task, UnknownDesign, with_design};
+use bristlecone_designs::repr::MAX_VALUE;
+use bristlecone_designs::{
+    DurableIndex, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
+    TreeError, UpdateError, VerifyReport, Violation,
+};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::pool::{DataKind, Pool, PoolInfo, PoolOptions, RootInfo, RootKind};
 use bristlecone_pmem::{Access, CommitError, Durability, Media, MediumKind};
-use bristlecone_trees::damage::{Damage, collecting_damage};
-use bristlecone_trees::designs::{Choice, Design, DesignInfo, Task, UnknownDesign, with_design};
-use bristlecone_trees::repr::MAX_VALUE;
-use bristlecone_trees::{
-    DurableIndex, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
-    TreeError, UpdateError, VerifyReport, Violation,
-};
 use std::fmt::Display;
 use std::fs;
 use std::ops::{Bound, ControlFlow};

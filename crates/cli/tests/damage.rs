@@ -232,68 +232,66 @@ fn a_pool_that_damage_keeps_from_opening_is_listed_and_saved_too() {
 #[test]
 fn all_damage_of_a_store_is_listed_and_the_rest_is_saved() {
     const ENTRIES: usize = 500;
-    for design in ["lbtree", "nvtree"] {
-        let b = Bench::new();
-        let mut server = Server::start(&b, &["--medium", "mapped", "--design", design]);
-        let sets = (0..ENTRIES).map(|i| format!("SET {} \"{}\"", key(i), value(i)));
-        let sets: Vec<String> = sets.chain(["HSET hash f v".into()]).collect();
-        server.tell(&sets);
-        server.stop();
-        let pool = b.path("s.pool");
-        let find = |bytes: &[u8], i: usize| {
-            let text = value(i);
-            let found = bytes
-                .windows(text.len())
-                .position(|window| window == text.as_bytes());
-            found.unwrap()
-        };
-        change(&pool, |bytes| {
-            for i in [3, 200, 499] {
-                let at = find(bytes, i);
-                bytes[at] ^= 1;
-            }
-        });
-        let check = b
-            .run(&["check", "s.pool", "--json"])
-            .fails(&["--skip-damaged"])
-            .json();
-        assert_eq!(check["error_count"], 3, "{check}");
-        let errors = check["errors"].to_string();
+    let b = Bench::new();
+    let mut server = Server::start(&b, &["--medium", "mapped"]);
+    let sets = (0..ENTRIES).map(|i| format!("SET {} \"{}\"", key(i), value(i)));
+    let sets: Vec<String> = sets.chain(["HSET hash f v".into()]).collect();
+    server.tell(&sets);
+    server.stop();
+    let pool = b.path("s.pool");
+    let find = |bytes: &[u8], i: usize| {
+        let text = value(i);
+        let found = bytes
+            .windows(text.len())
+            .position(|window| window == text.as_bytes());
+        found.unwrap()
+    };
+    change(&pool, |bytes| {
         for i in [3, 200, 499] {
-            assert!(errors.contains(&key(i)), "{errors}");
+            let at = find(bytes, i);
+            bytes[at] ^= 1;
         }
-        // A head that contradicts itself: its flags, 33 bytes before the string with its tag.
-        change(&pool, |bytes| {
-            let at = find(bytes, 100) - 33;
-            bytes[at + 22..at + 24].fill(0xFF);
-        });
-        // It is served all the same: that key answers with an error, the others as ever.
-        let mut server = Server::start(&b, &["--medium", "mapped"]);
-        let replies = server.tell(&[100, 101].map(|i| format!("GET {}", key(i))));
-        assert!(replies.contains("damaged"), "{replies}");
-        assert!(replies.contains(&value(101)), "{replies}");
-        server.stop();
-        let check = b
-            .run(&["check", "s.pool", "--json"])
-            .fails(&["--skip-damaged"])
-            .json();
-        assert_eq!(check["error_count"], 4, "{check}");
-        b.run(&["export", "s.pool", "out.jsonl"])
-            .fails(&["damaged", "--skip-damaged"]);
-        assert!(!b.path("out.jsonl").exists());
-        let named = [3, 100, 200, 499].map(|i| format!("skipped key \"{}\"", key(i)));
-        let named: Vec<&str> = named.iter().map(String::as_str).collect();
-        let args = ["export", "s.pool", "out.jsonl", "--skip-damaged", "--json"];
-        let report = b.run(&args).ends(3, &named).json();
-        let counts = (report["records"].as_u64(), report["skipped"].as_u64());
-        assert_eq!(counts, (Some(ENTRIES as u64 - 4 + 1), Some(4)), "{design}");
-        let mut rest: BTreeMap<_, _> = (0..ENTRIES)
-            .filter(|i| ![3, 100, 200, 499].contains(i))
-            .map(|i| (key(i), value(i)))
-            .collect();
-        rest.insert("hash".into(), String::new());
-        assert!(exported(&b, "out.jsonl") == rest, "{design}");
+    });
+    let check = b
+        .run(&["check", "s.pool", "--json"])
+        .fails(&["--skip-damaged"])
+        .json();
+    assert_eq!(check["error_count"], 3, "{check}");
+    let errors = check["errors"].to_string();
+    for i in [3, 200, 499] {
+        assert!(errors.contains(&key(i)), "{errors}");
     }
+    // A head that contradicts itself: its flags, 33 bytes before the string with its tag.
+    change(&pool, |bytes| {
+        let at = find(bytes, 100) - 33;
+        bytes[at + 22..at + 24].fill(0xFF);
+    });
+    // It is served all the same: that key answers with an error, the others as ever.
+    let mut server = Server::start(&b, &["--medium", "mapped"]);
+    let replies = server.tell(&[100, 101].map(|i| format!("GET {}", key(i))));
+    assert!(replies.contains("damaged"), "{replies}");
+    assert!(replies.contains(&value(101)), "{replies}");
+    server.stop();
+    let check = b
+        .run(&["check", "s.pool", "--json"])
+        .fails(&["--skip-damaged"])
+        .json();
+    assert_eq!(check["error_count"], 4, "{check}");
+    b.run(&["export", "s.pool", "out.jsonl"])
+        .fails(&["damaged", "--skip-damaged"]);
+    assert!(!b.path("out.jsonl").exists());
+    let named = [3, 100, 200, 499].map(|i| format!("skipped key \"{}\"", key(i)));
+    let named: Vec<&str> = named.iter().map(String::as_str).collect();
+    let args = ["export", "s.pool", "out.jsonl", "--skip-damaged", "--json"];
+    let report = b.run(&args).ends(3, &named).json();
+    let counts = (report["records"].as_u64(), report["skipped"].as_u64());
+    assert_eq!(counts, (Some(ENTRIES as u64 - 4 + 1), Some(4)));
+    let mut rest: BTreeMap<_, _> = (0..ENTRIES)
+        .filter(|i| ![3, 100, 200, 499].contains(i))
+        .map(|i| (key(i), value(i)))
+        .collect();
+    rest.insert("hash".into(), String::new());
+    assert!(exported(&b, "out.jsonl") == rest);
 }
 
 /// The name of a keyspace is an entry too: without it, opening refuses the whole store.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use bristlecone_trees::designs::{DESIGNS, DesignInfo};
+use bristlecone_designs::designs::{DESIGNS, DesignInfo};
 use common::Bench;
 
 /// Rows for `import`: enough for several leaves of any design.

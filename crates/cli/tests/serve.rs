@@ -57,7 +57,7 @@ fn it_ends_when_it_is_told_to_and_keeps_what_it_has() {
     let pid = server.child.id().to_string();
     b.shell(&format!("kill -TERM {pid}")).ok();
     assert!(server.ends());
-    let mut server = Server::start(&b, &["--design", "nvtree"]);
+    let mut server = Server::start(&b, &[]);
     let mut stream = server.connect();
     ask(&mut stream, "GET k\r\n", "$1\r\nv\r\n");
     stream.write_all(b"SHUTDOWN\r\n").unwrap();

@@ -92,7 +92,7 @@ fn every_command_on_pools_takes_one_that_was_served() {
 #[test]
 fn keys_of_a_server_come_with_their_types_and_collections_without_values() {
     let b = Bench::new();
-    served(&b, &["--design", "nvtree"]);
+    served(&b, &[]);
     let text = "a\tstring\t1\nbig\tlist\t\nb\\xff\tstring\t\\x00\\x09bytes\nh\thash\t\nlater\tstring\tsoon\n";
     assert_eq!(b.run(&["scan", "s.pool"]).ok().text(), text);
     assert_eq!(

@@ -58,7 +58,7 @@ fn total(bank: &Bank, accounts: &Keyspace) -> Result<i64, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::temp_dir().join(format!("transactions-{}.pool", std::process::id()));
     let pool = Pool::<Auto>::create(&path, &PoolOptions::default())?;
-    let bank = Store::create(&pool, "bank", &StoreOptions::design("nvtree"))?;
+    let bank = Store::create(&pool, "bank", &StoreOptions::default())?;
     let accounts = bank.keyspace("accounts")?;
     for who in ["alice", "bob", "carol"] {
         bank.put(&accounts, who.as_bytes(), b"100")?;

@@ -8,9 +8,10 @@
 //! entry's key and value are copied out. Says how many operations and entries one thread gets a second, and a second of
 //! processor time, which other work on the machine changes less.
 
+use bristlecone_designs::engines::NVTREE;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_store::{Keyspace, Store, StoreOptions};
+use bristlecone_store::{EngineKind, Keyspace, LbEngine, Store, StoreOptions};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::error::Error;
@@ -86,7 +87,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let records: u64 = args.next().map_or(Ok(1_000_000), |n| n.parse())?;
     let seconds: u64 = args.next().map_or(Ok(5), |n| n.parse())?;
     let pool: Arc<Pool<Mapped>> = Pool::create(&path, &PoolOptions::default())?;
-    let store = Store::create(&pool, "s", &StoreOptions::design(&design))?;
+    let kind: &dyn EngineKind<Mapped> = match design.as_str() {
+        "lbtree" => &LbEngine,
+        "nvtree" => &NVTREE,
+        _ => return Err(format!("{design} is neither lbtree nor nvtree").into()),
+    };
+    let store = Store::create_with(&pool, "s", &StoreOptions::default(), kind)?;
     let k = store.keyspace("usertable")?;
     load(&store, &k, records)?;
 

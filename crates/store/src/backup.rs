@@ -15,6 +15,7 @@ use crate::error::{BackupError, StoreError};
 use crate::keyspace::Keyspace;
 use crate::store::{Store, StoreOptions, WORD_UNFINISHED};
 use crate::{Batch, Snapshot};
+use bristlecone_index::engine::{EngineKind, LbEngine};
 use bristlecone_pmem::{Media, Pool};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -214,7 +215,7 @@ impl<M: Media> Store<M> {
         self.snapshot().backup(out)
     }
 
-    /// Makes a store from a backup, in any design. A crash leaves an unfinished store, which cannot be opened, only [removed](Self::remove).
+    /// Makes a store from a backup. A crash leaves an unfinished store, which cannot be opened, only [removed](Self::remove).
     ///
     /// # Errors
     /// [`BackupError`]; no store is left behind.
@@ -224,9 +225,23 @@ impl<M: Media> Store<M> {
         options: &StoreOptions,
         from: &mut impl Read,
     ) -> Result<(Self, BackupReport), BackupError> {
+        Self::restore_with(pool, name, options, &LbEngine, from)
+    }
+
+    /// As [`restore`](Self::restore), with an index of that kind, whatever that of the store was whose backup it is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restore_with(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &StoreOptions,
+        kind: &dyn EngineKind<M>,
+        from: &mut impl Read,
+    ) -> Result<(Self, BackupReport), BackupError> {
         let mut source = Source { from, at: 0 };
         let timestamp = source.head()?;
-        let store = Self::create_marked(pool, name, options, true)?;
+        let store = Self::create_marked(pool, name, options, kind, true)?;
         match store.fill(&mut source, timestamp) {
             Ok(report) => Ok((store, report)),
             Err(e) => {

@@ -6,8 +6,9 @@ use crate::index::split;
 use crate::record;
 use crate::slots::DamagedSlot;
 use crate::store::Store;
+use bristlecone_index::engine::Direction;
+use bristlecone_index::{IndexStats, Violation};
 use bristlecone_pmem::Media;
-use bristlecone_trees::{IndexStats, Violation};
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 
@@ -132,17 +133,18 @@ impl<M: Media> Inner<M> {
             ..Looked::default()
         };
         let all = (Bound::Unbounded, Bound::Unbounded);
-        self.index.scan(all, &mut |key, entry| {
-            looked.report.entries += 1;
-            if let Err(e) = self.check_chain(key, entry, &mut looked) {
-                looked.damaged.push(DamagedRecord {
-                    index_key: Some(key.to_vec()),
-                    offset: entry,
-                    what: e.0,
-                });
-            }
-            ControlFlow::Continue(())
-        });
+        self.index
+            .scan(all, Direction::Up, None, &mut |key, entry| {
+                looked.report.entries += 1;
+                if let Err(e) = self.check_chain(key, entry, &mut looked) {
+                    looked.damaged.push(DamagedRecord {
+                        index_key: Some(key.to_vec()),
+                        offset: entry,
+                        what: e.0,
+                    });
+                }
+                ControlFlow::Continue(())
+            });
         looked
     }
 

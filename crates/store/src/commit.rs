@@ -32,7 +32,7 @@ use crate::clock::{Clock, Wait};
 use crate::dropped::Dropped;
 use crate::error::{ConflictError, WriteError};
 use crate::horizon::{Snapshots, Ticket};
-use crate::index::{Entries, KEY_MOST, PREFIX, split};
+use crate::index::{KEY_MOST, PREFIX, split};
 use crate::keyspace::Catalogue;
 use crate::newest::{Current, Newest, Suspects};
 use crate::record::{self, Prepared, Stamp, Terms, VALUE_MOST};
@@ -41,11 +41,12 @@ use crate::slots::Slots;
 use crate::store::WallClock;
 use crate::stripes::{HeldMany, Obsolete, Stripe, Stripes};
 use crate::vacuum::Control;
+use bristlecone_index::Place;
+use bristlecone_index::engine::Engine;
 use bristlecone_pmem::media::deferring_commits;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::sync::wait_for_readers;
 use bristlecone_pmem::{Heap, Media};
-use bristlecone_trees::Place;
 use crossbeam_epoch as epoch;
 use std::borrow::Cow;
 
@@ -65,7 +66,7 @@ const STEPS_MOST: usize = 1024;
 /// Everything that the handles of a store share.
 pub(crate) struct Inner<M: Media> {
     // First: it is closed while the rest is there.
-    pub index: Box<dyn Entries>,
+    pub index: Box<dyn Engine>,
     pub clock: Clock,
     pub stripes: Stripes,
     pub snapshots: Snapshots,
@@ -236,12 +237,19 @@ impl<M: Media> Inner<M> {
 
     /// Lets the index lead to `off` instead of what it leads to.
     fn lead_to(&self, key: &[u8], off: u64, there: bool) -> Result<(), WriteError> {
-        deferring_commits(|| self.index.set(key, off, there))
+        deferring_commits(|| -> Result<(), WriteError> {
+            if there {
+                Ok(self.index.update(key, off)?)
+            } else {
+                Ok(self.index.insert(key, off)?)
+            }
+        })
     }
 
     /// Takes an entry out of the index.
     pub fn remove_entry(&self, key: &[u8]) -> Result<(), WriteError> {
-        deferring_commits(|| self.index.remove(key)).map(|_| ())
+        deferring_commits(|| self.index.remove(key))?;
+        Ok(())
     }
 
     /// Notes that a record has taken the place of what was newest.
@@ -475,11 +483,11 @@ impl<M: Media> Inner<M> {
         let mut led = Vec::with_capacity(changes.len());
         let mut outcome = Ok(());
         if !entries.is_empty() {
-            let outcomes = deferring_commits(|| self.index.add_together(&entries));
+            let outcomes = deferring_commits(|| self.index.insert_many(&entries));
             for ((i, _), one) in added().zip(outcomes) {
                 match one {
                     Ok(()) => led.push(i),
-                    Err(e) => outcome = Err(e),
+                    Err(e) => outcome = Err(e.into()),
                 }
             }
         }
@@ -490,12 +498,12 @@ impl<M: Media> Inner<M> {
                 break;
             }
             let (key, off) = (change.key, change.record.off);
-            match deferring_commits(|| self.index.set_at(place, key, off)) {
+            match deferring_commits(|| self.index.update_at(place, key, off)) {
                 Ok(word) => {
                     unflushed.extend(word);
                     led.push(i);
                 }
-                Err(e) => outcome = Err(e),
+                Err(e) => outcome = Err(e.into()),
             }
         }
         // After all of them: a lock that is taken waits for what is being written back.

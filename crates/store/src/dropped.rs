@@ -30,6 +30,7 @@ use crate::newest::Newest;
 use crate::read::Bounds;
 use crate::record;
 use crate::vacuum::{AT_A_TIME, VacuumReport};
+use bristlecone_index::engine::Direction;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch::{self as epoch, Guard};
@@ -209,14 +210,15 @@ impl<M: Media> Inner<M> {
         let (start, end) = whole.range();
         let start = remains.after.as_deref().map_or(start, Bound::Excluded);
         let mut keys = Vec::new();
-        self.index.scan((start, end), &mut |key, _| {
-            keys.push(key.to_vec());
-            if keys.len() < most {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        });
+        self.index
+            .scan((start, end), Direction::Up, None, &mut |key, _| {
+                keys.push(key.to_vec());
+                if keys.len() < most {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            });
         keys
     }
 

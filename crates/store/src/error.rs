@@ -2,10 +2,9 @@
 
 use crate::index::split;
 use crate::keyspace::CATALOGUE;
+use bristlecone_index::{InsertError, RemoveError, TreeError, UpdateError};
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, SpaceError};
-use bristlecone_trees::designs::UnknownDesign;
-use bristlecone_trees::{InsertError, RemoveError, TreeError, UpdateError};
 use std::fmt;
 use std::io;
 
@@ -358,10 +357,22 @@ pub enum StoreError {
     Root(RootError),
     /// The index could not be had.
     Index(TreeError),
-    /// Stores of this build cannot have an index of that design ([`designs`](crate::designs)).
-    NoDesign(String),
-    /// The index design has no such leaf size.
-    Design(UnknownDesign),
+    /// The store's index is of a design that it was not opened with ([`Store::open_with`](crate::Store::open_with)).
+    NoDesign {
+        /// The design.
+        design: String,
+        /// Those that it was opened with.
+        there: Vec<&'static str>,
+    },
+    /// The index's design has no such leaf size.
+    NodeBytes {
+        /// The design.
+        design: &'static str,
+        /// What was asked for.
+        asked: u32,
+        /// What there is.
+        there: &'static [u32],
+    },
     /// The store was written by a newer version of this software.
     NewerVersion {
         /// The format version found.
@@ -389,22 +400,24 @@ impl fmt::Display for StoreError {
             ),
             Self::Root(e) => write!(f, "{e}"),
             Self::Index(e) => write!(f, "the store's index: {e}"),
-            Self::NoDesign(name) => {
-                let there: Vec<_> = crate::designs().map(|design| design.name).collect();
-                let there = there.join(", ");
-                write!(
-                    f,
-                    "no store of this build has a {name:?} index; there are {there}"
-                )?;
-                if cfg!(not(feature = "every-design")) {
-                    write!(
-                        f,
-                        " (all designs are in builds with the feature every-design)"
-                    )?;
-                }
-                Ok(())
-            }
-            Self::Design(e) => write!(f, "{e}"),
+            Self::NoDesign { design, there } => write!(
+                f,
+                "the store's index is a {design:?}, and it was opened for {}: open it with the program that made it",
+                there.join(", ")
+            ),
+            Self::NodeBytes {
+                design,
+                asked,
+                there,
+            } => write!(
+                f,
+                "{design} has no leaves of {asked} bytes; it has {}",
+                there
+                    .iter()
+                    .map(u32::to_string)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ),
             Self::NewerVersion { found, supported } => write!(
                 f,
                 "the store has format version {found}; this build reads up to {supported}: use a newer one"
@@ -425,7 +438,6 @@ impl std::error::Error for StoreError {
         match self {
             Self::Root(e) => Some(e),
             Self::Index(e) => Some(e),
-            Self::Design(e) => Some(e),
             Self::Damaged(e) => Some(e),
             Self::Write(e) => Some(e),
             Self::Thread(e) => Some(e),
@@ -443,12 +455,6 @@ impl From<RootError> for StoreError {
 impl From<TreeError> for StoreError {
     fn from(e: TreeError) -> Self {
         Self::Index(e)
-    }
-}
-
-impl From<UnknownDesign> for StoreError {
-    fn from(e: UnknownDesign) -> Self {
-        Self::Design(e)
     }
 }
 

@@ -1,20 +1,15 @@
-//! The index of a store: (keyspace, key) to the offset of the newest version's record, in any design.
+//! The index of a store: (keyspace, key) to the offset of the newest version's record, in any [engine](Engine).
 //!
 //! ```text
 //! index key | keyspace (32, big-endian) | key ...
 //! ```
 //!
-//! Which design it is, is what the pool's root table says of the index's root. It is known when the store is opened, so calls go
-//! through a table of functions; what they do is compiled for each design.
+//! Of which kind it is, the pool's root table says, at the index's root.
 
-use crate::error::{StoreError, WriteError};
+use crate::error::StoreError;
+use bristlecone_index::engine::{Engine, EngineInfo, EngineKind};
+use bristlecone_pmem::pool::RootKind;
 use bristlecone_pmem::{Media, Pool};
-use bristlecone_trees::designs::{self, Choice, Design, DesignInfo};
-use bristlecone_trees::{
-    DurableIndex, IndexStats, OrderedIndex, Place, RecoveryReport, ReverseScan, TreeError,
-    VerifyReport, Violation,
-};
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 /// Longest key in bytes.
@@ -26,13 +21,7 @@ const WORD: usize = size_of::<u64>();
 /// Longest index key that is built without allocating.
 const SHORT: usize = 124;
 
-const _: () = assert!(PREFIX + KEY_MOST <= bristlecone_trees::MAX_KEY);
-
-/// Bounds of index keys.
-pub(crate) type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
-
-/// What a walk calls with an index key and an offset.
-pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8], u64) -> ControlFlow<()>;
+const _: () = assert!(PREFIX + KEY_MOST <= bristlecone_index::MAX_KEY);
 
 /// An index key.
 pub(crate) enum IndexKey {
@@ -97,274 +86,47 @@ pub(crate) fn split(index_key: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_be_bytes(*prefix), key))
 }
 
-/// An index, whatever its design.
-pub(crate) trait Entries: Send + Sync {
-    fn get(&self, key: &[u8]) -> Option<u64>;
+/// An index, the name of its design, and its leaf size.
+pub(crate) type Opened = (Box<dyn Engine>, String, u32);
 
-    /// Where each of these keys leads to, if it is there, and its place. `ahead` is told early what may be the offsets, for asking
-    /// for what is there.
-    fn find_together(
-        &self,
-        keys: &[&[u8]],
-        ahead: &mut dyn FnMut(u64),
-    ) -> Vec<(Option<u64>, Place)>;
-
-    /// Adds an entry, or changes it if it is `there`. Durable as far as a fence makes it.
-    fn set(&self, key: &[u8], offset: u64, there: bool) -> Result<(), WriteError>;
-
-    /// Adds entries, each durable as far as a fence makes it, and says of each whether it is there now.
-    fn add_together(&self, entries: &[(&[u8], u64)]) -> Vec<Result<(), WriteError>>;
-
-    /// Changes the entry of a key at its place; where it can be, the fence is left to the caller, and the flush of the word
-    /// whose offset is given.
-    fn set_at(&self, place: &Place, key: &[u8], offset: u64) -> Result<Option<u64>, WriteError>;
-
-    fn remove(&self, key: &[u8]) -> Result<bool, WriteError>;
-
-    fn scan(&self, range: Range<'_>, visit: Visit<'_>);
-
-    fn scan_reverse(&self, range: Range<'_>, visit: Visit<'_>);
-
-    /// As [`scan`](Self::scan); `ahead` is told early what may be the next offsets, for prefetching what is there.
-    fn scan_ahead(&self, range: Range<'_>, ahead: &mut dyn FnMut(u64), visit: Visit<'_>);
-
-    /// As [`scan_reverse`](Self::scan_reverse), likewise.
-    fn scan_reverse_ahead(&self, range: Range<'_>, ahead: &mut dyn FnMut(u64), visit: Visit<'_>);
-
-    fn stats(&self) -> IndexStats;
-
-    fn verify(&self) -> Result<VerifyReport, Violation>;
-
-    fn recovery(&self) -> RecoveryReport;
-}
-
-/// True if no key can be in the range; such ranges are not handed on.
-pub(crate) fn is_empty(range: &Range<'_>) -> bool {
-    match (range.0, range.1) {
-        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
-        (Bound::Included(start), Bound::Included(end)) => start > end,
-        (Bound::Included(start) | Bound::Excluded(start), Bound::Excluded(end))
-        | (Bound::Excluded(start), Bound::Included(end)) => start >= end,
-    }
-}
-
-/// Any design's index as [`Entries`].
-struct Any<I>(I);
-
-impl<I> Any<I> {
-    fn open<M>(made: Result<I, TreeError>) -> Result<Box<dyn Entries>, TreeError>
-    where
-        M: Media,
-        I: DurableIndex<[u8], u64, M> + 'static,
-    {
-        made.map(|index| Box::new(Wrapped::<I, M>(Any(index), std::marker::PhantomData)) as _)
-    }
-}
-
-/// [`Any`] with its medium, which an index's own contract does not name.
-struct Wrapped<I, M>(Any<I>, std::marker::PhantomData<fn(&M)>);
-
-impl<I, M> Entries for Wrapped<I, M>
-where
-    M: Media,
-    I: DurableIndex<[u8], u64, M>,
-{
-    fn get(&self, key: &[u8]) -> Option<u64> {
-        self.0.0.get_with(key, |offset| *offset)
-    }
-
-    fn find_together(
-        &self,
-        keys: &[&[u8]],
-        ahead: &mut dyn FnMut(u64),
-    ) -> Vec<(Option<u64>, Place)> {
-        let mut found = Vec::new();
-        (self.0.0).multi_find(keys, |offset| ahead(*offset), &mut found);
-        found
-    }
-
-    fn add_together(&self, entries: &[(&[u8], u64)]) -> Vec<Result<(), WriteError>> {
-        let mut added = Vec::new();
-        self.0.0.multi_insert(entries, &mut added);
-        let added = added.into_iter();
-        added.map(|one| one.map_err(WriteError::from)).collect()
-    }
-
-    fn set_at(&self, place: &Place, key: &[u8], offset: u64) -> Result<Option<u64>, WriteError> {
-        Ok(self.0.0.update_at(place, key, &offset)?)
-    }
-
-    fn set(&self, key: &[u8], offset: u64, there: bool) -> Result<(), WriteError> {
-        if there {
-            Ok(self.0.0.update(key, &offset)?)
-        } else {
-            Ok(self.0.0.insert(key, &offset)?)
-        }
-    }
-
-    fn remove(&self, key: &[u8]) -> Result<bool, WriteError> {
-        Ok(OrderedIndex::remove(&self.0.0, key)?)
-    }
-
-    fn scan(&self, range: Range<'_>, visit: Visit<'_>) {
-        if !is_empty(&range) {
-            self.0.0.scan(range, |key, offset| visit(key, *offset));
-        }
-    }
-
-    fn scan_reverse(&self, range: Range<'_>, visit: Visit<'_>) {
-        if !is_empty(&range) {
-            ReverseScan::scan_reverse(&self.0.0, range, |key, offset| visit(key, *offset));
-        }
-    }
-
-    fn scan_ahead(&self, range: Range<'_>, ahead: &mut dyn FnMut(u64), visit: Visit<'_>) {
-        if !is_empty(&range) {
-            let (ahead, visit) = (
-                |off: &u64| ahead(*off),
-                |key: &[u8], off: &u64| visit(key, *off),
-            );
-            self.0.0.scan_ahead(range, ahead, visit);
-        }
-    }
-
-    fn scan_reverse_ahead(&self, range: Range<'_>, ahead: &mut dyn FnMut(u64), visit: Visit<'_>) {
-        if !is_empty(&range) {
-            let (ahead, visit) = (
-                |off: &u64| ahead(*off),
-                |key: &[u8], off: &u64| visit(key, *off),
-            );
-            ReverseScan::scan_reverse_ahead(&self.0.0, range, ahead, visit);
-        }
-    }
-
-    fn stats(&self) -> IndexStats {
-        self.0.0.stats()
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        self.0.0.verify()
-    }
-
-    fn recovery(&self) -> RecoveryReport {
-        self.0.0.recovery().clone()
-    }
-}
-
-/// What is to be done with the design that was chosen.
-struct Build<'a, M: Media> {
-    pool: &'a Arc<Pool<M>>,
-    root: &'a str,
-    create: bool,
-}
-
-impl<M: Media> Build<'_, M> {
-    fn build<D: Design>(self, design: &D) -> Result<Box<dyn Entries>, TreeError> {
-        let made = if self.create {
-            design.create::<[u8], u64, M>(self.pool, self.root)
-        } else {
-            design.open::<[u8], u64, M>(self.pool, self.root)
-        };
-        Any::open::<M>(made)
-    }
-}
-
-#[cfg(feature = "every-design")]
-impl<M: Media> designs::Task for Build<'_, M> {
-    type Output = Result<Box<dyn Entries>, TreeError>;
-
-    fn run<D: Design>(self, design: D) -> Self::Output {
-        self.build(&design)
-    }
-}
-
-#[cfg(feature = "every-design")]
-fn with_design<M: Media>(
-    choice: &Choice<'_>,
-    build: Build<'_, M>,
-) -> Result<Box<dyn Entries>, StoreError> {
-    resolve(choice)?;
-    Ok(designs::with_design(choice, build)??)
-}
-
-/// The designs of builds without the feature `every-design`, the default first.
-const FEW: [&str; 2] = ["lbtree", "nvtree"];
-
-/// The index designs that stores of this build can have: LB+-Tree and NV-Tree, or with the feature
-/// `every-design` all of [`DESIGNS`](designs::DESIGNS).
-pub fn designs() -> impl Iterator<Item = &'static DesignInfo> {
-    let few = |design: &&DesignInfo| cfg!(feature = "every-design") || FEW.contains(&design.name);
-    designs::DESIGNS.iter().filter(few)
-}
-
-/// Looks a design up among [`designs`].
+/// The leaf size to make an index of that kind with.
 ///
 /// # Errors
-/// [`StoreError::NoDesign`], [`StoreError::Design`]
-pub(crate) fn resolve(choice: &Choice<'_>) -> Result<(&'static DesignInfo, u32), StoreError> {
-    if !designs().any(|design| design.name == choice.name) {
-        return Err(StoreError::NoDesign(choice.name.to_owned()));
+/// [`StoreError::NodeBytes`]
+pub(crate) fn node_bytes(info: EngineInfo, asked: Option<u32>) -> Result<u32, StoreError> {
+    let asked = asked.unwrap_or(info.default_node_bytes);
+    if info.node_bytes.contains(&asked) {
+        return Ok(asked);
     }
-    Ok(choice.resolve()?)
+    Err(StoreError::NodeBytes {
+        design: info.name,
+        asked,
+        there: info.node_bytes,
+    })
 }
 
-#[cfg(not(feature = "every-design"))]
-fn with_design<M: Media>(
-    choice: &Choice<'_>,
-    build: Build<'_, M>,
-) -> Result<Box<dyn Entries>, StoreError> {
-    use bristlecone_trees::designs::{Lb, Nv};
-    use bristlecone_trees::{LbOptions, NvOptions};
-    let (info, leaf_bytes) = resolve(choice)?;
-    let recovery_threads = choice.recovery_threads;
-    let lb = LbOptions {
-        recovery_threads,
-        ..LbOptions::default()
-    };
-    let nv = NvOptions {
-        recovery_threads,
-        leaf_bytes,
-        ..NvOptions::default()
-    };
-    Ok(match (info.name, leaf_bytes) {
-        ("lbtree", 256) => build.build(&Lb::<1>(lb)),
-        ("lbtree", 512) => build.build(&Lb::<2>(lb)),
-        ("lbtree", 1024) => build.build(&Lb::<4>(lb)),
-        ("nvtree", _) => build.build(&Nv(nv)),
-        // A name of FEW without its arm; the tests create them all.
-        _ => return Err(StoreError::NoDesign(info.name.to_owned())),
-    }?)
-}
-
-/// Makes an index as root `root`.
-pub(crate) fn create<M: Media>(
-    pool: &Arc<Pool<M>>,
-    root: &str,
-    choice: &Choice<'_>,
-) -> Result<Box<dyn Entries>, StoreError> {
-    let create = true;
-    with_design(choice, Build { pool, root, create })
-}
-
-/// Opens the index at root `root`, in the design that it has.
+/// Opens the index at root `root`, if it is of one of these kinds.
 pub(crate) fn open<M: Media>(
     pool: &Arc<Pool<M>>,
     root: &str,
+    kinds: &[&dyn EngineKind<M>],
     recovery_threads: usize,
-) -> Result<(Box<dyn Entries>, String, u32), StoreError> {
+) -> Result<Opened, StoreError> {
     use bristlecone_pmem::pool::RootError;
     let there = pool.roots().into_iter().find(|info| info.name == root);
-    let kind = there
+    let RootKind {
+        design, node_bytes, ..
+    } = there
         .ok_or_else(|| RootError::NotFound(root.to_owned()))?
         .kind;
-    let choice = Choice {
-        name: &kind.design,
-        node_bytes: Some(kind.node_bytes),
-        recovery_threads,
+    let Some(kind) = kinds.iter().find(|kind| kind.info().name == design) else {
+        return Err(StoreError::NoDesign {
+            design,
+            there: kinds.iter().map(|kind| kind.info().name).collect(),
+        });
     };
-    let create = false;
-    let index = with_design(&choice, Build { pool, root, create })?;
-    Ok((index, kind.design.clone(), kind.node_bytes))
+    let index = kind.open(pool, root, node_bytes, recovery_threads)?;
+    Ok((index, design, node_bytes))
 }
 
 #[cfg(test)]
@@ -393,16 +155,5 @@ mod tests {
         let b = IndexKey::new(256, b"");
         assert!(*a < *b);
         assert_eq!(split(b"abc"), None);
-    }
-
-    #[test]
-    fn ranges_without_keys_are_known() {
-        use Bound::{Excluded, Included, Unbounded};
-        let (a, b): (&[u8], &[u8]) = (b"a", b"b");
-        assert!(is_empty(&(Included(b), Included(a))));
-        assert!(is_empty(&(Excluded(a), Excluded(a))));
-        assert!(is_empty(&(Excluded(a), Included(a))));
-        assert!(!is_empty(&(Included(a), Included(a))));
-        assert!(!is_empty(&(Excluded(a), Unbounded)));
     }
 }

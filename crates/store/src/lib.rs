@@ -1,11 +1,11 @@
-//! NV-Store: a durable multi-version store over any ordered index, with snapshot-isolation transactions.
+//! NV-Store: a durable multi-version store over an ordered index, with snapshot-isolation transactions.
 //!
 //! After Yang, Wei, Wang, Chen, Wong, He: *NV-Tree* (IEEE TC), sections 6.1 and 6.6, which puts keys and values of any size, time
 //! stamps and snapshot isolation over NV-Tree in a paragraph. Here versions are records of their own, outside the leaves, so that any
 //! design will do and leaves stay as small as they are.
 //!
 //! ```text
-//! index (any design)             records (scan-recovered heap of the store's root)
+//! index (LB+-Tree)               records (scan-recovered heap of the store's root)
 //! (keyspace, key) --> offset --> | previous | stamp | expiry, flags | length, CRC-32C | value ... |
 //!                                     |
 //!                                     +--> the version before, while a snapshot may read it
@@ -78,13 +78,14 @@ mod vacuum;
 
 pub use backup::{BackupReport, is_backup};
 pub use batch::Batch;
+pub use bristlecone_index::engine::{EngineInfo, EngineKind, LbEngine};
 pub use check::{CheckReport, StoreStats};
 pub use commit::Step;
 pub use error::{
     BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError, StoreError,
     WriteError,
 };
-pub use index::{KEY_MOST, designs};
+pub use index::KEY_MOST;
 
 pub use keyspace::{Keyspace, NAME_MOST as KEYSPACE_NAME_MOST};
 pub use pinned::PinnedValue;

@@ -11,12 +11,12 @@ use crate::clock::Wait;
 use crate::commit::Inner;
 use crate::error::{Damage, ReadError};
 use crate::horizon::Ticket;
-use crate::index::Range;
 use crate::record::{self, Header, Stamp, Terms};
 use crate::slots::Verdict;
+use bristlecone_index::Place;
+use bristlecone_index::engine::{Direction, Range};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
-use bristlecone_trees::Place;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
@@ -72,13 +72,6 @@ impl<'p, M: Media> Found<'p, M> {
 /// What a scan calls with an index key and the version that it reads.
 pub(crate) type Visit<'a, M> =
     dyn FnMut(&[u8], &Found<'_, M>) -> Result<ControlFlow<()>, Damage> + 'a;
-
-/// Which way a scan goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Up,
-    Down,
-}
 
 impl<M: Media> Inner<M> {
     /// Which commit the record at `off` is of, or is to be of once it is applied. `given`: a time stamp that was given.
@@ -262,7 +255,7 @@ impl<M: Media> Inner<M> {
     /// What the index leads to for each key, and their places; the records have been asked for.
     pub(crate) fn find_ahead(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Place)> {
         let base = self.pm().base();
-        self.index.find_together(keys, &mut |off| {
+        self.index.find(keys, &mut |off| {
             cpu::prefetch(base.wrapping_add(off as usize), AHEAD);
         })
     }
@@ -325,10 +318,8 @@ impl<M: Media> Inner<M> {
         };
         let base = self.pm().base();
         let mut ahead = |off: u64| cpu::prefetch(base.wrapping_add(off as usize), SCAN_AHEAD);
-        match direction {
-            Direction::Up => self.index.scan_ahead(range, &mut ahead, &mut each),
-            Direction::Down => self.index.scan_reverse_ahead(range, &mut ahead, &mut each),
-        }
+        self.index
+            .scan(range, direction, Some(&mut ahead), &mut each);
         damage.map_or(Ok(()), |e| Err(e.into()))
     }
 }

@@ -42,11 +42,13 @@
 
 use crate::commit::Inner;
 use crate::error::{Damage, DamagedRecord, StoreError, WriteError};
-use crate::index::{Entries, split};
-use crate::read::{AHEAD, Direction};
+use crate::index::split;
+use crate::read::AHEAD;
 use crate::record::{self, Stamp, Terms, is_time_stamp};
 use crate::slots::{SLOTS, Slots, TABLE, Verdict};
 use crate::stripes::{Counts, Stripes};
+use bristlecone_index::UpdateError;
+use bristlecone_index::engine::{Direction, Engine};
 use bristlecone_pmem::media::deferring_commits;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Heap, Media, PWord};
@@ -68,7 +70,7 @@ const NAMED_MOST: usize = 1000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreRecovery {
     /// What opening the index did.
-    pub index: bristlecone_trees::RecoveryReport,
+    pub index: bristlecone_index::RecoveryReport,
     /// Entries that were followed.
     pub entries: u64,
     /// Entries of commits that never were, which were undone.
@@ -222,7 +224,7 @@ impl<'a, M: Media> Walk<'a, M> {
     /// # Errors
     /// [`Damage`]
     pub fn of(
-        index: &dyn Entries,
+        index: &dyn Engine,
         heap: &'a Heap<M>,
         slots: &'a Slots,
         stripes: &Stripes,
@@ -278,7 +280,7 @@ impl<'a, M: Media> Walk<'a, M> {
     }
 
     /// Walks in one direction until the other one has been met.
-    fn go(&mut self, index: &dyn Entries, direction: Direction, claims: &Mutex<Claims>) {
+    fn go(&mut self, index: &dyn Engine, direction: Direction, claims: &Mutex<Claims>) {
         let pm = self.heap.pool().pm();
         let guard = epoch::pin();
         let mut together = Together::default();
@@ -299,10 +301,7 @@ impl<'a, M: Media> Walk<'a, M> {
             }
         };
         let all = (Bound::Unbounded, Bound::Unbounded);
-        match direction {
-            Direction::Up => index.scan(all, &mut visit),
-            Direction::Down => index.scan_reverse(all, &mut visit),
-        }
+        index.scan(all, direction, None, &mut visit);
         if goes_on {
             self.follow_all(&mut together, direction, claims, &guard);
         }
@@ -522,7 +521,7 @@ impl<'a, M: Media> Walk<'a, M> {
     ///
     /// # Errors
     /// [`StoreError`]
-    pub fn mend(&mut self, index: &dyn Entries, stripes: &Stripes) -> Result<(), StoreError> {
+    pub fn mend(&mut self, index: &dyn Engine, stripes: &Stripes) -> Result<(), StoreError> {
         let begun = Instant::now();
         let pm = self.heap.pool().pm();
         let guard = epoch::pin();
@@ -542,16 +541,16 @@ impl<'a, M: Media> Walk<'a, M> {
                 }
                 match mend {
                     Mend::Remove(key) => {
-                        index.remove(&key)?;
+                        index.remove(&key).map_err(WriteError::from)?;
                     }
                     Mend::LeadTo {
                         key,
                         before,
                         undone,
-                    } => match index.set(&key, before, true) {
+                    } => match index.update(&key, before) {
                         Ok(()) => {}
-                        Err(WriteError::Space(_)) => self.leave(undone, stripes, &guard)?,
-                        Err(e) => return Err(e.into()),
+                        Err(UpdateError::Space(_)) => self.leave(undone, stripes, &guard)?,
+                        Err(e) => return Err(WriteError::from(e).into()),
                     },
                 }
             }
@@ -580,7 +579,7 @@ impl<'a, M: Media> Walk<'a, M> {
     /// The pool is open for reading only: what the index should not lead to is marked dead, in this process's memory.
     fn pass_by(
         &self,
-        index: &dyn Entries,
+        index: &dyn Engine,
         mend: &Mend,
         stripes: &Stripes,
         guard: &Guard,
@@ -632,12 +631,17 @@ pub(crate) fn root_word<M: Media>(pm: &M, word: &PWord) -> u64 {
 
 impl<M: Media> Inner<M> {
     /// Checks that what opening found is what a handle may work with.
-    pub(crate) fn index_is_empty(index: &dyn Entries) -> bool {
+    pub(crate) fn index_is_empty(index: &dyn Engine) -> bool {
         let mut empty = true;
-        index.scan((Bound::Unbounded, Bound::Unbounded), &mut |_, _| {
-            empty = false;
-            ControlFlow::Break(())
-        });
+        index.scan(
+            (Bound::Unbounded, Bound::Unbounded),
+            Direction::Up,
+            None,
+            &mut |_, _| {
+                empty = false;
+                ControlFlow::Break(())
+            },
+        );
         empty
     }
 }

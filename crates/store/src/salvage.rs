@@ -4,17 +4,18 @@
 //! the index is walked, and each entry judged by itself: what is committed and agrees with its checksum, which the key is part of,
 //! is as it was written.
 //!
-//! Nothing is changed in the pool. Run inside `bristlecone_trees::damage::collecting_damage`, damaged keys of the index are passed
+//! Nothing is changed in the pool. Run inside `bristlecone_index::damage::collecting_damage`, damaged keys of the index are passed
 //! over, too.
 
 use crate::error::{Damage, ReadError, StoreError};
-use crate::index::{self, Entries, split};
+use crate::index::{self, split};
 use crate::keyspace::{CATALOGUE, parse};
 use crate::record::{self, Stamp, Terms};
 use crate::slots::{Slots, Verdict};
 use crate::store::{Entry, Store, StoreRoot, expires_at};
+use bristlecone_index::Violation;
+use bristlecone_index::engine::{Direction, Engine, EngineKind, LbEngine};
 use bristlecone_pmem::{Heap, Media, Pool};
-use bristlecone_trees::Violation;
 use crossbeam_epoch as epoch;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -65,12 +66,26 @@ impl<M: Media> Store<M> {
         now: u64,
         visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
     ) -> Result<SalvageReport, StoreError> {
+        Self::salvage_with(pool, name, &[&LbEngine], now, visit)
+    }
+
+    /// As [`salvage`](Self::salvage), of a store whose index is of one of these kinds.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn salvage_with(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        kinds: &[&dyn EngineKind<M>],
+        now: u64,
+        visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
+    ) -> Result<SalvageReport, StoreError> {
         let StoreRoot {
             root,
             index_name,
             table,
         } = Self::open_root(pool, name)?;
-        let (index, design, node_bytes) = index::open(pool, &index_name, 1)?;
+        let (index, design, node_bytes) = index::open(pool, &index_name, kinds, 1)?;
         let violation = index.verify().err();
         let heap = root.heap();
         heap.begin_recovery();
@@ -81,7 +96,7 @@ impl<M: Media> Store<M> {
             now,
             names: BTreeMap::new(),
             // A name may be among the keys that cannot be read.
-            catalogue_damaged: violation.is_some() || bristlecone_trees::damage::any(),
+            catalogue_damaged: violation.is_some() || bristlecone_index::damage::any(),
             walked: 0,
         };
         walk.names(&*index, visit);
@@ -110,12 +125,12 @@ impl<M: Media> Walk<'_, M> {
     /// Reads the catalogue.
     fn names(
         &mut self,
-        index: &dyn Entries,
+        index: &dyn Engine,
         visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
     ) {
         let first_other = (CATALOGUE + 1).to_be_bytes();
         let range = (Bound::Unbounded, Bound::Excluded(&first_other[..]));
-        index.scan(range, &mut |key, entry| {
+        index.scan(range, Direction::Up, None, &mut |key, entry| {
             self.walked += 1;
             let found = self.committed(key, entry).and_then(|found| {
                 let Some((off, terms)) = found.filter(|(_, terms)| !terms.is_tombstone()) else {
@@ -149,12 +164,12 @@ impl<M: Media> Walk<'_, M> {
     /// Visits the entries of all keyspaces.
     fn entries(
         &mut self,
-        index: &dyn Entries,
+        index: &dyn Engine,
         visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
     ) {
         let first = (CATALOGUE + 1).to_be_bytes();
         let range = (Bound::Included(&first[..]), Bound::Unbounded);
-        index.scan(range, &mut |index_key, entry| {
+        index.scan(range, Direction::Up, None, &mut |index_key, entry| {
             self.walked += 1;
             let Some((number, key)) = split(index_key) else {
                 return ControlFlow::Continue(());

@@ -17,8 +17,8 @@
 use crate::commit::{Inner, check_key};
 use crate::error::{Damage, WriteError};
 use crate::horizon::Ticket;
-use crate::index::Range;
 use crate::record::{self, Stamp};
+use bristlecone_index::engine::{Direction, Range};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::collections::BTreeSet;
@@ -86,14 +86,15 @@ impl<M: Media> Inner<M> {
                 start.as_ref().map(Vec::as_slice),
                 end.as_ref().map(Vec::as_slice),
             );
-            self.index.scan(range, &mut |key, entry| {
-                found = match self.changed_between(entry, since.ts, ts) {
-                    Ok(false) => return ControlFlow::Continue(()),
-                    Ok(true) => Err(self.conflict(key, true).into()),
-                    Err(e) => Err(Damage::of_key(key, &e).into()),
-                };
-                ControlFlow::Break(())
-            });
+            self.index
+                .scan(range, Direction::Up, None, &mut |key, entry| {
+                    found = match self.changed_between(entry, since.ts, ts) {
+                        Ok(false) => return ControlFlow::Continue(()),
+                        Ok(true) => Err(self.conflict(key, true).into()),
+                        Err(e) => Err(Damage::of_key(key, &e).into()),
+                    };
+                    ControlFlow::Break(())
+                });
             found?;
         }
         Ok(())

@@ -16,9 +16,9 @@ use crate::slots::Slots;
 use crate::stripes::Stripes;
 use crate::vacuum::{self, Control, VacuumReport};
 use crate::{Batch, Snapshot, Transaction, TransactionOptions, index};
+use bristlecone_index::engine::{EngineKind, LbEngine};
 use bristlecone_pmem::pool::{DataKind, ROOT_NAME, Root, RootError, RootKind};
 use bristlecone_pmem::{Heap, Media, POff, Pool};
-use bristlecone_trees::designs::Choice;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -79,12 +79,10 @@ impl fmt::Debug for WallClock {
     }
 }
 
-/// How a store is made and run. Only the design and its leaf size are stored in the pool.
+/// How a store is made and run. Only the leaf size of its index is stored in the pool.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// The design of the index, for a store that is made: a name of [`designs`](crate::designs).
-    pub design: String,
-    /// Bytes in a leaf of the index; `None` for the design's usual.
+    /// Bytes in a leaf of the index, for a store that is made; `None` for what its kind takes by default.
     pub node_bytes: Option<u32>,
     /// Threads that recover the index; the store's own walk takes two at the most.
     pub recovery_threads: usize,
@@ -97,7 +95,6 @@ pub struct StoreOptions {
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {
-            design: "lbtree".into(),
             node_bytes: None,
             recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
             vacuum_every: Some(Duration::from_millis(50)),
@@ -107,15 +104,6 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// The defaults, with an index of this design.
-    #[must_use]
-    pub fn design(name: &str) -> Self {
-        Self {
-            design: name.into(),
-            ..Self::default()
-        }
-    }
-
     /// Without a thread of the store's own.
     #[must_use]
     pub fn without_thread(self) -> Self {
@@ -250,7 +238,20 @@ impl<M: Media> Store<M> {
         name: &str,
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
-        Self::create_marked(pool, name, options, false)
+        Self::create_with(pool, name, options, &LbEngine)
+    }
+
+    /// As [`create`](Self::create), with an index of that kind.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_with(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &StoreOptions,
+        kind: &dyn EngineKind<M>,
+    ) -> Result<Self, StoreError> {
+        Self::create_marked(pool, name, options, kind, false)
     }
 
     /// As [`create`](Self::create); an `unfinished` one cannot be opened until that mark is taken away.
@@ -258,21 +259,18 @@ impl<M: Media> Store<M> {
         pool: &Arc<Pool<M>>,
         name: &str,
         options: &StoreOptions,
+        engine: &dyn EngineKind<M>,
         unfinished: bool,
     ) -> Result<Self, StoreError> {
         let index_name = index_root(name)?;
-        let choice = Choice {
-            name: &options.design,
-            node_bytes: options.node_bytes,
-            recovery_threads: options.recovery_threads,
-        };
-        let (info, node_bytes) = index::resolve(&choice)?;
+        let info = engine.info();
+        let node_bytes = index::node_bytes(info, options.node_bytes)?;
         if pool.roots().iter().any(|root| root.name == name) {
             return Err(RootError::Exists(name.to_owned()).into());
         }
-        clear_remains(pool, &index_name)?;
+        clear_remains(pool, &index_name, engine)?;
         let root = pool.create_root(name, &kind())?;
-        let index = index::create(pool, &index_name, &choice)?;
+        let index = engine.create(pool, &index_name, node_bytes, options.recovery_threads)?;
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -325,6 +323,19 @@ impl<M: Media> Store<M> {
         name: &str,
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
+        Self::open_with(pool, name, options, &[&LbEngine])
+    }
+
+    /// As [`open`](Self::open), of a store whose index is of one of these kinds.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &StoreOptions,
+        kinds: &[&dyn EngineKind<M>],
+    ) -> Result<Self, StoreError> {
         let StoreRoot {
             root,
             index_name,
@@ -332,7 +343,7 @@ impl<M: Media> Store<M> {
         } = Self::open_root(pool, name)?;
         let pm = pool.pm();
         let (index, design, node_bytes) =
-            index::open(pool, &index_name, options.recovery_threads.max(1))?;
+            index::open(pool, &index_name, kinds, options.recovery_threads.max(1))?;
         let heap = root.heap();
         heap.begin_recovery();
         let slots = Slots::open(pm, table)?;
@@ -645,11 +656,15 @@ fn spare<M: Media>(heap: &Heap<M>) -> u64 {
 }
 
 /// Takes away the index of a store whose making was cut short.
-fn clear_remains<M: Media>(pool: &Arc<Pool<M>>, index_name: &str) -> Result<(), StoreError> {
+fn clear_remains<M: Media>(
+    pool: &Arc<Pool<M>>,
+    index_name: &str,
+    kind: &dyn EngineKind<M>,
+) -> Result<(), StoreError> {
     if !pool.roots().iter().any(|root| root.name == index_name) {
         return Ok(());
     }
-    let (index, ..) = index::open(pool, index_name, 1)?;
+    let (index, ..) = index::open(pool, index_name, &[kind], 1)?;
     // The making of a store leaves an empty one; this one is somebody else's.
     if !Inner::<M>::index_is_empty(&*index) {
         return Err(RootError::Exists(index_name.to_owned()).into());

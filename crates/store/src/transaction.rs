@@ -3,12 +3,13 @@
 use crate::batch::checked;
 use crate::commit::{Write, check_key, check_value};
 use crate::error::{ReadError, WriteError};
-use crate::index::{PREFIX, Range, is_empty};
+use crate::index::PREFIX;
 use crate::keyspace::Keyspace;
-use crate::read::{Bounds, Direction};
+use crate::read::Bounds;
 use crate::serial::ReadSet;
 use crate::snapshot::Snapshot;
 use crate::store::{Entry, expires_at, expiry};
+use bristlecone_index::engine::{Direction, Range, is_empty};
 use bristlecone_pmem::Media;
 use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;

@@ -25,6 +25,7 @@ use crate::index::split;
 use crate::newest::Newest;
 use crate::record::{self, Stamp};
 use crate::stripes::{HeldMany, Obsolete, Stripe};
+use bristlecone_index::engine::Direction;
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff};
@@ -360,8 +361,11 @@ impl<M: Media> Inner<M> {
         {
             let _guard = epoch::pin();
             let from = at.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            self.index
-                .scan((from, Bound::Unbounded), &mut |key, entry| {
+            self.index.scan(
+                (from, Bound::Unbounded),
+                Direction::Up,
+                None,
+                &mut |key, entry| {
                     looks += 1;
                     // What is damaged stays; opening and a check name it.
                     if let Ok(header) = record::header(self.pm(), entry)
@@ -374,7 +378,8 @@ impl<M: Media> Inner<M> {
                         return ControlFlow::Break(());
                     }
                     ControlFlow::Continue(())
-                });
+                },
+            );
         }
         let complete = last.is_none();
         *at = last;
@@ -427,7 +432,7 @@ mod tests {
         let pool = Pool::<Dram>::create("vacuum".as_ref(), &PoolOptions::default()).unwrap();
         let options = StoreOptions {
             vacuum_every: None,
-            ..StoreOptions::design("lbtree")
+            ..StoreOptions::default()
         };
         let store = Store::create(&pool, "store", &options).unwrap();
         let k = store.keyspace("k").unwrap();

@@ -443,7 +443,7 @@ mod tests {
             },
             mutation: Mutation {
                 off: vec![Site {
-                    file: "crates/trees/src/version_lock.rs",
+                    file: "crates/index/src/version_lock.rs",
                     line: 90,
                     column: 12,
                     kind: SiteKind::StoreFence,

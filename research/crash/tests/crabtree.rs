@@ -7,11 +7,11 @@ use bristlecone_crash::record::{Mutation, record};
 use bristlecone_crash::subject::{Op, Subject};
 use bristlecone_crash::subjects::{batch_keys, named};
 use bristlecone_crash::workload::{Kind, Workload};
+use bristlecone_designs::crabtree::{CrabStats, CrabTree, Strategy};
+use bristlecone_designs::{CrabOptions, DurableIndex, OrderedIndex};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::{Model, Simulation};
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::crabtree::{CrabStats, CrabTree, Strategy};
-use bristlecone_trees::{CrabOptions, DurableIndex, OrderedIndex};
 use common::Narrow;
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn reached(options: &CrabOptions, subject: &dyn Subject, kind: Kind, seed: u64) 
     let explored = workload.setup.len();
     for (i, op) in workload.setup.iter().chain(&workload.ops).enumerate() {
         if i == explored {
-            before = counts(tree.crab_stats());
+            before = counts(tree.design.crab_stats());
         }
         match *op {
             Op::Insert(key, value) => drop(tree.insert(&key, &value)),
@@ -62,7 +62,7 @@ fn reached(options: &CrabOptions, subject: &dyn Subject, kind: Kind, seed: u64) 
             Op::Compact => drop(pool.compact()),
             Op::Reopen => {
                 if i >= explored {
-                    let done = counts(tree.crab_stats());
+                    let done = counts(tree.design.crab_stats());
                     (0..8).for_each(|i| all[i] += done[i] - before[i]);
                 }
                 tree.close().expect("closing");
@@ -71,7 +71,7 @@ fn reached(options: &CrabOptions, subject: &dyn Subject, kind: Kind, seed: u64) 
             }
         }
     }
-    let done = counts(tree.crab_stats());
+    let done = counts(tree.design.crab_stats());
     (0..8).for_each(|i| all[i] += done[i] - before[i]);
     tree.verify().expect("whole");
     all

@@ -1,8 +1,8 @@
 //! Why a measurement could not be made.
 
+use bristlecone_designs::designs::UnknownDesign;
 use bristlecone_peers::PeerError;
 use bristlecone_pmem::OpenError;
-use bristlecone_trees::designs::UnknownDesign;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};

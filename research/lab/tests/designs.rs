@@ -1,8 +1,8 @@
 //! Every design, medium and leaf size can be measured, and what they issue is what the paper says.
 
+use bristlecone_designs::designs::{DESIGNS, VOLATILE};
 use bristlecone_lab::micro::{Against, MicroParams, Op, run, scaling};
 use bristlecone_pmem::{Durability, MediumKind};
-use bristlecone_trees::designs::{DESIGNS, VOLATILE};
 
 fn params(keys: u64) -> MicroParams {
     MicroParams {

@@ -1,15 +1,15 @@
 //! `bench micro`, run on an index whose costs are known: an append-only log of 64-byte records with
 //! a `BTreeMap` over it. Each change writes one record and the log's length: two lines, two fences.
 
+use bristlecone_designs::{
+    IndexStats, InsertError, OrderedIndex, RemoveError, UpdateError, VerifyReport, Violation,
+};
 use bristlecone_lab::LabError;
 use bristlecone_lab::micro::{
     Against, Event, MicroParams, MicroReport, Op, Target, Usage, run_on, scaling_on,
 };
 use bristlecone_pmem::media::{Counting, Dram, Mapped, Media, MediaOptions};
 use bristlecone_pmem::{Access, MediumKind};
-use bristlecone_trees::{
-    IndexStats, InsertError, OrderedIndex, RemoveError, UpdateError, VerifyReport, Violation,
-};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, RangeBounds};
 use std::path::Path;

@@ -1,7 +1,6 @@
 //! The command line of `restore`.
 
 use super::WriteArgs;
-use super::serve::designs;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -22,9 +21,6 @@ pub struct Restore {
     pub backup: PathBuf,
     /// The pool to make; one that exists is left alone
     pub pool: PathBuf,
-    /// Design of the index
-    #[arg(long, value_name = "NAME", value_parser = designs(), default_value = "lbtree")]
-    pub design: String,
     /// End with one JSON object on standard output
     #[arg(long)]
     pub json: bool,

@@ -2,15 +2,7 @@
 
 use super::WriteArgs;
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::PathBuf;
-
-/// The designs that a server's store can be made with.
-pub(super) fn designs() -> PossibleValuesParser {
-    let values = bristlecone_store::designs()
-        .map(|design| PossibleValue::new(design.name).help(design.summary));
-    PossibleValuesParser::new(values)
-}
 
 fn setting(text: &str) -> Result<(String, String), String> {
     text.split_once('=')
@@ -71,9 +63,6 @@ pub struct Serve {
     /// Another setting, as in the file; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
-    /// Design of the index, for a store that is made
-    #[arg(long, value_name = "NAME", value_parser = designs(), default_value = "lbtree")]
-    pub design: String,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,

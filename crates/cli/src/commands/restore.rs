@@ -11,7 +11,7 @@ use crate::text::{bytes, duration, grouped, program, shell_path};
 use bristlecone_lab::scratch::Unfinished;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{MediumKind, OpenError, Pool, PoolOptions};
-use bristlecone_store::{BackupError, BackupReport, Store, StoreOptions, is_backup};
+use bristlecone_store::{BackupError, BackupReport, LbEngine, Store, StoreOptions, is_backup};
 use serde::Serialize;
 use std::fmt::Display;
 use std::fs::File;
@@ -24,7 +24,7 @@ struct Summary {
     pool: String,
     medium: &'static str,
     survives: &'static str,
-    index: String,
+    index: &'static str,
     keyspaces: u64,
     entries: u64,
     backup_bytes: u64,
@@ -78,7 +78,7 @@ fn restore(args: &Restore, from: &mut impl Read) -> Outcome<(BackupReport, Mediu
         .into_iter()
         .flatten(),
     );
-    let choice = StoreOptions::design(&args.design).without_thread();
+    let choice = StoreOptions::default().without_thread();
     let (store, report) =
         Store::restore(&pool, ROOT, &choice, from).map_err(|e| explain(args, &e))?;
     let mut rest = [0];
@@ -136,7 +136,7 @@ fn tell(args: &Restore, report: BackupReport, medium: MediumKind, took: Duration
         pool: args.pool.display().to_string(),
         medium: medium.name(),
         survives: medium.survives(),
-        index: args.design.clone(),
+        index: LbEngine::NAME,
         keyspaces: report.keyspaces,
         entries: report.entries,
         backup_bytes: report.bytes,

@@ -139,7 +139,7 @@ fn open(args: &Serve) -> Outcome<Store<Auto>> {
             contents.stores.iter().any(|name| name == ROOT),
         )));
     }
-    let choice = StoreOptions::design(&args.design);
+    let choice = StoreOptions::default();
     // Its making may have been cut short.
     if pool.roots().iter().any(|root| root.name == ROOT) {
         Store::open(&pool, ROOT, &choice).map_err(|e| named(&e))

@@ -180,7 +180,7 @@ impl Place {
         let clock = Arc::clone(&now);
         let choice = StoreOptions {
             clock: WallClock::new(move || clock.load(Ordering::SeqCst)),
-            ..StoreOptions::design("lbtree").without_thread()
+            ..StoreOptions::default().without_thread()
         };
         let mut options = PoolOptions::default();
         options.media.medium = Some(MediumKind::Mapped);

@@ -47,7 +47,7 @@ impl Fixture {
         let now = Arc::clone(&self.now);
         let options = StoreOptions {
             clock: WallClock::new(move || now.load(Ordering::SeqCst)),
-            ..StoreOptions::design("lbtree").without_thread()
+            ..StoreOptions::default().without_thread()
         };
         let store = if self.made.replace(true) {
             let pool = Pool::<Auto>::open(&path, &PoolOptions::default()).unwrap();
@@ -87,7 +87,7 @@ pub(crate) fn on_disk(disk: &FaultDisk, new: bool) -> Data {
     let [pool, journal] = [Which::Pool, Which::Journal].map(|which| disk.file(which));
     let journal = Journal::open_on(pool, journal, path, INITIAL, &options).unwrap();
     let pm = Auto::Journal(journal);
-    let options = StoreOptions::design("lbtree").without_thread();
+    let options = StoreOptions::default().without_thread();
     let store = if new {
         Store::create(&Pool::create_on(pm, path).unwrap(), "s", &options)
     } else {

@@ -18,7 +18,7 @@ const THREADS: u64 = 4;
 
 fn open(dir: &tempfile::TempDir) -> Arc<Data> {
     let pool = Pool::<Auto>::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
-    let store = Store::create(&pool, "s", &StoreOptions::design("lbtree")).unwrap();
+    let store = Store::create(&pool, "s", &StoreOptions::default()).unwrap();
     Arc::new(Data::open(store).unwrap())
 }
 

@@ -37,7 +37,7 @@ pub fn settings() -> Settings {
 pub fn store(path: &Path, medium: MediumKind) -> Store<Auto> {
     let mut options = PoolOptions::default();
     options.media.medium = Some(medium);
-    let choice = StoreOptions::design("lbtree");
+    let choice = StoreOptions::default();
     if path.exists() {
         let pool = Pool::<Auto>::open(path, &options).unwrap();
         Store::open(&pool, "store", &choice).unwrap()

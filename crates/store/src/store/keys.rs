@@ -290,7 +290,7 @@ impl<M: Media> Store<M> {
     /// # use bristlecone_store::{Store, StoreOptions};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let pool = Pool::<Dram>::create("merges".as_ref(), &PoolOptions::default())?;
-    /// # let store = Store::create(&pool, "store", &StoreOptions::design("lbtree"))?;
+    /// # let store = Store::create(&pool, "store", &StoreOptions::default())?;
     /// /// Appends to a list with commas in between.
     /// fn append(list: Option<&[u8]>, item: &str) -> Option<Vec<u8>> {
     ///     let list = list.map_or_else(Vec::new, |list| [list, b","].concat());

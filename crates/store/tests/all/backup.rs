@@ -1,7 +1,7 @@
 //! Backups while others write, restoring into other designs, and streams that are none.
 
-use crate::common::{DESIGNS, Fixture, text};
-use bristlecone_store::{BackupError, Store, StoreError, StoreOptions};
+use crate::common::{DESIGNS, Fixture, kind, text};
+use bristlecone_store::{BackupError, Store, StoreError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn filled(design: &str) -> Fixture {
@@ -43,12 +43,9 @@ fn a_backup_is_of_one_time_and_comes_back_in_another_design() {
         assert_eq!((report.keyspaces, report.entries), (2, 3002));
         assert_eq!(report.bytes, stream.len() as u64);
         let pool = f.new_pool();
-        let options = StoreOptions {
-            design: to.into(),
-            ..f.options.clone()
-        };
-        let (restored, again) =
-            Store::restore(&pool, "r", &options, &mut stream.as_slice()).unwrap();
+        let (kind, from) = (kind(to), &mut stream.as_slice());
+        let restored = Store::restore_with(&pool, "r", &f.options, kind, from);
+        let (restored, again) = restored.unwrap();
         assert_eq!(again, report);
         assert_eq!(restored.design().0, to);
         let check = |store: &Store<_>| {
@@ -149,7 +146,7 @@ fn a_restore_that_was_cut_short_cannot_be_opened_only_removed() {
     let killed: std::sync::Arc<bristlecone_pmem::Pool<bristlecone_pmem::media::Mapped>> =
         bristlecone_pmem::Pool::open(&pool.path().with_extension("killed"), &Default::default())
             .unwrap();
-    let error = Store::open(&killed, "r", &f.options).unwrap_err();
+    let error = crate::common::open(&killed, "r", &f.options).unwrap_err();
     assert!(matches!(error, StoreError::Unfinished(_)), "{error}");
     Store::remove(&killed, "r").unwrap();
     let (restored, _) = Store::restore(&killed, "r", &f.options, &mut stream.as_slice()).unwrap();

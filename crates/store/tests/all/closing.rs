@@ -3,7 +3,7 @@
 use crate::common::{Fixture, PATIENCE, text};
 use bristlecone_pmem::CommitError;
 use bristlecone_pmem::media::journal::fault::FaultDisk;
-use bristlecone_store::{CloseError, Store, StoreOptions, TransactionOptions};
+use bristlecone_store::{CloseError, StoreOptions, TransactionOptions};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -30,9 +30,12 @@ fn whoever_still_has_it_is_in_the_way() {
         other();
     }
     let pool = std::sync::Arc::clone(store.pool());
-    assert!(Store::open(&pool, "s", &f.options).is_err(), "it is open");
+    assert!(
+        crate::common::open(&pool, "s", &f.options).is_err(),
+        "it is open"
+    );
     store.close().map_err(|(_, e)| e).unwrap();
-    let store = Store::open(&pool, "s", &f.options).unwrap();
+    let store = crate::common::open(&pool, "s", &f.options).unwrap();
     let k = store.find_keyspace("k").unwrap();
     assert_eq!(text(store.get(&k, b"a").unwrap()).as_deref(), Some("2"));
     store.close().map_err(|(_, e)| e).unwrap();
@@ -75,10 +78,13 @@ fn a_disk_that_fails_for_good_is_reported() {
 fn what_the_vacuums_thread_failed_with_is_said() {
     // In several blocks.
     const LONG: u32 = 1_234_567;
-    let f = Fixture::with(StoreOptions {
-        vacuum_every: Some(Duration::from_millis(1)),
-        ..StoreOptions::design("lbtree")
-    });
+    let f = Fixture::with(
+        "lbtree",
+        StoreOptions {
+            vacuum_every: Some(Duration::from_millis(1)),
+            ..StoreOptions::default()
+        },
+    );
     f.put("a", &"v".repeat(LONG as usize));
     let snapshot = f.store.snapshot();
     f.put("a", "another value");

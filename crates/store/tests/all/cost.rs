@@ -14,8 +14,8 @@ fn store(design: &str) -> (Store<Medium>, Keyspace) {
         },
     };
     let pool = Pool::<Medium>::create("counted".as_ref(), &options).unwrap();
-    let options = StoreOptions::design(design).without_thread();
-    let store = Store::create(&pool, "s", &options).unwrap();
+    let options = StoreOptions::default().without_thread();
+    let store = crate::common::create(&pool, "s", design, &options).unwrap();
     let k = store.keyspace("k").unwrap();
     for key in [b"a", b"b", b"c"] {
         store.put(&k, key, b"0").unwrap();

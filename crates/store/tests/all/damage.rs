@@ -44,7 +44,7 @@ fn find(path: &Path, text: &[u8]) -> u64 {
 
 fn open(path: &Path, f: &Fixture) -> Result<Store<Mapped>, String> {
     let pool = Pool::open(path, &PoolOptions::default()).map_err(|e| e.to_string())?;
-    Store::open(&pool, "s", &f.options).map_err(|e| e.to_string())
+    crate::common::open(&pool, "s", &f.options).map_err(|e| e.to_string())
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 fn journalled(dir: &tempfile::TempDir) -> (Arc<Pool<Journal>>, Store<Journal>) {
     let pool = Pool::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
-    let store = Store::create(&pool, "store", &StoreOptions::design("lbtree")).unwrap();
+    let store = Store::create(&pool, "store", &StoreOptions::default()).unwrap();
     (pool, store)
 }
 
@@ -93,7 +93,7 @@ fn what_one_thread_deferred_another_one_makes_durable() {
     std::fs::create_dir(&home).unwrap();
     let pool: Arc<Pool<Journal>> =
         Pool::create(&home.join("pool"), &PoolOptions::default()).unwrap();
-    let store = Store::create(&pool, "store", &StoreOptions::design("lbtree")).unwrap();
+    let store = Store::create(&pool, "store", &StoreOptions::default()).unwrap();
     let keys = store.keyspace("keys").unwrap();
     std::thread::scope(|scope| {
         let write = || store.deferring().put(&keys, b"a", b"1").unwrap();

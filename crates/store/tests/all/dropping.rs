@@ -1,6 +1,6 @@
 //! Keyspaces that are dropped or cleared: who still sees what, and that nothing is left.
 
-use crate::common::{DESIGNS, Fixture, PATIENCE, text};
+use crate::common::{DESIGNS, Fixture, PATIENCE, create, text};
 use bristlecone_pmem::media::{Dram, Mapped};
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{
@@ -233,7 +233,7 @@ fn a_thread_of_the_store_takes_up_what_was_left() {
         vacuum_every: Some(Duration::from_millis(1)),
         ..f.options.clone()
     };
-    let store = Store::open(&pool, "s", &options).unwrap();
+    let store = crate::common::open(&pool, "s", &options).unwrap();
     let begun = Instant::now();
     while store.stats().versions > 2 {
         assert!(begun.elapsed() < PATIENCE, "{:?}", store.stats());
@@ -249,7 +249,7 @@ fn a_reader_of_the_pool_finds_no_dropped_keyspace_and_changes_nothing() {
     f.store.drop_keyspace(other).unwrap();
     let path = f.copy();
     let pool = Pool::<Mapped>::open(&path, &PoolOptions::read_only()).unwrap();
-    let store = Store::open(&pool, "s", &f.options).unwrap();
+    let store = crate::common::open(&pool, "s", &f.options).unwrap();
     assert_eq!(store.keyspaces().len(), 1);
     assert_eq!(store.vacuum_all().unwrap().versions, 0);
     store.check().unwrap();
@@ -261,9 +261,9 @@ fn writers_batches_and_backups_beside_one_who_drops() {
     for design in DESIGNS {
         let options = StoreOptions {
             vacuum_every: Some(Duration::from_millis(1)),
-            ..StoreOptions::design(design)
+            ..StoreOptions::default()
         };
-        let f = Fixture::with(options);
+        let f = Fixture::with(design, options);
         let done = AtomicBool::new(false);
         let counted = |number: u32| [&b"count "[..], &number.to_be_bytes()].concat();
         std::thread::scope(|scope| {
@@ -390,8 +390,8 @@ fn a_full_pool_takes_a_drop_and_has_room_again() {
             },
         };
         let pool = Pool::<Dram>::create("small".as_ref(), &options).unwrap();
-        let options = StoreOptions::design(design).without_thread();
-        let store = Store::create(&pool, "s", &options).unwrap();
+        let options = StoreOptions::default().without_thread();
+        let store = create(&pool, "s", design, &options).unwrap();
         for round in 0..3u32 {
             let k = store.keyspace("k").unwrap();
             let mut count = 0u32;
@@ -430,6 +430,8 @@ fn a_damaged_catalogue_takes_nothing_away() {
     file.write_all_at(&[99], record.unwrap() as u64 + 32)
         .unwrap();
     let pool = Pool::<Mapped>::open(&path, &PoolOptions::default()).unwrap();
-    let error = Store::open(&pool, "s", &f.options).unwrap_err().to_string();
+    let error = crate::common::open(&pool, "s", &f.options)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("checksum"), "{error}");
 }

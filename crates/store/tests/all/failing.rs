@@ -28,7 +28,7 @@ fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Journal>> {
 }
 
 fn options() -> StoreOptions {
-    StoreOptions::design("lbtree").without_thread()
+    StoreOptions::default().without_thread()
 }
 
 /// A store with keys `a` to `f`, whose values are `old`.

@@ -152,7 +152,7 @@ impl Subject {
 
     fn open(&self, path: &Path) -> (Store<Mapped>, Keyspace) {
         let pool = Pool::open(path, &PoolOptions::default()).unwrap();
-        let store = Store::open(&pool, "s", &self.options).unwrap();
+        let store = crate::common::open(&pool, "s", &self.options).unwrap();
         let k = store.find_keyspace("k").unwrap();
         (store, k)
     }
@@ -420,7 +420,7 @@ fn damage_of_the_keyspaces_names_refuses_the_opening() {
             let path = subject.flipped(&[record + word * 8], bit);
             let pool: std::sync::Arc<Pool<Mapped>> =
                 Pool::open(&path, &PoolOptions::default()).unwrap();
-            let e = Store::open(&pool, "s", &subject.options).unwrap_err();
+            let e = crate::common::open(&pool, "s", &subject.options).unwrap_err();
             let e = e.to_string();
             assert!(
                 e.contains("damaged") && e.contains("keyspace \"k\"") && e.contains("backup"),

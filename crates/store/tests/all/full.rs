@@ -1,6 +1,6 @@
 //! Full pools: errors that leave everything as it was, transactions undone half-way, and room again after deletions.
 
-use crate::common::DESIGNS;
+use crate::common::{DESIGNS, create};
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{Keyspace, Store, StoreOptions, TransactionOptions, WriteError};
@@ -14,7 +14,13 @@ fn small(design: &str) -> Store<Dram> {
         },
     };
     let pool = Pool::<Dram>::create("small".as_ref(), &options).unwrap();
-    Store::create(&pool, "s", &StoreOptions::design(design).without_thread()).unwrap()
+    create(
+        &pool,
+        "s",
+        design,
+        &StoreOptions::default().without_thread(),
+    )
+    .unwrap()
 }
 
 type Writes = fn(&Store<Dram>, &Keyspace) -> Result<(), WriteError>;

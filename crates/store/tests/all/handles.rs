@@ -3,7 +3,7 @@
 //! A store took the handle that another store had given for one of its own: a keyspace was known by
 //! its number alone, so `put(&other_stores_orders, ...)` wrote into whatever had that number here.
 
-use crate::common::{Fixture, designs, directory};
+use crate::common::{Fixture, k};
 use bristlecone_pmem::media::{Dram, Mapped};
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{
@@ -127,45 +127,27 @@ fn a_handle_from_before_the_store_was_opened_is_refused() {
     assert_eq!(f.store.get(&new, b"key").unwrap(), None);
 }
 
-/// The default was NV-Tree, while everything that was written about the store, and `serve`, said LB+-Tree.
 #[test]
-fn every_design_that_is_offered_makes_a_store_and_lbtree_is_the_default() {
-    assert_eq!(StoreOptions::default().design, "lbtree");
-    assert!(designs().contains(&"lbtree"));
-    for design in designs() {
-        let f = Fixture::new(design);
-        f.put("key", "value");
-        assert_eq!(f.get("key").as_deref(), Some("value"), "{design}");
-    }
+fn an_index_that_a_store_was_not_opened_for_is_named() {
+    let f = Fixture::new("nvtree");
+    f.put("key", "value");
+    let (dir, options) = f.ended(true);
+    let pool = Pool::<Mapped>::open(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+    let error = Store::open(&pool, "s", &options).unwrap_err();
+    assert!(
+        matches!(&error, StoreError::NoDesign { design, there } if design == "nvtree" && there == &["lbtree"]),
+        "{error}"
+    );
+    let text = error.to_string();
+    assert!(text.contains("nvtree") && text.contains("lbtree"), "{text}");
+    let store = crate::common::open(&pool, "s", &options).unwrap();
+    assert_eq!(store.get(&k(&store), b"key").unwrap().unwrap(), b"value");
 }
 
-/// The message offered every design there is, those that the build lacks too.
 #[test]
-fn a_design_that_this_build_lacks_is_refused_with_those_that_it_has() {
-    let dir = directory();
-    let pool = Pool::<Mapped>::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
-    let refused = |design: &str| {
-        let made = Store::create(&pool, "s", &StoreOptions::design(design));
-        let error = made.unwrap_err();
-        assert!(
-            matches!(&error, StoreError::NoDesign(name) if name == design),
-            "{error}"
-        );
-        error.to_string()
-    };
-    let text = refused("btree-2000");
-    assert!(
-        text.contains("\"btree-2000\"") && text.contains("lbtree, "),
-        "{text}"
-    );
-    if !cfg!(feature = "every-design") {
-        let text = refused("fptree");
-        let there = text.split_once("there are ").unwrap().1;
-        assert!(
-            there.starts_with("lbtree, nvtree (") && text.contains("every-design"),
-            "{text}"
-        );
-    }
+fn a_store_is_made_over_lbtree_and_of_its_leaf_sizes_alone() {
+    let f = Fixture::new("lbtree");
+    assert_eq!(f.store.design(), ("lbtree", 256));
     let volatile = Pool::<Dram>::create(Path::new("none"), &PoolOptions::default()).unwrap();
     let odd = StoreOptions {
         node_bytes: Some(300),

@@ -2,7 +2,7 @@
 
 use bristlecone_pmem::media::Journal;
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
-use bristlecone_store::{Batch, Store, StoreOptions};
+use bristlecone_store::{Batch, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ fn commits_of_threads_share_syncs_and_survive() {
     let home = dir.path().join("home");
     std::fs::create_dir(&home).unwrap();
     let pool: Arc<Pool<Journal>> = Pool::create(&home.join("pool"), &options()).unwrap();
-    let made = StoreOptions::design("nvtree").without_thread();
-    let store = Store::create(&pool, "s", &made).unwrap();
+    let made = StoreOptions::default().without_thread();
+    let store = crate::common::create(&pool, "s", "nvtree", &made).unwrap();
     let k = store.keyspace("k").unwrap();
     let syncs = pool.pm().stats().syncs;
     std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ fn commits_of_threads_share_syncs_and_survive() {
     assert!(syncs <= 400 + 10, "{syncs} syncs");
     copy(&home, &dir.path().join("cut"));
     let cut: Arc<Pool<Journal>> = Pool::open(&dir.path().join("cut/pool"), &options()).unwrap();
-    let cut = Store::open(&cut, "s", &made).unwrap();
+    let cut = crate::common::open(&cut, "s", &made).unwrap();
     let k = cut.find_keyspace("k").unwrap();
     for thread in 0..4u32 {
         for copy in 0..8 {

@@ -33,7 +33,7 @@ fn find(file: &[u8], bytes: &[u8]) -> Vec<usize> {
 
 fn open(path: &Path, options: &StoreOptions) -> Result<Store<Mapped>, String> {
     let pool = Pool::open(path, &PoolOptions::default()).map_err(|e| e.to_string())?;
-    Store::open(&pool, "s", options).map_err(|e| e.to_string())
+    crate::common::open(&pool, "s", options).map_err(|e| e.to_string())
 }
 
 /// Every key but `except` is there.

@@ -57,7 +57,7 @@ fn a_transaction_without_its_slot_never_was() {
         let path = f.copy();
         let pool: std::sync::Arc<Pool<Mapped>> =
             Pool::open(&path, &PoolOptions::default()).unwrap();
-        let store = Store::open(&pool, "s", &f.options).unwrap();
+        let store = crate::common::open(&pool, "s", &f.options).unwrap();
         let new = Some("new".to_owned());
         assert_eq!(
             all(&store),
@@ -71,7 +71,7 @@ fn a_transaction_without_its_slot_never_was() {
         // First for a reader, whose repairs are its own.
         let pool: std::sync::Arc<Pool<Mapped>> =
             Pool::open(&path, &PoolOptions::read_only()).unwrap();
-        let store = Store::open(&pool, "s", &f.options).unwrap();
+        let store = crate::common::open(&pool, "s", &f.options).unwrap();
         assert_eq!(all(&store), old());
         assert!(matches!(
             store.put(&k(&store), b"a", b"x"),
@@ -82,7 +82,7 @@ fn a_transaction_without_its_slot_never_was() {
         drop((store, pool));
         let pool: std::sync::Arc<Pool<Mapped>> =
             Pool::open(&path, &PoolOptions::default()).unwrap();
-        let store = Store::open(&pool, "s", &f.options).unwrap();
+        let store = crate::common::open(&pool, "s", &f.options).unwrap();
         assert_eq!(store.recovery().undone, 5);
         assert_eq!(all(&store), old());
         assert_eq!(store.len(&k(&store)), 3);
@@ -95,7 +95,7 @@ fn a_transaction_without_its_slot_never_was() {
         drop((store, pool));
         let pool: std::sync::Arc<Pool<Mapped>> =
             Pool::open(&path, &PoolOptions::default()).unwrap();
-        let store = Store::open(&pool, "s", &f.options).unwrap();
+        let store = crate::common::open(&pool, "s", &f.options).unwrap();
         assert_eq!(all(&store), old());
         store.check().unwrap();
     }

@@ -1,10 +1,10 @@
 //! What a damaged store still has, without opening it: `Store::salvage` gives all entries that are whole.
 
-use crate::common::{DESIGNS, Fixture};
+use crate::common::{DESIGNS, Fixture, kind};
+use bristlecone_index::damage::collecting_damage;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{SalvageReport, Store, TransactionOptions};
-use bristlecone_trees::damage::collecting_damage;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ fn salvage(path: &Path, now: u64) -> (SalvageReport, Found) {
     let pool = Pool::<Mapped>::open(path, &PoolOptions::read_only()).unwrap();
     let (mut whole, mut damaged) = (BTreeMap::new(), Vec::new());
     let (report, _) = collecting_damage(|| {
-        Store::salvage(&pool, "s", now, &mut |salvaged| {
+        Store::salvage_with(&pool, "s", &DESIGNS.map(kind), now, &mut |salvaged| {
             let key = String::from_utf8(salvaged.key.to_vec()).unwrap();
             let keyspace = match salvaged.keyspace {
                 Some(name) => name.to_owned(),
@@ -103,7 +103,7 @@ fn each_damaged_entry_is_named_and_the_others_are_given() {
         file.write_all_at(&[0xFF; 2], record(102) - 10).unwrap();
         file.write_all_at(&[0xFF; 8], record(103) - 24).unwrap();
         let pool = Pool::<Mapped>::open(&path, &PoolOptions::read_only()).unwrap();
-        let store = Store::open(&pool, "s", &f.options).unwrap();
+        let store = crate::common::open(&pool, "s", &f.options).unwrap();
         assert!(store.recovery().damaged >= 3, "{:?}", store.recovery());
         drop((store, pool));
         let (_, (whole, damaged)) = salvage(&path, f.store.now());

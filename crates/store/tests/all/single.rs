@@ -5,7 +5,7 @@ use bristlecone_store::{KEY_MOST, Update, WriteError};
 
 #[test]
 fn what_was_put_is_read_also_after_a_kill_and_a_reopening() {
-    for design in crate::common::designs() {
+    for design in crate::common::DESIGNS {
         let f = Fixture::new(design);
         let other = f.store.keyspace("other").unwrap();
         for i in 0..2000u32 {

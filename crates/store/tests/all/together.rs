@@ -13,7 +13,7 @@ fn put(f: &Fixture, keys: &[&str], value: &str, replaces: impl Fn(Entry<'_>) -> 
 
 #[test]
 fn they_are_there_after_a_kill_and_snapshots_see_all_or_none() {
-    for design in crate::common::designs() {
+    for design in crate::common::DESIGNS {
         let f = Fixture::new(design);
         let names: Vec<String> = (0..500).map(|i| format!("key {i}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -221,7 +221,7 @@ fn against_the_model(design: &str, seed: u64, rounds: usize) {
 
 #[test]
 fn random_histories_of_one_thread_are_those_of_a_map_with_versions() {
-    for design in crate::common::designs() {
+    for design in crate::common::DESIGNS {
         for seed in 0..3 {
             against_the_model(design, seed, 250);
         }
@@ -305,9 +305,9 @@ fn what_a_snapshot_reads_is_not_vacuumed_and_then_it_is() {
 fn a_thread_vacuums_and_space_does_not_grow() {
     let options = StoreOptions {
         vacuum_every: Some(Duration::from_millis(1)),
-        ..StoreOptions::design("lbtree")
+        ..StoreOptions::default()
     };
-    let f = Fixture::with(options);
+    let f = Fixture::with("lbtree", options);
     for round in 0..20 {
         for i in 0..200 {
             f.put(&format!("{i}"), &format!("{round}").repeat(200));
@@ -328,10 +328,13 @@ fn a_thread_vacuums_and_space_does_not_grow() {
 /// Transfers between accounts by threads keep the total, in every snapshot and after every kill.
 fn transfers(design: &str) {
     const ACCOUNTS: u32 = 8;
-    let f = Fixture::with(StoreOptions {
-        vacuum_every: Some(Duration::from_millis(1)),
-        ..StoreOptions::design(design)
-    });
+    let f = Fixture::with(
+        design,
+        StoreOptions {
+            vacuum_every: Some(Duration::from_millis(1)),
+            ..StoreOptions::default()
+        },
+    );
     let name = |i: u32| format!("account {i}").into_bytes();
     for i in 0..ACCOUNTS {
         f.store.put(&f.k, &name(i), b"100").unwrap();

@@ -17,19 +17,19 @@
 //! Byte-string keys keep the numbers' order, share a prefix, and three in four begin with another key.
 
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
-use bristlecone_pmem::media::Sim;
-use bristlecone_pmem::pool::RootError;
-use bristlecone_trees::crabtree::{CrabOptions, Strategy};
-use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, DesignInfo, Fair, Holds, Lb, Lcb, Task, Unsorted, WIDE, Wal,
+use bristlecone_designs::crabtree::{CrabOptions, Strategy};
+use bristlecone_designs::designs::{
+    Choice, DESIGNS, Design, DesignInfo, Fair, Holds, Lb, Lcb, Task, Unsorted, WIDE, Wal, Wide,
     WideDesign, WideTask, with_design, with_wide_design,
 };
-use bristlecone_trees::designs::{Crab, Ls};
-use bristlecone_trees::lstree::LsOptions;
-use bristlecone_trees::{
+use bristlecone_designs::designs::{Crab, Ls};
+use bristlecone_designs::lstree::LsOptions;
+use bristlecone_designs::{
     BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, Stored,
     StoredKey, TreeError, UpdateError,
 };
+use bristlecone_pmem::media::Sim;
+use bristlecone_pmem::pool::RootError;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
@@ -259,8 +259,11 @@ impl WideTask for Make<u128> {
     type Output = Box<dyn Subject>;
 
     fn run_wide<D: WideDesign>(self, design: D) -> Box<dyn Subject> {
-        Box::new(IndexSubject::<D, u128, u128>::new(
-            design, self.name, self.bytes, "",
+        Box::new(IndexSubject::<Wide<D>, u128, u128>::new(
+            Wide(design),
+            self.name,
+            self.bytes,
+            "",
         ))
     }
 }
@@ -377,7 +380,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
                 node_bytes: Some(128),
                 ..BTreeOptions::default()
             };
-            let full = IndexSubject::<_, u128, u128>::new(Unsorted(full), name, 128, "");
+            let full = IndexSubject::<_, u128, u128>::new(Wide(Unsorted(full)), name, 128, "");
             all.push(Box::new(full));
             all
         }

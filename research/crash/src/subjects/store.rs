@@ -20,11 +20,12 @@
 
 use super::{make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
+use bristlecone_designs::engines::NVTREE;
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_store::{
-    Batch, Entry, Keyspace, Store, StoreError, StoreOptions, TransactionOptions, WallClock,
-    WriteError,
+    Batch, EngineKind, Entry, Keyspace, LbEngine, Store, StoreError, StoreOptions,
+    TransactionOptions, WallClock, WriteError,
 };
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -58,12 +59,19 @@ impl StoreSubject {
             .to_vec()
     }
 
+    fn kind(self) -> &'static dyn EngineKind<Sim> {
+        match self.design {
+            "lbtree" => &LbEngine,
+            _ => &NVTREE,
+        }
+    }
+
     fn options(self) -> StoreOptions {
         StoreOptions {
             node_bytes: Some(self.node_bytes),
             recovery_threads: 2,
             clock: WallClock::new(|| NOW),
-            ..StoreOptions::design(self.design).without_thread()
+            ..StoreOptions::default().without_thread()
         }
     }
 
@@ -88,7 +96,7 @@ impl Subject for StoreSubject {
 
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = make_pool()?;
-        let store = Store::create(&pool, ROOT, &self.options());
+        let store = Store::create_with(&pool, ROOT, &self.options(), self.kind());
         let store = store.map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))?;
         Self::live(store).map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))
     }
@@ -97,7 +105,7 @@ impl Subject for StoreSubject {
         let Some(pool) = open_pool()? else {
             return Ok(Opened::Absent);
         };
-        let store = match Store::open(&pool, ROOT, &self.options()) {
+        let store = match Store::open_with(&pool, ROOT, &self.options(), &[self.kind()]) {
             Ok(store) => store,
             Err(StoreError::Root(RootError::NotFound(_))) => return Ok(Opened::Absent),
             Err(e) => return Err(Fault::new(FaultKind::Recovery, e.to_string())),

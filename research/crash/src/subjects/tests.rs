@@ -4,12 +4,12 @@ use super::{batch_keys, matching, named, names};
 use crate::record;
 use crate::subject::{Live, Op, Opened, Subject};
 use crate::workload::{Kind, Workload};
+use bristlecone_designs::DurableIndex;
+use bristlecone_designs::designs::DESIGNS;
+use bristlecone_designs::lstree::{LsOptions, LsStats, LsTree};
+use bristlecone_designs::nvtree::{NvOptions, NvStats, NvTree};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::Simulation;
-use bristlecone_trees::DurableIndex;
-use bristlecone_trees::designs::DESIGNS;
-use bristlecone_trees::lstree::{LsOptions, LsStats, LsTree};
-use bristlecone_trees::nvtree::{NvOptions, NvStats, NvTree};
 use std::collections::BTreeMap;
 
 fn check(subject: &dyn Subject, live: &dyn Live, model: &BTreeMap<u64, u64>, when: &str) {

@@ -23,7 +23,7 @@ struct Source {
 /// From a full leaf, or inner node, to both halves in the tree.
 const BZTREE: &[Source] = &[Source {
     file: "bztree/reshape.rs",
-    text: include_str!("../../../../crates/trees/src/bztree/reshape.rs"),
+    text: include_str!("../../../designs/src/latchfree/bztree/reshape.rs"),
     functions: &[
         "reshape",
         "reshape_frozen",
@@ -39,7 +39,7 @@ const BZTREE: &[Source] = &[Source {
 const BWTREE: &[Source] = &[
     Source {
         file: "bwtree/modification.rs",
-        text: include_str!("../../../../crates/trees/src/bwtree/modification.rs"),
+        text: include_str!("../../../designs/src/latchfree/bwtree/modification.rs"),
         functions: &[
             "look_after",
             "do_chores",
@@ -53,7 +53,7 @@ const BWTREE: &[Source] = &[
     },
     Source {
         file: "bwtree/consolidate.rs",
-        text: include_str!("../../../../crates/trees/src/bwtree/consolidate.rs"),
+        text: include_str!("../../../designs/src/latchfree/bwtree/consolidate.rs"),
         functions: &["split_of", "discard_split"],
     },
 ];

@@ -8,7 +8,7 @@ use super::tree::BZTREE;
 use super::trial::{Outcome, Trial, measure};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Persistence, Phase, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "bz-fig6",

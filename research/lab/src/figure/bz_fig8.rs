@@ -8,9 +8,9 @@ use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, pap
 use crate::LabError;
 use crate::micro::designs::Forgetting;
 use crate::workload::Keys;
+use bristlecone_designs::{BzOptions, BzTree, DurableIndex, OrderedIndex};
 use bristlecone_pmem::media::{Access, MediaOptions};
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::{BzOptions, BzTree, DurableIndex, OrderedIndex};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;

@@ -11,11 +11,11 @@ use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, pap
 use crate::LabError;
 use crate::limits::median;
 use crate::micro::designs::Forgetting;
+use bristlecone_designs::OrderedIndex;
 use bristlecone_pmem::media::{Access, Media, MediaOptions};
 use bristlecone_pmem::pmwcas::{DescriptorPool, MOST_WORDS, NoBlocks, WordError};
 use bristlecone_pmem::pool::{DataKind, Root, RootKind};
 use bristlecone_pmem::{PWord, Pool, PoolOptions};
-use bristlecone_trees::OrderedIndex;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

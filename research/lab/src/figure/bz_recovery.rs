@@ -7,11 +7,11 @@ use crate::LabError;
 use crate::limits::median;
 use crate::micro::designs::Inlined;
 use crate::workload::{Random, value_of};
-use bristlecone_pmem::media::{Media, MediaOptions};
-use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
-use bristlecone_trees::{
+use bristlecone_designs::{
     BulkLoad, BzOptions, BzTree, DurableIndex, Fill, OrderedIndex, RecoveryReport,
 };
+use bristlecone_pmem::media::{Media, MediaOptions};
+use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -6,9 +6,9 @@ use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, pap
 use crate::LabError;
 use crate::micro::designs::Forgetting;
 use crate::workload::{Random, value_of};
+use bristlecone_designs::{BulkLoad, BzOptions, BzTree, DurableIndex, Fill, OrderedIndex};
 use bristlecone_pmem::media::{Access, MediaOptions};
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::{BulkLoad, BzOptions, BzTree, DurableIndex, Fill, OrderedIndex};
 use std::cmp::Ordering as Order;
 use std::path::Path;
 

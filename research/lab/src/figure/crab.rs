@@ -12,8 +12,8 @@ use super::tree::{BTREE, CRABTREE, CRABTREE_OPT, Design, FASTFAIR, NVTREE};
 use super::trial::{Outcome, Trial};
 use super::{FigureError, On, Panel, Setting};
 use crate::model::{Device, Phase, Shifts, Tuning, Workload};
-use bristlecone_trees::Fill;
-use bristlecone_trees::nvtree::Adaptivity;
+use bristlecone_designs::Fill;
+use bristlecone_designs::nvtree::Adaptivity;
 
 /// Bytes of a node.
 pub(super) const SIZES: [u32; 4] = [1024, 2048, 4096, 8192];

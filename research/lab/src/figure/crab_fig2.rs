@@ -10,7 +10,7 @@ use super::tree::{BTREE, Design};
 use super::trial::{Trial, measure};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Device, Phase, Step, Tuning, Workload, repeated};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "crab-fig2",

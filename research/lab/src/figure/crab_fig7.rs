@@ -8,7 +8,7 @@ use super::crab::{
 use super::trial::{Outcome, Trial, measure, times_over};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Phase, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 pub(super) const FIG7: Entry = Entry {
     name: "crab-fig7",

@@ -6,7 +6,7 @@ use super::tree::{BTREE, BTREE_WAL, Design, FASTFAIR, UNSORTED, UNSORTED_LEAF};
 use super::trial::{Outcomes, Trial, measure};
 use super::{Claim, Expect, FigureError, Panel, Setting, Stated};
 use crate::model::{Device, ModelReport, Phase, Tuning, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 /// A tree in a memory.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, pap
 use crate::limits::median;
 use crate::model::{Phase, Workload};
 use crate::workload::Random;
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 use std::time::Instant;
 
 pub(super) const ENTRY: Entry = Entry {

@@ -6,7 +6,7 @@ use super::tree::{BTREE, BTREE_GF, BTREE_GF_LOAD, Design, UNSORTED_LEAF};
 use super::trial::{Outcome, Trial, measure, with_each};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{ModelReport, Phase, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "gap-fig14",

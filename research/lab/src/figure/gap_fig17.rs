@@ -7,7 +7,7 @@ use super::trial::{Trial, measure};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::limits::median;
 use crate::model::{Phase, Tuning, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 use std::thread::available_parallelism;
 
 pub(super) const ENTRY: Entry = Entry {

@@ -6,7 +6,7 @@ use super::tree::{Design, LSTREE};
 use super::trial::{Trial, measure};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Phase, Tuning, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "gap-fig18",

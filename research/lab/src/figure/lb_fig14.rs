@@ -6,7 +6,7 @@ use super::tree::{Design, FPTREE, LBTREE, WBTREE};
 use super::trial::{Outcome, Trial, measure, times_over, with_each};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Phase, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "lb-fig14",

@@ -8,7 +8,7 @@ use super::tree::Design;
 use super::trial::Outcome;
 use super::{FigureError, On, Setting};
 use crate::model::{Device, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 /// One panel: its tree and its insertions.
 #[derive(Clone, Copy, Debug)]

@@ -9,12 +9,12 @@
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::LabError;
 use crate::workload::Keys;
+use bristlecone_designs::DurableIndex;
+use bristlecone_designs::OrderedIndex;
+use bristlecone_designs::lbtree::{LbOptions, LbTree};
 use bristlecone_pmem::media::sim::{Event, EventKind, Simulation, Sink};
 use bristlecone_pmem::media::{Counting, Dram, Media, Sim};
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::DurableIndex;
-use bristlecone_trees::OrderedIndex;
-use bristlecone_trees::lbtree::{LbOptions, LbTree};
 use std::any::Any;
 use std::cell::Cell;
 use std::path::Path;

@@ -5,7 +5,7 @@ use super::tree::{CDDSTREE, Design, LCBTREE, NVTREE};
 use super::trial::{Outcome, Trial};
 use super::{Claim, Expect, FigureError, On, Setting};
 use crate::model::{Device, Phase, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 /// What is compared, the NV-Tree last.
 pub(super) const DESIGNS: [Design; 3] = [LCBTREE, CDDSTREE, NVTREE];

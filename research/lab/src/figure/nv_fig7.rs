@@ -5,7 +5,7 @@ use super::tree::Design;
 use super::trial::{Outcome, Trial, measure, times_over, with_each};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Device, Phase, Workload};
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "nv-fig7",

@@ -10,8 +10,8 @@ use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, pap
 use crate::limits::median;
 use crate::model::{Executes, Op, Tuning};
 use crate::workload::Random;
-use bristlecone_trees::Fill;
-use bristlecone_trees::nvtree::Adaptivity;
+use bristlecone_designs::Fill;
+use bristlecone_designs::nvtree::Adaptivity;
 use std::collections::HashSet;
 
 pub(super) const ENTRY: Entry = Entry {

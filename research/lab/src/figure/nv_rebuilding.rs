@@ -6,8 +6,8 @@ use super::{FigureError, Setting};
 use crate::LabError;
 use crate::micro::designs::Inlined;
 use crate::workload::value_of;
-use bristlecone_trees::nvtree::{Adaptivity, NvOptions, NvTree};
-use bristlecone_trees::{DurableIndex, OrderedIndex};
+use bristlecone_designs::nvtree::{Adaptivity, NvOptions, NvTree};
+use bristlecone_designs::{DurableIndex, OrderedIndex};
 use std::time::Instant;
 
 /// What filling a tree took.

@@ -5,7 +5,7 @@ use super::nv_rebuilding::{Rebuilding, Row, Total, fill};
 use super::trial::SEED;
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::workload::Keys;
-use bristlecone_trees::nvtree::Adaptivity;
+use bristlecone_designs::nvtree::Adaptivity;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "nv-table4",

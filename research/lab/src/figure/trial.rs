@@ -17,7 +17,7 @@ use crate::model::{
     run_phases,
 };
 use crate::workload::Keys;
-use bristlecone_trees::Fill;
+use bristlecone_designs::Fill;
 use std::time::Instant;
 
 /// What keys and their order follow from, in every figure.

@@ -18,10 +18,10 @@
 use super::target::{Maker, Target, Usage};
 use super::{Event, MicroParams, MicroReport, ScalingReport, run_made, scale_made};
 use crate::LabError;
+use bristlecone_designs::designs::{Choice, Design, Task, with_design};
+use bristlecone_designs::{DurableIndex, OrderedIndex};
 use bristlecone_pmem::media::{Auto, Dram, Media, MediaOptions};
 use bristlecone_pmem::{Access, MediumKind, Pool, PoolOptions};
-use bristlecone_trees::designs::{Choice, Design, Task, with_design};
-use bristlecone_trees::{DurableIndex, OrderedIndex};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! What can be asked of `bench micro`.
 
 use crate::LabError;
+use bristlecone_designs::designs::{Choice, DesignInfo, VOLATILE};
 use bristlecone_pmem::{Durability, MediumKind};
-use bristlecone_trees::designs::{Choice, DesignInfo, VOLATILE};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -106,7 +106,7 @@ const KEYS_AT_MOST: u64 = 100_000_000_000;
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct MicroParams {
-    /// The design: a name of [`DESIGNS`](bristlecone_trees::designs::DESIGNS), or of [`VOLATILE`] on
+    /// The design: a name of [`DESIGNS`](bristlecone_designs::designs::DESIGNS), or of [`VOLATILE`] on
     /// [`MediumKind::Dram`].
     pub index: String,
     /// Bytes of a leaf; `None` for the design's usual.

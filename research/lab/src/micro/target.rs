@@ -3,9 +3,9 @@
 use super::drive::{self, Session, Slice};
 use super::{Contender, Op};
 use crate::LabError;
+use bristlecone_designs::{OrderedIndex, UpdateError};
 use bristlecone_pmem::MediumKind;
 use bristlecone_pmem::media::{Counting, Dram, Media, MediaOptions, PersistCounts};
-use bristlecone_trees::{OrderedIndex, UpdateError};
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -60,7 +60,7 @@ pub trait Target<M: Media>: Sized + Send + Sync + 'static {
 /// One thread's use of an index.
 struct Use<'a, I> {
     index: &'a I,
-    results: Vec<Result<(), bristlecone_trees::InsertError>>,
+    results: Vec<Result<(), bristlecone_designs::InsertError>>,
 }
 
 fn refused<E: std::error::Error + Send + Sync + 'static>(
@@ -74,7 +74,7 @@ impl<I: OrderedIndex<u64, u64>> Session for Use<'_, I> {
     fn insert(&mut self, key: u64, value: u64) -> Result<bool, Box<LabError>> {
         match self.index.insert(&key, &value) {
             Ok(()) => Ok(true),
-            Err(bristlecone_trees::InsertError::KeyExists) => Ok(false),
+            Err(bristlecone_designs::InsertError::KeyExists) => Ok(false),
             Err(e) => Err(refused("insert")(e)),
         }
     }
@@ -128,7 +128,7 @@ impl<I: OrderedIndex<u64, u64>> Session for Use<'_, I> {
         for result in self.results.drain(..) {
             match result {
                 Ok(()) => added += 1,
-                Err(bristlecone_trees::InsertError::KeyExists) => {}
+                Err(bristlecone_designs::InsertError::KeyExists) => {}
                 Err(e) => return Err(refused("batch insert")(e)),
             }
         }

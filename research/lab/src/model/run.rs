@@ -17,14 +17,14 @@ use super::tuning::{Tuning, with_tuned};
 use super::{Device, ModelError, ModelReport, Stalls, Workload};
 use crate::LabError;
 use crate::workload::{Keys, Random, value_of};
+use bristlecone_designs::designs::{
+    Choice, DESIGNS, Design, Holds, Lb, Task, UnknownDesign, VOLATILE, WIDE, Wide, WideDesign,
+    WideTask, with_wide_design,
+};
+use bristlecone_designs::{BulkLoad, DurableIndex, Fill, LbOptions, OrderedIndex, StoredKey};
 use bristlecone_pmem::media::sim::{Sim, Simulation};
 use bristlecone_pmem::sync::set_worker;
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_trees::designs::{
-    Choice, DESIGNS, Design, Holds, Lb, Task, UnknownDesign, VOLATILE, WIDE, WideDesign, WideTask,
-    with_wide_design,
-};
-use bristlecone_trees::{BulkLoad, DurableIndex, Fill, LbOptions, OrderedIndex, StoredKey};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -277,7 +277,7 @@ impl WideTask for Make<'_> {
     type Output = Result<Vec<PhaseReport>, ModelError>;
 
     fn run_wide<D: WideDesign>(self, design: D) -> Self::Output {
-        self.run_with::<u128, D>(&design)
+        self.run_with::<u128, Wide<D>>(&Wide(design))
     }
 }
 
@@ -683,8 +683,8 @@ fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelRepor
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bristlecone_trees::btree::BTreeOptions;
-    use bristlecone_trees::designs::Lcb;
+    use bristlecone_designs::btree::BTreeOptions;
+    use bristlecone_designs::designs::Lcb;
 
     #[test]
     fn lookups_in_batches_are_as_many_and_overlap() {

@@ -1,11 +1,11 @@
 //! How a design is run where it is not run as usual: options that figures vary.
 
-use bristlecone_trees::BTreeOptions;
-use bristlecone_trees::btree::{GroupFlush, Search};
-use bristlecone_trees::designs::{
+use bristlecone_designs::BTreeOptions;
+use bristlecone_designs::btree::{GroupFlush, Search};
+use bristlecone_designs::designs::{
     Choice, Lcb, Nv, Task, UnknownDesign, Unsorted, Wal, with_design,
 };
-use bristlecone_trees::nvtree::{Adaptivity, NvOptions};
+use bristlecone_designs::nvtree::{Adaptivity, NvOptions};
 
 /// How a design is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -90,8 +90,8 @@ pub(crate) fn with_tuned<T: Task>(
             },
             "crabtree" | "crabtree-opt",
         ) => {
-            use bristlecone_trees::crabtree::{CrabOptions, Strategy};
-            task.run(bristlecone_trees::designs::Crab(CrabOptions {
+            use bristlecone_designs::crabtree::{CrabOptions, Strategy};
+            task.run(bristlecone_designs::designs::Crab(CrabOptions {
                 leaf_bytes: bytes,
                 strategy: match shifts {
                     Shifts::Cheaper => Strategy::Choose,
@@ -113,8 +113,8 @@ pub(crate) fn with_tuned<T: Task>(
                 garbage,
             },
             "lstree",
-        ) => task.run(bristlecone_trees::designs::Ls(
-            bristlecone_trees::LsOptions {
+        ) => task.run(bristlecone_designs::designs::Ls(
+            bristlecone_designs::LsOptions {
                 leaf_bytes: bytes,
                 logs,
                 cached_deltas: deltas,
@@ -123,7 +123,7 @@ pub(crate) fn with_tuned<T: Task>(
                 garbage_bytes: garbage.unwrap_or(u64::MAX),
                 writers_collect: garbage.is_some(),
                 recovery_threads,
-                ..bristlecone_trees::LsOptions::default()
+                ..bristlecone_designs::LsOptions::default()
             },
         )),
         // The figures ask each design for what it has.

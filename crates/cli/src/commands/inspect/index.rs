@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::progress;
 use crate::store::{ROOT, Store};
 use crate::text::{duration, grouped};
-use bristlecone_trees::{VerifyReport, Violation};
+use bristlecone_designs::{VerifyReport, Violation};
 use std::any::Any;
 use std::path::Path;
 use std::time::{Duration, Instant};

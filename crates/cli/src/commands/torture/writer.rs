@@ -4,7 +4,7 @@ use super::plan::{self, Ack, Action, Plan, READY};
 use crate::args::TortureWriter;
 use crate::failure::{Failure, Outcome};
 use crate::store::{How, Store};
-use bristlecone_trees::InsertError;
+use bristlecone_designs::InsertError;
 use std::io;
 
 /// Works through the plan in several threads and acknowledges each call that returned.

@@ -163,7 +163,7 @@ impl Ours {
     pub fn new() -> Self {
         let dir = directory();
         let pool = Pool::<Auto>::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
-        let store = Store::create(&pool, "s", &StoreOptions::design("lbtree")).unwrap();
+        let store = Store::create(&pool, "s", &StoreOptions::default()).unwrap();
         Self {
             data: Data::open(store).unwrap(),
             table: commands().map(|command| (command.name, command)).collect(),

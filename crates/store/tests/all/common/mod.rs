@@ -2,9 +2,12 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+use bristlecone_designs::engines::NVTREE;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Media, Pool, PoolOptions};
-use bristlecone_store::{Keyspace, Store, StoreOptions, WallClock};
+use bristlecone_store::{
+    EngineKind, Keyspace, LbEngine, Store, StoreError, StoreOptions, WallClock,
+};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +20,32 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The designs that every scenario is run in.
 pub const DESIGNS: [&str; 2] = ["nvtree", "lbtree"];
 
-/// All designs that this build has.
-pub fn designs() -> Vec<&'static str> {
-    bristlecone_store::designs()
-        .map(|design| design.name)
-        .collect()
+/// The engine kind of a design.
+pub fn kind<M: Media>(design: &str) -> &'static dyn EngineKind<M> {
+    match design {
+        "lbtree" => &LbEngine,
+        "nvtree" => &NVTREE,
+        _ => panic!("no test has {design}"),
+    }
+}
+
+/// Makes store `name` in that design.
+pub fn create<M: Media>(
+    pool: &Arc<Pool<M>>,
+    name: &str,
+    design: &str,
+    options: &StoreOptions,
+) -> Result<Store<M>, StoreError> {
+    Store::create_with(pool, name, options, kind(design))
+}
+
+/// Opens store `name`, of any design.
+pub fn open<M: Media>(
+    pool: &Arc<Pool<M>>,
+    name: &str,
+    options: &StoreOptions,
+) -> Result<Store<M>, StoreError> {
+    Store::open_with(pool, name, options, &DESIGNS.map(kind))
 }
 
 /// A time that is set by hand.
@@ -73,10 +97,10 @@ pub fn directory() -> TempDir {
 
 impl Fixture {
     pub fn new(design: &str) -> Self {
-        Self::with(StoreOptions::design(design).without_thread())
+        Self::with(design, StoreOptions::default().without_thread())
     }
 
-    pub fn with(options: StoreOptions) -> Self {
+    pub fn with(design: &str, options: StoreOptions) -> Self {
         let dir = directory();
         let hands = Hands::default();
         let options = StoreOptions {
@@ -85,7 +109,7 @@ impl Fixture {
             ..options
         };
         let pool = Pool::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
-        let store = Store::create(&pool, "s", &options).unwrap();
+        let store = create(&pool, "s", design, &options).unwrap();
         let k = store.keyspace("k").unwrap();
         Self {
             store,
@@ -114,7 +138,7 @@ impl Fixture {
     /// The store after a kill.
     pub fn killed(&self) -> Store<Mapped> {
         let pool = Pool::open(&self.copy(), &PoolOptions::default()).unwrap();
-        Store::open(&pool, "s", &self.options).unwrap()
+        open(&pool, "s", &self.options).unwrap()
     }
 
     /// The store after it was closed and opened again.
@@ -129,7 +153,7 @@ impl Fixture {
         } = self;
         drop(store);
         let pool = Pool::open(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
-        let store = Store::open(&pool, "s", &options).unwrap();
+        let store = open(&pool, "s", &options).unwrap();
         Self {
             k: k(&store),
             store,

@@ -149,10 +149,13 @@ fn history(
     operations: u64,
     isolation: Isolation,
 ) -> [Vec<Txn>; 2] {
-    let f = Fixture::with(StoreOptions {
-        vacuum_every: Some(Duration::from_millis(1)),
-        ..StoreOptions::design(design)
-    });
+    let f = Fixture::with(
+        design,
+        StoreOptions {
+            vacuum_every: Some(Duration::from_millis(1)),
+            ..StoreOptions::default()
+        },
+    );
     let clock = AtomicU64::new(0);
     let mut all: Vec<Txn> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..threads)

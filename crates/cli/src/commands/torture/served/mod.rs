@@ -43,8 +43,8 @@ struct Work {
 pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(rand::random);
-    let design = args.served_design()?;
-    let arguments = ["--medium", args.medium.name(), "--design", design];
+    args.check_served()?;
+    let arguments = ["--medium", args.medium.name()];
     let mut states = vec![State::default(); usize::from(args.writers())];
     let mut tally = Tally::new(args.kills);
     let mut server = Server::start(pool, &arguments)?;
@@ -60,7 +60,7 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
         }
         // Else the server finds the pool as it was left.
         if round % 3 == 0 {
-            check_pool(args, pool, design, &mut findings).map_err(|e| named(&e))?;
+            check_pool(args, pool, &mut findings).map_err(|e| named(&e))?;
         }
         let at = Instant::now();
         server = Server::start(pool, &arguments).map_err(|e| named(&e))?;
@@ -71,19 +71,19 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
     }
     server.stop()?;
     let mut findings = Findings::default();
-    let entries = check_pool(args, pool, design, &mut findings)?;
+    let entries = check_pool(args, pool, &mut findings)?;
     tally.add_findings(args.kills, &findings);
     Ok(tally.report(args, seed, started.elapsed(), entries))
 }
 
 /// Checks the store itself, with no server on it; its entries.
-fn check_pool(args: &Torture, path: &Path, design: &str, findings: &mut Findings) -> Outcome<u64> {
+fn check_pool(args: &Torture, path: &Path, findings: &mut Findings) -> Outcome<u64> {
     let named = |e: &dyn Display| Failure::new(format!("{}: {e}", path.display()));
     let mut options = PoolOptions::default();
     options.media.medium = args.medium.choice().kind();
     options.media.access = Access::ReadWrite;
     let pool = Pool::<Auto>::open(path, &options).map_err(|e| named(&e))?;
-    let store = Store::open(&pool, ROOT, &StoreOptions::design(design)).map_err(|e| named(&e))?;
+    let store = Store::open(&pool, ROOT, &StoreOptions::default()).map_err(|e| named(&e))?;
     match store.check() {
         Ok(report) => Ok(report.entries),
         Err(violation) => {

@@ -1,0 +1,117 @@
+//! All damage, not the first alone: opening and checking that go on where they find some.
+//!
+//! Usually the first contradiction ends an opening or a check with an error. Whoever wants to know the extent of the
+//! damage, or to save the rest, has the same functions run inside [`collecting_damage`]. What they find is then noted
+//! and passed over, as far as that leads to no doubt about the rest:
+//!
+//! | what is damaged | noted by |
+//! | --- | --- |
+//! | the record of a byte string | every design |
+//! | another part of a leaf: its content is passed over | `leaftree` (LB+-Tree, FPTree, wB+-Tree, Crab-tree), NV-Tree |
+//! | what leads to leaves | nobody: it ends the opening or the check, as usual |
+//!
+//! An index that was opened so has forgotten what could not be read. It must be on a pool that is open for reading only.
+
+use bristlecone_pmem::Media;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Most places whose damage is described; of others only the offset is kept.
+const DESCRIBED_MOST: usize = 1 << 20;
+
+/// Damage that was found: the offset of each damaged block, and what is wrong with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// By offset. After the first million descriptions are empty.
+    pub blocks: BTreeMap<u64, String>,
+}
+
+impl Damage {
+    /// The damaged block whose content is `string`, which a scan has given.
+    pub fn block_of<M: Media>(&self, pm: &M, string: &[u8]) -> Option<u64> {
+        // A string that is part of a node, or a copy, has no record's place.
+        let at = string.as_ptr().addr().checked_sub(pm.base().addr())?;
+        let block = at.checked_sub(crate::repr::HEADER)? as u64;
+        self.blocks.contains_key(&block).then_some(block)
+    }
+}
+
+thread_local! {
+    static FOUND: RefCell<Option<Damage>> = const { RefCell::new(None) };
+}
+
+/// Runs `work`, in which indexes are opened and checked by this thread alone (`recovery_threads` is 1), and collects the
+/// damage that it comes across.
+pub fn collecting_damage<R>(work: impl FnOnce() -> R) -> (R, Damage) {
+    /// Ends the collecting, also where `work` panics.
+    struct End(Option<Damage>);
+    impl Drop for End {
+        fn drop(&mut self) {
+            FOUND.with(|found| found.replace(self.0.take()));
+        }
+    }
+    let end = End(FOUND.with(|found| found.replace(Some(Damage::default()))));
+    let result = work();
+    let damage = FOUND.with(|found| found.replace(None)).unwrap_or_default();
+    drop(end);
+    (result, damage)
+}
+
+/// Whether damage is being collected.
+pub fn collecting() -> bool {
+    FOUND.with(|found| found.borrow().is_some())
+}
+
+/// Whether any has been collected so far.
+#[must_use]
+pub fn any() -> bool {
+    FOUND.with(|found| {
+        let found = found.borrow();
+        found.as_ref().is_some_and(|found| !found.blocks.is_empty())
+    })
+}
+
+/// Notes that the block at `off` is damaged, if damage is being collected.
+///
+/// # Errors
+/// `what`, if not.
+pub fn note<E: ToString>(off: u64, what: E) -> Result<(), E> {
+    FOUND.with(|found| {
+        let mut found = found.borrow_mut();
+        let Some(found) = found.as_mut() else {
+            return Err(what);
+        };
+        let described = found.blocks.len() < DESCRIBED_MOST;
+        found.blocks.entry(off).or_insert_with(|| {
+            if described {
+                what.to_string()
+            } else {
+                String::new()
+            }
+        });
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_is_noted_while_it_is_collected() {
+        assert_eq!(note(1, "a"), Err("a"));
+        let ((), damage) = collecting_damage(|| {
+            assert!(collecting() && !any());
+            assert_eq!(
+                (note(7, "a"), note(9, "b"), note(7, "c")),
+                (Ok(()), Ok(()), Ok(()))
+            );
+            assert!(any());
+        });
+        let found: Vec<_> = damage.blocks.into_iter().collect();
+        assert_eq!(found, [(7, "a".to_owned()), (9, "b".to_owned())]);
+        assert!(!collecting());
+        let panicked = std::panic::catch_unwind(|| collecting_damage(|| panic!("meant to")));
+        assert!(panicked.is_err() && !collecting());
+    }
+}

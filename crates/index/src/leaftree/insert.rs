@@ -1,0 +1,249 @@
+//! Insertion, and replacement of a value by one NAW of its word.
+//!
+//! Persist cost: an insert's is the design's; replacing: 1 line, 1 fence (2 fences where the value is a
+//! record). Records add their own lines, not fences.
+
+use super::read::Found;
+use super::{LeafDesign, LeafTree};
+use crate::contract::{InsertError, Place, UpdateError};
+use crate::repr::{Stored, StoredKey, Word, WordOf};
+use crate::sync::wait;
+use crate::version_lock::Locked;
+use bristlecone_pmem::{Media, SpaceError};
+use crossbeam_epoch::{self as epoch, Guard};
+use crossbeam_utils::Backoff;
+use std::sync::atomic::Ordering;
+
+/// The planted fault of an insert that others see before a crash keeps it.
+pub const UNLOCK_FIRST: &str = "unlock before fence";
+
+/// What to do with a key that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfPresent {
+    /// Report [`InsertError::KeyExists`].
+    Refuse,
+    /// Put the new value in its place.
+    Replace,
+}
+
+/// A pair as a leaf holds it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pair<A = u64, B = u64> {
+    /// The key's word.
+    pub key: A,
+    /// The value's word.
+    pub value: B,
+    /// Low byte of the key's hash.
+    pub fingerprint: u8,
+}
+
+/// A leaf that is locked.
+#[derive(Debug)]
+pub struct At<'t, L> {
+    /// Its handle.
+    pub handle: u32,
+    /// The leaf.
+    pub leaf: &'t L,
+    /// Its lock.
+    pub locked: Locked<'t>,
+}
+
+/// What came of an attempt to insert.
+#[derive(Debug)]
+pub enum Attempt<'t, A = u64, B = u64> {
+    /// The pair is there, durably, and nothing is locked.
+    Done,
+    /// The key is there already, and the leaf still locked.
+    There(Found<A, B>, Locked<'t>),
+    /// Another thread was in the way: nothing has changed, nothing is locked.
+    Again,
+}
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
+    M: Media,
+{
+    /// True if a pair leads to records, whose lines are to be fenced before it counts.
+    pub const RECORDS: bool = K::RECORDS || V::RECORDS;
+
+    /// Makes the words for a pair, records and all; nothing is allocated if it fails.
+    pub fn make_pair(
+        &self,
+        key: &K,
+        value: &V,
+        hash: u32,
+    ) -> Result<Pair<WordOf<K>, WordOf<V>>, SpaceError> {
+        let word = key.make(&self.heap)?;
+        let value = value
+            .make(&self.heap)
+            .inspect_err(|_| K::discard(&self.heap, word))?;
+        Ok(Pair {
+            key: word,
+            value,
+            fingerprint: hash as u8,
+        })
+    }
+
+    /// Frees the records of a pair that nothing leads to.
+    pub fn free_pair(&self, pair: Pair<K::Word, V::Word>) {
+        K::discard(&self.heap, pair.key);
+        V::discard(&self.heap, pair.value);
+    }
+
+    /// Inserts, or does as `present` says; what it fenced is still to be committed.
+    pub fn put_uncommitted(
+        &self,
+        key: &K,
+        value: &V,
+        present: IfPresent,
+    ) -> Result<bool, InsertError> {
+        match self.try_put(key, value, present) {
+            Err(InsertError::Space(_)) if self.retired.wait() => self.try_put(key, value, present),
+            result => result,
+        }
+    }
+
+    fn try_put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
+        let pin = Self::pin();
+        let guard = pin.guard();
+        let hash = key.hash();
+        if Self::RECORDS {
+            // Records are made before the lock is taken, but not for nothing.
+            if self.find_word(key, guard).is_some() {
+                match present {
+                    IfPresent::Refuse => return Err(InsertError::KeyExists),
+                    IfPresent::Replace => {
+                        if self.replace_uncommitted(key, value, None)?.is_some() {
+                            return Ok(true);
+                        }
+                    }
+                }
+            }
+        }
+        let pair = self.make_pair(key, value, hash)?;
+        let backoff = Backoff::new();
+        let leaf = loop {
+            let at = self.lock_leaf(key, guard);
+            let leaf = at.leaf;
+            match D::put(self, at, key, hash, pair, present) {
+                Ok(Attempt::Done) => break leaf,
+                Ok(Attempt::There(found, locked)) => match present {
+                    IfPresent::Refuse => {
+                        locked.unlock_unchanged();
+                        self.free_pair(pair);
+                        return Err(InsertError::KeyExists);
+                    }
+                    IfPresent::Replace => {
+                        self.swap_value(leaf, found, pair.value, true);
+                        locked.unlock();
+                        K::discard(&self.heap, pair.key);
+                        self.retire_value(found.value, guard);
+                        return Ok(true);
+                    }
+                },
+                Ok(Attempt::Again) => wait(&backoff),
+                Err(e) => {
+                    self.free_pair(pair);
+                    return Err(e.into());
+                }
+            }
+        };
+        if self.pm().planted(UNLOCK_FIRST) {
+            // PERSIST: (planted fault) too late; others have seen it since the unlock.
+            self.pm().persist(leaf);
+        }
+        Ok(false)
+    }
+
+    /// Stores a value word over that of `found`, durably. Unless `durable`, a value of one word that is no record is not even
+    /// flushed: the offset of its word is given.
+    pub fn swap_value(
+        &self,
+        leaf: &D::Leaf,
+        found: Found<K::Word, V::Word>,
+        value: V::Word,
+        durable: bool,
+    ) -> Option<u64> {
+        let pm = self.pm();
+        if V::RECORDS {
+            // PERSIST: the new value's record, before the word that leads to it.
+            pm.fence();
+        }
+        if pm.planted("lbtree-two-stores") {
+            // The low byte, then the others.
+            let half = found.value.parts()[0] & !0xFF | value.parts()[0] & 0xFF;
+            D::value(self, leaf, found.slot).store(pm, half, Ordering::Relaxed);
+        }
+        if durable || V::RECORDS || V::Word::WORDS > 1 {
+            // PERSIST: (in `set_value`) the new value counts.
+            D::set_value(self, leaf, found.slot, value);
+            return None;
+        }
+        let word = D::value(self, leaf, found.slot);
+        // ORDERING: Release; as in `PWord::publish`.
+        word.store(pm, value.parts()[0], Ordering::Release);
+        let place: *const u8 = std::ptr::from_ref(word).cast();
+        Some(place.addr() as u64 - self.base.addr() as u64)
+    }
+
+    /// Replaces the value of a key that is there. What it fenced is still to be committed. Where `place` says where the key may be,
+    /// the answer is that of [`OrderedIndex::update_at`](crate::OrderedIndex::update_at).
+    pub fn replace(
+        &self,
+        key: &K,
+        value: &V,
+        place: Option<&Place>,
+    ) -> Result<Option<u64>, UpdateError> {
+        if self.read_only {
+            return Err(UpdateError::ReadOnly);
+        }
+        if let Err((len, most)) = Self::value_fits(value) {
+            return Err(UpdateError::ValueTooLong { len, most });
+        }
+        // A record is made before the lock is taken, but not for nothing.
+        let there = !V::RECORDS || self.find_word(key, &epoch::pin()).is_some();
+        if !there {
+            return Err(UpdateError::NotFound);
+        }
+        let replaced = self.replace_uncommitted(key, value, place)?;
+        replaced.ok_or(UpdateError::NotFound)
+    }
+
+    /// Replaces the value of `key`, if it is there: nothing if not. What it fenced is still to be
+    /// committed; `place` and the answer as in [`replace`](Self::replace).
+    fn replace_uncommitted(
+        &self,
+        key: &K,
+        value: &V,
+        place: Option<&Place>,
+    ) -> Result<Option<Option<u64>>, SpaceError> {
+        let pin = Self::pin();
+        let guard = pin.guard();
+        let freed = self.pm().planted("lbtree-free-first");
+        if freed && let Some(old) = self.find_word(key, guard) {
+            V::discard(&self.heap, old);
+        }
+        let word = value.make(&self.heap)?;
+        let Some((At { leaf, locked, .. }, found)) = self.lock_found(key, place, guard) else {
+            V::discard(&self.heap, word);
+            return Ok(None);
+        };
+        let unflushed = self.swap_value(leaf, found, word, place.is_none());
+        locked.unlock();
+        if !freed {
+            self.retire_value(found.value, guard);
+        }
+        Ok(Some(unflushed))
+    }
+
+    /// Frees a value that was replaced, once readers have left it.
+    fn retire_value(&self, word: V::Word, guard: &Guard) {
+        V::retire(&self.heap, word, guard);
+        if V::RECORDS {
+            self.retired.note();
+        }
+    }
+}

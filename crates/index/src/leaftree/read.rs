@@ -1,0 +1,155 @@
+//! Search (Algorithm 1): descend, compare fingerprints, compare keys, validate.
+
+use super::{At, LeafDesign, LeafTree, offset};
+use crate::contract::Place;
+use crate::repr::{Stored, StoredKey};
+use crate::version_lock::VersionLocks;
+use bristlecone_pmem::Media;
+use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
+use crossbeam_epoch::{self as epoch, Guard};
+
+/// Keeps what words lead to from being reused, where words lead to anything.
+///
+/// A search of numbers needs no pin, whose full barrier would keep the cache misses of one search from
+/// overlapping with the next one's. What it reads is *type-stable*: memory of inner nodes always holds
+/// inner nodes, whose versions never go back; leaf memory stays mapped (see `Mapping::shrink`) and is
+/// only ever stored to by atomic stores; and nothing read is used before the leaf's version, read while
+/// the leaf was in the index, has been validated. A record may be freed before that, so following a
+/// word to a record takes a pin.
+pub(super) struct Pin(Option<Guard>);
+
+impl Pin {
+    /// A guard for searching. Not for retiring: without a pin there is nothing to defer to.
+    #[inline(always)]
+    pub(super) fn guard(&self) -> &Guard {
+        match &self.0 {
+            Some(guard) => guard,
+            // SAFETY: the guard is only handed to searches, which neither defer nor follow pointers
+            // where keys are numbers; what they read is type-stable, as this type's head says.
+            None => unsafe { epoch::unprotected() },
+        }
+    }
+}
+
+/// Where a key was found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<A = u64, B = u64> {
+    /// The slot.
+    pub slot: usize,
+    /// The key's word.
+    pub key: A,
+    /// The value's word.
+    pub value: B,
+}
+
+/// A leaf that is locked, and where a key is in it.
+type LockedAt<'t, L, A, B> = (At<'t, L>, Found<A, B>);
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
+    M: Media,
+{
+    /// Pins the thread if the tree has records.
+    #[inline(always)]
+    pub(super) fn pin() -> Pin {
+        Pin(Self::RECORDS.then(epoch::pin))
+    }
+
+    /// Reports an access to a leaf's lock.
+    #[inline(always)]
+    fn report_lock(access: DramAccess, leaf: u32) {
+        M::Dram::touch(DramRegion::Locks, access, VersionLocks::place(leaf), 8);
+    }
+
+    /// Finds `key` and calls `f` with its value.
+    #[inline]
+    pub(super) fn find_value<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        let pin = Self::pin();
+        let word = self.find_word(key, pin.guard())?;
+        V::read(self.pm(), word, f)
+    }
+
+    /// The value word of `key`.
+    #[inline]
+    pub(super) fn find_word(&self, key: &K, guard: &Guard) -> Option<V::Word> {
+        let hash = key.hash();
+        loop {
+            let at = self.inner.find(key, guard);
+            self.prefetch(at.leaf);
+            Self::report_lock(DramAccess::Load, at.leaf);
+            self.pm().interleave();
+            let version = self.locks.read(at.leaf);
+            if !self.inner.validate(&at) {
+                continue;
+            }
+            let found = D::search(self, self.leaf(at.leaf), key, hash);
+            if self.locks.validate(at.leaf, version) {
+                return found.map(|found| found.value);
+            }
+        }
+    }
+
+    /// The leaf of `key` and where the key is in it, locked, if it is there. `place` may save the way down.
+    #[inline]
+    pub(super) fn lock_found(
+        &self,
+        key: &K,
+        place: Option<&Place>,
+        guard: &Guard,
+    ) -> Option<LockedAt<'_, D::Leaf, K::Word, V::Word>> {
+        // Another tree's leaves are no places here. Another key's leaf is left again.
+        let near = place.filter(|place| place.tree == self.number);
+        if let Some(Place { at, hash, .. }) = near
+            && let Some(locked) = self.try_lock(at)
+        {
+            let (handle, leaf) = (at.leaf, self.leaf(at.leaf));
+            if let Some(found) = D::search(self, leaf, key, *hash) {
+                let at = At {
+                    handle,
+                    leaf,
+                    locked,
+                };
+                return Some((at, found));
+            }
+            locked.unlock_unchanged();
+        }
+        let at = self.lock_leaf(key, guard);
+        match D::search(self, at.leaf, key, key.hash()) {
+            Some(found) => Some((at, found)),
+            None => {
+                at.locked.unlock_unchanged();
+                None
+            }
+        }
+    }
+
+    /// The leaf of `key`, locked.
+    #[inline]
+    pub fn lock_leaf(&self, key: &K, guard: &Guard) -> At<'_, D::Leaf> {
+        loop {
+            let at = self.inner.find(key, guard);
+            self.prefetch(at.leaf);
+            Self::report_lock(DramAccess::Locked, at.leaf);
+            let version = self.locks.read(at.leaf);
+            if !self.inner.validate(&at) {
+                continue;
+            }
+            self.pm().interleave();
+            if let Some(locked) = self.locks.try_lock_at(at.leaf, version) {
+                debug_assert!(
+                    offset(at.leaf) < self.pm().len(),
+                    "leaf {} is in the pool",
+                    at.leaf
+                );
+                return At {
+                    handle: at.leaf,
+                    leaf: self.leaf(at.leaf),
+                    locked,
+                };
+            }
+        }
+    }
+}

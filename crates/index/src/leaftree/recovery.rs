@@ -1,0 +1,526 @@
+//! Opening: reading the volatile part back after a clean close, or rebuilding it by walking the leaves.
+//!
+//! The walk is cut into segments at the *recorded positions* (section 4.2): leaves, roughly equally
+//! spaced, whose offsets stand in root words. Every thread walks several segments in turns, so that
+//! the cache misses of their chains overlap even with one thread.
+//!
+//! The walk checks what it follows: leaves and records must be blocks of this root that nothing else
+//! reached, keys must ascend from leaf to leaf. So a corrupt pool ends in an error, not in a loop.
+//!
+//! Repairs (each can be repeated): lock bits are cleared, empty leaves unlinked.
+
+use super::{
+    HEAD, LeafDesign, LeafTree, POSITION_COUNT, POSITIONS, TreeError, UNIT, offset, snapshot,
+};
+use crate::contract::{Fill, RecoveryReport};
+use crate::damage;
+use crate::inner::InnerIndex;
+use crate::repr::{Stored, StoredKey};
+use crate::threads::on_threads;
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, POff};
+use crossbeam_epoch as epoch;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Segments that a thread walks in turns.
+const LANES: usize = 12;
+/// Splits before the first position is recorded; few on a simulated medium, whose trees are small.
+pub(super) const fn first_interval<M: Media>() -> u64 {
+    if M::TRACED { 2 } else { 64 }
+}
+/// Root words that are used for positions; few on a simulated medium, so that they are used again.
+const fn slots_used<M: Media>() -> usize {
+    if M::TRACED { 3 } else { POSITION_COUNT }
+}
+
+/// How full recovery leaves inner nodes.
+pub(super) const INNER_FILL: Fill = match Fill::percent(85) {
+    Some(fill) => fill,
+    None => Fill::FULL,
+};
+
+/// Which leaves are recorded as places to start a walk from. The persistent truth is in root words.
+#[derive(Debug)]
+pub(super) struct Positions {
+    at: [u32; POSITION_COUNT],
+    /// Slots in use, in the order they were recorded.
+    by_time: Vec<usize>,
+    /// Slots to record into.
+    spare: Vec<usize>,
+    /// Splits that make one position.
+    interval: u64,
+}
+
+impl Positions {
+    /// None recorded.
+    pub(super) fn new<M: Media>() -> Self {
+        Self {
+            at: [0; POSITION_COUNT],
+            by_time: Vec::new(),
+            spare: (0..slots_used::<M>()).rev().collect(),
+            interval: first_interval::<M>(),
+        }
+    }
+
+    /// Records a leaf that a split made; its slot, if one was free.
+    fn add(&mut self, leaf: u32) -> Option<usize> {
+        if self.spare.is_empty() {
+            // Twice the distance from here on: every other position may be overwritten. It stays
+            // valid until it is.
+            self.interval *= 2;
+            let mut kept = Vec::with_capacity(self.by_time.len());
+            for (i, slot) in self.by_time.drain(..).enumerate() {
+                if i % 2 == 0 {
+                    kept.push(slot)
+                } else {
+                    self.spare.push(slot)
+                }
+            }
+            self.by_time = kept;
+        }
+        self.again(leaf)
+    }
+
+    /// Records a leaf if there is a slot to spare; its slot.
+    fn again(&mut self, leaf: u32) -> Option<usize> {
+        let slot = self.spare.pop()?;
+        self.at[slot] = leaf;
+        self.by_time.push(slot);
+        Some(slot)
+    }
+
+    /// Forgets a leaf; its slot, if it was recorded.
+    pub(super) fn remove(&mut self, leaf: u32) -> Option<usize> {
+        let slot = self.at.iter().position(|at| *at == leaf)?;
+        self.at[slot] = 0;
+        if let Some(i) = self.by_time.iter().position(|s| *s == slot) {
+            self.by_time.remove(i);
+            self.spare.push(slot);
+        }
+        Some(slot)
+    }
+
+    /// Equally spaced positions over `leaves`.
+    pub(super) fn spread<M: Media>(leaves: impl ExactSizeIterator<Item = u32>) -> Self {
+        let mut positions = Self::new::<M>();
+        let (n, least) = (leaves.len() as u64, positions.interval);
+        let slots = positions.spare.len() as u64;
+        positions.interval = (n / slots * 2).max(least);
+        let every = n.div_ceil(slots).max(least) as usize;
+        for leaf in leaves.skip(every).step_by(every) {
+            let Some(slot) = positions.spare.pop() else {
+                break;
+            };
+            positions.at[slot] = leaf;
+            positions.by_time.push(slot);
+        }
+        positions
+    }
+
+    /// The positions that the root words hold.
+    pub(super) fn load<M: Media>(root: &Root<M>, leaves: u64) -> Self {
+        let mut positions = Self {
+            spare: Vec::new(),
+            interval: (leaves / slots_used::<M>() as u64 * 2).max(first_interval::<M>()),
+            ..Self::new::<M>()
+        };
+        for (slot, off) in recorded(root).into_iter().enumerate() {
+            match u32::try_from(off / UNIT) {
+                Ok(leaf) if leaf != 0 => {
+                    positions.at[slot] = leaf;
+                    positions.by_time.push(slot);
+                }
+                _ if slot < slots_used::<M>() => positions.spare.push(slot),
+                _ => {}
+            }
+        }
+        positions
+    }
+
+    /// Writes all positions to the root words.
+    pub(super) fn save<M: Media>(&self, root: &Root<M>) {
+        let pm = root.pool().pm();
+        for (slot, leaf) in self.at.iter().enumerate() {
+            let word = root.word(POSITIONS + slot);
+            // ORDERING: Relaxed; read by recovery only.
+            if word.load(pm, Ordering::Relaxed) != offset(*leaf) {
+                word.store(pm, offset(*leaf), Ordering::Relaxed);
+                // PERSIST: the position; any subset of them is valid, so one fence does for all.
+                pm.flush_of(word);
+            }
+        }
+        pm.fence();
+    }
+}
+
+fn recorded<M: Media>(root: &Root<M>) -> [u64; POSITION_COUNT] {
+    // ORDERING: Relaxed; the tree is being opened.
+    std::array::from_fn(|i| {
+        root.word(POSITIONS + i)
+            .load(root.pool().pm(), Ordering::Relaxed)
+    })
+}
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
+    M: Media,
+{
+    /// Notes that a split made `leaf`, which is in the chain durably; records it if it is time.
+    pub fn record_position(&self, leaf: u32) {
+        // ORDERING: Relaxed (both); a count that only spaces the positions.
+        if self.until_position.fetch_sub(1, Ordering::Relaxed) != 1 {
+            return;
+        }
+        let mut positions = lock(&self.positions);
+        if let Some(slot) = positions.add(leaf) {
+            self.publish_position(slot, leaf);
+        }
+        self.until_position
+            .fetch_add(positions.interval as i64, Ordering::Relaxed);
+    }
+
+    /// Records `leaf`, which is in the chain durably, in the place of one that was
+    /// [forgotten](Self::forget_position). The caller holds its lock, or that of the leaf before it.
+    pub fn record_again(&self, leaf: u32) {
+        let mut positions = lock(&self.positions);
+        if let Some(slot) = positions.again(leaf) {
+            self.publish_position(slot, leaf);
+        }
+    }
+
+    /// Makes a position durable that `positions`, which the caller has locked, has.
+    fn publish_position(&self, slot: usize, leaf: u32) {
+        // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs the lock of
+        // `positions`).
+        self.root()
+            .word(POSITIONS + slot)
+            .publish(self.pm(), offset(leaf));
+    }
+
+    /// Takes over `positions`, which the root words hold.
+    pub(super) fn set_positions(&mut self, positions: Positions) {
+        self.until_position = AtomicI64::new(positions.interval as i64);
+        self.positions = Mutex::new(positions);
+    }
+}
+
+/// Opens a published root.
+pub(super) fn open<D, K, V, M>(
+    root: Root<M>,
+    options: &D::Options,
+) -> Result<LeafTree<D, K, V, M>, TreeError>
+where
+    D: LeafDesign<K, V, M>,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
+    M: Media,
+{
+    let started = Instant::now();
+    let heap = root.heap();
+    heap.begin_recovery();
+    let saved = snapshot::load::<K, M>(&root, &heap, D::node_bytes(options)?)?;
+    let clean = saved.is_some();
+    let design = D::open(options, &root, &heap, clean)?;
+    let (inner, leaves) = match saved {
+        Some(saved) => saved,
+        // Replaced by what the walk finds.
+        None => (InnerIndex::new(0, 0).map_err(TreeError::Memory)?, 0),
+    };
+    let mut tree = LeafTree::assemble(design, inner, heap, root, RecoveryReport::default());
+    if clean {
+        tree.heap.finish_recovery();
+        tree.set_positions(Positions::load(tree.root(), leaves));
+        tree.report.clean = true;
+    } else {
+        match tree.rebuild(D::recovery_threads(options).max(1)) {
+            Ok(report) => tree.report = report,
+            Err(e) => {
+                // Nothing of this tree may be saved as if it were whole.
+                tree.root = None;
+                return Err(e);
+            }
+        }
+    }
+    tree.report.elapsed = started.elapsed();
+    tree.commit()?;
+    Ok(tree)
+}
+
+/// A leaf that the walk found; `low` is its smallest key, `None` if it is empty.
+struct Walked<K: ToOwned + ?Sized> {
+    low: Option<K::Owned>,
+    leaf: u32,
+}
+
+/// The leaves from one start to the next.
+struct Segment<K: Stored + ?Sized> {
+    start: u32,
+    leaves: Vec<Walked<K>>,
+    /// Word of the largest key.
+    high: Option<K::Word>,
+    /// Where the chain goes on; 0 at its end.
+    next: u64,
+    entries: u64,
+    repaired: u64,
+}
+
+impl<D, K, V, M> LeafTree<D, K, V, M>
+where
+    D: LeafDesign<K, V, M>,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
+    M: Media,
+{
+    /// Walks the leaves and builds everything volatile.
+    fn rebuild(&mut self, threads: usize) -> Result<RecoveryReport, TreeError> {
+        // ORDERING: Relaxed; the tree is being opened.
+        let head = self.root().word(HEAD).load(self.pm(), Ordering::Relaxed);
+        let mut starts = vec![head];
+        starts.extend(recorded(self.root()).into_iter().filter(|off| *off != 0));
+        let mut starts = starts
+            .into_iter()
+            .map(|off| self.checked_handle(off))
+            .collect::<Result<Vec<u32>, _>>()?;
+        let head = starts[0];
+        starts.sort_unstable();
+        starts.dedup();
+        // More would have nothing to walk.
+        let threads = threads.min(starts.len());
+        let segments = self.walk(&starts, threads)?;
+        let report = RecoveryReport {
+            clean: false,
+            leaves_scanned: segments.iter().map(|s| s.leaves.len() as u64).sum(),
+            entries: segments.iter().map(|s| s.entries).sum(),
+            repaired: segments.iter().map(|s| s.repaired).sum(),
+            threads,
+            elapsed: std::time::Duration::ZERO,
+        };
+        let leaves = self.join(head, segments)?;
+        self.heap.finish_recovery();
+        self.adopt(leaves, report)
+    }
+
+    fn checked_handle(&self, off: u64) -> Result<u32, TreeError> {
+        let unit = UNIT;
+        match u32::try_from(off / unit) {
+            Ok(leaf) if off.is_multiple_of(unit) && leaf != 0 => Ok(leaf),
+            _ => Err(TreeError::Corrupt(format!("no leaf can be at {off:#x}"))),
+        }
+    }
+
+    /// Walks from each start to the next start that the chain meets.
+    fn walk(&self, starts: &[u32], threads: usize) -> Result<Vec<Segment<K>>, TreeError> {
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let worker = || -> Result<Vec<Segment<K>>, TreeError> {
+            let mut done = Vec::new();
+            let mut lanes: Vec<(Segment<K>, u64)> = Vec::with_capacity(LANES);
+            loop {
+                while lanes.len() < LANES {
+                    // ORDERING: Relaxed; only the number matters.
+                    let Some(start) = starts.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                        break;
+                    };
+                    self.prefetch_checked(offset(*start));
+                    let segment = Segment {
+                        start: *start,
+                        leaves: Vec::new(),
+                        high: None,
+                        next: 0,
+                        entries: 0,
+                        repaired: 0,
+                    };
+                    lanes.push((segment, offset(*start)));
+                }
+                // ORDERING: Relaxed; a hint to stop early.
+                if lanes.is_empty() || failed.load(Ordering::Relaxed) {
+                    if done.iter().any(|segment: &Segment<K>| segment.repaired > 0) {
+                        // PERSIST: the repairs of this thread (a fence is for the flushes of its own
+                        // thread), before operations and clean closes that rely on them.
+                        self.pm().fence();
+                    }
+                    return Ok(done);
+                }
+                let mut i = 0;
+                while i < lanes.len() {
+                    let (segment, at) = &mut lanes[i];
+                    let next = self.visit(*at, segment).inspect_err(|_| {
+                        failed.store(true, Ordering::Relaxed);
+                    })?;
+                    let at_end = next == 0
+                        || u32::try_from(next / UNIT)
+                            .is_ok_and(|leaf| starts.binary_search(&leaf).is_ok());
+                    if at_end {
+                        segment.next = next;
+                        done.push(lanes.swap_remove(i).0);
+                    } else {
+                        *at = next;
+                        i += 1;
+                    }
+                }
+            }
+        };
+        let segments = on_threads(self.pm(), threads, worker, TreeError::Corrupt)?;
+        Ok(segments.into_iter().flatten().collect())
+    }
+
+    /// Asks for a leaf whose offset has not been checked yet.
+    fn prefetch_checked(&self, off: u64) {
+        if off < self.pm().len() {
+            let at = self.base.wrapping_add(off as usize);
+            bristlecone_pmem::media::cpu::prefetch(at, self.design.leaf_bytes() as usize);
+        }
+    }
+
+    /// Looks at one leaf of the chain: marks it and its records, notes its keys, returns the offset
+    /// of the next.
+    fn visit(&self, off: u64, segment: &mut Segment<K>) -> Result<u64, TreeError> {
+        let guard = epoch::pin();
+        let corrupt = |what: String| TreeError::Corrupt(format!("leaf {off:#x}: {what}"));
+        let leaf_handle = self.checked_handle(off)?;
+        self.heap
+            .mark(off, self.design.leaf_bytes(), &guard)
+            .map_err(corrupt)?;
+        let pm = self.pm();
+        let leaf = self.leaf(leaf_handle);
+        segment.repaired += D::repair(self, leaf).map_err(corrupt)?;
+        let next = D::next(self, leaf);
+        self.prefetch_checked(next);
+        let (mut low, mut high): (Option<K::Word>, Option<K::Word>) = (None, None);
+        let mut result = Ok(());
+        D::for_each(self, leaf, |slot, key, value| {
+            if result.is_err() {
+                return;
+            }
+            let noted = |block: Option<u64>| move |what| damage::note(block.unwrap_or(off), what);
+            let marked = K::mark(&self.heap, key, &guard)
+                .or_else(noted(K::block(key)))
+                .and_then(|()| V::mark(&self.heap, value, &guard).or_else(noted(V::block(value))));
+            result = marked.map_err(|e| corrupt(format!("{}: {e}", D::place(slot))));
+            segment.entries += 1;
+            // A damaged key says nothing about the order of the others.
+            if K::RECORDS && damage::collecting() && K::check(&self.heap, key) != Ok(1) {
+                return;
+            }
+            if low.is_none_or(|low| self.compare_words(key, low).is_lt()) {
+                low = Some(key);
+            }
+            if high.is_none_or(|high| self.compare_words(key, high).is_gt()) {
+                high = Some(key);
+            }
+        });
+        result?;
+        if let (Some(low), Some(before)) = (low, segment.high)
+            && self.compare_words(low, before).is_le()
+        {
+            return Err(corrupt(
+                "its keys do not follow those of the leaf before it".into(),
+            ));
+        }
+        let low = low.and_then(|word| K::read(pm, word, ToOwned::to_owned));
+        segment.high = high.or(segment.high);
+        segment.leaves.push(Walked {
+            low,
+            leaf: leaf_handle,
+        });
+        Ok(next)
+    }
+
+    /// Puts the segments into chain order.
+    fn join(&self, head: u32, segments: Vec<Segment<K>>) -> Result<Vec<Walked<K>>, TreeError> {
+        let mut by_start: HashMap<u32, Segment<K>> = segments
+            .into_iter()
+            .map(|segment| (segment.start, segment))
+            .collect();
+        let mut leaves = Vec::new();
+        let (mut start, mut high): (u32, Option<K::Word>) = (head, None);
+        loop {
+            let segment = by_start.remove(&start).ok_or_else(|| {
+                TreeError::Corrupt(format!(
+                    "the chain comes to leaf {:#x} twice",
+                    offset(start)
+                ))
+            })?;
+            let low = segment.leaves.iter().find_map(|walked| walked.low.as_ref());
+            if let (Some(low), Some(before)) = (low, high)
+                && self
+                    .compare_to_word(std::borrow::Borrow::borrow(low), before)
+                    .is_le()
+            {
+                return Err(TreeError::Corrupt(format!(
+                    "leaf {:#x}: its keys do not follow those of the leaf before it",
+                    offset(start)
+                )));
+            }
+            high = segment.high.or(high);
+            if leaves.is_empty() {
+                leaves = segment.leaves;
+            } else {
+                leaves.extend(segment.leaves);
+            }
+            if segment.next == 0 {
+                break;
+            }
+            start = self.checked_handle(segment.next)?;
+        }
+        match by_start.keys().next() {
+            None => Ok(leaves),
+            Some(lost) => Err(TreeError::Corrupt(format!(
+                "recorded leaf {:#x} is not in the chain",
+                offset(*lost)
+            ))),
+        }
+    }
+
+    /// Unlinks empty leaves, builds the inner index, records positions.
+    fn adopt(
+        &mut self,
+        mut leaves: Vec<Walked<K>>,
+        mut report: RecoveryReport,
+    ) -> Result<RecoveryReport, TreeError> {
+        let first = leaves[0].leaf;
+        let empty: Vec<u32> = leaves
+            .iter()
+            .skip(1)
+            .filter(|w| w.low.is_none())
+            .map(|w| w.leaf)
+            .collect();
+        let kept = |walked: &Walked<K>| walked.leaf == first || walked.low.is_some();
+        let positions = {
+            let kept: Vec<u32> = leaves.iter().filter(|w| kept(w)).map(|w| w.leaf).collect();
+            Positions::spread::<M>(kept.into_iter())
+        };
+        // Before anything is unlinked: positions that name kept leaves only.
+        positions.save(self.root());
+        if !empty.is_empty() {
+            let mut before = first;
+            for walked in &leaves[1..] {
+                if walked.low.is_some() {
+                    before = walked.leaf;
+                } else {
+                    D::unlink(self, self.leaf(before), self.leaf(walked.leaf), false);
+                }
+            }
+            for leaf in &empty {
+                self.heap.free(POff::new(offset(*leaf)));
+            }
+            report.repaired += empty.len() as u64;
+            leaves.retain(|walked| walked.leaf == first || walked.low.is_some());
+        }
+        let rest = leaves
+            .into_iter()
+            .skip(1)
+            .filter_map(|walked| Some((walked.low?, walked.leaf)));
+        self.inner = InnerIndex::from_sorted(first, rest, INNER_FILL, self.pm().capacity())
+            .map_err(|e| TreeError::Corrupt(e.to_string()))?;
+        self.set_positions(positions);
+        Ok(report)
+    }
+}

@@ -1,0 +1,37 @@
+//! Bristlecone's durable ordered index: the LB+-Tree, and the parts that it and the designs of `research/designs` are built of.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`contract`] | the [`OrderedIndex`] contract that every design keeps |
+//! | [`lbtree`] | LB+-Tree |
+//! | [`leaftree`] | what designs with persistent leaves under an inner index in DRAM have in common |
+//! | [`inner`] | that inner index: a cache-conscious B+-tree with optimistic lock coupling |
+//! | [`repr`] | keys and values in 8-byte words; records for byte strings |
+//! | [`engine`] | an index behind a table of functions, and the kinds of them |
+//! | [`damage`] | opening and checking that go on where they find damage |
+//! | [`fingerprint`] | fourteen one-byte hashes compared at once |
+//! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
+
+pub mod contract;
+pub mod damage;
+pub mod engine;
+pub mod fingerprint;
+pub mod inner;
+pub mod lbtree;
+pub mod leaftree;
+pub mod repr;
+#[doc(hidden)] // for other designs
+pub mod saved;
+#[doc(hidden)] // for other designs
+pub mod sync;
+#[doc(hidden)] // for other designs
+pub mod threads;
+pub mod version_lock;
+
+pub use contract::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+pub use lbtree::{LbOptions, LbTree};
+pub use leaftree::LeafOptions;
+pub use repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr, Stored, StoredKey, Word};

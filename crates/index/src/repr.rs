@@ -1,0 +1,454 @@
+//! How keys and values are kept in a node's words.
+//!
+//! | type | word | words of 8 bytes |
+//! | --- | --- | --- |
+//! | `u64` | the number itself | 1 |
+//! | `u128` | the number itself, its low half first | 2 |
+//! | `[u8]` | bits 0..48: offset of a record; bits 48..64: tag (high bits of the record's CRC-32C) | 1 |
+//!
+//! Every design takes what one word stands for ([`KeyRepr`], [`Repr`]). Some take wide entries too
+//! ([`StoredKey`], [`Stored`]; see [`WideDesign`](crate::designs::WideDesign)); the others do not compile with
+//! them. A wide word is never published by one store, unless a design declares 16 bytes to be failure-atomic.
+//!
+//! `u128` keys are in the order of numbers. Sixteen bytes that are to be in the order of bytes (UUIDs, digests)
+//! are `u128::from_be_bytes` of them, and `to_be_bytes` gives them back.
+//!
+//! ```text
+//! record | length (u32) | CRC-32C of the bytes (u32) | bytes ... |      in a block of its size class
+//! ```
+//!
+//! A byte-string key is compared by fingerprint (in the leaf's header), then tag, then bytes (LB+-Tree
+//! section 4.1 keeps an 8-byte pointer per key and per value; the tag uses the pointer's spare bits).
+//! Records are written once, before anything leads to them, and never change; a new value is a new
+//! record.
+//!
+//! # Crash states
+//! A record that no leaf leads to is found by no walk, so recovery frees it. A record's lines are
+//! flushed when it is made and fenced before the word that leads to it is published.
+
+use crate::damage;
+use crate::inner::Separator;
+use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::pool::DataKind;
+use bristlecone_pmem::pool::layout::CHUNK;
+use bristlecone_pmem::{Heap, Media, POff, SpaceError};
+use crossbeam_epoch::Guard;
+use std::fmt;
+
+/// Longest byte-string key in bytes: 64 KiB of a user's, and 4 that a layer above puts before them.
+pub const MAX_KEY: usize = (64 << 10) + 4;
+/// Longest byte-string value in bytes.
+pub const MAX_VALUE: usize = 32 << 20;
+
+/// Bytes of a record before its string.
+pub const HEADER: usize = 8;
+const TAG_SHIFT: u32 = 48;
+const OFFSET_MASK: u64 = (1 << TAG_SHIFT) - 1;
+
+/// Most 8-byte words that a node has of a key or value.
+pub const WIDEST: usize = 2;
+
+/// What a node has of a key or value: one or two 8-byte words.
+pub trait Word:
+    Copy + Ord + Default + fmt::Debug + fmt::LowerHex + Send + Sync + std::hash::Hash + 'static
+{
+    /// How many.
+    const WORDS: usize;
+
+    /// Them, in the order in which they lie in a node; behind them zeros.
+    fn parts(self) -> [u64; WIDEST];
+
+    /// Puts them together.
+    fn from_parts(parts: [u64; WIDEST]) -> Self;
+}
+
+impl Word for u64 {
+    const WORDS: usize = 1;
+
+    #[inline(always)]
+    fn parts(self) -> [u64; WIDEST] {
+        [self, 0]
+    }
+
+    #[inline(always)]
+    fn from_parts([word, _]: [u64; WIDEST]) -> Self {
+        word
+    }
+}
+
+impl Word for u128 {
+    const WORDS: usize = 2;
+
+    #[inline(always)]
+    fn parts(self) -> [u64; WIDEST] {
+        [self as u64, (self >> 64) as u64]
+    }
+
+    #[inline(always)]
+    fn from_parts([low, high]: [u64; WIDEST]) -> Self {
+        Self::from(high) << 64 | Self::from(low)
+    }
+}
+
+/// The word of a key or value of this type.
+pub type WordOf<T> = <T as Stored>::Word;
+
+/// What an entry has of a key and of a value.
+pub type PairOf<K, V> = (WordOf<K>, WordOf<V>);
+
+/// A type that a leaf can hold in a word or two, in the node or through a record.
+pub trait Stored: ToOwned {
+    /// What is in the node.
+    type Word: Word;
+
+    /// What the superblock's root table calls it.
+    const KIND: DataKind;
+    /// True if words lead to records.
+    const RECORDS: bool;
+
+    /// Bytes, for limits; 8 for numbers.
+    fn bytes(&self) -> usize;
+
+    /// The bytes of a byte string, for designs that keep short ones in their own nodes; `None` for numbers.
+    fn byte_string(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// The byte string of these bytes; `None` for numbers.
+    fn of_byte_string(bytes: &[u8]) -> Option<&Self> {
+        let _ = bytes;
+        None
+    }
+
+    /// Makes the word for this value. A record is allocated, written and flushed, not fenced.
+    ///
+    /// # Errors
+    /// [`SpaceError`] when there is no room; nothing is allocated then.
+    fn make<M: Media>(&self, heap: &Heap<M>) -> Result<Self::Word, SpaceError>;
+
+    /// Calls `f` with the value behind `word`; `None` if the word leads nowhere sensible (a corrupt
+    /// pool). The caller is pinned and read the word from a leaf while pinned.
+    fn read<M: Media, R>(pm: &M, word: Self::Word, f: impl FnOnce(&Self) -> R) -> Option<R>;
+
+    /// Frees what `word` leads to, which nothing ever led to.
+    fn discard<M: Media>(heap: &Heap<M>, word: Self::Word);
+
+    /// Frees what `word` leads to once pinned readers have left. That nothing leads to it must be
+    /// durable already.
+    fn retire<M: Media>(heap: &Heap<M>, word: Self::Word, guard: &Guard);
+
+    /// Marks what `word` leads to as reached, for recovery.
+    ///
+    /// # Errors
+    /// What is wrong with the word, in words.
+    fn mark<M: Media>(heap: &Heap<M>, word: Self::Word, guard: &Guard) -> Result<(), String>;
+
+    /// Offset of the block that `word` leads to, if it leads to one.
+    fn block(word: Self::Word) -> Option<u64>;
+
+    /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1) that are whole.
+    ///
+    /// # Errors
+    /// What is wrong, in words. While damage is [collected](crate::damage::collecting_damage), it is noted
+    /// instead.
+    fn check<M: Media>(heap: &Heap<M>, word: Self::Word) -> Result<u64, String>;
+}
+
+/// A [`Stored`] that can be a key.
+pub trait StoredKey: Stored + Separator {
+    /// Hash of the key: its low byte is the fingerprint, the rest may make up the tag.
+    fn hash(&self) -> u32;
+
+    /// True if `word` stands for this key, whose hash is `hash`.
+    fn is_at<M: Media>(&self, hash: u32, pm: &M, word: Self::Word) -> bool;
+
+    /// Appends the key to a snapshot.
+    fn save(&self, out: &mut Vec<u8>);
+
+    /// Takes a key off the front of a snapshot; `None` if it is cut short.
+    fn restore(from: &mut &[u8]) -> Option<Self::Owned>;
+
+    /// True if the key is not too long.
+    fn fits(&self) -> bool {
+        self.bytes() <= MAX_KEY
+    }
+}
+
+/// A type that a leaf can hold in 8 bytes. Every design takes it.
+pub trait Repr: Stored<Word = u64> {}
+
+/// A [`Repr`] that can be a key.
+pub trait KeyRepr: Repr + StoredKey<Word = u64> {}
+
+impl Repr for u64 {}
+impl KeyRepr for u64 {}
+impl Repr for [u8] {}
+impl KeyRepr for [u8] {}
+
+/// A number is its own word.
+macro_rules! number {
+    ($number:ty, $kind:ident, $bytes:literal, |$key:ident| $hash:expr) => {
+        impl Stored for $number {
+            type Word = $number;
+            const KIND: DataKind = DataKind::$kind;
+            const RECORDS: bool = false;
+
+            #[inline(always)]
+            fn bytes(&self) -> usize {
+                $bytes
+            }
+
+            #[inline(always)]
+            fn make<M: Media>(&self, _heap: &Heap<M>) -> Result<$number, SpaceError> {
+                Ok(*self)
+            }
+
+            #[inline(always)]
+            fn read<M: Media, R>(_pm: &M, word: $number, f: impl FnOnce(&Self) -> R) -> Option<R> {
+                Some(f(&word))
+            }
+
+            #[inline(always)]
+            fn discard<M: Media>(_heap: &Heap<M>, _word: $number) {}
+
+            #[inline(always)]
+            fn retire<M: Media>(_heap: &Heap<M>, _word: $number, _guard: &Guard) {}
+
+            #[inline(always)]
+            fn mark<M: Media>(
+                _heap: &Heap<M>,
+                _word: $number,
+                _guard: &Guard,
+            ) -> Result<(), String> {
+                Ok(())
+            }
+
+            fn block(_word: $number) -> Option<u64> {
+                None
+            }
+
+            fn check<M: Media>(_heap: &Heap<M>, _word: $number) -> Result<u64, String> {
+                Ok(0)
+            }
+        }
+
+        impl StoredKey for $number {
+            #[inline(always)]
+            fn hash(&self) -> u32 {
+                let $key = *self;
+                $hash
+            }
+
+            #[inline(always)]
+            fn is_at<M: Media>(&self, _hash: u32, _pm: &M, word: $number) -> bool {
+                *self == word
+            }
+
+            fn save(&self, out: &mut Vec<u8>) {
+                out.extend(self.to_le_bytes());
+            }
+
+            fn restore(from: &mut &[u8]) -> Option<$number> {
+                let (bytes, rest) = from.split_first_chunk::<$bytes>()?;
+                *from = rest;
+                Some(<$number>::from_le_bytes(*bytes))
+            }
+        }
+    };
+}
+
+/// 2^64 divided by the golden ratio; the top byte of a product depends on all bits of the other factor.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+number!(u64, U64, 8, |key| (key.wrapping_mul(GOLDEN) >> 56) as u32);
+number!(u128, U128, 16, |key| {
+    let mixed = (key as u64).wrapping_mul(GOLDEN).rotate_left(32) ^ (key >> 64) as u64;
+    (mixed.wrapping_mul(GOLDEN) >> 56) as u32
+});
+
+impl Stored for [u8] {
+    type Word = u64;
+    const KIND: DataKind = DataKind::Bytes;
+    const RECORDS: bool = true;
+
+    #[inline]
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn byte_string(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+
+    #[inline]
+    fn of_byte_string(bytes: &[u8]) -> Option<&Self> {
+        Some(bytes)
+    }
+
+    fn make<M: Media>(&self, heap: &Heap<M>) -> Result<u64, SpaceError> {
+        let block = heap.alloc(record_bytes(self))?;
+        // SAFETY: 1. the block has room; 2. it was just allocated, so no one else has its address.
+        let crc = unsafe { write_record(heap.pool().pm(), block, self) };
+        Ok(block.get() | u64::from(crc >> 16) << TAG_SHIFT)
+    }
+
+    #[inline]
+    fn read<M: Media, R>(pm: &M, word: u64, f: impl FnOnce(&Self) -> R) -> Option<R> {
+        record(pm, word).map(|(_, bytes)| f(bytes))
+    }
+
+    fn discard<M: Media>(heap: &Heap<M>, word: u64) {
+        heap.free(POff::new(word & OFFSET_MASK));
+    }
+
+    fn retire<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard) {
+        heap.retire(POff::new(word & OFFSET_MASK), guard);
+    }
+
+    fn mark<M: Media>(heap: &Heap<M>, word: u64, guard: &Guard) -> Result<(), String> {
+        let (_, bytes) = located(heap, word)?;
+        heap.mark(word & OFFSET_MASK, (HEADER + bytes.len()) as u64, guard)
+    }
+
+    fn block(word: u64) -> Option<u64> {
+        Some(word & OFFSET_MASK)
+    }
+
+    fn check<M: Media>(heap: &Heap<M>, word: u64) -> Result<u64, String> {
+        match check_string(heap, word) {
+            Ok(()) => Ok(1),
+            Err(what) => damage::note(word & OFFSET_MASK, what).map(|()| 0),
+        }
+    }
+}
+
+impl StoredKey for [u8] {
+    #[inline]
+    fn hash(&self) -> u32 {
+        crc32c::crc32c(self)
+    }
+
+    #[inline]
+    fn is_at<M: Media>(&self, hash: u32, pm: &M, word: u64) -> bool {
+        word >> TAG_SHIFT == u64::from(hash >> 16)
+            && record(pm, word).is_some_and(|(_, bytes)| bytes == self)
+    }
+
+    fn save(&self, out: &mut Vec<u8>) {
+        out.extend((self.len() as u32).to_le_bytes());
+        out.extend_from_slice(self);
+    }
+
+    fn restore(from: &mut &[u8]) -> Option<Vec<u8>> {
+        let (four, rest) = from.split_first_chunk::<4>()?;
+        let (bytes, rest) = rest.split_at_checked(u32::from_le_bytes(*four) as usize)?;
+        *from = rest;
+        Some(bytes.to_vec())
+    }
+}
+
+/// Checks what a string's word leads to.
+fn check_string<M: Media>(heap: &Heap<M>, word: u64) -> Result<(), String> {
+    let (crc, bytes) = located(heap, word)?;
+    heap.check(word & OFFSET_MASK, (HEADER + bytes.len()) as u64)?;
+    let found = crc32c::crc32c(bytes);
+    if found != crc || u64::from(crc >> 16) != word >> TAG_SHIFT {
+        return Err(format!(
+            "record {:#x}: checksum {found:#010x}, expected {crc:#010x}, tag {:#06x}",
+            word & OFFSET_MASK,
+            word >> TAG_SHIFT
+        ));
+    }
+    Ok(())
+}
+
+/// Bytes of a string's record.
+pub fn record_bytes(string: &[u8]) -> u64 {
+    (HEADER + string.len()) as u64
+}
+
+/// Writes and flushes a record; the caller fences. Its checksum.
+///
+/// # Safety
+/// 1. `block` is inside the pool, with room for [`record_bytes`]; 2. no one else reads or writes it.
+pub unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(string);
+    let mut header = [0; HEADER];
+    // Lengths are limited far below 4 GiB by every caller.
+    header[..4].copy_from_slice(&(string.len() as u32).to_le_bytes());
+    header[4..].copy_from_slice(&crc.to_le_bytes());
+    let at = pm.base().wrapping_add(block.get() as usize);
+    // SAFETY: the caller's obligations.
+    unsafe {
+        write_bytes(pm, at, &header);
+        write_bytes(pm, at.wrapping_add(HEADER), string);
+    }
+    let bytes = HEADER + string.len();
+    if pm.planted("lbtree-record-line") {
+        pm.flush(at.wrapping_add(bytes), 64);
+    } else {
+        // PERSIST: the record, which the caller fences before it publishes the word.
+        pm.flush(at, bytes);
+    }
+    crc
+}
+
+/// Compares the checksum of the record in the block at `off`.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn check_record<M: Media>(pm: &M, off: u64) -> Result<(), String> {
+    let (crc, bytes) =
+        record(pm, off).ok_or_else(|| format!("{off:#x} leads to no record inside the pool"))?;
+    let found = crc32c::crc32c(bytes);
+    if found == crc {
+        Ok(())
+    } else {
+        Err(format!(
+            "record {off:#x}: checksum {found:#010x}, expected {crc:#010x}"
+        ))
+    }
+}
+
+fn located<M: Media>(heap: &Heap<M>, word: u64) -> Result<(u32, &[u8]), String> {
+    record(heap.pool().pm(), word)
+        .ok_or_else(|| format!("word {word:#x} leads to no record inside the pool"))
+}
+
+/// The record that `word` leads to: its checksum and its bytes.
+///
+/// Bounds are checked, so that a corrupt word cannot lead outside the pool.
+#[inline]
+fn record<M: Media>(pm: &M, word: u64) -> Option<(u32, &[u8])> {
+    let off = word & OFFSET_MASK;
+    let len = pm.len();
+    if off < CHUNK || !off.is_multiple_of(8) || off + HEADER as u64 > len {
+        return None;
+    }
+    let at = pm.base().wrapping_add(off as usize).cast_const();
+    if M::TRACED {
+        pm.trace_load(at, HEADER);
+    }
+    // SAFETY: 1. `off + 8 <= len`: inside the pool; 2. records do not change while a pinned reader
+    // can reach them, and garbage bytes are as good as any here.
+    let (length, crc) = unsafe {
+        let header = at.cast::<[u8; HEADER]>().read();
+        (
+            u32::from_le_bytes([header[0], header[1], header[2], header[3]]),
+            u32::from_le_bytes([header[4], header[5], header[6], header[7]]),
+        )
+    };
+    if off + HEADER as u64 + u64::from(length) > len || length as usize > MAX_VALUE {
+        return None;
+    }
+    let at = at.wrapping_add(HEADER);
+    if M::TRACED {
+        pm.trace_load(at, length as usize);
+    }
+    // SAFETY: 1. `off + 8 + length <= len`: inside the pool, which outlives the borrow of `pm`;
+    // 2. as above, no one writes there while a pinned reader can reach it.
+    Some((crc, unsafe {
+        std::slice::from_raw_parts(at, length as usize)
+    }))
+}

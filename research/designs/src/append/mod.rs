@@ -1,0 +1,4 @@
+//! Leaves that are only appended to.
+
+pub mod nvta;
+pub mod nvtree;

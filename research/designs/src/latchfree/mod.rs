@@ -1,0 +1,4 @@
+//! Without locks.
+
+pub mod bwtree;
+pub mod bztree;

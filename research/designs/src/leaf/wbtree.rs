@@ -1,0 +1,422 @@
+//! wB+-Tree's leaf as the LB+-Tree paper compares it (sections 2.2 and 4.1): an indirection array that
+//! keeps unsorted entries in order, two NAWs per insertion, splits by a redo log.
+//!
+//! A [`LeafTree`] with the [centralised leaf](crate::central): its bytes are the *slot array*, the number
+//! of entries and then their slots in the order of their keys; bit 63 of word 0 says that it is valid.
+//! Where the papers leave a choice: node sizes, inner index, allocator and locks are LB+-Tree's, since
+//! that paper compares them so; a value is replaced in place by one NAW; what is in the header line needs
+//! no flush of its own.
+//!
+//! # Invariants
+//! Besides the tree's: a slot counts iff its bit is set; while the valid bit is set, the slot array holds
+//! exactly the slots that count, keys ascending; a slot that counts is never overwritten but for its
+//! value word.
+//!
+//! # Crash states
+//! 1. *Insert*, *remove*: valid bit off (first NAW); then entry and slot array; then bitmap with the valid
+//!    bit on (second NAW). Between the two, the slot array may be anything: recovery rebuilds it from the
+//!    bitmap, which is the old one.
+//! 2. *Split*: the new leaf is durable before the record of three words of the leaf (bitmap, sibling
+//!    pointer, number of entries) is armed; recovery assigns them, which can be repeated.
+//!
+//! # Persist cost
+//! | operation | lines | fences |
+//! | --- | --- | --- |
+//! | insert, entry in the header line | 2 | 2 |
+//! | insert, elsewhere | 3 (up to 4 where the slot array goes beyond the header line) | 3 |
+//! | remove | 2 (up to 3, with a third fence) | 2 |
+//! | split | the new leaf's, and 3 | 3; then the insert |
+
+use crate::central::{Leaf, MOST_BYTES, create_log, logged_leaf, open_log, slots};
+use crate::index::TreeError;
+use crate::leaftree::{Found, LeafDesign, LeafOptions, LeafTree, Moved, Pair, offset};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::log::Logs;
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::{Heap, Media, PWord};
+use std::cmp::Ordering as Order;
+use std::sync::atomic::Ordering;
+
+/// The slot array is valid.
+const VALID: u64 = 1 << 63;
+
+/// A wB+-Tree with leaves of `B` x 256 bytes (`B` from 1 to 4). See the module's head.
+pub type WbTree<K, V, M, const B: usize = 1> = LeafTree<WbDesign<M, B>, K, V, M>;
+
+/// The leaf design of the wB+-Tree.
+#[derive(Debug)]
+pub struct WbDesign<M: Media, const B: usize> {
+    logs: Logs<M>,
+}
+
+/// A slot array outside persistent memory.
+#[derive(Clone, Copy, Debug)]
+struct SlotArray([u8; MOST_BYTES]);
+
+impl SlotArray {
+    /// Entries; no more than `most`, whatever the leaf says.
+    #[inline(always)]
+    fn len(&self, most: usize) -> usize {
+        usize::from(self.0[0]).min(most)
+    }
+
+    /// A slot, of `capacity`; a leaf that changes meanwhile, or a corrupt one, may have any byte here.
+    #[inline(always)]
+    fn slot(&self, i: usize, capacity: usize) -> usize {
+        usize::from(self.0[1 + i]).min(capacity - 1)
+    }
+
+    fn insert(&mut self, at: usize, slot: usize) {
+        let n = self.len(MOST_BYTES - 2);
+        let at = at.min(n);
+        self.0.copy_within(1 + at..1 + n, 2 + at);
+        self.0[1 + at] = slot as u8;
+        self.0[0] = n as u8 + 1;
+    }
+
+    fn remove(&mut self, slot: usize) {
+        let n = self.len(MOST_BYTES - 2);
+        let place = self.0[1..1 + n]
+            .iter()
+            .position(|s| usize::from(*s) == slot);
+        if let Some(at) = place {
+            self.0.copy_within(2 + at..1 + n, 1 + at);
+            self.0[0] = n as u8 - 1;
+        }
+    }
+}
+
+impl<K, V, M, const B: usize> LeafDesign<K, V, M> for WbDesign<M, B>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Leaf = Leaf<B>;
+    type Options = LeafOptions;
+
+    const NAME: &'static str = "wbtree";
+    const CAPACITY: usize = Leaf::<B>::CAPACITY;
+
+    fn create(_options: &LeafOptions, root: &Root<M>, heap: &Heap<M>) -> Result<Self, TreeError> {
+        create_log(root, heap).map(|logs| Self { logs })
+    }
+
+    fn open(
+        _options: &LeafOptions,
+        root: &Root<M>,
+        heap: &Heap<M>,
+        clean: bool,
+    ) -> Result<Self, TreeError> {
+        let logs = open_log(root, heap, clean, |words| redo_split::<M, B>(heap, words))?;
+        Ok(Self { logs })
+    }
+
+    fn recovery_threads(options: &LeafOptions) -> usize {
+        options.recovery_threads
+    }
+
+    fn blocks(tree: &LeafTree<Self, K, V, M>) -> Vec<u64> {
+        vec![tree.design.logs.offset()]
+    }
+
+    #[inline(always)]
+    fn search(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Leaf<B>,
+        key: &K,
+        _hash: u32,
+    ) -> Option<Found> {
+        let pm = tree.pm();
+        // While the valid bit is off the leaf is being changed, and its version will not validate.
+        let array = SlotArray(leaf.bytes(pm));
+        let at = position(tree, leaf, &array, key).ok()?;
+        let slot = array.slot(at, Leaf::<B>::CAPACITY);
+        let (key, value) = leaf.entry(pm, slot);
+        Some(Found { slot, key, value })
+    }
+
+    #[inline(always)]
+    fn for_each(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Leaf<B>,
+        mut f: impl FnMut(usize, u64, u64),
+    ) {
+        let pm = tree.pm();
+        let array = SlotArray(leaf.bytes(pm));
+        for i in 0..array.len(Leaf::<B>::CAPACITY) {
+            let slot = array.slot(i, Leaf::<B>::CAPACITY);
+            let (key, value) = leaf.entry(pm, slot);
+            f(slot, key, value);
+        }
+    }
+
+    fn count(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> usize {
+        leaf.bitmap(tree.pm()).count_ones() as usize
+    }
+
+    #[inline(always)]
+    fn value<'t>(_tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Leaf<B>, slot: usize) -> &'t PWord {
+        leaf.value(slot)
+    }
+
+    #[inline(always)]
+    fn next(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> u64 {
+        leaf.next(tree.pm())
+    }
+
+    fn link<'t>(
+        _tree: &'t LeafTree<Self, K, V, M>,
+        leaf: &'t Leaf<B>,
+        next: u64,
+    ) -> (&'t PWord, u64) {
+        (leaf.sibling(), next)
+    }
+
+    fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, pairs: &[Pair]) {
+        let pm = tree.pm();
+        leaf.store_entries(pm, pairs);
+        let mut array = SlotArray([0; MOST_BYTES]);
+        for slot in 0..pairs.len() {
+            array.insert(slot, slot);
+        }
+        leaf.store_bytes(pm, &leaf.bytes(pm), &array.0);
+        leaf.store_head(pm, ((1 << pairs.len()) - 1) | VALID);
+    }
+
+    #[inline(always)]
+    fn insert(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, pair: Pair, fenced: bool) -> bool {
+        let pm = tree.pm();
+        let bitmap = leaf.bitmap(pm);
+        let slot = (!bitmap).trailing_zeros() as usize;
+        if slot >= Leaf::<B>::CAPACITY {
+            return false;
+        }
+        let old = SlotArray(leaf.bytes(pm));
+        let mut array = old;
+        array.insert(position_of_word(tree, leaf, &old, pair.key), slot);
+        // First NAW: the slot array is about to change.
+        leaf.publish_head(pm, bitmap);
+        let entry = leaf.store_entry(pm, slot, pair.key, pair.value);
+        let lines = entry.and(leaf.store_bytes(pm, &old.0, &array.0));
+        let lines = lines.beyond_header();
+        // PERSIST: entry and slot array, before the bitmap that makes them count.
+        leaf.flush(pm, lines);
+        if !lines.is_empty() || !fenced {
+            // PERSIST: those, and the pair's records.
+            pm.fence();
+        }
+        // Second NAW.
+        leaf.publish_head(pm, bitmap | 1 << slot | VALID);
+        true
+    }
+
+    fn remove(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, found: &Found) -> usize {
+        let pm = tree.pm();
+        let bitmap = leaf.bitmap(pm);
+        let old = SlotArray(leaf.bytes(pm));
+        let mut array = old;
+        array.remove(found.slot);
+        // First NAW: the slot array is about to change.
+        leaf.publish_head(pm, bitmap);
+        let lines = leaf.store_bytes(pm, &old.0, &array.0).beyond_header();
+        if !lines.is_empty() {
+            // PERSIST: the slot array, before the valid bit.
+            leaf.flush(pm, lines);
+            pm.fence();
+        }
+        let bitmap = bitmap & !(1 << found.slot);
+        // Second NAW.
+        leaf.publish_head(pm, bitmap | VALID);
+        bitmap.count_ones() as usize
+    }
+
+    fn split(
+        tree: &LeafTree<Self, K, V, M>,
+        leaf: &Leaf<B>,
+        new: u32,
+        upper: &[Moved],
+        pair: Pair,
+        goes_right: bool,
+    ) {
+        let pm = tree.pm();
+        let new_leaf = tree.leaf(new);
+        let mut pairs = [Pair::default(); MOST_BYTES];
+        for (pair, moved) in pairs.iter_mut().zip(upper) {
+            *pair = Pair {
+                key: moved.key,
+                value: moved.value,
+                fingerprint: 0, // not used by this design
+            };
+        }
+        Self::fill(tree, new_leaf, &pairs[..upper.len()]);
+        // ORDERING: Relaxed; nothing leads to the new leaf yet.
+        new_leaf
+            .sibling()
+            .store(pm, leaf.next(pm), Ordering::Relaxed);
+        // PERSIST: the new leaf, before the record that leads to it.
+        pm.flush_of(new_leaf);
+        pm.fence();
+        let bitmap = upper
+            .iter()
+            .fold(Leaf::<B>::FULL, |bits, moved| bits & !(1 << moved.slot));
+        let mut log = tree.design.logs.take();
+        log.arm(&[tree.offset_of(leaf), bitmap, offset(new)]);
+        halve(pm, leaf, bitmap, offset(new));
+        // PERSIST: the leaf's three words, before the log is disarmed.
+        pm.fence();
+        // The insertion's first NAW fences that: before what the record covers changes otherwise, and before
+        // the slot is anyone else's.
+        log.disarm_flushed();
+        // The new leaf's fence was for the pair's records too.
+        let inserted = Self::insert(tree, if goes_right { new_leaf } else { leaf }, pair, true);
+        debug_assert!(inserted, "half the slots are empty");
+    }
+
+    fn repair(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<u64, String> {
+        let pm = tree.pm();
+        let head = leaf.head(pm);
+        if head & VALID != 0 {
+            return Ok(0);
+        }
+        let mut used: Vec<usize> = slots(head & Leaf::<B>::FULL).collect();
+        used.sort_by(|a, b| {
+            let (a, b) = (leaf.entry(pm, *a).0, leaf.entry(pm, *b).0);
+            tree.compare_words(a, b)
+        });
+        let mut array = SlotArray([0; MOST_BYTES]);
+        for (i, slot) in used.into_iter().enumerate() {
+            array.insert(i, slot);
+        }
+        let lines = leaf.store_bytes(pm, &leaf.bytes(pm), &array.0);
+        let lines = lines.beyond_header();
+        if !lines.is_empty() {
+            // PERSIST: the slot array, before the bit that calls it valid.
+            leaf.flush(pm, lines);
+            pm.fence();
+        }
+        leaf.store_head(pm, head | VALID);
+        // PERSIST: the header line, fenced before anything is done: the record of a split that follows says that
+        // the array is valid, and so does what a clean close saves.
+        pm.flush_of(leaf.sibling());
+        Ok(1)
+    }
+
+    fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<(), String> {
+        let pm = tree.pm();
+        let head = leaf.head(pm);
+        let array = SlotArray(leaf.bytes(pm));
+        if head & VALID == 0 {
+            return Err("its slot array is not valid".into());
+        }
+        let n = array.len(Leaf::<B>::CAPACITY);
+        let slot = |i: usize| array.slot(i, Leaf::<B>::CAPACITY);
+        let in_array = (0..n).fold(0u64, |bits, i| bits | 1 << slot(i));
+        if in_array != head & Leaf::<B>::FULL || in_array.count_ones() as usize != n {
+            return Err(format!(
+                "the slot array has slots {in_array:#x}, the bitmap {:#x}",
+                head & Leaf::<B>::FULL
+            ));
+        }
+        let key = |i: usize| leaf.entry(pm, slot(i)).0;
+        match (1..n).find(|&i| tree.compare_words(key(i - 1), key(i)) != Order::Less) {
+            Some(i) => Err(format!("place {i} of the slot array is out of order")),
+            None => Ok(()),
+        }
+    }
+}
+
+type Tree<K, V, M, const B: usize> = LeafTree<WbDesign<M, B>, K, V, M>;
+
+/// Binary search over the slot array: where the key is, or where it would be.
+#[inline(always)]
+fn position<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>(
+    tree: &Tree<K, V, M, B>,
+    leaf: &Leaf<B>,
+    array: &SlotArray,
+    key: &K,
+) -> Result<usize, usize> {
+    let pm = tree.pm();
+    let (mut low, mut high) = (0, array.len(Leaf::<B>::CAPACITY));
+    while low < high {
+        let middle = (low + high) / 2;
+        let slot = array.slot(middle, Leaf::<B>::CAPACITY);
+        match tree.compare_to_word(key, leaf.entry(pm, slot).0) {
+            Order::Equal => return Ok(middle),
+            Order::Less => high = middle,
+            Order::Greater => low = middle + 1,
+        }
+    }
+    Err(low)
+}
+
+/// Where the key of `word`, which is not there, would be.
+#[inline(always)]
+fn position_of_word<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>(
+    tree: &Tree<K, V, M, B>,
+    leaf: &Leaf<B>,
+    array: &SlotArray,
+    word: u64,
+) -> usize {
+    let position = K::read(tree.pm(), word, |key| position(tree, leaf, array, key));
+    match position {
+        Some(Ok(at) | Err(at)) => at,
+        None => 0, // no key was ever at that word: the pool is corrupt under our hands
+    }
+}
+
+/// Leaves a leaf the slots of `bitmap`, which come first in its slot array, and links its new sibling.
+/// Flushed.
+fn halve<M: Media, const B: usize>(pm: &M, leaf: &Leaf<B>, bitmap: u64, new: u64) {
+    leaf.store_byte(pm, 0, bitmap.count_ones() as u8);
+    // ORDERING: Release; pairs with the Acquire in `Leaf::next`.
+    leaf.sibling().store(pm, new, Ordering::Release);
+    leaf.store_head(pm, bitmap | VALID);
+    // PERSIST: the leaf's three words, which share a line; fenced before the log is disarmed.
+    pm.flush_of(leaf.sibling());
+}
+
+/// Applies the record of a split.
+fn redo_split<M: Media, const B: usize>(heap: &Heap<M>, words: &[u64]) -> Result<(), String> {
+    let [leaf_at, bitmap, new_at] = words else {
+        return Err(format!("{} words where a split logs 3", words.len()));
+    };
+    let leaf = logged_leaf::<M, B>(heap, *leaf_at)?;
+    logged_leaf::<M, B>(heap, *new_at)?;
+    if leaf_at == new_at || bitmap & !Leaf::<B>::FULL != 0 {
+        return Err(format!(
+            "leaf {leaf_at:#x} is to keep slots {bitmap:#x} and have sibling {new_at:#x}"
+        ));
+    }
+    halve(heap.pool().pm(), leaf, *bitmap, *new_at);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_arrays_keep_their_order() {
+        let mut array = SlotArray([0; MOST_BYTES]);
+        for (at, slot) in [(0, 5), (0, 3), (2, 7), (1, 1)] {
+            array.insert(at, slot);
+        }
+        let slots = |array: &SlotArray| -> Vec<usize> {
+            (0..array.len(14)).map(|i| array.slot(i, 14)).collect()
+        };
+        assert_eq!(slots(&array), [3, 1, 5, 7]);
+        array.remove(1);
+        array.remove(9);
+        assert_eq!(slots(&array), [3, 5, 7]);
+    }
+
+    #[test]
+    fn damaged_slot_arrays_stay_inside() {
+        let mut array = SlotArray([255; MOST_BYTES]);
+        array.insert(200, 3);
+        array.remove(255);
+        array.insert(0, 3);
+        assert!((0..array.len(14)).all(|i| array.slot(i, 14) < 14));
+    }
+}

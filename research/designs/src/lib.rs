@@ -1,0 +1,54 @@
+//! Every durable ordered index of the papers, one module per design, over the parts that Bristlecone's own index
+//! (`bristlecone-index`) is built of; and what they are compared with.
+//!
+//! | family | designs |
+//! | --- | --- |
+//! | [`leaf`] | persistent leaves under an inner index in DRAM: [`fptree`], [`wbtree`], [`crabtree`]; LB+-Tree is [`lbtree`] |
+//! | [`append`] | leaves that are only appended to: [`nvtree`], [`nvta`] |
+//! | [`log`] | [`lstree`], the log-structured B+-tree |
+//! | [`persistent`] | all nodes in persistent memory: [`btree`], [`unsorted`], [`fastfair`], [`cddstree`] |
+//! | [`latchfree`] | [`bztree`] on the multi-word swap, [`bwtree`] |
+//! | [`skiplist`] | skip lists: whole in the pool, or divided |
+//!
+//! [`designs`] has them by name, for programs that let their user choose; [`engines`] as what a store can be made with.
+
+pub mod append;
+pub mod designs;
+pub mod engines;
+pub mod latchfree;
+pub mod leaf;
+pub mod log;
+pub mod persistent;
+pub mod skiplist;
+mod sync;
+
+pub use append::{nvta, nvtree};
+pub use latchfree::{bwtree, bztree};
+pub use leaf::{central, crabtree, fptree, wbtree};
+pub use log::lstree;
+pub use persistent::{btree, cddstree, fastfair, unsorted};
+
+pub use bristlecone_index::{
+    contract as index, damage, fingerprint, inner, lbtree, leaftree, repr, version_lock,
+};
+use bristlecone_index::{saved, threads};
+
+pub use bristlecone_index::{
+    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, KeyRepr, LbOptions, LbTree, LeafOptions,
+    MAX_KEY, MAX_VALUE, OrderedIndex, Place, RecoveryReport, RemoveError, Repr, ReverseScan,
+    Stored, StoredKey, TreeError, UpdateError, VerifyReport, Violation, Word,
+};
+pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};
+pub use bwtree::{BwOptions, BwTree};
+pub use bztree::{BzOptions, BzTree};
+pub use cddstree::{CddsOptions, CddsTree};
+pub use crabtree::{CrabOptions, CrabTree};
+pub use designs::Design;
+pub use fastfair::{FastFair, FastFairOptions, FastFairSp};
+pub use fptree::FpTree;
+pub use lstree::{LsOptions, LsTree};
+pub use nvta::NvtATree;
+pub use nvtree::{NvOptions, NvTree};
+pub use skiplist::{DividedSkipList, NvmSkipList, SkipList, SkipOptions};
+pub use unsorted::UnsortedTree;
+pub use wbtree::WbTree;

@@ -1,0 +1,3 @@
+//! The whole tree as one log.
+
+pub mod lstree;

@@ -1,0 +1,6 @@
+//! All nodes in persistent memory.
+
+pub mod btree;
+pub mod cddstree;
+pub mod fastfair;
+pub mod unsorted;

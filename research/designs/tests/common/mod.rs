@@ -1,0 +1,239 @@
+//! The scenarios that every index design passes.
+//!
+//! A design says how a fresh index is made ([`Harness`]) and, when it lives in a pool, how it is
+//! opened again ([`Pooled`]); [`scenario_suite!`] then makes one `#[test]` of every scenario whose
+//! capability the design claims:
+//!
+//! ```ignore
+//! scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
+//! ```
+//!
+//! [`Of`] is the harness of every [`Design`](bristlecone_designs::Design); options other than the
+//! usual come from a [`Chosen`] of the test's own.
+//!
+//! | capability | what it asks of the harness | scenarios |
+//! | --- | --- | --- |
+//! | `base` | [`Harness`] | stress, boundary keys, scans during splits, emptied leaves, batches |
+//! | `forward_only` | no `ReverseScan` | the model |
+//! | `reverse` | `Index: ReverseScan` | the model and scans during splits, downwards too |
+//! | `bulk` | `Index: BulkLoad` | bulk load |
+//! | `pooled` | [`Pooled`] | full pool, space given back, several roots, large values |
+//! | `pooled_bulk` | both | bulk load into a full pool |
+//! | `durable` | [`Pooled`] on a file | reopening, crash images, read-only opens |
+//! | `durable_bulk` | both | bulk load, then reopening |
+//! | `compact` | [`Pooled`] on a file | compaction while others work |
+//! | `compact_memory` | [`Pooled`] | compaction between batches of work |
+//! | `hostile` | [`Designed`] | damaged pool files |
+//! | `power_cuts` | [`Designed`] | power cuts in the middle of operations |
+
+// Each test binary uses the part that its designs need.
+#![allow(dead_code, unused_imports, unused_macros)]
+
+pub mod design;
+pub mod history;
+pub mod home;
+pub mod kinds;
+pub mod recorder;
+pub mod reference;
+pub mod scenarios;
+
+use bristlecone_designs::{OrderedIndex, RecoveryReport};
+use bristlecone_pmem::Media;
+pub use design::{Chosen, Designed, Of, On, WideOf, create_on, open_on};
+pub use home::PoolHome;
+pub use kinds::{Rng, TestKey, TestValue};
+use std::error::Error;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// What harnesses answer when they cannot do what is asked.
+pub type Failure = Box<dyn Error>;
+
+/// How the suite makes an index of one design.
+pub trait Harness: 'static {
+    /// Borrowed form of the keys.
+    type Key: TestKey + ?Sized;
+    /// Borrowed form of the values.
+    type Value: TestValue + ?Sized;
+    /// The index itself.
+    type Index: OrderedIndex<Self::Key, Self::Value> + 'static;
+    /// What has to outlive the index (a pool and its folder).
+    type Home: Send + Sync;
+
+    /// Whether byte strings have sums.
+    const SUMS: bool = true;
+
+    /// An empty index in a home of its own.
+    fn fresh() -> Fresh<Self>;
+
+    /// Longest byte-string key that it takes.
+    fn longest_key() -> usize {
+        kinds::MAX_KEY
+    }
+
+    /// Longest byte-string value that it takes.
+    fn longest_value() -> usize {
+        bristlecone_designs::MAX_VALUE
+    }
+}
+
+/// An index and its home, dropped in this order.
+pub struct Fresh<H: Harness + ?Sized> {
+    /// The index.
+    pub index: H::Index,
+    /// Where it lives.
+    pub home: H::Home,
+}
+
+/// A design whose indexes live in a pool.
+pub trait Pooled: Harness {
+    /// The medium under the pool.
+    type Medium: Media;
+
+    /// A clean close leaves what the next opening reads instead of recovering.
+    const SNAPSHOT: bool;
+
+    /// Makes the root `root`, empty.
+    fn create(home: &PoolHome<Self::Medium>, root: &str) -> Result<Self::Index, Failure>;
+
+    /// Opens the root `root`.
+    fn open(home: &PoolHome<Self::Medium>, root: &str) -> Result<Self::Index, Failure>;
+
+    /// Closes cleanly.
+    fn close(index: Self::Index) -> Result<(), Failure>;
+
+    /// What opening found.
+    fn recovery(index: &Self::Index) -> RecoveryReport;
+}
+
+/// Longest that one scenario may take before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Runs `scenario`; one that does not come back within [`PATIENCE`] fails instead of blocking the
+/// run for ever.
+pub fn within_patience(scenario: fn()) {
+    let (done, finished) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        // Dropped, and so disconnected, when the scenario ends or panics.
+        let _done: mpsc::Sender<()> = done;
+        scenario();
+    });
+    if finished.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("the scenario hung: no end after {PATIENCE:?}");
+    }
+    if let Err(panic) = worker.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// How long a timed scenario works: 1 s, or `BRISTLECONE_STRESS_SECONDS`.
+pub fn stress_time() -> Duration {
+    let seconds = std::env::var("BRISTLECONE_STRESS_SECONDS")
+        .ok()
+        .and_then(|s| s.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(1))
+}
+
+/// One `#[test]` per scenario for one design; see the module's head.
+macro_rules! scenario_suite {
+    ($name:ident, $harness:ty: [$($capability:ident),* $(,)?]) => {
+        mod $name {
+            use super::*;
+            $( $crate::common::scenario_tests!($capability, $harness); )*
+        }
+    };
+}
+
+macro_rules! scenario_tests {
+    (base, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h:
+            stress_histories_are_linearizable => stress::histories_are_linearizable,
+            boundary_keys => boundary::every_boundary_key,
+            boundary_shared_prefixes => boundary::neighbours_and_long_prefixes,
+            boundary_odd_ranges => boundary::odd_ranges,
+            scans_ascending_during_splits => splits::ascending,
+            emptied_leaves_go => emptied::leaves_are_given_back,
+            batches => batches::answers_in_order
+        );
+    };
+    (forward_only, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h: model_forward => model::forward);
+    };
+    (reverse, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h:
+            model_both_directions => model::both_directions,
+            scans_descending_during_splits => splits::descending,
+            boundary_odd_ranges_descending => boundary::odd_ranges_descending
+        );
+    };
+    (bulk, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h:
+            bulk_load_then_work => bulk::load_then_work,
+            bulk_load_fills => bulk::fills_are_kept,
+            bulk_load_refuses => bulk::bad_input_is_refused
+        );
+    };
+    (pooled, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h:
+            full_pool => full_pool::refuses_and_goes_on,
+            full_pool_concurrent => full_pool::many_threads,
+            space_comes_back => emptied::space_is_reused,
+            several_roots => roots::do_not_mix,
+            large_values => values::large,
+            values_change_size => values::change_size
+        );
+    };
+    (pooled_bulk, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h: bulk_load_full_pool => bulk::full_pool);
+    };
+    (durable, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h:
+            reopen_clean => reopen::clean,
+            reopen_crash_images => reopen::crash_images,
+            reopen_empty => reopen::empty,
+            reopen_after_stress => reopen::after_concurrent_work,
+            several_roots_reopen => roots::reopen,
+            read_only_clean => read_only::clean,
+            read_only_unclean => read_only::unclean,
+            full_pool_reopen => full_pool::reopen
+        );
+    };
+    (durable_bulk, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h: bulk_load_reopen => bulk::reopen);
+    };
+    (compact, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h: compacted_while_others_work => compact::others_work);
+    };
+    (compact_memory, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h: compacted_between_batches => compact::between_batches);
+    };
+    (hostile, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h:
+            hostile_not_at_all => hostile::undamaged_samples_are_served,
+            hostile_flips_crashed_reading => hostile::flips_in_a_crash_image_read_only,
+            hostile_flips_closed_reading => hostile::flips_in_a_closed_pool_read_only,
+            hostile_flips_crashed_writing => hostile::flips_in_a_crash_image_writing,
+            hostile_flips_closed_writing => hostile::flips_in_a_closed_pool_writing,
+            hostile_lost_pages => hostile::lost_pages,
+            hostile_two_moments => hostile::images_of_two_moments,
+            hostile_cut_pools => hostile::a_pool_cut_at_any_page_is_refused
+        );
+    };
+    (power_cuts, $h:ty) => {
+        $crate::common::scenario_tests!(@ $h:
+            power_cuts_random_changes => power_cuts::random_changes,
+            power_cuts_runs => power_cuts::runs,
+            power_cuts_batches => power_cuts::batches,
+            power_cuts_load_and_close => power_cuts::load_and_close
+        );
+    };
+    (@ $h:ty: $($test:ident => $module:ident :: $scenario:ident),*) => {$(
+        #[test]
+        fn $test() {
+            $crate::common::within_patience($crate::common::scenarios::$module::$scenario::<$h>);
+        }
+    )*};
+}
+
+pub(crate) use {scenario_suite, scenario_tests};

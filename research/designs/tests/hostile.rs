@@ -1,0 +1,142 @@
+//! Damaged pool files: every design refuses them with an error or serves what is undamaged, and touches
+//! nothing outside the pool. One program, so that it can be run under a sanitizer by itself.
+
+mod common;
+
+use bristlecone_designs::cddstree::CddsOptions;
+use bristlecone_designs::crabtree::Strategy;
+use bristlecone_designs::designs::{
+    Bz, Cdds, Crab, Fair, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
+};
+#[cfg(feature = "every-layout")]
+use bristlecone_designs::designs::{DividedSkip, FairSp, Ls};
+use bristlecone_designs::{BTreeOptions, BzOptions, CrabOptions, FastFairOptions};
+use bristlecone_pmem::media::Mapped;
+use common::{Chosen, Of, WideOf, scenario_suite};
+
+/// A design with the smallest nodes, so that there are many.
+struct Small<D>(std::marker::PhantomData<D>);
+
+impl Chosen for Small<Cdds> {
+    type Design = Cdds;
+
+    fn design() -> Cdds {
+        Cdds(CddsOptions {
+            node_bytes: 256,
+            ..CddsOptions::default()
+        })
+    }
+}
+
+impl Chosen for Small<Fair> {
+    type Design = Fair;
+
+    fn design() -> Fair {
+        Fair(FastFairOptions {
+            node_bytes: 256,
+            ..FastFairOptions::default()
+        })
+    }
+}
+
+fn small_nodes() -> BTreeOptions {
+    BTreeOptions {
+        node_bytes: Some(256),
+        ..BTreeOptions::default()
+    }
+}
+
+impl Chosen for Small<Lcb> {
+    type Design = Lcb;
+
+    fn design() -> Lcb {
+        Lcb(small_nodes())
+    }
+}
+
+impl Chosen for Small<Wal> {
+    type Design = Wal;
+
+    fn design() -> Wal {
+        Wal(small_nodes())
+    }
+}
+
+impl Chosen for Small<Unsorted> {
+    type Design = Unsorted;
+
+    fn design() -> Unsorted {
+        Unsorted(small_nodes())
+    }
+}
+
+impl Chosen for Small<NvtA> {
+    type Design = NvtA;
+
+    fn design() -> NvtA {
+        NvtA(small_nodes())
+    }
+}
+
+impl Chosen for Small<Crab> {
+    type Design = Crab;
+
+    fn design() -> Crab {
+        // Copying follows the links that damage is in; what it costs here would decide otherwise.
+        Crab(CrabOptions {
+            leaf_bytes: 256,
+            strategy: Strategy::CopyOnWrite,
+            ..CrabOptions::PLAIN
+        })
+    }
+}
+
+impl Chosen for Small<Bz> {
+    type Design = Bz;
+
+    // They are in the nodes, as numbers are.
+    const SUMS: bool = false;
+
+    fn design() -> Bz {
+        Bz(BzOptions {
+            node_bytes: 256,
+            ..BzOptions::default()
+        })
+    }
+}
+
+type Numbers<D> = Of<D, u64, u64, Mapped>;
+
+#[cfg(feature = "every-layout")]
+scenario_suite!(lbtree, Numbers<Lb<1>>: [hostile]);
+scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
+scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
+scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
+scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(lstree_strings, Of<Ls, [u8], [u8], Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
+scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(fastfair_wide, Of<WideOf<Small<Fair>>, u128, u128, Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
+scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(bztree, Numbers<Small<Bz>>: [hostile]);
+scenario_suite!(bztree_strings, Of<Small<Bz>, [u8], [u8], Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(btree_wal_wide, Of<WideOf<Small<Wal>>, u128, u128, Mapped>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
+#[cfg(feature = "every-layout")]
+scenario_suite!(skiplist, Numbers<DividedSkip>: [hostile]);

@@ -1,0 +1,121 @@
+//! What operations of FPTree and wB+-Tree cost in flushed lines and fences: goldens that a change must not raise
+//! unnoticed, nor lower below what the design needs. Counted on `Counting<Dram>`.
+//!
+//! In a leaf of 256 bytes, 32 are header, so that 2 of 14 entries are in line 0. The LB+-Tree paper (sections
+//! 2.4 and 4.1) has FPTree write the entry's line and the header's, and wB+-Tree the header's twice: two NAW
+//! sections.
+
+use bristlecone_designs::fptree::FpTree;
+use bristlecone_designs::wbtree::WbTree;
+use bristlecone_designs::{DurableIndex, InsertError, LeafOptions};
+use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
+use bristlecone_pmem::pool::{Pool, PoolOptions};
+use std::path::Path;
+use std::sync::Arc;
+
+type Medium = Counting<Dram>;
+
+fn made<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>() -> I {
+    let pool = Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory");
+    I::create(&pool, "index", &LeafOptions::default()).expect("a new root")
+}
+
+/// Lines and fences that `f` issues.
+fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u64, u64) {
+    let pool = Arc::clone(index.pool());
+    let before = pool.pm().counts();
+    f(index);
+    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
+    (lines, fences)
+}
+
+/// What a design pays in a leaf of 256 bytes.
+struct Golden {
+    /// An insertion into line 0, and elsewhere.
+    insert: [(u64, u64); 2],
+    update: (u64, u64),
+    remove: (u64, u64),
+    /// A split, without the insertion that met the full leaf.
+    split: (u64, u64),
+}
+
+fn check<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>(golden: &Golden) {
+    let tree: I = made();
+    let mut paid = [0; 2];
+    for key in 0..14 {
+        let of_insert = cost(&tree, |tree| tree.insert(&key, &key).expect("a new key"));
+        let which = golden.insert.iter().position(|known| *known == of_insert);
+        paid[which.unwrap_or_else(|| panic!("insert {key}: {of_insert:?}"))] += 1;
+    }
+    assert_eq!(paid, [2, 12], "insertions into line 0, and elsewhere");
+    let update = cost(&tree, |tree| tree.update(&5, &6).expect("a known key"));
+    assert_eq!(update, golden.update, "update");
+    let reads = cost(&tree, |tree| {
+        assert_eq!(tree.get(&5), Some(6));
+        let there = tree.insert(&5, &0);
+        assert!(matches!(there, Err(InsertError::KeyExists)));
+        assert!(!tree.remove(&100).expect("removal"));
+    });
+    assert_eq!(reads, (0, 0), "what changes nothing");
+    let split = cost(&tree, |tree| tree.insert(&20, &20).expect("a new key"));
+    assert_eq!(tree.stats().leaves, 2);
+    let after = golden.insert.map(|(lines, fences)| {
+        let (split_lines, split_fences) = golden.split;
+        (split_lines + lines, split_fences + fences)
+    });
+    assert!(after.contains(&split), "split and insertion: {split:?}");
+    let remove = cost(&tree, |tree| assert!(tree.remove(&5).expect("removal")));
+    assert_eq!(remove, golden.remove, "remove");
+}
+
+#[test]
+fn fptree_inserts_with_two_lines() {
+    check::<FpTree<u64, u64, Medium>>(&Golden {
+        insert: [(1, 1), (2, 2)],
+        update: (1, 1),
+        remove: (1, 1),
+        // The new leaf's 4 lines and the record; the leaf's header line; the record's end.
+        split: (4 + 3, 3),
+    });
+}
+
+#[test]
+fn wbtree_inserts_with_two_naw_sections() {
+    check::<WbTree<u64, u64, Medium>>(&Golden {
+        insert: [(2, 2), (3, 3)],
+        update: (1, 1),
+        remove: (2, 2),
+        split: (4 + 3, 3),
+    });
+}
+
+/// Lines of a random insertion that does not split, in the steady state.
+fn random_insertions<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>() -> f64 {
+    let tree: I = made();
+    let scattered = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for n in 0..50_000 {
+        tree.insert(&scattered(n), &n).expect("a new key");
+    }
+    let (mut lines, mut counted) = (0, 0);
+    for n in 50_000..60_000 {
+        let (paid, _) = cost(&tree, |tree| {
+            tree.insert(&scattered(n), &n).expect("a new key");
+        });
+        // A split costs 8 lines or more.
+        if paid < 8 {
+            (lines, counted) = (lines + paid, counted + 1);
+        }
+    }
+    assert!(counted > 8_000, "{counted}");
+    lines as f64 / f64::from(counted)
+}
+
+/// Few insertions find room in line 0, which fills first; what is paid beyond it, and no more, is paid by nearly all.
+#[test]
+fn random_insertions_cost_what_the_layout_says() {
+    let fp = random_insertions::<FpTree<u64, u64, Medium>>();
+    let wb = random_insertions::<WbTree<u64, u64, Medium>>();
+    println!("FPTree {fp:.3}, wB+-Tree {wb:.3} lines");
+    assert!(fp > 1.75 && fp <= 2.0, "{fp}");
+    assert!(wb > 2.75 && wb <= 3.0, "{wb}");
+}
