@@ -13,7 +13,10 @@ const LAYERS: [(&str, &[&str]); 12] = [
         "bristlecone-store",
         &["bristlecone-index", "bristlecone-pmem"],
     ),
-    ("bristlecone", &["bristlecone-pmem", "bristlecone-store"]),
+    (
+        "bristlecone",
+        &["bristlecone-index", "bristlecone-pmem", "bristlecone-store"],
+    ),
     (
         "bristlecone-server",
         &["bristlecone-pmem", "bristlecone-store"],

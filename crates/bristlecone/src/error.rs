@@ -1,5 +1,6 @@
 //! One error for every operation, and its kinds.
 
+use bristlecone_index::TreeError;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, OpenError, SpaceError};
 use bristlecone_store::{
@@ -213,8 +214,21 @@ fn kind_of_store(e: &StoreError) -> ErrorKind {
         StoreError::Root(RootError::Busy(_)) => ErrorKind::InUse,
         StoreError::Root(RootError::ReadOnly) => ErrorKind::ReadOnly,
         StoreError::Root(RootError::Space(e)) => kind_of_space(e),
+        StoreError::Index(e) => kind_of_tree(e),
         StoreError::Write(e) => kind_of_write(e),
         StoreError::Thread(_) => ErrorKind::Io,
+        _ => ErrorKind::Damaged,
+    }
+}
+
+fn kind_of_tree(e: &TreeError) -> ErrorKind {
+    match e {
+        TreeError::Root(RootError::WrongKind { .. }) => ErrorKind::NotADatabase,
+        TreeError::Root(RootError::Busy(_)) => ErrorKind::InUse,
+        TreeError::Root(RootError::ReadOnly) => ErrorKind::ReadOnly,
+        TreeError::Root(RootError::Space(e)) | TreeError::Space(e) => kind_of_space(e),
+        TreeError::Memory(_) => ErrorKind::NoSpace,
+        TreeError::Commit(e) => kind_of_commit(e),
         _ => ErrorKind::Damaged,
     }
 }

@@ -4,6 +4,7 @@
 
 mod database;
 mod error;
+pub mod index;
 mod iter;
 mod keyspace;
 mod options;

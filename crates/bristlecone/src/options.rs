@@ -109,30 +109,54 @@ impl Options {
     /// [`NewerVersion`](crate::ErrorKind::NewerVersion), [`Damaged`](crate::ErrorKind::Damaged). A file that is
     /// there is left as it is.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Database> {
-        let path = path.as_ref();
+        let pool = self.pool(path.as_ref())?;
+        let store = self.store_in(&pool)?;
+        Ok(Database::new(store))
+    }
+
+    /// Opens the file at `path`, or makes it.
+    fn pool(&self, path: &Path) -> Result<Arc<Pool<Auto>>> {
         let read_only = self.media.access == Access::ReadOnly;
-        if read_only && self.create_new {
-            return Err(Error::invalid("a database that is new cannot be read-only"));
+        if self.create_new {
+            if read_only {
+                return Err(Error::invalid("what is new cannot be read-only"));
+            }
+            return Ok(self.new_pool(path)?.0);
         }
         let options = PoolOptions {
             media: self.media.clone(),
         };
-        let pool = if self.create_new {
-            self.new_pool(path)?.0
-        } else {
-            match Pool::<Auto>::open(path, &options) {
-                Err(OpenError::NotFound(_)) if self.create && !read_only => {
-                    match Pool::create(path, &options) {
-                        // Another thread or process was faster.
-                        Err(OpenError::Exists(_)) => Pool::open(path, &options)?,
-                        made => made?,
-                    }
+        match Pool::open(path, &options) {
+            Err(OpenError::NotFound(_)) if self.create && !read_only => {
+                match Pool::create(path, &options) {
+                    // Another thread or process was faster.
+                    Err(OpenError::Exists(_)) => Ok(Pool::open(path, &options)?),
+                    made => Ok(made?),
                 }
-                opened => opened?,
             }
-        };
-        let store = self.store_in(&pool)?;
-        Ok(Database::new(store))
+            opened => Ok(opened?),
+        }
+    }
+
+    /// Opens the file of a bare index, or makes it; with the root that the index has, or is to have.
+    pub(crate) fn index_pool(&self, path: &Path) -> Result<(Arc<Pool<Auto>>, &'static str)> {
+        let pool = self.pool(path)?;
+        let roots = pool.roots();
+        if roots.iter().any(|root| root.name == BARE_INDEX) {
+            return Ok((pool, BARE_INDEX));
+        }
+        let path = path.display();
+        if !roots.is_empty() {
+            return Err(Error::not_a_database(format!(
+                "{path}: holds something else than a bare index; name another file"
+            )));
+        }
+        if self.media.access == Access::ReadOnly || !self.create {
+            return Err(Error::not_a_database(format!(
+                "{path}: a pool without an index in it; open it for writing to make one"
+            )));
+        }
+        Ok((pool, BARE_INDEX))
     }
 
     /// A new, empty pool, and the name of the root that its store is to have.

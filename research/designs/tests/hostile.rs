@@ -12,7 +12,9 @@ use bristlecone_designs::designs::{
 use bristlecone_designs::designs::{DividedSkip, FairSp, Ls};
 use bristlecone_designs::{BTreeOptions, BzOptions, CrabOptions, FastFairOptions};
 use bristlecone_pmem::media::Mapped;
-use common::{Chosen, Of, WideOf, scenario_suite};
+#[cfg(feature = "every-layout")]
+use common::WideOf;
+use common::{Chosen, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
 struct Small<D>(std::marker::PhantomData<D>);
