@@ -90,7 +90,7 @@ pub trait Engine: Send + Sync {
     /// [`OrderedIndex::stats`]
     fn stats(&self) -> IndexStats;
 
-    /// [`DurableIndex::verify`]
+    /// [`OrderedIndex::verify`]
     ///
     /// # Errors
     /// As there.

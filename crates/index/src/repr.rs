@@ -7,7 +7,7 @@
 //! | `[u8]` | bits 0..48: offset of a record; bits 48..64: tag (high bits of the record's CRC-32C) | 1 |
 //!
 //! Every design takes what one word stands for ([`KeyRepr`], [`Repr`]). Some take wide entries too
-//! ([`StoredKey`], [`Stored`]; see [`WideDesign`](crate::designs::WideDesign)); the others do not compile with
+//! ([`StoredKey`], [`Stored`]); the others do not compile with
 //! them. A wide word is never published by one store, unless a design declares 16 bytes to be failure-atomic.
 //!
 //! `u128` keys are in the order of numbers. Sixteen bytes that are to be in the order of bytes (UUIDs, digests)
