@@ -6,25 +6,28 @@
 //! then. What they do with it is compiled once for each leaf size, so an entry has those that differ in
 //! something worth comparing.
 
-use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, NODE_BYTES};
-use crate::bwtree::{self, BwOptions, BwTree};
+mod table;
+
+pub use table::{Choice, DESIGNS, DesignInfo, UnknownDesign, VOLATILE, WIDE, info};
+
+use crate::btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree};
+use crate::bwtree::{BwOptions, BwTree};
 use crate::bztree::{self, BzOptions, BzTree};
 use crate::cddstree::{CddsOptions, CddsTree};
-use crate::crabtree::{self, CrabOptions, CrabTree};
-use crate::fastfair::{self, FastFair, FastFairOptions, FastFairSp};
+use crate::crabtree::{CrabOptions, CrabTree};
+use crate::fastfair::{FastFair, FastFairOptions, FastFairSp};
 use crate::fptree::FpTree;
 use crate::index::{DurableIndex, TreeError};
 use crate::lbtree::{LbOptions, LbTree};
 use crate::leaftree::LeafOptions;
-use crate::lstree::{self, LsOptions, LsTree};
-use crate::nvta::{NVTA_BYTES, NvtATree};
-use crate::nvtree::{self, NvOptions, NvTree};
+use crate::lstree::{LsOptions, LsTree};
+use crate::nvta::NvtATree;
+use crate::nvtree::{NvOptions, NvTree};
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr, Stored, StoredKey};
 use crate::skiplist::{DividedSkipList, NvmSkipList, SkipOptions};
 use crate::unsorted::UnsortedTree;
 use crate::wbtree::WbTree;
 use bristlecone_pmem::{Media, Pool};
-use std::fmt;
 use std::sync::Arc;
 
 /// A design with its options, on any medium, for any kinds of keys and values.
@@ -354,307 +357,6 @@ design!(
     Ls, LsOptions, LsTree
 );
 
-/// What is to be known of a design before it is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DesignInfo {
-    /// What the root table and command lines call it.
-    pub name: &'static str,
-    /// One line for people.
-    pub summary: &'static str,
-    /// Leaf sizes in bytes, ascending.
-    pub node_bytes: &'static [u32],
-    /// The leaf size where none is asked for.
-    pub usual_bytes: u32,
-    /// Leaf sizes that the crash explorer takes, small enough for splits to be frequent; none for
-    /// the usual size alone.
-    pub explored_bytes: &'static [u32],
-}
-
-impl DesignInfo {
-    /// Leaf sizes that the crash explorer takes.
-    #[must_use]
-    pub const fn explored(&'static self) -> &'static [u32] {
-        if self.explored_bytes.is_empty() {
-            std::slice::from_ref(&self.usual_bytes)
-        } else {
-            self.explored_bytes
-        }
-    }
-}
-
-const BLOCKS: &[u32] = &[256, 512, 1024];
-
-/// Every design that lives in a pool.
-pub const DESIGNS: &[DesignInfo] = &[
-    DesignInfo {
-        name: "lbtree",
-        summary: "LB+-Tree: fewest line writes per insertion, logless splits",
-        node_bytes: BLOCKS,
-        usual_bytes: 256,
-        explored_bytes: &[256, 512],
-    },
-    DesignInfo {
-        name: "cddstree",
-        summary: "CDDS-Tree: sorted, versioned entries; all nodes persistent, no log",
-        node_bytes: &[256, 512, 1024, 2048, 4096],
-        usual_bytes: 1024,
-        explored_bytes: &[256, 512],
-    },
-    DesignInfo {
-        name: "bztree",
-        summary: "BzTree: latch-free B+-tree on a persistent multi-word compare-and-swap; recovery without a walk",
-        node_bytes: bztree::NODE_BYTES,
-        usual_bytes: 1024,
-        explored_bytes: &[256],
-    },
-    DesignInfo {
-        name: "crabtree",
-        summary: "Crab-tree: sorted leaves, changed by shifting in place or by copying",
-        node_bytes: crabtree::NODE_BYTES,
-        usual_bytes: 1024,
-        explored_bytes: &[256],
-    },
-    DesignInfo {
-        name: "crabtree-opt",
-        summary: "Crab_opt: Crab-tree with self-managed space, approximate probe, 16-byte stores",
-        node_bytes: crabtree::NODE_BYTES,
-        usual_bytes: 1024,
-        explored_bytes: &[256],
-    },
-    DesignInfo {
-        name: "fptree",
-        summary: "FPTree: fingerprints, splits under a micro-log",
-        node_bytes: BLOCKS,
-        usual_bytes: 256,
-        explored_bytes: &[256, 1024],
-    },
-    DesignInfo {
-        name: "wbtree",
-        summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
-        node_bytes: BLOCKS,
-        usual_bytes: 256,
-        explored_bytes: &[256, 1024],
-    },
-    DesignInfo {
-        name: "fastfair",
-        summary: "FAST/FAIR: sorted nodes shifted failure-atomically, siblings before children, no log",
-        node_bytes: fastfair::NODE_BYTES,
-        usual_bytes: 512,
-        explored_bytes: &[256],
-    },
-    DesignInfo {
-        name: "fastfair-sp",
-        summary: "FAST/FAIR SP: the leaves of FAST/FAIR under inner nodes in DRAM",
-        node_bytes: BLOCKS,
-        usual_bytes: 512,
-        explored_bytes: &[256],
-    },
-    DesignInfo {
-        name: "skiplist-nvm",
-        summary: "skip list in the pool, towers included",
-        node_bytes: &[32],
-        usual_bytes: 32,
-        explored_bytes: &[],
-    },
-    DesignInfo {
-        name: "skiplist-divided",
-        summary: "skip list with its bottom list in the pool and its towers in DRAM",
-        node_bytes: &[32],
-        usual_bytes: 32,
-        explored_bytes: &[],
-    },
-    DesignInfo {
-        name: "lcbtree",
-        summary: "LCB+-Tree: B+-tree in persistent memory, every change logged",
-        node_bytes: NODE_BYTES,
-        usual_bytes: 1024,
-        explored_bytes: &[256],
-    },
-    DesignInfo {
-        name: "btree-wal",
-        summary: "btree-WAL: B+-tree in persistent memory under a write-ahead log of what changes",
-        node_bytes: NODE_BYTES,
-        usual_bytes: 512,
-        explored_bytes: &[128, 256],
-    },
-    DesignInfo {
-        name: "unsorted",
-        summary: "persistent unsorted: B+-tree in persistent memory with bitmap leaves",
-        node_bytes: NODE_BYTES,
-        usual_bytes: 512,
-        explored_bytes: &[256],
-    },
-    DesignInfo {
-        name: "nvtree",
-        summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
-        node_bytes: nvtree::NODE_BYTES,
-        usual_bytes: 1024,
-        explored_bytes: &[256],
-    },
-    DesignInfo {
-        name: "lstree",
-        summary: "btree-LS: log-structured B+-tree, one sequential write per change",
-        node_bytes: lstree::NODE_BYTES,
-        usual_bytes: 512,
-        explored_bytes: &[256],
-    },
-    DesignInfo {
-        name: "nvta",
-        summary: "NVT-A: append-only leaves under persistent inner nodes, for comparison with NV-Tree",
-        node_bytes: NVTA_BYTES,
-        usual_bytes: 1024,
-        explored_bytes: &[256],
-    },
-];
-
-/// Designs that keep nothing: what durability costs is seen beside them. They can be measured, not created
-/// for use.
-pub const VOLATILE: &[DesignInfo] = &[
-    DesignInfo {
-        name: "btree",
-        summary: "conventional B+-tree without durability, for comparison",
-        node_bytes: NODE_BYTES,
-        usual_bytes: 512,
-        explored_bytes: &[],
-    },
-    DesignInfo {
-        name: "btree-gf",
-        summary: "the same, flushing neighbouring modified lines together (group flushing)",
-        node_bytes: NODE_BYTES,
-        usual_bytes: 512,
-        explored_bytes: &[],
-    },
-    DesignInfo {
-        name: "btree-gf-load",
-        summary: "the same, flushing in groups while many threads write",
-        node_bytes: NODE_BYTES,
-        usual_bytes: 512,
-        explored_bytes: &[],
-    },
-    DesignInfo {
-        name: "unsorted-leaf",
-        summary: "B+-tree with bitmap leaves without durability, for comparison",
-        node_bytes: NODE_BYTES,
-        usual_bytes: 512,
-        explored_bytes: &[],
-    },
-    DesignInfo {
-        name: "bwtree",
-        summary: "Bw-Tree without durability, for comparison",
-        node_bytes: bwtree::NODE_BYTES,
-        usual_bytes: 1024,
-        explored_bytes: &[],
-    },
-];
-
-/// Designs whose entries may be of keys and values of 16 bytes ([`WideDesign`]).
-pub const WIDE: &[&str] = &[
-    "fastfair",
-    "fastfair-sp",
-    "lcbtree",
-    "btree-wal",
-    "unsorted",
-    "nvta",
-    "btree",
-    "btree-gf",
-    "btree-gf-load",
-    "unsorted-leaf",
-];
-
-/// What to run and how, where a design can be run in several ways.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice<'a> {
-    /// A name of [`DESIGNS`] or [`VOLATILE`].
-    pub name: &'a str,
-    /// Bytes in a leaf; `None` for the design's usual.
-    pub node_bytes: Option<u32>,
-    /// Threads that recover.
-    pub recovery_threads: usize,
-}
-
-impl<'a> Choice<'a> {
-    /// The design in its usual leaf size, recovered by one thread.
-    #[must_use]
-    pub const fn of(name: &'a str) -> Self {
-        Self {
-            name,
-            node_bytes: None,
-            recovery_threads: 1,
-        }
-    }
-
-    /// The design, and bytes in a leaf.
-    ///
-    /// # Errors
-    /// [`UnknownDesign`].
-    pub fn resolve(&self) -> Result<(&'static DesignInfo, u32), UnknownDesign> {
-        let info = info(self.name)?;
-        let asked = self.node_bytes.unwrap_or(info.usual_bytes);
-        if info.node_bytes.contains(&asked) {
-            return Ok((info, asked));
-        }
-        Err(UnknownDesign::NodeBytes {
-            design: info.name,
-            asked,
-            there: info.node_bytes,
-        })
-    }
-}
-
-/// There is no such design.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UnknownDesign {
-    /// The name is none of [`DESIGNS`] or [`VOLATILE`].
-    Name(String),
-    /// The design has no such leaf size.
-    NodeBytes {
-        /// The design.
-        design: &'static str,
-        /// What was asked for.
-        asked: u32,
-        /// What there is.
-        there: &'static [u32],
-    },
-    /// The design has no entries of 16-byte keys and values.
-    Narrow {
-        /// The design.
-        design: &'static str,
-    },
-}
-
-fn listed(items: impl Iterator<Item = String>) -> String {
-    items.collect::<Vec<_>>().join(", ")
-}
-
-impl fmt::Display for UnknownDesign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => {
-                let all = DESIGNS.iter().chain(VOLATILE);
-                let names = listed(all.map(|design| design.name.to_owned()));
-                write!(f, "there is no index design {name:?}; there are {names}")
-            }
-            Self::NodeBytes {
-                design,
-                asked,
-                there,
-            } => {
-                let there = listed(there.iter().map(ToString::to_string));
-                write!(f, "{design} has no leaves of {asked} bytes; it has {there}")
-            }
-            Self::Narrow { design } => {
-                let there = listed(WIDE.iter().map(ToString::to_string));
-                write!(
-                    f,
-                    "{design} takes no keys and values of 16 bytes; these do: {there}"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for UnknownDesign {}
-
 /// What is to be done with the design that was chosen.
 pub trait Task {
     /// What it gives.
@@ -671,18 +373,6 @@ pub trait WideTask {
 
     /// Does it.
     fn run_wide<D: WideDesign>(self, design: D) -> Self::Output;
-}
-
-/// Looks a design up.
-///
-/// # Errors
-/// [`UnknownDesign::Name`].
-pub fn info(name: &str) -> Result<&'static DesignInfo, UnknownDesign> {
-    DESIGNS
-        .iter()
-        .chain(VOLATILE)
-        .find(|design| design.name == name)
-        .ok_or_else(|| UnknownDesign::Name(name.to_owned()))
 }
 
 /// How the B+-trees in persistent memory are run.
