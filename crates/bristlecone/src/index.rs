@@ -1,7 +1,6 @@
 //! A bare index of numbers: no versions, no transactions, no keyspaces, and nothing between it and the tree.
 //!
-//! A [`NumberIndex`] is a file of its own, from `u64` to `u64`: each call is atomic and durable by itself, a lookup is one descent of
-//! an LB+-Tree, and an insertion flushes one to three lines. Where several changes belong together, or values are more than numbers, use a
+//! A [`NumberIndex`] is a file of its own, from `u64` to `u64`: an LB+-Tree whose changes are each atomic and durable by themselves. Where several changes belong together, or values are more than numbers, use a
 //! [`Database`](crate::Database).
 
 use crate::{Error, Options, Result};
@@ -124,7 +123,7 @@ impl NumberIndex {
         removed.map_err(|e: RemoveError| WriteError::from(e).into())
     }
 
-    /// Fills an empty index from pairs in ascending order, several times as fast as inserting them. A crash before it returns leaves the
+    /// Fills an empty index from pairs in ascending order, leaf by leaf. A crash before it returns leaves the
     /// index empty. Returns how many there were.
     ///
     /// # Errors
@@ -278,7 +277,7 @@ impl NumberIter {
         } else {
             (&mut self.high, &mut self.low)
         };
-        // What the other end has read is all that is left, the farthest from its end first.
+        // Nothing else is left then: the other end gives back its entries, the last that it read first.
         own.pop_front().or_else(|| other.pop_back())
     }
 }

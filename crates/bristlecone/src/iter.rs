@@ -209,12 +209,8 @@ impl Iter {
 
 /// True if no key can be in the range.
 fn is_empty((start, end): &Bounds) -> bool {
-    match (start, end) {
-        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
-        (Bound::Included(start), Bound::Included(end)) => start > end,
-        (Bound::Included(start) | Bound::Excluded(start), Bound::Excluded(end))
-        | (Bound::Excluded(start), Bound::Included(end)) => start >= end,
-    }
+    let (start, end) = (start.as_ref(), end.as_ref());
+    bristlecone_index::engine::is_empty(&(start.map(Vec::as_slice), end.map(Vec::as_slice)))
 }
 
 impl Iterator for Iter {

@@ -400,8 +400,8 @@ impl Torture {
             let text = "--node-bytes: a server chooses the size itself";
             return Err(Failure::Usage(text.into()));
         }
-        if name != LbEngine::NAME {
-            let text = format!("--index {name:?}: a server has {}", LbEngine::NAME);
+        if name != LbEngine::INFO.name {
+            let text = format!("--index {name:?}: a server has {}", LbEngine::INFO.name);
             return Err(Failure::Usage(text));
         }
         Ok(())

@@ -365,6 +365,15 @@ impl From<CommitError> for TreeError {
     }
 }
 
+/// The order in which a scan visits keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the least key on.
+    Up,
+    /// From the greatest key on.
+    Down,
+}
+
 /// Where a search came to: a hint for a later change of that key, which saves the way down. It does no harm elsewhere.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {

@@ -1,11 +1,11 @@
 //! An index from byte strings to offsets behind a table of functions, whatever its design.
 //!
-//! What uses an [`Engine`] is compiled once, however many designs there are; each design is compiled where its [`EngineKind`] is.
+//! Code over an [`Engine`] is compiled once, however many designs there are; a design is compiled in the crate of its [`EngineKind`].
 //! The product has one, [`LbEngine`]; `research/designs` has others.
 
 use crate::contract::{
-    DurableIndex, IndexStats, InsertError, OrderedIndex, Place, RecoveryReport, RemoveError,
-    ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    Direction, DurableIndex, IndexStats, InsertError, OrderedIndex, Place, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::lbtree::{LbOptions, LbTree};
 use bristlecone_pmem::{Media, Pool};
@@ -16,17 +16,8 @@ use std::sync::Arc;
 /// Bounds of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// What a scan calls with a key and its offset, until it breaks.
+/// The visitor of a scan: gets keys with their offsets, and ends the scan by breaking.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], u64) -> ControlFlow<()>;
-
-/// Which way a scan goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// From the least key on.
-    Up,
-    /// From the greatest key on.
-    Down,
-}
 
 /// Whether no key can be in a range.
 #[must_use]
@@ -100,10 +91,10 @@ pub trait Engine: Send + Sync {
     fn recovery(&self) -> RecoveryReport;
 }
 
-/// What is to be known of a kind of engine before it is chosen.
+/// The name and the leaf sizes of a kind of engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// What the root table calls its design.
+    /// The name of its design in root tables.
     pub name: &'static str,
     /// Leaf sizes in bytes, ascending.
     pub node_bytes: &'static [u32],
@@ -113,7 +104,7 @@ pub struct EngineInfo {
 
 /// Makes and opens engines of one design, on one kind of medium.
 pub trait EngineKind<M: Media>: Send + Sync {
-    /// What is to be known of it.
+    /// Its name and leaf sizes.
     fn info(&self) -> EngineInfo;
 
     /// [`DurableIndex::create`], with one of its leaf sizes.
@@ -234,8 +225,12 @@ where
 pub struct LbEngine;
 
 impl LbEngine {
-    /// What the root table calls LB+-Trees.
-    pub const NAME: &str = "lbtree";
+    /// Their name and leaf sizes.
+    pub const INFO: EngineInfo = EngineInfo {
+        name: "lbtree",
+        node_bytes: &[256, 512, 1024],
+        default_node_bytes: 256,
+    };
 
     /// Calls `make` of the tree with leaves of that size.
     fn with<M: Media>(
@@ -277,11 +272,7 @@ where
 
 impl<M: Media> EngineKind<M> for LbEngine {
     fn info(&self) -> EngineInfo {
-        EngineInfo {
-            name: Self::NAME,
-            node_bytes: &[256, 512, 1024],
-            default_node_bytes: 256,
-        }
+        Self::INFO
     }
 
     fn create(

@@ -29,8 +29,8 @@ pub mod threads;
 pub mod version_lock;
 
 pub use contract::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    BulkLoad, Direction, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place,
+    RecoveryReport, RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 pub use lbtree::{LbOptions, LbTree};
 pub use leaftree::LeafOptions;

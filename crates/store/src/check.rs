@@ -6,7 +6,7 @@ use crate::index::split;
 use crate::record;
 use crate::slots::DamagedSlot;
 use crate::store::Store;
-use bristlecone_index::engine::Direction;
+use bristlecone_index::Direction;
 use bristlecone_index::{IndexStats, Violation};
 use bristlecone_pmem::Media;
 use std::collections::HashSet;

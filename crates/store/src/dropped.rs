@@ -30,7 +30,7 @@ use crate::newest::Newest;
 use crate::read::Bounds;
 use crate::record;
 use crate::vacuum::{AT_A_TIME, VacuumReport};
-use bristlecone_index::engine::Direction;
+use bristlecone_index::Direction;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch::{self as epoch, Guard};

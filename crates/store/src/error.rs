@@ -368,9 +368,9 @@ pub enum StoreError {
     NodeBytes {
         /// The design.
         design: &'static str,
-        /// What was asked for.
+        /// The leaf size that was asked for.
         asked: u32,
-        /// What there is.
+        /// Those that it has.
         there: &'static [u32],
     },
     /// The store was written by a newer version of this software.

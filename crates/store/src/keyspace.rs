@@ -12,7 +12,7 @@ use crate::error::{Damage, OtherStore, ReadError, StoreError, WriteError};
 use crate::index::{IndexKey, IndexKeys, split};
 use crate::read::Bounds;
 use crate::stripes::HeldMany;
-use bristlecone_index::engine::Direction;
+use bristlecone_index::Direction;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;

@@ -185,12 +185,8 @@ impl Terms {
 
     /// Bytes of the record, segments included.
     pub fn bytes(&self) -> u64 {
-        let table = if self.is_segmented() {
-            segments(self.len()) as u64 * 8
-        } else {
-            0
-        };
-        HEADER + table + self.len() as u64
+        let in_segments = if self.is_segmented() { self.len() } else { 0 };
+        self.block_bytes() + in_segments as u64
     }
 
     /// Bytes of the block that holds the head.

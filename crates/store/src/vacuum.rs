@@ -25,7 +25,7 @@ use crate::index::split;
 use crate::newest::Newest;
 use crate::record::{self, Stamp};
 use crate::stripes::{HeldMany, Obsolete, Stripe};
-use bristlecone_index::engine::Direction;
+use bristlecone_index::Direction;
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff};

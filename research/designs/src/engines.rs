@@ -1,8 +1,8 @@
 //! Designs as engines of a store, whose own is the LB+-Tree.
 
-use crate::designs::{Design, Nv};
+use crate::designs::{Design, Nv, table};
 use crate::index::TreeError;
-use crate::nvtree::{self, NvOptions};
+use crate::nvtree::NvOptions;
 use bristlecone_index::engine::{Engine, EngineInfo, EngineKind, engine};
 use bristlecone_pmem::{Media, Pool};
 use std::sync::Arc;
@@ -46,9 +46,9 @@ impl<D: Design, M: Media> EngineKind<M> for Kind<D> {
 /// NV-Trees.
 pub const NVTREE: Kind<Nv> = Kind {
     info: EngineInfo {
-        name: "nvtree",
-        node_bytes: nvtree::NODE_BYTES,
-        default_node_bytes: 1024,
+        name: table::NVTREE.name,
+        node_bytes: table::NVTREE.node_bytes,
+        default_node_bytes: table::NVTREE.usual_bytes,
     },
     design: |leaf_bytes, recovery_threads| {
         Nv(NvOptions {

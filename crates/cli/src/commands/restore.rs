@@ -136,7 +136,7 @@ fn tell(args: &Restore, report: BackupReport, medium: MediumKind, took: Duration
         pool: args.pool.display().to_string(),
         medium: medium.name(),
         survives: medium.survives(),
-        index: LbEngine::NAME,
+        index: LbEngine::INFO.name,
         keyspaces: report.keyspaces,
         entries: report.entries,
         backup_bytes: report.bytes,

@@ -409,7 +409,7 @@ where
     base: *mut u8,
     /// No other tree has this number: places are one tree's.
     number: u64,
-    /// What the design keeps beside the leaves.
+    /// The design's own state.
     pub design: D,
     read_only: bool,
     positions: Mutex<Positions>,

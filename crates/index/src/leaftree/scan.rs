@@ -12,6 +12,7 @@
 
 use super::order::{FEW, WORD, number_after, shared_words, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};
+use crate::contract::Direction;
 use crate::inner::{Located, Ranged};
 use crate::repr::{Stored, StoredKey, Word};
 use bristlecone_pmem::Media;
@@ -63,7 +64,9 @@ impl<A: Word, B: Word> Words<A, B> {
 
 /// Entries of the leaves to come, whose records are to be prefetched.
 struct Coming<A, B> {
-    /// Those of the next leaf, which is here if it is known.
+    /// The records of the leaf that is visited have not been prefetched.
+    fresh: bool,
+    /// Those of the next leaf, if it is known.
     next: Words<A, B>,
     next_leaf: Option<u32>,
     /// The next leaf's keys have been prefetched.
@@ -76,6 +79,7 @@ struct Coming<A, B> {
 impl<A: Word, B: Word> Coming<A, B> {
     fn new(most: usize) -> Self {
         Self {
+            fresh: true,
             next: Words::new(most),
             next_leaf: None,
             has_keys: false,
@@ -83,13 +87,6 @@ impl<A: Word, B: Word> Coming<A, B> {
             second_leaf: None,
         }
     }
-}
-
-/// Which way a scan goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Up,
-    Down,
 }
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
@@ -139,8 +136,8 @@ where
         }
     }
 
-    /// Sorts a few words by the sixteen bytes of their keys that follow the words of eight that all of them begin with; false, with nothing changed, if
-    /// that does not tell.
+    /// Sorts a few words by the sixteen bytes of their keys that follow the words of eight bytes that all of them share; false,
+    /// with nothing changed, if these are alike too.
     #[inline]
     fn sort_by_bytes(&self, words: &mut [(K::Word, V::Word)]) -> bool {
         let pm = self.pm();
@@ -179,18 +176,19 @@ where
     }
 
     /// Visits the words of one leaf whose keys are `taken`, in order: those of a range; and prefetches what is `coming`
-    /// meanwhile. `fresh`: the leaf's own records have not been.
+    /// meanwhile, if the words lead to records.
     #[inline]
     fn visit_leaf(
         &self,
-        (words, fresh): (&mut Words<K::Word, V::Word>, bool),
+        words: &mut Words<K::Word, V::Word>,
         direction: Direction,
         taken: impl Fn(&K) -> bool,
-        coming: &mut Coming<K::Word, V::Word>,
+        mut coming: Option<&mut Coming<K::Word, V::Word>>,
         ahead: &mut impl FnMut(&V),
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let pm = self.pm();
+        let fresh = coming.as_ref().is_some_and(|coming| coming.fresh);
         if fresh {
             let words = words.taken().iter();
             words.for_each(|(key, _)| self.prefetch_key(*key));
@@ -213,7 +211,9 @@ where
             }
         }
         for i in 0..n {
-            self.prefetch_coming(coming, i, ahead);
+            if let Some(coming) = &mut coming {
+                self.prefetch_coming(coming, i, ahead);
+            }
             let (key, value) = words[place(i)];
             let step = K::read(pm, key, |key| {
                 if !all && !taken(key) {
@@ -225,8 +225,10 @@ where
                 return ControlFlow::Break(());
             }
         }
-        for i in n..coming.next.len.max(coming.second.len) {
-            self.prefetch_coming(coming, i, ahead);
+        if let Some(coming) = coming {
+            for i in n..coming.next.len.max(coming.second.len) {
+                self.prefetch_coming(coming, i, ahead);
+            }
         }
         ControlFlow::Continue(())
     }
@@ -255,9 +257,6 @@ where
         i: usize,
         ahead: &mut impl FnMut(&V),
     ) {
-        if !Self::RECORDS {
-            return;
-        }
         if let Some((key, value)) = coming.next.taken().get(i) {
             if !coming.has_keys {
                 self.prefetch_key(*key);
@@ -288,24 +287,14 @@ where
         Some(leaf)
     }
 
-    /// Looks at the leaves after (or before) this one; whether the records of this one have still to be prefetched.
+    /// Looks at the leaves after (or before) this one.
     #[inline]
-    fn look_at_coming(
-        &self,
-        at: &Ranged<K>,
-        step: isize,
-        coming: &mut Coming<K::Word, V::Word>,
-    ) -> bool {
-        // Simulated media have no caches to be filled, and each load is one more to be explored.
-        if M::TRACED || !Self::RECORDS {
-            return false;
-        }
-        let fresh = coming.next_leaf != Some(at.located.leaf);
+    fn look_at_coming(&self, at: &Ranged<K>, step: isize, coming: &mut Coming<K::Word, V::Word>) {
+        coming.fresh = coming.next_leaf != Some(at.located.leaf);
         let with_keys = coming.second_leaf;
         coming.next_leaf = self.look_ahead(at, step, &mut coming.next);
         coming.has_keys = with_keys == coming.next_leaf;
         coming.second_leaf = self.look_ahead(at, 2 * step, &mut coming.second);
-        fresh
     }
 
     pub(super) fn scan_up(
@@ -376,12 +365,8 @@ where
         }
         // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
         let mut done: Option<K::Owned> = None;
-        let records = if Self::RECORDS {
-            self.design.capacity()
-        } else {
-            0
-        };
-        let mut coming = Coming::new(records);
+        // Simulated media have no caches to be filled, and each load is one more to be explored.
+        let mut coming = (Self::RECORDS && !M::TRACED).then(|| Coming::new(self.design.capacity()));
         let mut leaves = 0;
         loop {
             leaves += 1;
@@ -392,7 +377,9 @@ where
                     Some(done) => self.find_from(direction, done.borrow(), &guard),
                 };
             }
-            let fresh = self.look_at_coming(&ranged, step, &mut coming);
+            if let Some(coming) = &mut coming {
+                self.look_at_coming(&ranged, step, coming);
+            }
             let (low, high) = (ranged.low.as_ref(), ranged.high.as_ref());
             // The leaf's range may have become wider: only what was routed here counts.
             let (low, high) = match direction {
@@ -404,9 +391,9 @@ where
                     && high.is_none_or(|high| key < high.borrow())
                     && wanted(key)
             };
-            let words = (&mut words, fresh);
+            let next = coming.as_mut();
             if self
-                .visit_leaf(words, direction, taken, &mut coming, &mut ahead, &mut visit)
+                .visit_leaf(&mut words, direction, taken, next, &mut ahead, &mut visit)
                 .is_break()
             {
                 return;

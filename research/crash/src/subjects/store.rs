@@ -41,9 +41,9 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 const STEP: usize = 2;
 
 /// The store as a subject, over one design.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct StoreSubject {
-    design: &'static str,
+    kind: &'static dyn EngineKind<Sim>,
     node_bytes: u32,
 }
 
@@ -51,19 +51,9 @@ impl StoreSubject {
     /// The store over the designs that it is explored on.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        ["lbtree", "nvtree"]
-            .map(|design| Self {
-                design,
-                node_bytes: 256,
-            })
-            .to_vec()
-    }
-
-    fn kind(self) -> &'static dyn EngineKind<Sim> {
-        match self.design {
-            "lbtree" => &LbEngine,
-            _ => &NVTREE,
-        }
+        let kinds: [&'static dyn EngineKind<Sim>; 2] = [&LbEngine, &NVTREE];
+        let node_bytes = 256;
+        kinds.map(|kind| Self { kind, node_bytes }).to_vec()
     }
 
     fn options(self) -> StoreOptions {
@@ -91,12 +81,12 @@ impl StoreSubject {
 
 impl Subject for StoreSubject {
     fn name(&self) -> String {
-        format!("store-{}-{}", self.design, self.node_bytes)
+        format!("store-{}-{}", self.kind.info().name, self.node_bytes)
     }
 
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = make_pool()?;
-        let store = Store::create_with(&pool, ROOT, &self.options(), self.kind());
+        let store = Store::create_with(&pool, ROOT, &self.options(), self.kind);
         let store = store.map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))?;
         Self::live(store).map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))
     }
@@ -105,7 +95,7 @@ impl Subject for StoreSubject {
         let Some(pool) = open_pool()? else {
             return Ok(Opened::Absent);
         };
-        let store = match Store::open_with(&pool, ROOT, &self.options(), &[self.kind()]) {
+        let store = match Store::open_with(&pool, ROOT, &self.options(), &[self.kind]) {
             Ok(store) => store,
             Err(StoreError::Root(RootError::NotFound(_))) => return Ok(Opened::Absent),
             Err(e) => return Err(Fault::new(FaultKind::Recovery, e.to_string())),

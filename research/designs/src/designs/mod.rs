@@ -6,7 +6,7 @@
 //! then. What they do with it is compiled once for each leaf size, so an entry has those that differ in
 //! something worth comparing.
 
-mod table;
+pub(crate) mod table;
 
 pub use table::{Choice, DESIGNS, DesignInfo, UnknownDesign, VOLATILE, WIDE, info};
 

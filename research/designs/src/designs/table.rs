@@ -3,6 +3,7 @@
 use crate::btree::NODE_BYTES;
 use crate::nvta::NVTA_BYTES;
 use crate::{bwtree, bztree, crabtree, fastfair, lstree, nvtree};
+use bristlecone_index::engine::LbEngine;
 use std::fmt;
 
 /// What is to be known of a design before it is chosen.
@@ -35,13 +36,21 @@ impl DesignInfo {
 
 const BLOCKS: &[u32] = &[256, 512, 1024];
 
+pub(crate) const NVTREE: DesignInfo = DesignInfo {
+    name: "nvtree",
+    summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
+    node_bytes: nvtree::NODE_BYTES,
+    usual_bytes: 1024,
+    explored_bytes: &[256],
+};
+
 /// Every design that lives in a pool.
 pub const DESIGNS: &[DesignInfo] = &[
     DesignInfo {
-        name: "lbtree",
+        name: LbEngine::INFO.name,
         summary: "LB+-Tree: fewest line writes per insertion, logless splits",
-        node_bytes: BLOCKS,
-        usual_bytes: 256,
+        node_bytes: LbEngine::INFO.node_bytes,
+        usual_bytes: LbEngine::INFO.default_node_bytes,
         explored_bytes: &[256, 512],
     },
     DesignInfo {
@@ -135,13 +144,7 @@ pub const DESIGNS: &[DesignInfo] = &[
         usual_bytes: 512,
         explored_bytes: &[256],
     },
-    DesignInfo {
-        name: "nvtree",
-        summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
-        node_bytes: nvtree::NODE_BYTES,
-        usual_bytes: 1024,
-        explored_bytes: &[256],
-    },
+    NVTREE,
     DesignInfo {
         name: "lstree",
         summary: "btree-LS: log-structured B+-tree, one sequential write per change",

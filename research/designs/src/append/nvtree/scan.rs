@@ -11,6 +11,7 @@ use super::NvTree;
 use super::info::LeafInfo;
 use super::inner::Ranged;
 use super::leaf::Leaf;
+use crate::index::Direction;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
@@ -23,13 +24,6 @@ const LEAVES_PER_PIN: u32 = 16;
 
 /// Entries of which a scan tells the values ahead.
 const AHEAD: usize = 12;
-
-/// Which way a scan goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Up,
-    Down,
-}
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     /// The keys that are in a leaf, ascending, with their values' words.

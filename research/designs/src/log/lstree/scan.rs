@@ -4,6 +4,7 @@
 //! keys of the range that led there: so keys come in strict order whatever is split or taken out meanwhile.
 
 use super::LsTree;
+use crate::index::Direction;
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
@@ -13,13 +14,6 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 
 /// Leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 64;
-
-/// Which way a scan goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Up,
-    Down,
-}
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     /// The leaf's keys and values; false if it changed, or was not the one to read.
