@@ -102,7 +102,14 @@ pub fn run(list: bool) -> Outcome {
         return Ok(());
     }
 
-    tools::run(tools::cargo().args(["build", "--release"]))?;
+    tools::run(tools::cargo().args([
+        "build",
+        "--release",
+        "--package",
+        "bristlecone-cli",
+        "--package",
+        "bristlecone-lab-cli",
+    ]))?;
     let path = std::env::join_paths(std::iter::once(tools::target_dir().join("release")).chain(
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
     ))
