@@ -38,6 +38,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
     (
         "bristlecone-lab",
         &[
+            "bristlecone",
             "bristlecone-designs",
             "bristlecone-peers",
             "bristlecone-pmem",
