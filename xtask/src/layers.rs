@@ -38,6 +38,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
     (
         "bristlecone-lab",
         &[
+            "bristlecone",
             "bristlecone-command",
             "bristlecone-designs",
             "bristlecone-peers",
