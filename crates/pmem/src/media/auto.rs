@@ -10,7 +10,7 @@ use super::{
     Recorder, Untraced,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
-use crate::pool::superblock::Superblock;
+use crate::format::superblock::Superblock;
 use std::path::Path;
 
 /// One of the media that keep data, chosen when it is opened. See the module's head.

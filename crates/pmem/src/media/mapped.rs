@@ -78,7 +78,8 @@ impl Media for Mapped {
 
     #[inline(always)]
     fn flush(&self, addr: *const u8, len: usize) {
-        self.recorder.note(self.mapping.base(), addr, len);
+        let pool = (self.mapping.base().cast_const(), self.mapping.len());
+        self.recorder.note(pool, addr, len);
         cpu::flush(self.flush, addr, len);
     }
 

@@ -24,6 +24,7 @@
 //! calling thread only, as the processor's instructions do.
 
 mod auto;
+pub(crate) mod capture;
 mod counting;
 pub mod cpu;
 mod dram;
@@ -34,6 +35,7 @@ mod mapping;
 mod recorder;
 pub mod sim;
 
+pub use crate::format::{LINE, MediumKind};
 pub use auto::Auto;
 pub use counting::{Counting, PersistCounts};
 pub use dram::Dram;
@@ -73,73 +75,6 @@ pub fn deferring_commits<R>(work: impl FnOnce() -> R) -> R {
 /// Whether this thread is in [`deferring_commits`].
 pub(crate) fn commits_are_deferred() -> bool {
     DEFERRED.get() > 0
-}
-
-/// Bytes in a cache line: the unit of a flush.
-pub const LINE: usize = 64;
-
-/// Which medium a pool is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MediumKind {
-    /// A file on an fsdax mount mapped with `MAP_SYNC`, or a devdax device.
-    Dax,
-    /// Any other shared file mapping: tmpfs, a RAM disk, the page cache.
-    Mapped,
-    /// An ordinary file behind a write-ahead journal.
-    Journal,
-    /// Anonymous memory.
-    Dram,
-    /// A simulated persistent memory.
-    Sim,
-}
-
-impl MediumKind {
-    /// The name that the command line and JSON use.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Dax => "dax",
-            Self::Mapped => "mapped",
-            Self::Journal => "journal",
-            Self::Dram => "dram",
-            Self::Sim => "sim",
-        }
-    }
-
-    /// What data on this medium survives, in words for a person.
-    #[must_use]
-    pub fn survives(self) -> &'static str {
-        match self {
-            Self::Dax | Self::Journal => "power failure",
-            Self::Mapped => {
-                "process crash (power failure only where the memory itself is non-volatile)"
-            }
-            Self::Dram => "nothing",
-            Self::Sim => "what the explorer decides",
-        }
-    }
-
-    /// The byte that stands for this medium in the superblock (0 is "none").
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Dax => 1,
-            Self::Mapped => 2,
-            Self::Journal => 3,
-            Self::Dram => 4,
-            Self::Sim => 5,
-        }
-    }
-
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        match code {
-            1 => Some(Self::Dax),
-            2 => Some(Self::Mapped),
-            3 => Some(Self::Journal),
-            4 => Some(Self::Dram),
-            5 => Some(Self::Sim),
-            _ => None,
-        }
-    }
 }
 
 /// When a commit on [`Journal`] counts as durable. Other media ignore it: there, a fence is enough.

@@ -3,10 +3,11 @@
 //! See the module's head for protocol, invariants and concurrency. Every function here may be run for the same
 //! operation by any number of threads at once.
 
-use super::descriptor::{
-    GENERATION, OWN_ATTEMPT, State, Status, condition, conditional, is_attempt, pointed, pointer,
+use super::area::DescriptorPool;
+use super::encoding::{
+    CONDITIONAL, DIRTY, FLAGS, GENERATION, MAX_WORDS, OWN_ATTEMPT, State, Status, condition,
+    conditional, is_attempt, pointed, pointer,
 };
-use super::{CONDITIONAL, DIRTY, DescriptorPool, FLAGS};
 use crate::cell::PWord;
 use crate::media::{LINE, Media};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -341,7 +342,7 @@ impl<M: Media> DescriptorPool<M> {
     fn resolve(&self, number: usize, status: Status) {
         let pm = self.pm();
         let own = pointer(number, status.generation());
-        let mut lines = [None; super::MOST_WORDS];
+        let mut lines = [None; MAX_WORDS];
         for (i, line) in lines.iter_mut().enumerate().take(status.count()) {
             let entry = self.entry(number, i);
             let value = if status.is(State::Succeeded) {
