@@ -29,6 +29,7 @@
 use crate::damage;
 use crate::inner::Separator;
 use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::planted;
 use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media, POff, SpaceError};
@@ -385,7 +386,7 @@ pub unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> 
         write_bytes(pm, at.wrapping_add(HEADER), string);
     }
     let bytes = HEADER + string.len();
-    if pm.planted("lbtree-record-line") {
+    if planted!(pm, "lbtree-record-line") {
         pm.flush(at.wrapping_add(bytes), 64);
     } else {
         // PERSIST: the record, which the caller fences before it publishes the word.

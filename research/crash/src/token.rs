@@ -19,7 +19,7 @@
 //! Whatever text is parsed, what comes out can be replayed: numbers are in the ranges that the command
 //! line takes. Whether the crash exists is known only when the workload has been run again.
 
-use crate::concurrent::{ConcurrentOptions, MOST_OPERATIONS, MAX_THREADS};
+use crate::concurrent::{ConcurrentOptions, MAX_THREADS, MOST_OPERATIONS};
 use crate::explore::Point;
 use crate::record::Mutation;
 use crate::subject::Subject;

@@ -9,6 +9,7 @@ use crate::contract::{InsertError, Place, UpdateError};
 use crate::repr::{Stored, StoredKey, Word, WordOf};
 use crate::sync::wait;
 use crate::version_lock::Locked;
+use bristlecone_pmem::planted;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
@@ -151,7 +152,7 @@ where
                 }
             }
         };
-        if self.pm().planted(UNLOCK_FIRST) {
+        if planted!(self.pm(), UNLOCK_FIRST) {
             // PERSIST: (planted fault) too late; others have seen it since the unlock.
             self.pm().persist(leaf);
         }
@@ -172,7 +173,7 @@ where
             // PERSIST: the new value's record, before the word that leads to it.
             pm.fence();
         }
-        if pm.planted("lbtree-two-stores") {
+        if planted!(pm, "lbtree-two-stores") {
             // The low byte, then the others.
             let half = found.value.parts()[0] & !0xFF | value.parts()[0] & 0xFF;
             D::value(self, leaf, found.slot).store(pm, half, Ordering::Relaxed);
@@ -222,7 +223,7 @@ where
     ) -> Result<Option<Option<u64>>, SpaceError> {
         let pin = Self::pin();
         let guard = pin.guard();
-        let freed = self.pm().planted("lbtree-free-first");
+        let freed = planted!(self.pm(), "lbtree-free-first");
         if freed && let Some(old) = self.find_word(key, guard) {
             V::discard(&self.heap, old);
         }

@@ -54,7 +54,8 @@ use crate::inner::{InnerIndex, NODE_SEPARATORS};
 use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word, WordOf};
 use crate::sync::Retired;
 use crate::version_lock::VersionLocks;
-use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
+use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace, Instrument};
+use bristlecone_pmem::planted;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, POff, PWord, Pool, SpaceError};
@@ -391,7 +392,7 @@ impl Default for LeafOptions {
 pub unsafe trait LeafLayout: Send + Sync + 'static {}
 
 /// The inner index of a tree on medium `M`.
-type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as Media>::Dram>;
+type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as Instrument>::Dram>;
 
 /// A durable ordered index with leaves of design `D`. See the module's head.
 pub struct LeafTree<D, K, V, M>
@@ -611,7 +612,7 @@ where
         let pm = self.pm();
         let leaf = self.leaf(handle(first));
         D::fill(self, leaf, &[]);
-        if pm.planted("lbtree-root-first") {
+        if planted!(pm, "lbtree-root-first") {
             self.root().publish();
         }
         // PERSIST: the empty leaf and the pointer to it; `publish` fences them.

@@ -11,6 +11,7 @@ use crate::error::SpaceError;
 use crate::format::layout::{CHUNK, REGION};
 use crate::heap::{Heap, Recycle};
 use crate::media::{LINE, Media};
+use crate::planted;
 use crate::pool::Pool;
 use crossbeam_epoch::Guard;
 use std::fmt;
@@ -302,7 +303,7 @@ impl<M: Media> DescriptorPool<M> {
         let blocks = (0..status.count()).map(move |i| {
             let entry = self.entry(number, i);
             match status.policy(i) {
-                Policy::FreeOne if succeeded && self.pm().planted("pmwcas-not-recycled") => 0,
+                Policy::FreeOne if succeeded && planted!(self.pm(), "pmwcas-not-recycled") => 0,
                 Policy::FreeOne if succeeded => entry.old,
                 Policy::FreeOne => entry.new,
                 Policy::FreeOldOnSuccess if succeeded => entry.old,

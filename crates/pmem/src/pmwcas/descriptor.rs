@@ -11,6 +11,7 @@ use super::operation::{Word, check_recycled, plain};
 use super::protocol::Decided;
 use crate::cell::PWord;
 use crate::media::Media;
+use crate::planted;
 use crate::sync::{PATIENT_TURNS, pause, simulates, worker};
 use crossbeam_epoch as epoch;
 use std::fmt;
@@ -23,7 +24,7 @@ impl<M: Media> DescriptorPool<M> {
     /// Writes an operation and makes it durable: undecided, or decided by its pointer if it has one word.
     fn publish(&self, number: usize, words: &mut [Word]) -> Status {
         let pm = self.pm();
-        let late = pm.planted("pmwcas-sorted-late");
+        let late = planted!(pm, "pmwcas-sorted-late");
         // Most callers add words in that order.
         if !late && !words.is_sorted_by_key(|word| word.entry.place) {
             words.sort_unstable_by_key(|word| word.entry.place);
@@ -82,7 +83,7 @@ impl<M: Media> DescriptorPool<M> {
         }
         let blocks: Vec<u64> = self.blocks(number, status).collect();
         let pm = self.pm();
-        let free_first = pm.planted("pmwcas-free-first");
+        let free_first = planted!(pm, "pmwcas-free-first");
         if !free_first {
             blocks.iter().for_each(|block| self.recycle.release(*block));
         }
@@ -96,7 +97,7 @@ impl<M: Media> DescriptorPool<M> {
             blocks.iter().for_each(|block| self.recycle.release(*block));
         }
         blocks.iter().for_each(|block| self.recycle.reuse(*block));
-        if pm.planted("pmwcas-recycled-twice") {
+        if planted!(pm, "pmwcas-recycled-twice") {
             blocks.iter().for_each(|block| self.recycle.reuse(*block));
         }
     }

@@ -10,6 +10,7 @@ use super::encoding::{
 };
 use crate::cell::PWord;
 use crate::media::{LINE, Media};
+use crate::planted;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
 
@@ -183,7 +184,7 @@ impl<M: Media> DescriptorPool<M> {
         let seen = Status(self.status(number).load(pm, Acquire));
         let mut mine = false;
         if seen == status {
-            let dirty = M::PERSISTENT && !pm.planted("pmwcas-status-late");
+            let dirty = M::PERSISTENT && !planted!(pm, "pmwcas-status-late");
             let decision = match self.install_all(by, number, status, guard) {
                 Installed::There if dirty => status.with(State::Succeeded).0 | DIRTY,
                 Installed::There => status.with(State::Succeeded).0,
@@ -196,7 +197,7 @@ impl<M: Media> DescriptorPool<M> {
             let swapped = word.compare_exchange(pm, status.0, decision, SeqCst, SeqCst);
             mine = swapped.is_ok();
         }
-        let decided = if !mine && pm.planted("pmwcas-dirty-status") {
+        let decided = if !mine && planted!(pm, "pmwcas-dirty-status") {
             Status(self.status(number).load(pm, Acquire) & !DIRTY)
         } else {
             self.decided(number)
@@ -282,7 +283,7 @@ impl<M: Media> DescriptorPool<M> {
                 }
             };
             let attempt = conditional(number, status.generation(), i, attempt);
-            let put = if pm.planted("pmwcas-unconditional") {
+            let put = if planted!(pm, "pmwcas-unconditional") {
                 own
             } else {
                 attempt

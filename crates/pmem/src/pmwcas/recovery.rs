@@ -13,6 +13,7 @@ use super::encoding::{
 };
 use crate::heap::{Heap, Recycle};
 use crate::media::{LINE, Media};
+use crate::planted;
 use std::sync::atomic::Ordering;
 
 /// What recovery did.
@@ -72,7 +73,7 @@ impl<M: Media> DescriptorPool<M> {
         let pm = self.pm();
         let mut recovered = Recovered::default();
         let mut open = Vec::new();
-        if pm.planted("pmwcas-first-unused") && self.status_of(0)?.is(State::Free) {
+        if planted!(pm, "pmwcas-first-unused") && self.status_of(0)?.is(State::Free) {
             return Ok(recovered);
         }
         for number in 0..self.descriptors {
@@ -200,7 +201,7 @@ impl<M: Media> DescriptorPool<M> {
         let forward = if found == pointer(number, status.generation()) {
             status.is(State::Succeeded)
         } else if is_attempt(found, number, status.generation(), i)
-            && !pm.planted("pmwcas-attempt-kept")
+            && !planted!(pm, "pmwcas-attempt-kept")
         {
             // An attempt that came after the decision, or was never completed: the word holds its old value.
             false

@@ -48,6 +48,7 @@ use crate::format::{
     layout::{CHUNK, ChunkUse, INITIAL, REGION, REGION_CHUNKS, ROOTS},
 };
 use crate::media::{Access, Media, MediaOptions, MediaRecovery, MediumKind};
+use crate::planted;
 use crate::sync::lock;
 use space::Space;
 use std::path::{Path, PathBuf};
@@ -246,7 +247,7 @@ impl<M: Media> Pool<M> {
         }
         pool.pm.attach(*pool.uuid().as_bytes())?;
         for (first, chunks) in unowned {
-            if pool.pm.planted("pool-unowned-kept") {
+            if planted!(pool.pm, "pool-unowned-kept") {
                 break;
             }
             pool.release_chunks(first, chunks);

@@ -20,6 +20,7 @@ use crate::cell::PWord;
 use crate::error::SpaceError;
 use crate::format::layout::{ROOT_SLOT, ROOT_TABLE, ROOTS};
 use crate::media::Media;
+use crate::planted;
 use crate::sync::lock;
 use std::fmt;
 use std::sync::Arc;
@@ -303,7 +304,7 @@ impl<M: Media> Pool<M> {
             })
             .ok_or(RootError::Full)?;
         let slot = self.slot(index);
-        if self.pm.planted("pool-root-first") {
+        if planted!(self.pm, "pool-root-first") {
             slot.state.publish(&self.pm, PUBLISHED);
         }
         let bytes = encode(name, kind);

@@ -19,6 +19,7 @@ use crate::format::layout::{
     CHUNK, CHUNK_TABLE, ChunkUse, INITIAL, MAX_RUN, REGION, REGION_CHUNKS,
 };
 use crate::media::Media;
+use crate::planted;
 use crate::sync::lock;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -96,7 +97,7 @@ impl<M: Media> Pool<M> {
         if let ChunkUse::Activated { class, .. } = used {
             self.prepare_activated(first, class);
         }
-        if self.pm.planted("pool-assignment-lost") {
+        if planted!(self.pm, "pool-assignment-lost") {
             let word = self.chunk_word(first);
             word.store(&self.pm, used.encode(), Ordering::Release);
             return Ok(first);
@@ -137,7 +138,7 @@ impl<M: Media> Pool<M> {
     /// Gives back the chunks that begin at `first`. Nothing durable may lead there.
     pub(crate) fn release_chunks(&self, first: u32, chunks: u32) {
         let mut space = lock(&self.space);
-        if self.pm.planted("pool-release-lost") {
+        if planted!(self.pm, "pool-release-lost") {
             space.free.extend(first..first + chunks);
             return;
         }
@@ -163,7 +164,7 @@ impl<M: Media> Pool<M> {
             wanted
         };
         self.pm.grow(new)?;
-        if self.pm.planted("pool-size-first") {
+        if planted!(self.pm, "pool-size-first") {
             (superblock.generation, superblock.size) = (superblock.generation + 1, new);
             superblock.write(&self.pm);
         }
@@ -221,7 +222,7 @@ impl<M: Media> Pool<M> {
         let after = (u64::from(end) * CHUNK).next_multiple_of(STEP).min(before);
         let end = (after / CHUNK) as u32;
         if after < before {
-            if self.pm.planted("pool-cut-first") {
+            if planted!(self.pm, "pool-cut-first") {
                 self.pm.shrink(after)?;
             }
             space.free.split_off(&end);

@@ -21,6 +21,7 @@ use crate::cell::PWord;
 use crate::error::OpenError;
 use crate::format::superblock::{BYTES, COPIES, Copy, Superblock};
 use crate::media::Media;
+use crate::planted;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -43,13 +44,13 @@ impl Superblock {
     pub(super) fn write<M: Media>(&self, pm: &M) {
         for at in [COPIES[1 - self.copy], COPIES[self.copy]] {
             self.store_at(pm, at);
-            if pm.planted("pool-both-copies") {
+            if planted!(pm, "pool-both-copies") {
                 continue;
             }
             // PERSIST: this whole copy, before the one that counts until then is touched.
             pm.persist(words(pm, at));
         }
-        if pm.planted("pool-both-copies") {
+        if planted!(pm, "pool-both-copies") {
             pm.flush_of(words(pm, COPIES[0]));
             pm.persist(words(pm, COPIES[1]));
         }

@@ -95,7 +95,7 @@ pub use storage::{FileStorage, Storage};
 
 use super::mapping::{Mapping, PAGE, Sharing};
 use super::{
-    Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder, Untraced,
+    Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder,
     commits_are_deferred,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
@@ -226,9 +226,15 @@ impl Journal {
     }
 }
 
-impl Media for Journal {
-    type Dram = Untraced;
+#[cfg(feature = "explore")]
+impl crate::media::Instrument for Journal {
+    type Dram = crate::media::Untraced;
+}
 
+// SAFETY: 1, 2, 6. the image's: a private mapping of the pool file, or anonymous memory, reserved up front (`mapping.rs`);
+// 3. the pool file is locked, and the image is private; recovery fills it before `open` returns; 4. invariants 1 to 3 in
+// the module's head; 5. the hole is durable before the image reads as zero; stores go to the image, and need no space.
+unsafe impl Media for Journal {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let read_only = options.access == Access::ReadOnly;
         let create = options.access == Access::Create;

@@ -43,8 +43,7 @@ const SHAPE: usize = 1;
 const MEMORY: usize = 2;
 
 /// Most words of a node: the largest block.
-pub(super) const MAX_WORDS: usize =
-    (bristlecone_pmem::heap::activated::MAX_ACTIVATED / 8) as usize;
+pub(super) const MAX_WORDS: usize = (bristlecone_pmem::heap::activated::MAX_ACTIVATED / 8) as usize;
 
 /// Bits of a leaf's status for entries, words of records, and deleted words.
 const BITS: u32 = 12;
