@@ -3,12 +3,11 @@
 //! Persist cost: an insert's is the design's; replacing: 1 line, 1 fence (2 fences where the value is a
 //! record). Records add their own lines, not fences.
 
-use super::read::Found;
+use super::entry::{At, Attempt, Found, IfPresent, Pair};
 use super::{LeafDesign, LeafTree};
 use crate::contract::{InsertError, Place, UpdateError};
-use crate::repr::{Stored, StoredKey, Word, WordOf};
+use crate::repr::{MAX_KEY, Stored, StoredKey, Word, WordOf};
 use crate::sync::wait;
-use crate::version_lock::Locked;
 use bristlecone_pmem::planted;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -17,48 +16,6 @@ use std::sync::atomic::Ordering;
 
 /// The planted fault of an insert that others see before a crash keeps it.
 pub const UNLOCK_FIRST: &str = "unlock before fence";
-
-/// What to do with a key that is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Put the new value in its place.
-    Replace,
-}
-
-/// A pair as a leaf holds it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pair<A = u64, B = u64> {
-    /// The key's word.
-    pub key: A,
-    /// The value's word.
-    pub value: B,
-    /// Low byte of the key's hash.
-    pub fingerprint: u8,
-}
-
-/// A leaf that is locked.
-#[derive(Debug)]
-pub struct At<'t, L> {
-    /// Its handle.
-    pub handle: u32,
-    /// The leaf.
-    pub leaf: &'t L,
-    /// Its lock.
-    pub locked: Locked<'t>,
-}
-
-/// What came of an attempt to insert.
-#[derive(Debug)]
-pub enum Attempt<'t, A = u64, B = u64> {
-    /// The pair is there, durably, and nothing is locked.
-    Done,
-    /// The key is there already, and the leaf still locked.
-    There(Found<A, B>, Locked<'t>),
-    /// Another thread was in the way: nothing has changed, nothing is locked.
-    Again,
-}
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
@@ -92,6 +49,30 @@ where
     pub fn free_pair(&self, pair: Pair<K::Word, V::Word>) {
         K::discard(&self.heap, pair.key);
         V::discard(&self.heap, pair.value);
+    }
+
+    /// Inserts; what it fenced is still to be committed.
+    pub(super) fn insert_uncommitted(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        self.put_uncommitted(key, value, IfPresent::Refuse)
+            .map(|_| ())
+    }
+
+    /// Whether an entry may be stored.
+    ///
+    /// # Errors
+    /// [`InsertError`]: the tree is read-only, or the key or value is too long.
+    pub fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        if !key.fits() {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
     }
 
     /// Inserts, or does as `present` says; what it fenced is still to be committed.
