@@ -91,43 +91,17 @@ impl Journal {
     ) -> Result<Self, OpenError> {
         let read_only = options.access == Access::ReadOnly;
         let journal_name = journal_path(path);
-        let source = Source {
-            storage: &*journal,
-            path: &journal_name,
-        };
         let mut dirty = DirtyPages::new();
-        let mut header = source.header()?;
-        let mut chain = None;
-        if options.access == Access::Create {
-            // A leftover of a pool that is gone: replaced when the new pool is attached.
-            header = None;
-        }
-        if let Some((found, _)) = &header {
-            let whose = owner(&*pool, found).map_err(|e| OpenError::io(path, "read", e))?;
-            if whose == Owner::Other {
-                let chain = source.replay(found, &mut Discard)?;
-                if chain.report.batches_replayed > 0 {
-                    return Err(foreign(&journal_name, found, &chain));
-                }
-                header = None;
-            } else {
-                let pool = if read_only { None } else { Some(&*pool) };
-                let mut to = ToImage {
-                    image: &image,
-                    pool,
-                    path,
-                    dirty: &mut dirty,
-                };
-                chain = Some(source.replay(found, &mut to)?);
-            }
-        }
-        let had_journal = header.is_some();
-        let (header, slot) =
-            header.unwrap_or_else(|| (new_header([0; 16], options.journal_max), 0));
-        let chain = chain.unwrap_or_else(|| Chain {
-            end: header.head,
-            live: vec![header.head.segment],
-            report: MediaRecovery::default(),
+        let replayed = replay(&image, &*pool, &*journal, path, options, &mut dirty)?;
+        let had_journal = replayed.is_some();
+        let (header, slot, chain) = replayed.unwrap_or_else(|| {
+            let header = new_header([0; 16], options.journal_max);
+            let chain = Chain {
+                end: header.head,
+                live: vec![header.head.segment],
+                report: MediaRecovery::default(),
+            };
+            (header, 0, chain)
         });
         let recovery = chain.report.clone();
         let log = log_after(&header, chain, dirty);
@@ -241,6 +215,47 @@ impl Journal {
         self.begun.store(true, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Replays the journal into the image, if there is one of this pool; its header, the slot that it is in, and what was
+/// replayed.
+fn replay(
+    image: &Image,
+    pool: &dyn Storage,
+    journal: &dyn Storage,
+    path: &Path,
+    options: &MediaOptions,
+    dirty: &mut DirtyPages,
+) -> Result<Option<(Header, usize, Chain)>, OpenError> {
+    let journal_name = journal_path(path);
+    let source = Source {
+        storage: journal,
+        path: &journal_name,
+    };
+    let Some((header, slot)) = source.header()? else {
+        return Ok(None);
+    };
+    if options.access == Access::Create {
+        // A leftover of a pool that is gone: replaced when the new pool is attached.
+        return Ok(None);
+    }
+    let whose = owner(pool, &header).map_err(|e| OpenError::io(path, "read", e))?;
+    if whose == Owner::Other {
+        let chain = source.replay(&header, &mut Discard)?;
+        if chain.report.batches_replayed > 0 {
+            return Err(foreign(&journal_name, &header, &chain));
+        }
+        return Ok(None);
+    }
+    let read_only = options.access == Access::ReadOnly;
+    let mut to = ToImage {
+        image,
+        pool: (!read_only).then_some(pool),
+        path,
+        dirty,
+    };
+    let chain = source.replay(&header, &mut to)?;
+    Ok(Some((header, slot, chain)))
 }
 
 /// The log that goes on where `chain` ends.
