@@ -27,7 +27,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is asked for first; halved until the system grants it.
-pub(super) const RESERVE: usize = 64 << 30;
+pub(super) const RESERVE: usize = if cfg!(miri) { 4 * HUGE } else { 64 << 30 };
 /// Less than this is not worth working with. This little is what passing indexes reserve, and gets no
 /// huge pages, whose zeroing would cost more than a small index ever gains by them.
 const LEAST: usize = if cfg!(miri) { HUGE } else { 64 << 20 };

@@ -149,10 +149,10 @@ where
     /// sibling. Nothing leads to it.
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, pairs: &[Pair<K::Word, V::Word>]);
 
-    /// Flushes what [`fill`](Self::fill) stored.
+    /// Flushes what [`fill`](Self::fill) stored. The caller fences before anything leads to the leaf.
     #[track_caller]
     fn flush_filled(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) {
-        // PERSIST: as the caller says.
+        // PERSIST: the whole leaf; the caller fences, before the word that leads to it.
         tree.pm().flush_of(leaf);
     }
 
