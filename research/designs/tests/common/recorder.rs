@@ -7,7 +7,7 @@
 //! and random sets. One thread; stores of one line persist in program order (x86).
 
 use super::Rng;
-use bristlecone_pmem::media::{Dram, Untraced};
+use bristlecone_pmem::media::{Dram, Instrument, Untraced};
 use bristlecone_pmem::{CommitError, Media, MediaOptions, MediumKind, OpenError, SpaceError};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -110,9 +110,13 @@ impl Recorder {
     }
 }
 
-impl Media for Recorder {
+impl Instrument for Recorder {
     type Dram = Untraced;
+}
 
+// SAFETY: 1, 2, 3, 5, 6. the memory is `Dram`'s, and its methods change it; 4. images are made of what was flushed, then
+// fenced; the memory itself survives nothing.
+unsafe impl Media for Recorder {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let memory = Dram::open(path, initial, options)?;
         let durable = vec![0; memory.len() as usize];

@@ -100,7 +100,7 @@ pub(crate) struct PhaseReport {
 
 /// The LB+-Tree without entry moving.
 const TRADITIONAL: &str = "lbtree-traditional";
-const MOST_THREADS: usize = 64;
+const MAX_THREADS: usize = 64;
 const MOST_KEYS: u64 = 200_000_000;
 /// A simulation numbers its 8-byte words with 32 bits.
 const MOST_BYTES: u64 = 16 << 30;
@@ -169,8 +169,8 @@ impl RunSpec {
             let may_be = format!("{} with entries of 32 bytes", WIDE.join(" or "));
             return Err(ModelError::parameter("index", &self.index, may_be));
         }
-        if !(1..=MOST_THREADS).contains(&self.threads) {
-            let may_be = format!("1 to {MOST_THREADS}");
+        if !(1..=MAX_THREADS).contains(&self.threads) {
+            let may_be = format!("1 to {MAX_THREADS}");
             return Err(ModelError::parameter("threads", self.threads, may_be));
         }
         if !(1..=MOST_KEYS).contains(&self.keys) {

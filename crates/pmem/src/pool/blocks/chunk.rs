@@ -1,7 +1,7 @@
 //! Volatile state of the chunks that are cut into blocks.
 
-use super::CLASSES;
-use crate::pool::layout::CHUNK;
+use crate::format::classes::CLASSES;
+use crate::format::layout::CHUNK;
 use crossbeam_epoch::Guard;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -217,7 +217,8 @@ impl ChunkStates {
                 theirs
             }
         };
-        // SAFETY: as in `place`.
+        // SAFETY: 1. not null: it is `new`, or what another thread's exchange has put there, and both came from
+        // `Box::into_raw`; 2. segments are freed by `drop` only, when nobody borrows this value.
         unsafe { &(&*segment)[chunk as usize % SEGMENT] }
     }
 

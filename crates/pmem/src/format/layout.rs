@@ -20,6 +20,8 @@ pub const CHUNK: u64 = 64 << 10;
 pub const REGION_CHUNKS: u64 = 1024;
 /// Bytes in a region.
 pub const REGION: u64 = CHUNK * REGION_CHUNKS;
+/// The longest run of chunks: a region less its header chunk.
+pub const MAX_RUN: u32 = REGION_CHUNKS as u32 - 1;
 /// Place of the second superblock copy.
 pub const SUPERBLOCK_B: u64 = 0x1000;
 /// Place of the chunk table inside a region.
@@ -59,7 +61,7 @@ pub enum ChunkUse {
         /// Index into the size classes.
         class: u8,
     },
-    /// Cut into blocks of one size class after a head that says which are active (module `heap::activated`).
+    /// Cut into blocks of one size class after a head that says which are active (`heap/activated.rs`).
     Activated {
         /// Root slot that it belongs to.
         owner: u8,
