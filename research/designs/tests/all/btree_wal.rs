@@ -1,12 +1,10 @@
 //! The scenarios, run on btree-WAL: the smallest, usual and largest nodes, both kinds of keys and values, high
 //! trees, every way of searching a node.
 
-mod common;
-
+use crate::common::{Chosen, Of, WideOf, scenario_suite};
 use bristlecone_designs::designs::Wal;
 use bristlecone_designs::{BTreeOptions, Search};
 use bristlecone_pmem::media::Mapped;
-use common::{Chosen, Of, WideOf, scenario_suite};
 
 /// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 2 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;

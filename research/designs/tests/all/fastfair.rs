@@ -1,12 +1,10 @@
 //! The scenarios, run on FAST/FAIR and FAST/FAIR SP: small and large nodes, high trees, both kinds of keys and
 //! values.
 
-mod common;
-
+use crate::common::{Chosen, Of, WideOf, scenario_suite};
 use bristlecone_designs::designs::{Fair, FairSp};
 use bristlecone_designs::{FastFairOptions, LeafOptions};
 use bristlecone_pmem::media::Mapped;
-use common::{Chosen, Of, WideOf, scenario_suite};
 
 /// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 2 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;

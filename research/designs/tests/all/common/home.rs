@@ -1,8 +1,9 @@
 //! A pool in a folder of its own.
 
 use super::Failure;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::{Pool, PoolOptions};
-use bristlecone_pmem::{Access, Media, OpenError};
+use bristlecone_pmem::{Access, Media, MediumKind, OpenError};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,15 @@ pub fn folder() -> TempDir {
 
 fn pool_file(folder: &TempDir) -> PathBuf {
     folder.path().join("pool")
+}
+
+impl PoolHome<Auto> {
+    /// A new pool on a mapped file that may grow as far as the system lets it.
+    pub fn mapped() -> Self {
+        let mut options = PoolOptions::default();
+        options.media.medium = Some(MediumKind::Mapped);
+        Self::with(options)
+    }
 }
 
 impl<M: Media> PoolHome<M> {

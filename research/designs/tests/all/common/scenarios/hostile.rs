@@ -116,7 +116,7 @@ fn bounded(seen: usize) -> ControlFlow<()> {
     }
 }
 
-fn use_tree<H: Designed>(tree: &On<H, Mapped>, access: Access, tally: &mut Tally) {
+fn use_tree<H: Designed>(tree: &On<H>, access: Access, tally: &mut Tally) {
     let verified = tree.verify();
     let mut up = Vec::new();
     tree.scan(.., |k: &H::Key, v: &H::Value| {

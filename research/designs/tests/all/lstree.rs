@@ -1,12 +1,10 @@
 //! The scenarios, run on the log-structured B+-tree: leaf sizes, logs by leaf and by thread, both kinds of keys and
 //! values.
 
-mod common;
-
+use crate::common::{Chosen, Of, scenario_suite};
 use bristlecone_designs::designs::Ls;
 use bristlecone_designs::lstree::{LogChoice, LsOptions};
 use bristlecone_pmem::media::Mapped;
-use common::{Chosen, Of, scenario_suite};
 
 /// Leaves of `BYTES` bytes, `LOGS` logs, recovered by `THREADS` threads.
 struct Tuned<const BYTES: u32, const LOGS: u32, const THREADS: usize>;

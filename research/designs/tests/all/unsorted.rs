@@ -1,11 +1,9 @@
 //! The scenarios, run on persistent unsorted: every node size, both kinds of keys and values, each medium.
 
-mod common;
-
+use crate::common::{Chosen, Of, WideOf, scenario_suite};
 use bristlecone_designs::BTreeOptions;
 use bristlecone_designs::designs::Unsorted;
 use bristlecone_pmem::media::Mapped;
-use common::{Chosen, Of, WideOf, scenario_suite};
 
 /// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 3 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;

@@ -68,7 +68,7 @@ fn an_endless_loop_is_named_and_ends_the_process() {
     let ran = Command::new(this)
         .args([
             "--exact",
-            "an_endless_loop_is_named_and_ends_the_process",
+            "watchdog::an_endless_loop_is_named_and_ends_the_process",
             "--nocapture",
         ])
         .env(CHILD, "1")

@@ -1,11 +1,9 @@
 //! The scenarios, run on NV-Tree: leaf sizes, strategies, both kinds of keys and values, each medium.
 
-mod common;
-
+use crate::common::{Chosen, Of, scenario_suite};
 use bristlecone_designs::designs::Nv;
 use bristlecone_designs::nvtree::{Adaptivity, NvOptions};
 use bristlecone_pmem::media::Mapped;
-use common::{Chosen, Of, scenario_suite};
 
 /// Leaves of `BYTES` bytes, resized by a strategy, recovered by `THREADS` threads.
 struct Tuned<const BYTES: u32, const ADAPTIVE: bool, const THREADS: usize>;

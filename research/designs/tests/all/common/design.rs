@@ -3,6 +3,7 @@
 use super::recorder::Recorder;
 use super::{Failure, Fresh, Harness, PoolHome, Pooled, TestKey, TestValue};
 use bristlecone_designs::designs::{Holds, Wide, WideDesign};
+use bristlecone_designs::engines::{Engine, Maker};
 use bristlecone_designs::{Design, DurableIndex, RecoveryReport, Stored, StoredKey, TreeError};
 use bristlecone_pmem::media::{Dram, Mapped};
 use bristlecone_pmem::{Media, Pool};
@@ -57,26 +58,25 @@ pub trait Designed: Pooled<Key: StoredKey, Value: Stored> {
     fn design() -> Self::Design;
 }
 
-/// The index of a harness's design on the medium `M`.
-pub type On<H, M> =
-    <<H as Designed>::Design as Holds<<H as Harness>::Key, <H as Harness>::Value, M>>::Held;
+/// The index of a harness's design, on whatever medium.
+pub type On<H> = Box<dyn Engine<<H as Harness>::Key, <H as Harness>::Value>>;
 
 /// An empty index at `root`.
-pub fn create_on<H, M>(pool: &Arc<Pool<M>>, root: &str) -> Result<On<H, M>, TreeError>
+pub fn create_on<H, M>(pool: &Arc<Pool<M>>, root: &str) -> Result<On<H>, TreeError>
 where
     H: Designed<Design: Holds<<H as Harness>::Key, <H as Harness>::Value, M>>,
     M: Media,
 {
-    H::design().create_at(pool, root)
+    H::design().create(pool, root)
 }
 
 /// The index at `root`.
-pub fn open_on<H, M>(pool: &Arc<Pool<M>>, root: &str) -> Result<On<H, M>, TreeError>
+pub fn open_on<H, M>(pool: &Arc<Pool<M>>, root: &str) -> Result<On<H>, TreeError>
 where
     H: Designed<Design: Holds<<H as Harness>::Key, <H as Harness>::Value, M>>,
     M: Media,
 {
-    H::design().open_at(pool, root)
+    H::design().open(pool, root)
 }
 
 impl<C, K, V, M> Harness for Of<C, K, V, M>
@@ -89,7 +89,7 @@ where
 {
     type Key = K;
     type Value = V;
-    type Index = <C::Design as Holds<K, V, M>>::Held;
+    type Index = Box<dyn Engine<K, V>>;
     type Home = PoolHome<M>;
 
     const SUMS: bool = C::SUMS;
@@ -119,14 +119,14 @@ where
 {
     type Medium = M;
 
-    const SNAPSHOT: bool = <Self::Index as DurableIndex<K, V, M>>::SNAPSHOT;
+    const SNAPSHOT: bool = <<C::Design as Holds<K, V, M>>::Held as DurableIndex<K, V, M>>::SNAPSHOT;
 
     fn create(home: &PoolHome<M>, root: &str) -> Result<Self::Index, Failure> {
-        Ok(C::design().create_at(&home.pool, root)?)
+        Ok(C::design().create(&home.pool, root)?)
     }
 
     fn open(home: &PoolHome<M>, root: &str) -> Result<Self::Index, Failure> {
-        Ok(C::design().open_at(&home.pool, root)?)
+        Ok(C::design().open(&home.pool, root)?)
     }
 
     fn close(index: Self::Index) -> Result<(), Failure> {

@@ -1,7 +1,6 @@
 //! Crab-tree: what the explored workloads reach, and that 16 bytes as the failure-atomic unit are an assumption.
 
-mod common;
-
+use crate::common::Narrow;
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
 use bristlecone_crash::subject::{Op, Subject};
@@ -12,7 +11,6 @@ use bristlecone_designs::{CrabOptions, DurableIndex, OrderedIndex};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::{Model, Simulation};
 use bristlecone_pmem::{Pool, PoolOptions};
-use common::Narrow;
 use std::path::Path;
 
 fn counts(s: CrabStats) -> [u64; 8] {

@@ -1,11 +1,9 @@
 //! The scenarios, run on the LB+-Tree: every leaf size, both kinds of keys and values, each medium.
 
-mod common;
-
+use crate::common::{Chosen, Of, scenario_suite};
 use bristlecone_designs::designs::Lb;
 use bristlecone_designs::lbtree::LbOptions;
 use bristlecone_pmem::media::{Dram, Journal, Mapped};
-use common::{Chosen, Of, scenario_suite};
 
 /// Leaves of `B` x 256 bytes, with or without entry moving, recovered by `THREADS` threads.
 struct Tuned<const B: usize, const MOVING: bool, const THREADS: usize>;

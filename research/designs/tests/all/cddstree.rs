@@ -1,11 +1,9 @@
 //! The scenarios, run on the CDDS-Tree: every node size, both kinds of keys and values, each medium.
 
-mod common;
-
+use crate::common::{Chosen, Of, scenario_suite};
 use bristlecone_designs::cddstree::CddsOptions;
 use bristlecone_designs::designs::Cdds;
 use bristlecone_pmem::media::Mapped;
-use common::{Chosen, Of, scenario_suite};
 
 /// Nodes of `BYTES` bytes, recovered by `THREADS` threads.
 struct Tuned<const BYTES: u32, const THREADS: usize>;

@@ -1,12 +1,10 @@
 //! The scenarios, run on the Crab-tree: strategies, all optimizations, both kinds of keys and values.
 
-mod common;
-
+use crate::common::{Chosen, Of, scenario_suite};
 use bristlecone_designs::CrabOptions;
 use bristlecone_designs::crabtree::{Costs, Strategy};
 use bristlecone_designs::designs::Crab;
 use bristlecone_pmem::media::Mapped;
-use common::{Chosen, Of, scenario_suite};
 
 /// Leaves of `BYTES` bytes, recovered by `THREADS` threads. `WHICH`: each bit switches an optimization on.
 struct Tuned<const BYTES: u32, const WHICH: u32, const THREADS: usize>;

@@ -1,15 +1,13 @@
 //! What is particular to FAST/FAIR: equal values in neighbouring entries are no duplicates, and the store fences
 //! are what processors without total store order need; wide keys need 16 bytes to be failure-atomic.
 
-mod common;
-
+use crate::common::Narrow;
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
 use bristlecone_crash::subject::Op;
 use bristlecone_crash::subjects::named;
 use bristlecone_crash::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::Model;
-use common::Narrow;
 
 const SUBJECTS: [&str; 5] = [
     "fastfair-256-u64",

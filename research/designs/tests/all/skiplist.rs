@@ -1,11 +1,9 @@
 //! The scenarios, run on the skip lists: towers in the pool and in DRAM, both kinds of keys and values,
 //! each medium.
 
-mod common;
-
+use crate::common::{Of, scenario_suite};
 use bristlecone_designs::designs::{DividedSkip, NvmSkip};
 use bristlecone_pmem::media::Mapped;
-use common::{Of, scenario_suite};
 
 type Divided<K, V, M> = Of<DividedSkip, K, V, M>;
 type Nvm<K, V, M> = Of<NvmSkip, K, V, M>;

@@ -1,11 +1,9 @@
 //! The scenarios, run on the volatile Bw-Tree: several node sizes and chain lengths, both kinds of keys and values.
 
-mod common;
-
+use crate::common::{Chosen, Of, scenario_suite};
 use bristlecone_designs::BwOptions;
 use bristlecone_designs::designs::Bw;
 use bristlecone_pmem::media::{Dram, Mapped};
-use common::{Chosen, Of, scenario_suite};
 
 /// Nodes of `BYTES` bytes that take `MOST` entries at most, and chains of `CHAIN` deltas.
 struct Sized<const BYTES: u32, const MOST: usize, const CHAIN: u8>;

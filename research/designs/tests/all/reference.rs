@@ -1,15 +1,13 @@
 //! The suite itself, tried on an index that is correct by its simplicity, and on copies of it with
 //! one fault each, which the suite must find.
 
-mod common;
-
+use crate::common::reference::{Reference, ReferenceHarness};
+use crate::common::scenarios::{batches, boundary, bulk, emptied, model, splits, stress};
+use crate::common::{Fresh, Harness, scenario_suite};
 use bristlecone_designs::{
     BulkLoad, Fill, IndexStats, InsertError, OrderedIndex, RemoveError, UpdateError, VerifyReport,
     Violation,
 };
-use common::reference::{Reference, ReferenceHarness};
-use common::scenarios::{batches, boundary, bulk, emptied, model, splits, stress};
-use common::{Fresh, Harness, scenario_suite};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::panic::catch_unwind;

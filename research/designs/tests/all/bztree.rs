@@ -1,11 +1,9 @@
 //! The scenarios, run on the BzTree: several node sizes, both kinds of keys and values.
 
-mod common;
-
+use crate::common::{Chosen, Of, scenario_suite};
 use bristlecone_designs::BzOptions;
 use bristlecone_designs::designs::Bz;
 use bristlecone_pmem::media::{Dram, Mapped};
-use common::{Chosen, Of, scenario_suite};
 
 /// Nodes of `BYTES` bytes.
 struct Sized<const BYTES: u32>;

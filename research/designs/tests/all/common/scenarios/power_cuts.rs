@@ -20,12 +20,12 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A call of one tree.
-type Operation<H> = Box<dyn FnOnce(&mut On<H, Recorder>)>;
+type Operation<H> = Box<dyn FnOnce(&mut On<H>)>;
 
 /// A recorded pool with one tree, and where its images are opened.
 struct Lab<H: Designed> {
     pool: Arc<Pool<Recorder>>,
-    tree: On<H, Recorder>,
+    tree: On<H>,
     model: Model<H>,
     folder: TempDir,
     images: u64,
@@ -60,7 +60,7 @@ impl<H: Designed> Lab<H> {
     fn explore(
         &mut self,
         what: &str,
-        operation: impl FnOnce(&mut On<H, Recorder>),
+        operation: impl FnOnce(&mut On<H>),
         legal: impl Fn(&Model<H>) -> bool,
     ) {
         self.operations += 1;
@@ -286,7 +286,7 @@ pub fn batches<H: Designed>() {
                     .keys()
                     .all(|k| found.contains_key::<H::Key>(k.borrow()))
         };
-        let run = |tree: &mut On<H, Recorder>| {
+        let run = |tree: &mut On<H>| {
             let mut out = Vec::new();
             tree.multi_insert(&pairs, &mut out);
             assert_eq!(out.len(), pairs.len());
