@@ -29,6 +29,7 @@
 use crate::damage;
 use crate::inner::Separator;
 use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media, POff, SpaceError};
@@ -287,7 +288,7 @@ impl Stored for [u8] {
     }
 
     fn make<M: Media>(&self, heap: &Heap<M>) -> Result<u64, SpaceError> {
-        let block = heap.alloc(record_bytes(self))?;
+        let block = heap.alloc(within_one_line(record_bytes(self)))?;
         // SAFETY: 1. the block has room; 2. it was just allocated, so no one else has its address.
         let crc = unsafe { write_record(heap.pool().pm(), block, self) };
         Ok(block.get() | u64::from(crc >> 16) << TAG_SHIFT)
@@ -361,6 +362,17 @@ fn check_string<M: Media>(heap: &Heap<M>, word: u64) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Returns the bytes to allocate for a record of `bytes` bytes, so that a record that fits into one line
+/// is in one: two of three blocks of 48 bytes begin in one line and end in the next.
+#[must_use]
+pub const fn within_one_line(bytes: u64) -> u64 {
+    const LINE_BYTES: u64 = LINE as u64;
+    match bytes {
+        33..LINE_BYTES => LINE_BYTES,
+        _ => bytes,
+    }
 }
 
 /// Bytes of a string's record.
