@@ -377,7 +377,7 @@ pub enum StoreError {
     NewerVersion {
         /// The format version found.
         found: u64,
-        /// The newest that this build reads.
+        /// The one that this build reads.
         supported: u64,
     },
     /// A restore into this store was cut short, so that it has only part of the backup; remove it and restore again.
@@ -420,7 +420,7 @@ impl fmt::Display for StoreError {
             ),
             Self::NewerVersion { found, supported } => write!(
                 f,
-                "the store has format version {found}; this build reads up to {supported}: use a newer one"
+                "the store has format version {found}, and this build reads {supported}: use a build that reads {found}"
             ),
             Self::Unfinished(name) => write!(
                 f,

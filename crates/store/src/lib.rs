@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! index (LB+-Tree)               records (scan-recovered heap of the store's root)
-//! (keyspace, key) --> offset --> | previous | stamp | expiry, flags | length, CRC-32C | value ... |
+//! (keyspace, key) --> offset --> | previous | stamp | length, flags, CRC-32C | expiry | value ... |
 //!                                     |
 //!                                     +--> the version before, while a snapshot may read it
 //! ```

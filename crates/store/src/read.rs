@@ -24,8 +24,6 @@ use std::ops::{Bound, ControlFlow};
 
 /// Bytes of a record that are asked for before it is read.
 pub(crate) const AHEAD: usize = 2 * LINE;
-/// The same where all of its value is read, mostly with the records before and after it.
-const SCAN_AHEAD: usize = 3 * LINE;
 
 /// Dead records that a reader may meet on its way, one being given up meanwhile.
 const DEAD_MOST: u32 = 64;
@@ -318,7 +316,7 @@ impl<M: Media> Inner<M> {
             })
         };
         let base = self.pm().base();
-        let mut ahead = |off: u64| cpu::prefetch(base.wrapping_add(off as usize), SCAN_AHEAD);
+        let mut ahead = |off: u64| cpu::prefetch(base.wrapping_add(off as usize), AHEAD);
         self.index
             .scan(range, direction, Some(&mut ahead), &mut each);
         damage.map_or(Ok(()), |e| Err(e.into()))

@@ -3,9 +3,9 @@
 //! ```text
 //!  0 | offset of the previous version's record, 0 if there is none
 //!  8 | stamp: which commit
-//! 16 | expiry in ms since 1970 (48 bits, 0: none) | flags (16): 1 tombstone, 2 segmented
-//! 24 | value length (32) | CRC-32C (32) of index key, word 2, length and value
-//! 32 | value                                            or, segmented: offsets of its segments, of 1 MiB but the last
+//! 16 | value length (30) | apart (1) | expires (1) | CRC-32C (32) of index key, length and flags, expiry, and value
+//! 24 | only of a value that expires: when, in ms since 1970 (48 bits)
+//! 24 or 32 | value; or, if it is apart, the offsets of its segments of 1 MiB (the last is shorter)
 //!
 //! stamp | 0 (9) time stamp (55): of the commit   | 1 (1) slot (8) time stamp (55): pending   | 1 (1) 255 (8) 0 (55): dead
 //! ```
@@ -23,11 +23,13 @@
 
 use crate::error::Damage;
 use crate::sum;
+use bristlecone_index::repr::within_one_line;
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media, POff, PWord, SpaceError};
 use crossbeam_epoch::Guard;
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -38,8 +40,12 @@ pub(crate) const VALUE_MOST: usize = 512 << 20;
 pub(crate) const WHOLE_MOST: usize = SEGMENT;
 /// Bytes of a segment.
 const SEGMENT: usize = 1 << 20;
-/// Bytes before the value.
-pub(crate) const HEADER: u64 = 32;
+/// Bytes before a value that does not expire.
+pub(crate) const HEADER: u64 = 24;
+/// Least bytes of a record's block.
+pub(crate) const MIN_BLOCK: u64 = 32;
+/// Bytes of an expiry.
+const EXPIRY: u64 = 8;
 /// Largest time stamp.
 pub(crate) const TS_MOST: u64 = (1 << 55) - 1;
 /// Largest expiry.
@@ -48,11 +54,13 @@ pub(crate) const EXPIRY_MOST: u64 = (1 << 48) - 1;
 const PENDING: u64 = 1 << 63;
 const SLOT_SHIFT: u32 = 55;
 const DEAD: u64 = PENDING | 0xFF << SLOT_SHIFT;
-const FLAGS_SHIFT: u32 = 48;
 /// A damaged record leads to the version before, and that one to its segments.
 const DAMAGED_DEPTH: u32 = 2;
-const TOMBSTONE: u64 = 1;
-const SEGMENTED: u64 = 2;
+/// Flag: the value is not in the record's block. It is in segments; or there is none, if its length is 0: a tombstone.
+const APART: u64 = 1 << 30;
+/// Flag: there is an expiry.
+const EXPIRES: u64 = 1 << 31;
+const LEN: u64 = APART - 1;
 
 /// The head of a record.
 #[repr(C)]
@@ -60,11 +68,13 @@ const SEGMENTED: u64 = 2;
 pub(crate) struct Header {
     pub previous: PWord,
     pub stamp: PWord,
-    terms: PWord,
     body: PWord,
+    /// Bytes of the value, if it does not expire.
+    expiry: PWord,
 }
 
-const _: () = assert!(size_of::<Header>() as u64 == HEADER);
+const _: () = assert!(size_of::<Header>() as u64 == MIN_BLOCK);
+const _: () = assert!(HEADER + EXPIRY == MIN_BLOCK && VALUE_MOST as u64 <= LEN);
 
 /// Whether a commit can have that time stamp: so many that no store comes to the last one.
 pub(crate) fn is_time_stamp(ts: u64) -> bool {
@@ -112,18 +122,18 @@ impl Stamp {
     }
 }
 
-/// What of a record never changes: its third and fourth word.
+/// What of a record never changes: its third word, and its expiry, 0 if it has none.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
-    terms: u64,
     body: u64,
+    expiry: u64,
 }
 
 impl fmt::Debug for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Terms")
             .field("expiry", &self.expiry())
-            .field("flags", &format_args!("{:#x}", self.flags()))
+            .field("apart", &self.is_apart())
             .field("len", &self.len())
             .field("crc", &format_args!("{:#010x}", self.crc()))
             .finish()
@@ -132,12 +142,14 @@ impl fmt::Debug for Terms {
 
 impl Terms {
     /// Those of a value that is to be stored, but for the checksum.
-    fn new(value: Option<&[u8]>, segmented: bool, expiry: u64) -> Self {
-        let flags = u64::from(value.is_none()) * TOMBSTONE + u64::from(segmented) * SEGMENTED;
+    fn new(value: Option<&[u8]>, expiry: u64) -> Self {
+        // Callers have checked the length.
+        let len = value.map_or(0, <[u8]>::len);
+        let apart = u64::from(value.is_none() || len > WHOLE_MOST) * APART;
+        let expires = u64::from(expiry != 0) * EXPIRES;
         Self {
-            terms: expiry.min(EXPIRY_MOST) | flags << FLAGS_SHIFT,
-            // Callers have checked the length, which is far below 4 GiB.
-            body: value.map_or(0, <[u8]>::len) as u32 as u64,
+            body: len as u64 & LEN | apart | expires,
+            expiry: expiry.min(EXPIRY_MOST),
         }
     }
 
@@ -148,35 +160,47 @@ impl Terms {
         }
     }
 
-    /// The words that the checksum is of: all but itself.
-    fn summed(&self) -> [u8; 12] {
-        let mut bytes = [0; 12];
-        bytes[..8].copy_from_slice(&self.terms.to_le_bytes());
-        bytes[8..].copy_from_slice(&(self.body as u32).to_le_bytes());
-        bytes
+    /// Length and flags, which the checksum is of.
+    fn summed(&self) -> [u8; 4] {
+        (self.body as u32).to_le_bytes()
     }
 
-    fn flags(&self) -> u64 {
-        self.terms >> FLAGS_SHIFT
+    /// The expiry as it is stored: of no bytes, if there is none.
+    fn stored_expiry(&self) -> SmallVec<[u8; 8]> {
+        let bytes = self.expiry.to_le_bytes();
+        SmallVec::from_slice(if self.expires() { &bytes } else { &[] })
+    }
+
+    fn expires(&self) -> bool {
+        self.body & EXPIRES != 0
+    }
+
+    /// Where the value or the offsets of its segments are in the record.
+    fn value_at(&self) -> u64 {
+        HEADER + u64::from(self.expires()) * EXPIRY
     }
 
     /// In ms since 1970; 0 for none.
     pub fn expiry(&self) -> u64 {
-        self.terms & EXPIRY_MOST
+        self.expiry
+    }
+
+    fn is_apart(&self) -> bool {
+        self.body & APART != 0
     }
 
     /// Whether it says that there is no value.
     pub fn is_tombstone(&self) -> bool {
-        self.flags() & TOMBSTONE != 0
+        self.is_apart() && self.len() == 0
     }
 
     fn is_segmented(&self) -> bool {
-        self.flags() & SEGMENTED != 0
+        self.is_apart() && self.len() > 0
     }
 
     /// Bytes of the value.
     pub fn len(&self) -> usize {
-        self.body as u32 as usize
+        (self.body & LEN) as usize
     }
 
     fn crc(&self) -> u32 {
@@ -191,11 +215,12 @@ impl Terms {
 
     /// Bytes of the block that holds the head.
     fn block_bytes(&self) -> u64 {
-        if self.is_segmented() {
-            HEADER + segments(self.len()) as u64 * 8
+        let rest = if self.is_segmented() {
+            segments(self.len()) * size_of::<u64>()
         } else {
-            HEADER + self.len() as u64
-        }
+            self.len()
+        };
+        self.value_at() + rest as u64
     }
 
     /// Whether the record is one block.
@@ -207,8 +232,8 @@ impl Terms {
     pub fn sound(&self) -> bool {
         self.len() <= VALUE_MOST
             && self.is_segmented() == (self.len() > WHOLE_MOST)
-            && !(self.is_tombstone() && (self.len() > 0 || self.expiry() != 0))
-            && self.flags() & !(TOMBSTONE | SEGMENTED) == 0
+            && !(self.is_tombstone() && self.expires())
+            && self.expires() == (1..=EXPIRY_MOST).contains(&self.expiry)
     }
 
     /// Whether a reader finds nothing, at the time that `now` gives, which is only asked where that matters.
@@ -221,21 +246,14 @@ impl Terms {
     }
 }
 
-/// Bytes to ask for, for the head of a record of a value of so many bytes.
-fn head_bytes(len: usize) -> u64 {
-    room(if len > WHOLE_MOST {
-        HEADER + segments(len) as u64 * 8
+/// Bytes to allocate for the block with the head of the record of a value of `len` bytes.
+fn block_bytes(len: usize, expires: bool) -> u64 {
+    let head = HEADER + u64::from(expires) * EXPIRY;
+    within_one_line(if len > WHOLE_MOST {
+        head + segments(len) as u64 * 8
     } else {
-        HEADER + len as u64
+        head + len as u64
     })
-}
-
-/// Bytes to ask for: blocks of 48 bytes may be in two lines, and what fits into one line is to be in one.
-fn room(bytes: u64) -> u64 {
-    match bytes {
-        0..=HEADER => bytes,
-        _ => bytes.max(LINE as u64),
-    }
 }
 
 fn segments(len: usize) -> usize {
@@ -296,9 +314,9 @@ impl<'h, M: Media> Prepared<'h, M> {
     /// it but the line of the head is flushed, nothing is fenced.
     pub fn fill(&mut self, key_sum: u32, value: Option<&[u8]>, expiry: u64) {
         let bytes = value.unwrap_or(&[]);
-        let segmented = !self.segments.is_empty();
-        let terms = Terms::new(value, segmented, expiry);
-        let crc = sum::append_two(key_sum, &terms.summed(), bytes);
+        let terms = Terms::new(value, expiry);
+        let stored = terms.stored_expiry();
+        let crc = sum::append(key_sum, &[&terms.summed(), &stored, bytes]);
         self.terms = terms.with_crc(crc);
         let pm = self.heap.pool().pm();
         let place = |off: u64| pm.base().wrapping_add(off as usize);
@@ -310,21 +328,21 @@ impl<'h, M: Media> Prepared<'h, M> {
             pm.flush(place(*segment), part.len());
             table.extend(segment.to_le_bytes());
         }
-        let body = if segmented { &table } else { bytes };
-        let mut head = [0; HEADER as usize];
-        head[16..24].copy_from_slice(&self.terms.terms.to_le_bytes());
-        head[24..].copy_from_slice(&self.terms.body.to_le_bytes());
-        let at = place(self.off);
+        let rest = if terms.is_segmented() { &table } else { bytes };
+        let mut head = [0; MIN_BLOCK as usize];
+        head[16..24].copy_from_slice(&self.terms.body.to_le_bytes());
+        head[24..24 + stored.len()].copy_from_slice(&stored);
+        let (at, len) = (place(self.off), terms.value_at() as usize);
         // SAFETY: (of both) 1. a block of that size, 16-aligned; 2. reserved: nobody else's.
         unsafe {
-            write_bytes(pm, at, &head);
-            write_bytes(pm, at.wrapping_add(HEADER as usize), body);
+            write_bytes(pm, at, &head[..len]);
+            write_bytes(pm, at.wrapping_add(len), rest);
         }
-        let (start, end) = (self.off + HEADER, self.off + HEADER + body.len() as u64);
-        let rest = start.next_multiple_of(LINE as u64);
-        if rest < end {
-            // PERSIST: what is not in a line of the head; fenced with that.
-            pm.flush(place(rest), (end - rest) as usize);
+        let end = self.off + (len + rest.len()) as u64;
+        let next = (self.off + 1).next_multiple_of(LINE as u64);
+        if next < end {
+            // PERSIST: what is not in the line of the head; fenced with that.
+            pm.flush(place(next), (end - next) as usize);
         }
     }
 }
@@ -351,7 +369,7 @@ pub(crate) fn prepare<'h, M: Media>(
     expiry: u64,
 ) -> Result<Prepared<'h, M>, SpaceError> {
     let len = value.map_or(0, <[u8]>::len);
-    let mut made = Prepared::on(heap, heap.alloc(head_bytes(len))?);
+    let mut made = Prepared::on(heap, heap.alloc(block_bytes(len, expiry != 0))?);
     made.reserve_segments(len)?;
     made.fill(key_sum, value, expiry);
     Ok(made)
@@ -368,13 +386,14 @@ pub(crate) fn reserve<'h, M: Media>(
 ) -> Result<(), SpaceError> {
     if lens.clone().any(|len| len > WHOLE_MOST) {
         for len in lens {
-            let mut made = Prepared::on(heap, heap.alloc(head_bytes(len))?);
+            let mut made = Prepared::on(heap, heap.alloc(block_bytes(len, false))?);
             made.reserve_segments(len)?;
             each(made);
         }
         return Ok(());
     }
-    heap.alloc_each(lens.map(head_bytes), |off| each(Prepared::on(heap, off)))
+    let bytes = lens.map(|len| block_bytes(len, false));
+    heap.alloc_each(bytes, |off| each(Prepared::on(heap, off)))
 }
 
 /// The head of the record at `off`, if there can be one.
@@ -383,7 +402,7 @@ pub(crate) fn reserve<'h, M: Media>(
 /// [`Damage`]
 #[inline]
 pub(crate) fn header<M: Media>(pm: &M, off: u64) -> Result<&Header, Damage> {
-    if off < CHUNK || !off.is_multiple_of(16) || off.saturating_add(HEADER) > pm.len() {
+    if off < CHUNK || !off.is_multiple_of(16) || off.saturating_add(MIN_BLOCK) > pm.len() {
         return Err(Damage::new(format!("{off:#x} is no place of a record")));
     }
     // SAFETY: 1. inside the pool, which outlives the borrow of `pm`; 2. 16-aligned; 3. a header is all words, valid
@@ -396,10 +415,12 @@ impl Header {
     #[inline]
     pub fn terms<M: Media>(&self, pm: &M) -> Terms {
         // ORDERING (both): Relaxed; what led here was loaded with Acquire after they were stored.
-        Terms {
-            terms: self.terms.load(pm, Ordering::Relaxed),
-            body: self.body.load(pm, Ordering::Relaxed),
-        }
+        let body = self.body.load(pm, Ordering::Relaxed);
+        let expiry = match body & EXPIRES {
+            0 => 0,
+            _ => self.expiry.load(pm, Ordering::Relaxed),
+        };
+        Terms { body, expiry }
     }
 
     /// Which commit.
@@ -456,7 +477,7 @@ fn segment_offsets<M: Media>(pm: &M, off: u64, terms: &Terms) -> Result<Vec<u64>
             terms.len()
         )));
     }
-    let table = bytes_at(pm, off + HEADER, segments(terms.len()) * 8)?;
+    let table = bytes_at(pm, off + terms.value_at(), segments(terms.len()) * 8)?;
     let (offsets, _) = table.as_chunks::<8>();
     Ok(offsets
         .iter()
@@ -494,7 +515,7 @@ pub(crate) fn value<'p, M: Media>(
     terms: &Terms,
 ) -> Result<Cow<'p, [u8]>, Damage> {
     if !terms.is_segmented() {
-        return bytes_at(pm, off + HEADER, terms.len()).map(Cow::Borrowed);
+        return bytes_at(pm, off + terms.value_at(), terms.len()).map(Cow::Borrowed);
     }
     let mut all = Vec::with_capacity(terms.len().min(VALUE_MOST));
     for (at, len) in parts(pm, off, terms)? {
@@ -580,7 +601,7 @@ pub(crate) fn mark_damaged<M: Media>(heap: &Heap<M>, off: u64, guard: &Guard) {
         if depth == DAMAGED_DEPTH {
             continue;
         }
-        let len = bytes.min(HEADER + segments(VALUE_MOST) as u64 * 8) as usize;
+        let len = bytes.min(MIN_BLOCK + segments(VALUE_MOST) as u64 * 8) as usize;
         let Ok(bytes) = bytes_at(heap.pool().pm(), at, len) else {
             continue;
         };
@@ -645,8 +666,20 @@ pub(crate) fn sound_value<'p, M: Media>(
     off: u64,
     terms: &Terms,
 ) -> Result<Cow<'p, [u8]>, Damage> {
-    let value = value(pm, off, terms)?;
-    let found = sum::of_three(key, &terms.summed(), &value);
+    let (value, found) = if terms.is_segmented() {
+        let value = value(pm, off, terms)?;
+        let crc = sum::append(
+            crc32c::crc32c(key),
+            &[&terms.summed(), &terms.stored_expiry(), &value],
+        );
+        (value, crc)
+    } else {
+        // An expiry lies before the value.
+        let before = (terms.value_at() - HEADER) as usize;
+        let bytes = bytes_at(pm, off + HEADER, before + terms.len())?;
+        let crc = sum::of_three(key, &terms.summed(), bytes);
+        (Cow::Borrowed(&bytes[before..]), crc)
+    };
     if found == terms.crc() {
         return Ok(value);
     }

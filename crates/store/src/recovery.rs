@@ -440,7 +440,7 @@ impl<'a, M: Media> Walk<'a, M> {
     fn judge(&mut self, off: u64) -> Result<Judged, Damage> {
         let pm = self.heap.pool().pm();
         let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
-        self.heap.check(off, record::HEADER).map_err(broken)?;
+        self.heap.check(off, record::MIN_BLOCK).map_err(broken)?;
         let header = record::header(pm, off)?;
         let stamp = header.stamp(pm);
         let impossible = |why: &str| broken(format!("no commit has {stamp:?}{why}"));

@@ -220,7 +220,7 @@ impl<M: Media> Walk<'_, M> {
                 return Ok(None);
             }
             let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
-            self.heap.check(off, record::HEADER).map_err(broken)?;
+            self.heap.check(off, record::MIN_BLOCK).map_err(broken)?;
             let header = record::header(pm, off)?;
             let stamp = header.stamp(pm);
             let is_committed = match stamp {

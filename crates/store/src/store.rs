@@ -10,7 +10,7 @@ use crate::error::{CloseError, StoreError, WriteError};
 use crate::horizon::Snapshots;
 use crate::keyspace::{Catalogue, Keyspace};
 use crate::newest::Suspects;
-use crate::record::HEADER;
+use crate::record::MIN_BLOCK;
 use crate::recovery::{StoreRecovery, Walk, root_word};
 use crate::slots::Slots;
 use crate::stripes::Stripes;
@@ -33,7 +33,7 @@ const INDEX: &str = ".index";
 /// What the root table calls a store.
 const DESIGN: &str = "store";
 /// Version of the format.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// Root word: the version of the format.
 const WORD_FORMAT: usize = 0;
@@ -652,7 +652,7 @@ fn spare<M: Media>(heap: &Heap<M>) -> u64 {
     if heap.pool().pm().read_only() {
         return 0;
     }
-    heap.alloc(HEADER).map_or(0, POff::get)
+    heap.alloc(MIN_BLOCK).map_or(0, POff::get)
 }
 
 /// Takes away the index of a store whose making was cut short.

@@ -421,13 +421,13 @@ fn a_damaged_catalogue_takes_nothing_away() {
     let record = (0..bytes.len() / 16).map(|at| at * 16).find(|at| {
         let word = |i: usize| &bytes[at + i..at + i + 4];
         bytes.len() >= at + 40
-            && word(16) == [0; 4]
-            && word(20) == [0; 4]
-            && word(24) == [4, 0, 0, 0]
-            && word(32) == value
+            && word(0) == [0; 4]
+            && word(4) == [0; 4]
+            && word(16) == [4, 0, 0, 0]
+            && word(24) == value
     });
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.write_all_at(&[99], record.unwrap() as u64 + 32)
+    file.write_all_at(&[99], record.unwrap() as u64 + 24)
         .unwrap();
     let pool = Pool::<Mapped>::open(&path, &PoolOptions::default()).unwrap();
     let error = crate::common::open(&pool, "s", &f.options)
