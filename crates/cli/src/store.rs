@@ -29,9 +29,9 @@ use std::sync::Arc;
 pub const ROOT: &str = "main";
 
 /// Most bytes a key may have.
-pub const KEY_MOST: usize = 64 << 10;
+pub const MAX_KEY_BYTES: usize = 64 << 10;
 /// Most bytes a value may have.
-pub const VALUE_MOST: usize = MAX_VALUE;
+pub const MAX_VALUE_BYTES: usize = MAX_VALUE;
 
 /// What a scan calls for each pair.
 type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;

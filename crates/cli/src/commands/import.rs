@@ -4,7 +4,7 @@ use crate::args::Import;
 use crate::failure::{Failure, Outcome};
 use crate::progress;
 use crate::rows::{self, Kind, Row, RowError};
-use crate::store::{How, KEY_MOST, Store, VALUE_MOST, Written};
+use crate::store::{How, MAX_KEY_BYTES, MAX_VALUE_BYTES, Store, Written};
 use crate::text::{duration, grouped, program, quoted, rate, shell_path, shell_word};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -255,11 +255,11 @@ fn fitting(row: Row) -> Result<Row, RowError> {
             ),
         })
     };
-    if key > KEY_MOST {
-        return too_long("key", key, KEY_MOST);
+    if key > MAX_KEY_BYTES {
+        return too_long("key", key, MAX_KEY_BYTES);
     }
-    if value > VALUE_MOST {
-        return too_long("value", value, VALUE_MOST);
+    if value > MAX_VALUE_BYTES {
+        return too_long("value", value, MAX_VALUE_BYTES);
     }
     Ok(row)
 }

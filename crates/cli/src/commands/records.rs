@@ -2,7 +2,7 @@
 
 use crate::args::{Create, Del, Get, Put};
 use crate::failure::{Failure, Outcome};
-use crate::store::{How, KEY_MOST, Store, VALUE_MOST};
+use crate::store::{How, MAX_KEY_BYTES, MAX_VALUE_BYTES, Store};
 use crate::text::{program, quoted, shell_path};
 use bristlecone_pmem::MediumKind;
 use std::ffi::OsStr;
@@ -42,9 +42,9 @@ pub fn put(args: &Put) -> Outcome {
     } else {
         args.value.as_bytes()
     };
-    if value.len() > VALUE_MOST {
+    if value.len() > MAX_VALUE_BYTES {
         return Err(Failure::new(format!(
-            "the value for key {} has more than {VALUE_MOST} bytes, which is the most; split it over several keys",
+            "the value for key {} has more than {MAX_VALUE_BYTES} bytes, which is the most; split it over several keys",
             quoted(key)
         )));
     }
@@ -58,7 +58,7 @@ fn standard_input() -> Outcome<Vec<u8>> {
     let mut value = Vec::new();
     io::stdin()
         .lock()
-        .take(VALUE_MOST as u64 + 1)
+        .take(MAX_VALUE_BYTES as u64 + 1)
         .read_to_end(&mut value)
         .map_err(|e| Failure::new(format!("standard input: reading failed: {e}")))?;
     Ok(value)
@@ -92,9 +92,9 @@ pub fn del(args: &Del) -> Outcome {
 
 fn key(arg: &OsStr) -> Outcome<&[u8]> {
     let key = arg.as_bytes();
-    if key.len() > KEY_MOST {
+    if key.len() > MAX_KEY_BYTES {
         return Err(Failure::new(format!(
-            "key {}: a key may have up to {KEY_MOST} bytes; store a digest of it as the key and the rest in the value",
+            "key {}: a key may have up to {MAX_KEY_BYTES} bytes; store a digest of it as the key and the rest in the value",
             quoted(key)
         )));
     }

@@ -82,12 +82,12 @@ fn who_still_has_a_dropped_keyspace_finds_nothing_there_and_cannot_write() {
             assert_eq!(found, None);
             ControlFlow::Continue(())
         };
-        f.store.get_together(&stale, &[b"large"], one).unwrap();
+        f.store.multi_get(&stale, &[b"large"], one).unwrap();
         let puts: [(&[u8], &[u8]); 1] = [(b"a", b"1")];
         is_dropped(f.store.put(&stale, b"a", b"1"));
         is_dropped(f.store.delete(&stale, b"large"));
         is_dropped(f.store.increment(&stale, b"a", 1));
-        is_dropped(f.store.put_together(&stale, &puts, |_| true));
+        is_dropped(f.store.multi_put(&stale, &puts, |_| true));
         is_dropped(late.commit());
         let mut batch = Batch::new();
         batch.put(&f.k, b"not alone", b"1");

@@ -218,7 +218,7 @@ impl Subject {
         }
         let keys: Vec<&[u8]> = self.expected.keys().map(Vec::as_slice).collect();
         let mut count = 0;
-        let together = store.get_together(k, &keys, |entry| {
+        let together = store.multi_get(k, &keys, |entry| {
             let (key, value) = self.expected.iter().nth(count).unwrap();
             assert_eq!(
                 entry.map(|entry| entry.value),
@@ -377,7 +377,7 @@ fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
             store.put(&k, b"plain", b"put again").unwrap();
             assert!(store.delete(&k, b"lines").unwrap(), "{what}");
             let puts: [(&[u8], &[u8]); 1] = [(b"newer", b"once more")];
-            let refused = store.put_together(&k, &puts, |_| true);
+            let refused = store.multi_put(&k, &puts, |_| true);
             assert!(
                 matches!(refused, Err(WriteError::Damaged(_))),
                 "{what}: {refused:?}"
