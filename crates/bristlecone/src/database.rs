@@ -198,7 +198,7 @@ impl Database {
     /// # Errors
     /// [`NotDurable`](ErrorKind::NotDurable), [`NoSpace`](ErrorKind::NoSpace)
     pub fn flush(&self) -> Result<()> {
-        self.store.settle(self.store.applied())?;
+        self.store.make_durable(self.store.applied())?;
         self.pool().sync().map_err(Error::not_durable)
     }
 

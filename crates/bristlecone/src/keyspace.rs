@@ -131,7 +131,7 @@ impl Keyspace {
         let keys: Vec<K> = keys.into_iter().collect();
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         let mut values = Vec::with_capacity(keys.len());
-        (self.db.store()).get_together(&self.handle, &keys, |entry| {
+        (self.db.store()).multi_get(&self.handle, &keys, |entry| {
             values.push(entry.map(|entry| entry.value.to_vec()));
             ControlFlow::Continue(())
         })?;

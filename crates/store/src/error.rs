@@ -1,7 +1,7 @@
 //! What can go wrong: one enum per kind of operation.
 
-use crate::index::split;
-use crate::keyspace::CATALOGUE;
+use crate::key::{CATALOGUE, split};
+use crate::limits::{MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES};
 use bristlecone_index::{InsertError, RemoveError, TreeError, UpdateError};
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, SpaceError};
@@ -245,7 +245,7 @@ impl fmt::Display for WriteError {
             Self::BadName { name } => write!(
                 f,
                 "keyspace name {name:?}: must have 1 to {} bytes",
-                crate::keyspace::NAME_MOST
+                MAX_KEYSPACE_NAME_BYTES
             ),
             Self::Space(e) => write!(f, "{e}"),
             Self::Commit(e) => write!(f, "{e}"),
@@ -377,7 +377,7 @@ pub enum StoreError {
     NewerVersion {
         /// The format version found.
         found: u64,
-        /// The newest that this build reads.
+        /// The one that this build reads.
         supported: u64,
     },
     /// A restore into this store was cut short, so that it has only part of the backup; remove it and restore again.
@@ -396,7 +396,7 @@ impl fmt::Display for StoreError {
             Self::BadName(name) => write!(
                 f,
                 "store name {name:?}: must have 1 to {} bytes",
-                crate::store::NAME_MOST
+                MAX_NAME_BYTES
             ),
             Self::Root(e) => write!(f, "{e}"),
             Self::Index(e) => write!(f, "the store's index: {e}"),
@@ -420,7 +420,7 @@ impl fmt::Display for StoreError {
             ),
             Self::NewerVersion { found, supported } => write!(
                 f,
-                "the store has format version {found}; this build reads up to {supported}: use a newer one"
+                "the store has format version {found}, and this build reads {supported}: use a build that reads {found}"
             ),
             Self::Unfinished(name) => write!(
                 f,
