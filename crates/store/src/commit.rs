@@ -31,6 +31,7 @@
 use crate::clock::{Clock, Wait};
 use crate::dropped::Dropped;
 use crate::error::{ConflictError, WriteError};
+use crate::feed::Feed;
 use crate::horizon::{Snapshots, Ticket};
 use crate::index::{KEY_MOST, PREFIX, split};
 use crate::keyspace::Catalogue;
@@ -49,6 +50,7 @@ use bristlecone_pmem::sync::wait_for_readers;
 use bristlecone_pmem::{Heap, Media};
 use crossbeam_epoch as epoch;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// How often readers are waited for where there is no room.
 const WAITS: usize = 10;
@@ -74,6 +76,7 @@ pub(crate) struct Inner<M: Media> {
     pub catalogue: Catalogue,
     pub suspects: Suspects,
     pub dropped: Dropped,
+    pub feed: Arc<Feed>,
     pub control: Control,
     pub wall: WallClock,
     pub name: String,
@@ -277,6 +280,9 @@ impl<M: Media> Inner<M> {
             });
         }
         self.bury(stripe, before);
+        if self.feed.is_watched() {
+            self.report(key, off, terms, ts);
+        }
     }
 
     /// Frees the dead record that the index no longer leads to, if there was one.
@@ -300,7 +306,7 @@ impl<M: Media> Inner<M> {
         match wait {
             // Those before it, too: so that who made it reads it.
             Wait::Applied => Ok(self.clock.wait_applied(ts)?),
-            Wait::Durable => Ok(self.clock.make_durable(self.pm(), ts)?),
+            Wait::Durable => Ok(self.make_durable(ts)?),
         }
     }
 

@@ -309,6 +309,7 @@ impl<M: Media> Inner<M> {
             let stripe = held.get(self.stripes.of(&key));
             self.publish(stripe, &key, &before, record, taken.ts)?;
             self.dropped.add(keyspace.id, taken.ts);
+            self.feed.keyspace_dropped(keyspace.id, empty, taken.ts);
             Ok(taken.ts)
         })?;
         // After the locks: the vacuum takes them while it holds this one.

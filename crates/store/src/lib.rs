@@ -25,6 +25,7 @@
 //! | `read`, `horizon` | lock-free reading, and which versions are still read |
 //! | `vacuum` | freeing the others |
 //! | `keyspace`, `dropped` | named ranges of keys: making, clearing and dropping them |
+//! | `feed` | committed changes for subscribers |
 //! | `recovery` | opening after a crash |
 //! | `backup`, `check` | copies of a snapshot; verification and statistics |
 //! | `salvage` | what a damaged store still has |
@@ -58,6 +59,7 @@ mod clock;
 mod commit;
 mod dropped;
 mod error;
+mod feed;
 mod horizon;
 mod index;
 mod keyspace;
@@ -85,6 +87,7 @@ pub use error::{
     BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError, StoreError,
     WriteError,
 };
+pub use feed::{Watch, WatchEvent, WatchLimits};
 pub use index::KEY_MOST;
 
 pub use keyspace::{Keyspace, NAME_MOST as KEYSPACE_NAME_MOST};

@@ -7,6 +7,7 @@ use crate::clock::Wait;
 use crate::commit::Inner;
 use crate::dropped::Dropped;
 use crate::error::{CloseError, StoreError, WriteError};
+use crate::feed::{Watch, WatchLimits};
 use crate::horizon::Snapshots;
 use crate::keyspace::{Catalogue, Keyspace};
 use crate::newest::Suspects;
@@ -136,6 +137,7 @@ impl<M: Media> Drop for Shared<M> {
             // It ends; whether it panicked was shown when it did.
             let _ = thread.join();
         }
+        self.inner.feed.close();
         // What failed, or a panic cut short, may have left records of a commit that never was, as a crash does.
         if !self.inner.pm().read_only() && self.inner.clock.sound().is_ok() {
             // PERSIST: (in `publish`) nothing is under way; after all that this store has fenced.
@@ -301,6 +303,7 @@ impl<M: Media> Store<M> {
             catalogue: Catalogue::new(),
             suspects: Suspects::default(),
             dropped: Dropped::default(),
+            feed: Arc::default(),
             control: Control::default(),
             wall: options.clock.clone(),
             name: name.to_owned(),
@@ -365,6 +368,7 @@ impl<M: Media> Store<M> {
             catalogue: Catalogue::new(),
             suspects,
             dropped: Dropped::default(),
+            feed: Arc::default(),
             control: Control::default(),
             wall: options.clock.clone(),
             name: name.to_owned(),
@@ -479,7 +483,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`WriteError::Commit`]; what is [durable](Self::durable) stays so.
     pub fn settle(&self, ts: u64) -> Result<(), WriteError> {
-        Ok(self.shared.clock.make_durable(self.shared.pm(), ts)?)
+        Ok(self.shared.make_durable(ts)?)
     }
 
     /// Closes the store: all that is [applied](Self::applied) is durable, the vacuum's thread has ended, and the root can be opened
@@ -488,11 +492,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`CloseError`], with the store, which is open as before: another call tries again.
     pub fn close(mut self) -> Result<(), (Self, CloseError)> {
-        if let Err(e) = self
-            .shared
-            .clock
-            .make_durable(self.shared.pm(), self.applied())
-        {
+        if let Err(e) = self.shared.make_durable(self.applied()) {
             return Err((self, CloseError::Commit(e)));
         }
         if Arc::get_mut(&mut self.shared).is_none() {
@@ -604,6 +604,23 @@ impl<M: Media> Store<M> {
     pub fn write(&self, batch: Batch) -> Result<u64, WriteError> {
         let writes = batch.into_writes(&self.shared.catalogue)?;
         self.shared.commit_many(&writes, None, None, self.wait)
+    }
+
+    /// The changes of the keys of a keyspace that begin with `prefix`, from now on. A snapshot that is taken after this returns has all
+    /// that was changed before; what comes has a higher time stamp than that snapshot, or is in it. While somebody watches, each change of the
+    /// keyspace is copied into memory, and its committer takes a lock.
+    ///
+    /// Subscribing makes all writers wait for some tens of microseconds.
+    ///
+    /// # Errors
+    /// [`WriteError::ReadOnly`], [`WriteError::Dropped`], [`WriteError::OtherStore`], [`WriteError::Commit`]
+    pub fn watch(
+        &self,
+        keyspace: &Keyspace,
+        prefix: &[u8],
+        limits: WatchLimits,
+    ) -> Result<Watch, WriteError> {
+        self.shared.watch(keyspace, prefix, limits)
     }
 
     /// Begins a transaction.

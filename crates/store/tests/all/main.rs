@@ -20,3 +20,4 @@ mod salvage;
 mod single;
 mod together;
 mod transactions;
+mod watching;
