@@ -59,7 +59,6 @@ impl Default for WatchLimits {
 
 /// An item of a [`Watch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum WatchEvent {
     /// A value was put.
     Put {

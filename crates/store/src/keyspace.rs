@@ -7,7 +7,7 @@
 
 use crate::Snapshot;
 use crate::clock::Wait;
-use crate::commit::Inner;
+use crate::commit::{Inner, Write};
 use crate::error::{Damage, OtherStore, ReadError, StoreError, WriteError};
 use crate::index::{IndexKey, IndexKeys, split};
 use crate::read::Bounds;
@@ -16,6 +16,7 @@ use bristlecone_index::Direction;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +29,9 @@ pub(crate) const CATALOGUE: u32 = 0;
 
 /// A named keyspace of a store. Cheap to clone. It is of use only with the store that gave it, for as
 /// long as that is open; any other refuses it with `OtherStore`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Two handles are equal if they are of the same keyspace, whatever its name was when they were given.
+#[derive(Clone, Debug)]
 pub struct Keyspace {
     id: u32,
     /// [`Catalogue::store`] of the store that gave it.
@@ -36,8 +39,16 @@ pub struct Keyspace {
     name: Arc<str>,
 }
 
+impl PartialEq for Keyspace {
+    fn eq(&self, other: &Self) -> bool {
+        (self.store, self.id) == (other.store, other.id)
+    }
+}
+
+impl Eq for Keyspace {}
+
 impl Keyspace {
-    /// Its name.
+    /// Its name, as it was when this handle was given: [renaming](crate::Store::rename_keyspace) gives a new one.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -49,15 +60,20 @@ impl Keyspace {
         self.id
     }
 
-    /// One of the same name, with another number.
-    pub(crate) fn renumbered(self, id: u32) -> Self {
-        Self { id, ..self }
-    }
-
     /// Whether both were given by one store.
     pub(crate) fn same_store(&self, other: &Self) -> bool {
         self.store == other.store
     }
+}
+
+/// # Errors
+/// [`WriteError::BadName`]
+fn check_name(name: &str) -> Result<(), WriteError> {
+    if name.is_empty() || name.len() > NAME_MOST {
+        let name = name.into();
+        return Err(WriteError::BadName { name });
+    }
+    Ok(())
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +83,14 @@ struct Known {
     dropped: BTreeMap<u32, Arc<str>>,
     /// No keyspace ever had this number or a larger one.
     next: u32,
+}
+
+impl Known {
+    /// The name that a keyspace has now.
+    fn name_of(&self, id: u32) -> Option<&Arc<str>> {
+        let entry = self.by_name.iter().find(|(_, other)| **other == id);
+        entry.map(|(name, _)| name)
+    }
 }
 
 /// The keyspaces that there are.
@@ -91,7 +115,20 @@ impl Catalogue {
         }
     }
 
-    fn handle(&self, id: u32, name: Arc<str>) -> Keyspace {
+    /// The name that a keyspace has now.
+    ///
+    /// # Errors
+    /// [`WriteError::Dropped`]
+    fn name_now(&self, keyspace: &Keyspace) -> Result<Arc<str>, WriteError> {
+        let known = lock(&self.known);
+        let name = known.name_of(keyspace.id);
+        name.cloned().ok_or_else(|| WriteError::Dropped {
+            keyspace: keyspace.name().to_owned(),
+        })
+    }
+
+    /// The handle of a keyspace of this store.
+    pub fn handle(&self, id: u32, name: Arc<str>) -> Keyspace {
         let store = self.store;
         Keyspace { id, store, name }
     }
@@ -110,8 +147,7 @@ impl Catalogue {
     /// The name of a keyspace, for messages.
     pub fn name_of(&self, id: u32) -> String {
         let known = lock(&self.known);
-        let name = known.by_name.iter().find(|(_, other)| **other == id);
-        match name.map(|(name, _)| name).or(known.dropped.get(&id)) {
+        match known.name_of(id).or(known.dropped.get(&id)) {
             Some(name) => name.to_string(),
             None => format!("number {id}"),
         }
@@ -232,10 +268,7 @@ impl<M: Media> Inner<M> {
     /// # Errors
     /// [`WriteError`]
     pub(crate) fn make_keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
-        if name.is_empty() || name.len() > NAME_MOST {
-            let name = name.into();
-            return Err(WriteError::BadName { name });
-        }
+        check_name(name)?;
         let _changing = lock(&self.catalogue.changing);
         if let Some(there) = self.find_keyspace(name) {
             return Ok(there);
@@ -282,7 +315,50 @@ impl<M: Media> Inner<M> {
         Ok(IndexKeys::new(self.catalogue.number(keyspace)?, keys))
     }
 
-    /// Drops a keyspace. Its name is no keyspace's then, or that of the empty one with this number.
+    /// Gives a keyspace another name, by one commit.
+    ///
+    /// # Errors
+    /// [`WriteError::Exists`], [`WriteError::Dropped`], [`WriteError::BadName`], [`WriteError::OtherStore`], and others.
+    pub(crate) fn rename_keyspace(
+        &self,
+        keyspace: &Keyspace,
+        to: &str,
+    ) -> Result<Keyspace, WriteError> {
+        check_name(to)?;
+        let id = self.catalogue.number(keyspace)?;
+        if self.pm().read_only() {
+            return Err(WriteError::ReadOnly);
+        }
+        let _changing = lock(&self.catalogue.changing);
+        let from = self.catalogue.name_now(keyspace)?;
+        let to: Arc<str> = to.into();
+        if from == to {
+            return Ok(self.catalogue.handle(id, to));
+        }
+        if self.find_keyspace(&to).is_some() {
+            let keyspace = to.to_string();
+            return Err(WriteError::Exists { keyspace });
+        }
+        let [old, new] = [&from, &to].map(|name| IndexKey::new(CATALOGUE, name.as_bytes()));
+        let put = Write::Put {
+            value: id.to_le_bytes().into(),
+            expiry: 0,
+        };
+        let mut writes = [(&old, Write::Delete), (&new, put)]
+            .map(|(key, write)| (Cow::Borrowed(&**key), Cow::Owned(write)));
+        writes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let ts = self.commit_many(&writes, None, None, Wait::Applied)?;
+        let settled = self.settle(ts, Wait::Durable);
+        // Applied, so it becomes durable with the next commit that does, even if this one did not.
+        let mut known = lock(&self.catalogue.known);
+        known.by_name.remove(&from);
+        known.by_name.insert(Arc::clone(&to), id);
+        drop(known);
+        settled?;
+        Ok(self.catalogue.handle(id, to))
+    }
+
+    /// Drops a keyspace. Its name, which is returned, is no keyspace's then, or that of the empty one with this number.
     ///
     /// # Errors
     /// [`WriteError::Dropped`] if it was before, [`WriteError::OtherStore`], and others.
@@ -290,14 +366,10 @@ impl<M: Media> Inner<M> {
         &self,
         keyspace: &Keyspace,
         empty: Option<u32>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<Arc<str>, WriteError> {
         self.catalogue.number(keyspace)?;
         let _changing = lock(&self.catalogue.changing);
-        let name = &keyspace.name;
-        if lock(&self.catalogue.known).by_name.get(name) != Some(&keyspace.id) {
-            let keyspace = name.to_string();
-            return Err(WriteError::Dropped { keyspace });
-        }
+        let name = self.catalogue.name_now(keyspace)?;
         let key = IndexKey::new(CATALOGUE, name.as_bytes());
         let value = empty.map(u32::to_le_bytes);
         let value = value.as_ref().map(<[u8; 4]>::as_slice);
@@ -317,11 +389,11 @@ impl<M: Media> Inner<M> {
         let settled = self.settle(ts, Wait::Durable);
         // Not before: who does not find the name any more reads nothing that was under it, either.
         let mut known = lock(&self.catalogue.known);
-        known.by_name.remove(name);
-        known.dropped.insert(keyspace.id, Arc::clone(name));
+        known.by_name.remove(&name);
+        known.dropped.insert(keyspace.id, Arc::clone(&name));
         if let Some(id) = empty {
-            known.by_name.insert(Arc::clone(name), id);
+            known.by_name.insert(Arc::clone(&name), id);
         }
-        settled
+        settled.map(|()| name)
     }
 }

@@ -556,8 +556,18 @@ impl<M: Media> Store<M> {
     pub fn clear(&self, keyspace: Keyspace) -> Result<Keyspace, WriteError> {
         self.shared.catalogue.number(&keyspace)?;
         let number = self.shared.catalogue.new_number()?;
-        self.shared.drop_keyspace(&keyspace, Some(number))?;
-        Ok(keyspace.renumbered(number))
+        let name = self.shared.drop_keyspace(&keyspace, Some(number))?;
+        Ok(self.shared.catalogue.handle(number, name))
+    }
+
+    /// Gives a keyspace another name, by one commit: a crash leaves the old name or the new one. Nothing of its keys is written. The handle that is
+    /// returned says the new name; others are of the same keyspace, and say the one it had when they were given.
+    ///
+    /// # Errors
+    /// [`WriteError::Exists`] if another keyspace has that name, [`WriteError::Dropped`], [`WriteError::BadName`]; those of a write.
+    /// After [`WriteError::Commit`] it has the new name.
+    pub fn rename_keyspace(&self, keyspace: &Keyspace, to: &str) -> Result<Keyspace, WriteError> {
+        self.shared.rename_keyspace(keyspace, to)
     }
 
     /// Drops a keyspace with all its keys, however many it has, by one commit: a crash leaves all of it or nothing. Its space is
@@ -573,7 +583,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`WriteError::Dropped`] if it was dropped before; those of a write.
     pub fn drop_keyspace(&self, keyspace: Keyspace) -> Result<(), WriteError> {
-        self.shared.drop_keyspace(&keyspace, None)
+        self.shared.drop_keyspace(&keyspace, None).map(drop)
     }
 
     /// How many keys a keyspace has; those that have expired count until they are vacuumed, and commits under way may count.

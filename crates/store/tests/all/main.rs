@@ -16,6 +16,7 @@ mod isolation;
 mod journal;
 mod misled;
 mod recovery;
+mod renaming;
 mod salvage;
 mod single;
 mod together;
