@@ -103,7 +103,34 @@ impl Database {
         Some(Keyspace { db, handle })
     }
 
-    /// All keyspaces, by name.
+    /// Gives a keyspace another name, as [`Keyspace::rename`] does. Returns the handle with the new name.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) if there is no keyspace `from`; else as [`Keyspace::rename`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// let archive = db.rename_keyspace("orders", "archive")?;
+    /// assert!(archive.contains_key("17")?);
+    ///
+    /// let error = db.rename_keyspace("orders", "archive").unwrap_err();
+    /// assert_eq!(error.kind(), bristlecone::ErrorKind::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rename_keyspace(&self, from: &str, to: &str) -> Result<Keyspace> {
+        let Some(keyspace) = self.find_keyspace(from) else {
+            return Err(Error::not_found(format!(
+                "{}: there is no keyspace {from:?}",
+                self.path().display()
+            )));
+        };
+        keyspace.rename(to)
+    }
+
+    /// Returns all keyspaces, in the order of their names.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<Keyspace> {
         let handles = self.store.keyspaces().into_iter();
@@ -191,6 +218,40 @@ impl Database {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.store.snapshot())
+    }
+
+    /// Returns a handle of the same database whose commits do not wait for durability, and neither do those of the keyspaces and
+    /// transactions that it gives: the choice is made for each commit by the handle that makes it.
+    ///
+    /// | handle | a commit returns once | reads see |
+    /// | --- | --- | --- |
+    /// | as opened | it is as durable as [`Options::durability`] says | what is durable to that degree |
+    /// | deferred | it is in memory | everything that is committed |
+    ///
+    /// What a deferred commit changed becomes durable with the next commit of a handle that waits, with [`flush`](Self::flush), or when
+    /// the database is closed. Until then a crash of the process or of the machine may lose it, but never a part of it, and whatever was committed after it had
+    /// returned is lost with it. Other handles and [watches](crate::Watch) do not see it before it is durable, so nobody relies on what may be
+    /// lost. Memory holds it meanwhile.
+    ///
+    /// So one `flush` can serve a thousand commits. For the opposite, single commits that are durable in a database that was opened with
+    /// [`Durability::Interval`](crate::Durability::Interval) or [`None`](crate::Durability::None), call `flush` after them.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("log.db"))?;
+    /// let deferred = db.deferred();
+    /// let log = deferred.keyspace("log")?;
+    /// for line in 0..1000u32 {
+    ///     log.insert(line.to_be_bytes(), "started")?; // does not wait
+    /// }
+    /// deferred.flush()?; // one sync for all of them
+    /// assert_eq!(db.keyspace("log")?.approximate_len(), 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn deferred(&self) -> Self {
+        Self::new(self.store.deferring())
     }
 
     /// Makes all that has been committed durable, whatever [`Durability`](crate::Durability) it was opened with.

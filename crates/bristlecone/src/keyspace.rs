@@ -2,7 +2,7 @@
 
 use crate::iter::Bounds;
 use crate::snapshot::{owned, prefix_of};
-use crate::{Database, Error, Iter, Result, Slice, Snapshot, Value};
+use crate::{Database, Error, Iter, Result, Slice, Snapshot, Value, Watch, WatchOptions};
 use bristlecone_store::{Entry, Keyspace as Handle, Update};
 use std::fmt;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -48,7 +48,7 @@ pub(crate) fn millis(at: SystemTime) -> u64 {
 }
 
 impl Keyspace {
-    /// Its name.
+    /// Returns its name, as it was when this handle was given: [`rename`](Self::rename) returns one with the new name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
@@ -395,6 +395,79 @@ impl Keyspace {
         Ok(self.db.store().drop_keyspace(self.handle)?)
     }
 
+    /// Gives the keyspace another name, by one commit: a crash leaves the old name or the new one. Every handle stays valid; the
+    /// one that is returned has the new [`name`](Self::name).
+    ///
+    /// # Errors
+    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if another keyspace has that name,
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) unless it has 1 to 1024 bytes; those of every write. Nothing has changed
+    /// then, but with [`NotDurable`](crate::ErrorKind::NotDurable) and [`NoSpace`](crate::ErrorKind::NoSpace) the new name may be there.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// let archive = orders.rename("orders of 2026")?;
+    /// assert_eq!(archive.name(), "orders of 2026");
+    /// assert!(db.find_keyspace("orders").is_none());
+    /// assert!(orders.contains_key("17")?, "the old handle is of the same keyspace");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rename(&self, name: &str) -> Result<Self> {
+        let handle = self.db.store().rename_keyspace(&self.handle, name)?;
+        let db = self.db.clone();
+        Ok(Self { db, handle })
+    }
+
+    /// Watches the whole keyspace: returns a feed of what is committed from now on. See [`Watch`].
+    ///
+    /// # Errors
+    /// [`ReadOnly`](crate::ErrorKind::ReadOnly), [`Dropped`](crate::ErrorKind::Dropped),
+    /// [`NotDurable`](crate::ErrorKind::NotDurable), [`NoSpace`](crate::ErrorKind::NoSpace)
+    pub fn watch(&self) -> Result<Watch> {
+        self.watch_prefix("")
+    }
+
+    /// Watches the keys that begin with `prefix`. See [`Watch`].
+    ///
+    /// # Errors
+    /// As [`watch`](Self::watch).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("settings.db"))?;
+    /// use bristlecone::Event;
+    ///
+    /// let settings = db.keyspace("settings")?;
+    /// let mut watch = settings.watch_prefix("mail/")?;
+    /// settings.insert("log/level", "debug")?;
+    /// settings.insert("mail/port", "587")?;
+    /// match watch.next().transpose()? {
+    ///     Some(Event::Insert { key, value, .. }) => assert_eq!((key, value), ("mail/port".into(), "587".into())),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn watch_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Watch> {
+        self.watch_with(prefix, WatchOptions::default())
+    }
+
+    /// Watches the keys that begin with `prefix`, with other limits on the memory that a slow subscriber takes.
+    ///
+    /// # Errors
+    /// As [`watch`](Self::watch).
+    pub fn watch_with(&self, prefix: impl AsRef<[u8]>, options: WatchOptions) -> Result<Watch> {
+        let store = self.db.store();
+        Ok(Watch(store.watch(
+            &self.handle,
+            prefix.as_ref(),
+            options.0,
+        )?))
+    }
+
     /// The keyspace as `snapshot` has it.
     ///
     /// # Errors
@@ -435,6 +508,31 @@ impl KeyspaceAt<'_> {
         Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
     }
 
+    /// Returns whether there was such a key then.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let found = (self.snapshot.0).get_with(&self.handle, key.as_ref(), |_| ())?;
+        Ok(found.is_some())
+    }
+
+    /// Returns the entry that had the least key then.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next().transpose()
+    }
+
+    /// Returns the entry that had the largest key then.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next_back().transpose()
+    }
+
     /// All entries then.
     #[must_use]
     pub fn iter(&self) -> Iter {
@@ -447,6 +545,15 @@ impl KeyspaceAt<'_> {
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
         let range = prefix_of(prefix.as_ref());
         Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
+    }
+}
+
+impl IntoIterator for &KeyspaceAt<'_> {
+    type Item = Result<(Slice, Slice)>;
+    type IntoIter = Iter;
+
+    fn into_iter(self) -> Iter {
+        self.iter()
     }
 }
 

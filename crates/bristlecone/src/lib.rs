@@ -12,6 +12,7 @@ mod slice;
 mod snapshot;
 mod transaction;
 mod typed;
+mod watch;
 
 pub use database::Database;
 pub use error::{Error, ErrorKind, Result};
@@ -22,6 +23,7 @@ pub use slice::{Slice, Value};
 pub use snapshot::Snapshot;
 pub use transaction::{Batch, Isolation, Savepoint, Transaction, TransactionIter};
 pub use typed::{Codec, DecodeError, KeyCodec, TypedIter, TypedKeyspace};
+pub use watch::{Event, Watch, WatchOptions};
 
 pub use bristlecone_pmem::pool::CompactReport;
 pub use bristlecone_store::{BackupReport, CheckReport, ConflictError, StoreRecovery, StoreStats};

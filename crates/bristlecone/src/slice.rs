@@ -55,6 +55,18 @@ impl Deref for Slice {
     }
 }
 
+impl<B: AsRef<[u8]> + ?Sized> From<&B> for Slice {
+    fn from(bytes: &B) -> Self {
+        Self(Bytes::copy_from_slice(bytes.as_ref()))
+    }
+}
+
+impl From<Vec<u8>> for Slice {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+}
+
 impl Borrow<[u8]> for Slice {
     fn borrow(&self) -> &[u8] {
         self

@@ -10,7 +10,7 @@ use bristlecone_store::{
     Transaction as StoreTransaction,
 };
 use std::iter::FusedIterator;
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
 use std::time::{Duration, SystemTime};
 
 pub use bristlecone_store::Isolation;
@@ -109,6 +109,11 @@ impl Transaction {
         range: impl RangeBounds<K>,
     ) -> TransactionIter<'t> {
         self.iter_over(keyspace, owned(&range))
+    }
+
+    /// Returns all entries, as this transaction sees them. As [`range`](Self::range).
+    pub fn iter(&mut self, keyspace: &Keyspace) -> TransactionIter<'_> {
+        self.iter_over(keyspace, (Bound::Unbounded, Bound::Unbounded))
     }
 
     /// The entries whose keys begin with `prefix`. As [`range`](Self::range).

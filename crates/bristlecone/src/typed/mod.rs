@@ -4,7 +4,7 @@ mod codec;
 
 pub use codec::{Codec, DecodeError, KeyCodec};
 
-use crate::{Database, Error, Iter, Keyspace, Result};
+use crate::{Database, Error, Iter, Keyspace, Result, Slice};
 use std::fmt;
 use std::iter::FusedIterator;
 use std::marker::PhantomData;
@@ -135,6 +135,46 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
         self.typed(self.bytes.iter())
     }
 
+    /// Returns the entry with the least key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn first(&self) -> Result<Option<(K, V)>> {
+        self.iter().next().transpose()
+    }
+
+    /// Returns the entry with the largest key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn last(&self) -> Result<Option<(K, V)>> {
+        self.iter().next_back().transpose()
+    }
+
+    /// Takes the entry with the least key out. As [`Keyspace::pop_first`].
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert); [`Damaged`](crate::ErrorKind::Damaged) if what was stored is no `K` or no `V`: it is
+    /// taken out all the same.
+    pub fn pop_first(&self) -> Result<Option<(K, V)>> {
+        let popped = self.bytes.pop_first()?;
+        popped.map(|entry| self.decoded_entry(entry)).transpose()
+    }
+
+    /// Takes the entry with the largest key out. As [`pop_first`](Self::pop_first).
+    ///
+    /// # Errors
+    /// As [`pop_first`](Self::pop_first).
+    pub fn pop_last(&self) -> Result<Option<(K, V)>> {
+        let popped = self.bytes.pop_last()?;
+        popped.map(|entry| self.decoded_entry(entry)).transpose()
+    }
+
+    fn decoded_entry(&self, (key, value): (Slice, Slice)) -> Result<(K, V)> {
+        let key = self.decoded("key", &key)?;
+        Ok((key, self.decoded("value", &value)?))
+    }
+
     /// The entries of a range of keys.
     #[must_use]
     pub fn range(&self, range: impl RangeBounds<K>) -> TypedIter<K, V> {
@@ -162,10 +202,8 @@ impl<K, V> fmt::Debug for TypedIter<K, V> {
 }
 
 impl<K: KeyCodec, V: Codec> TypedIter<K, V> {
-    fn decode(&self, entry: Result<(crate::Slice, crate::Slice)>) -> Result<(K, V)> {
-        let (key, value) = entry?;
-        let key = self.keyspace.decoded("key", &key)?;
-        Ok((key, self.keyspace.decoded("value", &value)?))
+    fn decode(&self, entry: Result<(Slice, Slice)>) -> Result<(K, V)> {
+        self.keyspace.decoded_entry(entry?)
     }
 }
 
@@ -186,3 +224,12 @@ impl<K: KeyCodec, V: Codec> DoubleEndedIterator for TypedIter<K, V> {
 }
 
 impl<K: KeyCodec, V: Codec> FusedIterator for TypedIter<K, V> {}
+
+impl<K: KeyCodec, V: Codec> IntoIterator for &TypedKeyspace<K, V> {
+    type Item = Result<(K, V)>;
+    type IntoIter = TypedIter<K, V>;
+
+    fn into_iter(self) -> TypedIter<K, V> {
+        self.iter()
+    }
+}
