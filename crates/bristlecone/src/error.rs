@@ -83,8 +83,8 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// An error of the caller's own, which ends a [transaction](crate::Database::transaction) without
-    /// committing it and comes back from there unchanged.
+    /// Makes an error of the caller's own. It ends a [transaction](crate::Database::transaction) without
+    /// committing it, and comes back from there unchanged.
     ///
     /// # Examples
     /// ```
@@ -126,7 +126,7 @@ impl Error {
         Cause::Io(doing.into(), error).into()
     }
 
-    /// Its kind.
+    /// Returns the kind of the error, by which a program decides what to do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match &*self.0 {
@@ -149,7 +149,7 @@ impl Error {
         }
     }
 
-    /// Which key of which keyspace another transaction has changed, if that is what the error is.
+    /// Returns which key of which keyspace another transaction has changed, if that is what the error is.
     #[must_use]
     pub fn conflict(&self) -> Option<&ConflictError> {
         match &*self.0 {
@@ -158,7 +158,7 @@ impl Error {
         }
     }
 
-    /// The caller's own error, if it was made by [`other`](Self::other); else this one back.
+    /// Returns the caller's own error, if this was made by [`other`](Self::other), else this error as it is.
     ///
     /// # Errors
     /// This error.
