@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::process::Command;
 
 /// Each crate with the crates of the project that it may use.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("bristlecone-pmem", &[]),
     ("bristlecone-index", &["bristlecone-pmem"]),
     (
@@ -21,6 +21,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
         "bristlecone-server",
         &["bristlecone-pmem", "bristlecone-store"],
     ),
+    ("bristlecone-service", &["bristlecone"]),
     ("bristlecone-peers", &[]),
     ("bristlecone-schedules", &[]),
     (
