@@ -3,7 +3,7 @@
 //! A keyspace is a named range of the index. It has a number, which its index keys begin with. The catalogue is keyspace 0: name to
 //! number (32 bits, little-endian).
 
-use crate::error::{Damage, OtherStore};
+use crate::error::{Damage, OtherStore, WriteError};
 use crate::key::{CATALOGUE, IndexKey, IndexKeys, split};
 use bristlecone_pmem::sync::lock;
 use std::collections::BTreeMap;
@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 
 /// A handle of a named keyspace. Cheap to clone. Only the store that returned it takes it, for as long as that is open; any
 /// other refuses it with `OtherStore`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Two handles are equal if they are of the same keyspace, whatever its name was when they were returned.
+#[derive(Clone, Debug)]
 pub struct Keyspace {
     pub(crate) id: u32,
     /// [`Catalogue::store`] of the store that returned it.
@@ -20,8 +22,16 @@ pub struct Keyspace {
     pub(crate) name: Arc<str>,
 }
 
+impl PartialEq for Keyspace {
+    fn eq(&self, other: &Self) -> bool {
+        (self.store, self.id) == (other.store, other.id)
+    }
+}
+
+impl Eq for Keyspace {}
+
 impl Keyspace {
-    /// Returns its name.
+    /// Returns its name at the time when this handle was returned. [Renaming](crate::Store::rename_keyspace) returns a new handle.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -31,11 +41,6 @@ impl Keyspace {
     #[must_use]
     pub fn number(&self) -> u32 {
         self.id
-    }
-
-    /// Returns a handle of the same name with another number.
-    pub(crate) fn renumbered(self, id: u32) -> Self {
-        Self { id, ..self }
     }
 
     /// Returns whether both handles are of one store.
@@ -52,6 +57,14 @@ pub(crate) struct Known {
     pub dropped: BTreeMap<u32, Arc<str>>,
     /// No keyspace ever had this number or a larger one.
     pub next: u32,
+}
+
+impl Known {
+    /// Returns the name that a keyspace has now.
+    fn name_of(&self, id: u32) -> Option<&Arc<str>> {
+        let entry = self.by_name.iter().find(|(_, other)| **other == id);
+        entry.map(|(name, _)| name)
+    }
 }
 
 /// The keyspaces of a store.
@@ -83,6 +96,18 @@ impl Catalogue {
         Keyspace { id, store, name }
     }
 
+    /// Returns the name that a keyspace has now.
+    ///
+    /// # Errors
+    /// [`WriteError::Dropped`]
+    pub fn name_now(&self, keyspace: &Keyspace) -> Result<Arc<str>, WriteError> {
+        let known = lock(&self.known);
+        let name = known.name_of(keyspace.id);
+        name.cloned().ok_or_else(|| WriteError::Dropped {
+            keyspace: keyspace.name().to_owned(),
+        })
+    }
+
     /// Returns the number that the keyspace's index keys begin with.
     ///
     /// # Errors
@@ -97,8 +122,7 @@ impl Catalogue {
     /// Returns the name of a keyspace, for messages.
     pub fn name_of(&self, id: u32) -> String {
         let known = lock(&self.known);
-        let name = known.by_name.iter().find(|(_, other)| **other == id);
-        match name.map(|(name, _)| name).or(known.dropped.get(&id)) {
+        match known.name_of(id).or(known.dropped.get(&id)) {
             Some(name) => name.to_string(),
             None => format!("number {id}"),
         }

@@ -124,6 +124,12 @@ impl Clock {
         (1..self.next.load(Ordering::Relaxed)).contains(&ts)
     }
 
+    /// The latest time stamp that was taken. The caller holds the locks of all stripes, so no commit of a change is under way.
+    pub fn last_taken(&self) -> u64 {
+        // ORDERING: Relaxed; the stripes' locks order it after the commits that held them.
+        self.next.load(Ordering::Relaxed) - 1
+    }
+
     /// Every commit up to it is published.
     #[inline]
     pub fn applied(&self) -> u64 {

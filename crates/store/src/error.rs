@@ -196,6 +196,11 @@ pub enum WriteError {
         /// Name that it had.
         keyspace: String,
     },
+    /// Another keyspace has the name that this one was to get.
+    Exists {
+        /// The name.
+        keyspace: String,
+    },
     /// The keyspace's handle was given by another store, or before this one was opened.
     OtherStore {
         /// Name of the keyspace.
@@ -241,6 +246,12 @@ impl fmt::Display for WriteError {
                 write!(f, "{number} + {by} does not fit into 64 bits")
             }
             Self::Dropped { keyspace } => write!(f, "keyspace {keyspace:?} was dropped"),
+            Self::Exists { keyspace } => {
+                write!(
+                    f,
+                    "there is a keyspace {keyspace:?} already; drop it first, or take another name"
+                )
+            }
             Self::OtherStore { keyspace } => write!(f, "{}", other_store(keyspace)),
             Self::BadName { name } => write!(
                 f,

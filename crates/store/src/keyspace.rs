@@ -12,12 +12,26 @@ use crate::error::{Damage, StoreError, WriteError};
 use crate::key::{CATALOGUE, IndexKey};
 use crate::limits::MAX_KEYSPACE_NAME_BYTES;
 use crate::stripes::LockedStripes;
+use crate::write::Write;
 use bristlecone_index::Direction;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
+use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+
+/// Checks that a keyspace can have that name.
+///
+/// # Errors
+/// [`WriteError::BadName`]
+fn check_name(name: &str) -> Result<(), WriteError> {
+    if name.is_empty() || name.len() > MAX_KEYSPACE_NAME_BYTES {
+        let name = name.into();
+        return Err(WriteError::BadName { name });
+    }
+    Ok(())
+}
 
 impl<M: Media> Committer<M> {
     /// Reads the catalogue of a recovered store. `largest` is the largest number that an index key begins with, `damaged` the count of
@@ -90,10 +104,7 @@ impl<M: Media> Committer<M> {
     /// # Errors
     /// [`WriteError`]
     pub(crate) fn make_keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
-        if name.is_empty() || name.len() > MAX_KEYSPACE_NAME_BYTES {
-            let name = name.into();
-            return Err(WriteError::BadName { name });
-        }
+        check_name(name)?;
         let _changing = lock(&self.catalogue.changing);
         if let Some(there) = self.find_keyspace(name) {
             return Ok(there);
@@ -119,7 +130,50 @@ impl<M: Media> Committer<M> {
             .collect()
     }
 
-    /// Drops a keyspace. With `empty`, its name becomes that of an empty keyspace with this number.
+    /// Gives a keyspace another name, in one commit.
+    ///
+    /// # Errors
+    /// [`WriteError::Exists`], [`WriteError::Dropped`], [`WriteError::BadName`], [`WriteError::OtherStore`], and those of a write.
+    pub(crate) fn rename_keyspace(
+        &self,
+        keyspace: &Keyspace,
+        to: &str,
+    ) -> Result<Keyspace, WriteError> {
+        check_name(to)?;
+        let id = self.catalogue.number(keyspace)?;
+        if self.pm().read_only() {
+            return Err(WriteError::ReadOnly);
+        }
+        let _changing = lock(&self.catalogue.changing);
+        let from = self.catalogue.name_now(keyspace)?;
+        let to: Arc<str> = to.into();
+        if from == to {
+            return Ok(self.catalogue.handle(id, to));
+        }
+        if self.find_keyspace(&to).is_some() {
+            let keyspace = to.to_string();
+            return Err(WriteError::Exists { keyspace });
+        }
+        let [old, new] = [&from, &to].map(|name| IndexKey::new(CATALOGUE, name.as_bytes()));
+        let put = Write::Put {
+            value: id.to_le_bytes().into(),
+            expiry: 0,
+        };
+        let mut writes = [(&old, Write::Delete), (&new, put)]
+            .map(|(key, write)| (Cow::Borrowed(&**key), Cow::Owned(write)));
+        writes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let ts = self.commit_many(&writes, None, None, Wait::Applied)?;
+        let waited = self.wait_for(ts, Wait::Durable);
+        // The rename is applied, so it becomes durable with the next commit that does, even if this one did not.
+        let mut known = lock(&self.catalogue.known);
+        known.by_name.remove(&from);
+        known.by_name.insert(Arc::clone(&to), id);
+        drop(known);
+        waited?;
+        Ok(self.catalogue.handle(id, to))
+    }
+
+    /// Drops a keyspace. With `empty`, its name becomes that of an empty keyspace with this number. Returns the name.
     ///
     /// # Errors
     /// [`WriteError::Dropped`] if it was dropped before, [`WriteError::OtherStore`], and those of a write.
@@ -127,14 +181,10 @@ impl<M: Media> Committer<M> {
         &self,
         keyspace: &Keyspace,
         empty: Option<u32>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<Arc<str>, WriteError> {
         self.catalogue.number(keyspace)?;
         let _changing = lock(&self.catalogue.changing);
-        let name = &keyspace.name;
-        if lock(&self.catalogue.known).by_name.get(name) != Some(&keyspace.id) {
-            let keyspace = name.to_string();
-            return Err(WriteError::Dropped { keyspace });
-        }
+        let name = self.catalogue.name_now(keyspace)?;
         let key = IndexKey::new(CATALOGUE, name.as_bytes());
         let value = empty.map(u32::to_le_bytes);
         let value = value.as_ref().map(<[u8; 4]>::as_slice);
@@ -146,6 +196,7 @@ impl<M: Media> Committer<M> {
             let stripe = held.get(self.stripes.of(&key));
             self.publish(stripe, &key, &before, record, taken.ts)?;
             self.dropped.add(keyspace.id, taken.ts);
+            self.feed.keyspace_dropped(keyspace.id, empty, taken.ts);
             Ok(taken.ts)
         })?;
         // Without the stripes' locks: the vacuum takes them while it holds the lock of the ranges.
@@ -153,11 +204,11 @@ impl<M: Media> Committer<M> {
         let waited = self.wait_for(ts, Wait::Durable);
         // Only now: a client that no longer finds the name must not be able to read the keyspace's keys.
         let mut known = lock(&self.catalogue.known);
-        known.by_name.remove(name);
-        known.dropped.insert(keyspace.id, Arc::clone(name));
+        known.by_name.remove(&name);
+        known.dropped.insert(keyspace.id, Arc::clone(&name));
         if let Some(id) = empty {
-            known.by_name.insert(Arc::clone(name), id);
+            known.by_name.insert(Arc::clone(&name), id);
         }
-        waited
+        waited.map(|()| name)
     }
 }

@@ -25,6 +25,7 @@
 //! | `read`, `horizon` | lock-free reading, and which versions are still read |
 //! | `vacuum` | freeing the others |
 //! | `keyspace`, `dropped` | named ranges of keys: making, clearing and dropping them |
+//! | `feed` | committed changes for subscribers |
 //! | `recovery` | opening after a crash |
 //! | `backup`, `check` | copies of a snapshot; verification and statistics |
 //! | `salvage` | what a damaged store still has |
@@ -63,6 +64,7 @@ mod damaged;
 mod dropped;
 mod entry;
 mod error;
+mod feed;
 mod horizon;
 mod index;
 mod key;
@@ -95,6 +97,7 @@ pub use error::{
     BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError, StoreError,
     WriteError,
 };
+pub use feed::{Watch, WatchEvent, WatchLimits};
 pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 pub use pinned::PinnedValue;
 pub use recovery::StoreRecovery;

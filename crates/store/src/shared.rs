@@ -46,6 +46,7 @@ impl<M: Media> Drop for Shared<M> {
             // It ends. A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
+        self.feed.close();
         // After a failed commit, or a panic, uncommitted records may be left, as after a crash.
         if !self.pm().read_only() && self.clock.sound().is_ok() {
             // PERSIST: (in `publish`) the store was closed in order; after everything that it has fenced.

@@ -8,6 +8,7 @@ use crate::commit::Committer;
 use crate::damaged::DamagedEntries;
 use crate::dropped::Dropped;
 use crate::error::{CloseError, StoreError, WriteError};
+use crate::feed::{Watch, WatchLimits};
 use crate::horizon::Snapshots;
 use crate::limits::{INDEX_SUFFIX, MAX_NAME_BYTES};
 use crate::read::Reader;
@@ -389,7 +390,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`WriteError::Commit`]; the [durable](Self::durable) timestamp stays where it was.
     pub fn make_durable(&self, ts: u64) -> Result<(), WriteError> {
-        Ok(self.shared.clock.make_durable(self.shared.pm(), ts)?)
+        Ok(self.shared.make_durable(ts)?)
     }
 
     /// Closes the store: everything [applied](Self::applied) is made durable, the vacuum's thread ends, and the store can be
@@ -398,11 +399,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`CloseError`], together with the store, which stays open: another call tries again.
     pub fn close(mut self) -> Result<(), (Self, CloseError)> {
-        if let Err(e) = self
-            .shared
-            .clock
-            .make_durable(self.shared.pm(), self.applied())
-        {
+        if let Err(e) = self.shared.make_durable(self.applied()) {
             return Err((self, CloseError::Commit(e)));
         }
         if Arc::get_mut(&mut self.shared).is_none() {
@@ -466,8 +463,18 @@ impl<M: Media> Store<M> {
     pub fn clear(&self, keyspace: Keyspace) -> Result<Keyspace, WriteError> {
         self.shared.catalogue.number(&keyspace)?;
         let number = self.shared.catalogue.new_number()?;
-        self.shared.drop_keyspace(&keyspace, Some(number))?;
-        Ok(keyspace.renumbered(number))
+        let name = self.shared.drop_keyspace(&keyspace, Some(number))?;
+        Ok(self.shared.catalogue.handle(number, name))
+    }
+
+    /// Gives a keyspace another name, by one commit: a crash leaves the old name or the new one. Nothing of its keys is written. The handle that is
+    /// returned says the new name; others are of the same keyspace, and say the one it had when they were given.
+    ///
+    /// # Errors
+    /// [`WriteError::Exists`] if another keyspace has that name, [`WriteError::Dropped`], [`WriteError::BadName`]; those of a write.
+    /// After [`WriteError::Commit`] it has the new name.
+    pub fn rename_keyspace(&self, keyspace: &Keyspace, to: &str) -> Result<Keyspace, WriteError> {
+        self.shared.rename_keyspace(keyspace, to)
     }
 
     /// Drops a keyspace with all its keys in one commit, however many there are: a crash leaves all of them or none. The vacuum frees
@@ -483,7 +490,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`WriteError::Dropped`] if it was dropped before, and those of a write.
     pub fn drop_keyspace(&self, keyspace: Keyspace) -> Result<(), WriteError> {
-        self.shared.drop_keyspace(&keyspace, None)
+        self.shared.drop_keyspace(&keyspace, None).map(drop)
     }
 
     /// Returns how many keys a keyspace has. Expired keys count until they are vacuumed; commits in progress may count. Takes each
@@ -514,6 +521,23 @@ impl<M: Media> Store<M> {
     pub fn write(&self, batch: Batch) -> Result<u64, WriteError> {
         let writes = batch.into_writes(&self.shared.catalogue)?;
         self.shared.commit_many(&writes, None, None, self.wait)
+    }
+
+    /// The changes of the keys of a keyspace that begin with `prefix`, from now on. A snapshot that is taken after this returns has all
+    /// that was changed before; what comes has a higher time stamp than that snapshot, or is in it. While somebody watches, each change of the
+    /// keyspace is copied into memory, and its committer takes a lock.
+    ///
+    /// Subscribing makes all writers wait for some tens of microseconds.
+    ///
+    /// # Errors
+    /// [`WriteError::ReadOnly`], [`WriteError::Dropped`], [`WriteError::OtherStore`], [`WriteError::Commit`]
+    pub fn watch(
+        &self,
+        keyspace: &Keyspace,
+        prefix: &[u8],
+        limits: WatchLimits,
+    ) -> Result<Watch, WriteError> {
+        self.shared.watch(keyspace, prefix, limits)
     }
 
     /// Begins a transaction.
@@ -582,6 +606,7 @@ impl<M: Media> Parts<M> {
         Committer {
             vacuum: Arc::new(Vacuum::new(reader, self.stripes)),
             catalogue: Catalogue::new(),
+            feed: Arc::default(),
         }
     }
 }

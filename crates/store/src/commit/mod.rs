@@ -35,6 +35,7 @@ use crate::catalogue::Catalogue;
 use crate::clock::Wait;
 use crate::dropped::DroppedAt;
 use crate::error::{ConflictError, WriteError};
+use crate::feed::Feed;
 use crate::horizon::Ticket;
 use crate::key::{PREFIX, split};
 use crate::newest::{Current, Newest};
@@ -51,10 +52,11 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The committer: makes changes durable and visible. It adds the keyspaces to what the [vacuum](Vacuum) and it share.
+/// The committer: makes changes durable and visible. It adds the keyspaces and the change feed to what the [vacuum](Vacuum) and it share.
 pub(crate) struct Committer<M: Media> {
     pub vacuum: Arc<Vacuum<M>>,
     pub catalogue: Catalogue,
+    pub feed: Arc<Feed>,
 }
 
 impl<M: Media> Deref for Committer<M> {
@@ -88,7 +90,7 @@ impl<M: Media> Committer<M> {
     ///
     /// # Errors
     /// The drop. The caller returns its [error](Self::dropped_error) once it holds no locks.
-    fn check_not_dropped(&self, key: &[u8], guard: &Guard) -> Result<(), DroppedAt> {
+    pub fn check_not_dropped(&self, key: &[u8], guard: &Guard) -> Result<(), DroppedAt> {
         let number = split(key).map_or(0, |(number, _)| number);
         match self.dropped.since(number, guard) {
             None => Ok(()),
@@ -97,7 +99,7 @@ impl<M: Media> Committer<M> {
     }
 
     /// Returns the error of a write to a dropped keyspace, once reads show that it is gone.
-    fn dropped_error(&self, dropped: DroppedAt, wait: Wait) -> WriteError {
+    pub fn dropped_error(&self, dropped: DroppedAt, wait: Wait) -> WriteError {
         match self.wait_for(dropped.since, wait) {
             Ok(()) => WriteError::Dropped {
                 keyspace: self.catalogue.name_of(dropped.number),
@@ -114,7 +116,7 @@ impl<M: Media> Committer<M> {
         match wait {
             // Those before it too, so that the writer reads its own change.
             Wait::Applied => Ok(self.clock.wait_applied(ts)?),
-            Wait::Durable => Ok(self.clock.make_durable(self.pm(), ts)?),
+            Wait::Durable => Ok(self.make_durable(ts)?),
         }
     }
 
@@ -177,6 +179,9 @@ impl<M: Media> Committer<M> {
             });
         }
         self.free_dead_record(stripe, before);
+        if self.feed.is_watched() {
+            self.report(key, off, meta, ts);
+        }
     }
 
     /// Publishes a record as the newest version of a key, under the lock of its stripe. The caller applies its timestamp afterwards.

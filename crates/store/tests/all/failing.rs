@@ -10,7 +10,7 @@ use bristlecone_store::{
 use std::path::Path;
 use std::sync::Arc;
 
-fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Journal>> {
+pub fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Journal>> {
     let path = Path::new("a disk in memory");
     let options = MediaOptions {
         access,
@@ -27,7 +27,7 @@ fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Journal>> {
     .unwrap()
 }
 
-fn options() -> StoreOptions {
+pub fn options() -> StoreOptions {
     StoreOptions::default().without_thread()
 }
 
