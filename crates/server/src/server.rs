@@ -1,10 +1,10 @@
 //! What connections share.
 
+use crate::channels::PubSub;
 use crate::client::Clients;
 use crate::committer::Committer;
 use crate::config::Settings;
 use crate::data::Data;
-use crate::pubsub::PubSub;
 use crate::slowlog::SlowLog;
 use crate::table::Table;
 use crate::users::Users;
@@ -121,8 +121,7 @@ impl Server {
     ///
     /// # Errors
     /// [`PrepareError`]
-    pub fn new(data: Arc<Data>, settings: Settings) -> Result<Self, PrepareError> {
-        let table = Table::new();
+    pub fn new(data: Arc<Data>, table: Table, settings: Settings) -> Result<Self, PrepareError> {
         let users = Users::new(&table, &settings.requirepass);
         for user in &settings.users {
             let words: Vec<&[u8]> = user.split_whitespace().map(str::as_bytes).collect();
@@ -140,7 +139,7 @@ impl Server {
         backups.last.store(seconds(), Ordering::Relaxed);
         let clients = Clients::default();
         let limit = settings.maxmemory_clients.bytes();
-        clients.registry().set_limit(limit);
+        clients.budget().set_limit(limit);
         Ok(Self {
             committer: Committer::start(Arc::clone(&data)).map_err(PrepareError::Thread)?,
             data,
@@ -190,7 +189,7 @@ impl Server {
         let named = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("maxmemory-clients");
         if pairs.iter().any(named) {
             let limit = changed.maxmemory_clients.bytes();
-            self.clients.registry().set_limit(limit);
+            self.clients.budget().set_limit(limit);
         }
         *settings = Arc::new(changed);
         // ORDERING: Release; see `generation`.

@@ -1,6 +1,6 @@
 //! Commands that took long.
 
-use crate::command::{Arg, is};
+use crate::parse::{Arg, is};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

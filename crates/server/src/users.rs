@@ -1,7 +1,8 @@
 //! Users: their passwords, the commands that they may use, and the keys and channels that they may touch.
 
-use crate::data::glob;
-use crate::table::{self, CATEGORIES, Entry, Table};
+use crate::parse::glob;
+use crate::table;
+use crate::table::{CATEGORIES, Entry, Table};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -403,7 +404,7 @@ mod tests {
 
     #[test]
     fn rules_say_what_a_user_may() {
-        let table = Table::new();
+        let table = crate::commands::table();
         let users = Users::new(&table, "secret");
         let default = users.get(b"default").unwrap();
         assert!(default.everything && default.knows(b"secret") && !default.knows(b""));
@@ -437,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_wrong_rule_changes_nothing() {
-        let table = Table::new();
+        let table = crate::commands::table();
         let users = Users::new(&table, "");
         for wrong in ["foo", "+foo", "+@foo", "<zz", "#zz", "!zz"] {
             let text = users.set(b"bob", &[b"on", wrong.as_bytes()], &table);

@@ -4,29 +4,29 @@
 //! A collection is small up to [`ENTRIES_MOST`] entries of [`ITEM_MOST`] bytes and [`BODY_MOST`] bytes in all. A small one is its
 //! key's record: strings, each after its length (2 bytes, big-endian). Once large, it stays so.
 
-use super::value::{Kind, Value};
-use super::{Tx, damaged};
-use crate::command::{Failed, Outcome};
+use crate::data::record::{Kind, Value};
+use crate::data::tx::Tx;
+use crate::error::{CommandError, Outcome};
 use bristlecone_store::KEY_MOST;
 use std::ops::Range;
 
 /// Most entries of a small collection.
-pub(super) const ENTRIES_MOST: usize = 128;
+pub(crate) const ENTRIES_MOST: usize = 128;
 /// Longest string in a small collection.
-pub(super) const ITEM_MOST: usize = 1 << 10;
+pub(crate) const ITEM_MOST: usize = 1 << 10;
 /// Longest record of a small collection.
-pub(super) const BODY_MOST: usize = 4 << 10;
+pub(crate) const BODY_MOST: usize = 4 << 10;
 
 /// Strings in one record.
 #[derive(Debug, Default)]
-pub(super) struct Packed {
+pub(crate) struct Packed {
     body: Vec<u8>,
     items: usize,
 }
 
 impl Packed {
     /// The strings of a record, in groups of `width`.
-    pub fn open(body: Vec<u8>, width: usize) -> Result<Self, Failed> {
+    pub fn open(body: Vec<u8>, width: usize) -> Result<Self, CommandError> {
         let mut rest = body.as_slice();
         let mut items = 0;
         while !rest.is_empty() {
@@ -99,12 +99,12 @@ impl Packed {
     }
 }
 
-fn torn() -> Failed {
-    damaged("a small collection")
+fn torn() -> CommandError {
+    CommandError::damaged("a small collection")
 }
 
 /// How many strings an entry of a small collection is.
-pub(super) fn width(kind: Kind) -> usize {
+pub(crate) fn width(kind: Kind) -> usize {
     match kind {
         Kind::Hash | Kind::SortedSet => 2,
         _ => 1,
@@ -113,7 +113,7 @@ pub(super) fn width(kind: Kind) -> usize {
 
 /// What a hash, a set or a sorted set is made of.
 #[derive(Debug)]
-pub(super) enum Content {
+pub(crate) enum Content {
     /// Its entries.
     Small(Packed),
     /// The id of its elements, and how many entries there are.
@@ -122,7 +122,7 @@ pub(super) enum Content {
 
 impl Content {
     /// That of a value, whose body is taken out of it if it is small.
-    pub fn take(value: &mut Value) -> Result<Self, Failed> {
+    pub fn take(value: &mut Value) -> Result<Self, CommandError> {
         match value.id {
             Some(id) => {
                 let [count] = numbers(&value.body)?;
@@ -161,7 +161,7 @@ impl Content {
 
 /// Strings and their places.
 #[derive(Clone, Debug)]
-pub(super) struct Items<'p> {
+pub(crate) struct Items<'p> {
     body: &'p [u8],
     at: usize,
 }
@@ -180,13 +180,13 @@ impl<'p> Iterator for Items<'p> {
 }
 
 /// The key of an element: the collection's id, then `parts`. `name` is what of it the client has given.
-pub(super) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, Failed> {
+pub(crate) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, CommandError> {
     let mut key = id.to_be_bytes().to_vec();
     parts.iter().for_each(|part| key.extend_from_slice(part));
     key.extend_from_slice(name);
     if key.len() > KEY_MOST {
         let most = KEY_MOST - (key.len() - name.len());
-        return Err(Failed::reply(format!(
+        return Err(CommandError::reply(format!(
             "ERR a field or member of {} bytes: at most {most} are possible",
             name.len()
         )));
@@ -196,7 +196,7 @@ pub(super) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, 
 
 /// Where a field or member is in the order of a large collection's elements: evenly spread, the same for ever. Scanning
 /// goes on from there, and random elements are found by it.
-pub(super) fn spread(name: &[u8]) -> u32 {
+pub(crate) fn spread(name: &[u8]) -> u32 {
     let mut hash = crc32c::crc32c(name);
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x7feb_352d);
     hash = (hash ^ (hash >> 15)).wrapping_mul(0x846c_a68b);
@@ -204,7 +204,7 @@ pub(super) fn spread(name: &[u8]) -> u32 {
 }
 
 /// The collection under `key`, for its command. A large one is read with its elements on one snapshot.
-pub(super) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Value>, Failed> {
+pub(crate) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Value>, CommandError> {
     let value = tx.load_kind(key, kind)?;
     if tx.writes || value.as_ref().is_none_or(|value| value.id.is_none()) {
         return Ok(value);
@@ -215,7 +215,7 @@ pub(super) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Val
 
 /// Saves a collection that was changed, in place of `before`, whose body need not be there if it is a small one; `None`: nothing is left
 /// of it. The head of a large one is written only if it says something else.
-pub(super) fn save(
+pub(crate) fn save(
     tx: &mut Tx<'_>,
     key: &[u8],
     before: Option<&Value>,
@@ -233,10 +233,10 @@ pub(super) fn save(
 }
 
 /// Numbers in the head of a large collection.
-pub(super) fn numbers<const N: usize>(body: &[u8]) -> Result<[u64; N], Failed> {
+pub(crate) fn numbers<const N: usize>(body: &[u8]) -> Result<[u64; N], CommandError> {
     let mut numbers = [0; N];
     if body.len() != 8 * N {
-        return Err(damaged("the head of a large collection"));
+        return Err(CommandError::damaged("the head of a large collection"));
     }
     for (number, bytes) in numbers.iter_mut().zip(body.chunks_exact(8)) {
         *number = u64::from_be_bytes(bytes.try_into().unwrap_or_default());

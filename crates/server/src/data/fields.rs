@@ -5,12 +5,12 @@
 //! large   head: how many (8)     elements: id (8) | spread (4) | name --> value
 //! ```
 
-use super::arguments::random_elements;
-use super::collection::{self, Content, Packed, element, spread, width};
-use super::value::{Kind, Value};
-use super::{Space, Tx};
-use crate::command::{Failed, Outcome};
-use crate::reply::Out;
+use crate::data::collection;
+use crate::data::collection::{Content, Packed, element, spread, width};
+use crate::data::record::{Kind, Value};
+use crate::data::spaces::Space;
+use crate::data::tx::Tx;
+use crate::error::{CommandError, Outcome};
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use std::collections::BTreeSet;
@@ -20,11 +20,11 @@ use std::ops::{Bound, ControlFlow};
 const BEFORE_NAME: usize = 12;
 
 /// A name and its value.
-pub(super) type Pair = (Vec<u8>, Vec<u8>);
+pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
 /// A hash or a set that a command works on.
 #[derive(Debug)]
-pub(super) struct Fields {
+pub(crate) struct Fields {
     kind: Kind,
     before: Option<Value>,
     expires_at: Option<u64>,
@@ -34,7 +34,7 @@ pub(super) struct Fields {
 
 impl Fields {
     /// What is under `key`; empty, if nothing is.
-    pub fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Self, Failed> {
+    pub fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Self, CommandError> {
         match collection::load(tx, key, kind)? {
             Some(value) => Self::of(value),
             None => Ok(Self::in_place_of(kind, None)),
@@ -42,7 +42,7 @@ impl Fields {
     }
 
     /// A hash or set that was loaded.
-    pub fn of(mut value: Value) -> Result<Self, Failed> {
+    pub fn of(mut value: Value) -> Result<Self, CommandError> {
         let content = Content::take(&mut value)?;
         Ok(Self {
             kind: value.kind,
@@ -88,12 +88,12 @@ impl Fields {
         }
     }
 
-    fn key(id: u64, name: &[u8]) -> Result<Vec<u8>, Failed> {
+    fn key(id: u64, name: &[u8]) -> Result<Vec<u8>, CommandError> {
         element(id, &[&spread(name).to_be_bytes()], name)
     }
 
     /// The value of a name.
-    pub fn get(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+    pub fn get(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(self.find(packed, name).map(|(_, value)| value.to_vec())),
             Content::Large { id, .. } => match Self::key(*id, name) {
@@ -105,7 +105,7 @@ impl Fields {
     }
 
     /// True if there is such a name.
-    pub fn contains(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, Failed> {
+    pub fn contains(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(self.find(packed, name).is_some()),
             Content::Large { .. } => Ok(self.get(tx, name)?.is_some()),
@@ -113,7 +113,12 @@ impl Fields {
     }
 
     /// Puts a value; true if the name is new.
-    pub fn put(&mut self, tx: &mut Tx<'_>, name: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    pub fn put(
+        &mut self,
+        tx: &mut Tx<'_>,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<bool, CommandError> {
         let width = width(self.kind);
         if let Content::Small(packed) = &self.content {
             let found = self.find(packed, name).map(|(place, _)| place);
@@ -160,7 +165,7 @@ impl Fields {
     }
 
     /// Takes a name away; false if it is not there.
-    pub fn remove(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, Failed> {
+    pub fn remove(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, CommandError> {
         let width = width(self.kind);
         let place = match &self.content {
             Content::Small(packed) => self.find(packed, name).map(|(place, _)| place),
@@ -214,7 +219,7 @@ impl Fields {
     }
 
     /// All of them.
-    pub fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Pair>, Failed> {
+    pub fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Pair>, CommandError> {
         let mut all = Vec::new();
         self.visit(tx, |name, value| {
             all.push((name.to_vec(), value.to_vec()));
@@ -230,7 +235,7 @@ impl Fields {
         tx: &mut Tx<'_>,
         cursor: u64,
         count: u64,
-    ) -> Result<(u64, Vec<Pair>), Failed> {
+    ) -> Result<(u64, Vec<Pair>), CommandError> {
         match &self.content {
             Content::Small(_) => Ok((0, self.all(tx)?)),
             Content::Large { id, .. } => step(tx, &id.to_be_bytes(), cursor, count),
@@ -238,7 +243,7 @@ impl Fields {
     }
 
     /// One of them, each as likely as another, or nearly.
-    pub fn random(&self, tx: &mut Tx<'_>) -> Result<Option<Pair>, Failed> {
+    pub fn random(&self, tx: &mut Tx<'_>) -> Result<Option<Pair>, CommandError> {
         match &self.content {
             Content::Large { id, count } if *count > FEW => random(tx, &id.to_be_bytes()),
             _ => Ok(some_of(self.all(tx)?, 1).pop()),
@@ -246,29 +251,12 @@ impl Fields {
     }
 
     /// `count` of them, none twice; all, if there are not so many.
-    pub fn sample(&self, tx: &mut Tx<'_>, count: u64) -> Result<Vec<Pair>, Failed> {
+    pub fn sample(&self, tx: &mut Tx<'_>, count: u64) -> Result<Vec<Pair>, CommandError> {
         let (random, all) = (
             |tx: &mut Tx<'_>| self.random(tx),
             |tx: &mut Tx<'_>| self.all(tx),
         );
         sample(self.len(), count, tx, random, all)
-    }
-
-    /// Replies with random ones, as [`random_elements`] does.
-    pub fn random_reply(
-        &self,
-        tx: &mut Tx<'_>,
-        count: i64,
-        with_values: bool,
-        out: &mut Out<'_>,
-        reply: impl FnMut(&mut Out<'_>, &Pair),
-    ) -> Outcome {
-        let (random, all) = (
-            |tx: &mut Tx<'_>| self.random(tx),
-            |tx: &mut Tx<'_>| self.all(tx),
-        );
-        let counts = (self.len(), count);
-        random_elements(tx, counts, with_values, out, random, all, reply)
     }
 
     /// Saves what was changed.
@@ -288,12 +276,12 @@ impl Fields {
 }
 
 /// Names under `prefix` that are ordered by their spread, as [`Fields::step`] gives them.
-pub(super) fn step(
+pub(crate) fn step(
     tx: &mut Tx<'_>,
     prefix: &[u8],
     cursor: u64,
     count: u64,
-) -> Result<(u64, Vec<Pair>), Failed> {
+) -> Result<(u64, Vec<Pair>), CommandError> {
     let Ok(from) = u32::try_from(cursor) else {
         return Ok((0, Vec::new()));
     };
@@ -321,7 +309,7 @@ pub(super) fn step(
 }
 
 /// At most `most` of the names under `prefix`, from the spread `from` on. Many may have the same one: it can be chosen.
-fn row(tx: &mut Tx<'_>, prefix: &[u8], from: u32, most: u64) -> Result<Vec<Pair>, Failed> {
+fn row(tx: &mut Tx<'_>, prefix: &[u8], from: u32, most: u64) -> Result<Vec<Pair>, CommandError> {
     let start = [prefix, &from.to_be_bytes()].concat();
     let mut found: Vec<Pair> = Vec::new();
     let range = (Bound::Included(&start[..]), Bound::Unbounded);
@@ -346,10 +334,10 @@ fn split<'k>(key: &'k [u8], prefix: &[u8]) -> Option<(u32, &'k [u8])> {
 
 /// A random one is one of so many in a row. Gaps between names differ: with one name alone, those after wide gaps would come more
 /// often.
-pub(super) const FEW: u64 = 16;
+pub(crate) const FEW: u64 = 16;
 
 /// One of the names under `prefix`, of which there are more than [`FEW`].
-pub(super) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Failed> {
+pub(crate) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, CommandError> {
     let from = rand::rng().random::<u32>();
     let mut found = row(tx, prefix, from, FEW)?;
     if (found.len() as u64) < FEW {
@@ -360,24 +348,24 @@ pub(super) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Fai
 }
 
 /// After so many random ones in a row that had been found before, all are read.
-const IN_VAIN_MOST: u32 = 32;
+const MAX_IN_VAIN: u32 = 32;
 
 /// True if reading `count` random ones costs more than reading all.
-pub(super) fn is_dear(count: u64, len: u64) -> bool {
+pub(crate) fn is_expensive(count: u64, len: u64) -> bool {
     /// Reading one costs as much as so many in a row.
-    const DEARER: u64 = 24;
-    count.saturating_mul(DEARER) >= len
+    const COST_RATIO: u64 = 24;
+    count.saturating_mul(COST_RATIO) >= len
 }
 
 /// `count` of `len` different ones, which `random` gives one by one and `all` at once.
-pub(super) fn sample<N: Ord + Clone, V>(
+pub(crate) fn sample<N: Ord + Clone, V>(
     len: u64,
     count: u64,
     tx: &mut Tx<'_>,
-    mut random: impl FnMut(&mut Tx<'_>) -> Result<Option<(N, V)>, Failed>,
-    all: impl FnOnce(&mut Tx<'_>) -> Result<Vec<(N, V)>, Failed>,
-) -> Result<Vec<(N, V)>, Failed> {
-    if is_dear(count, len) {
+    mut random: impl FnMut(&mut Tx<'_>) -> Result<Option<(N, V)>, CommandError>,
+    all: impl FnOnce(&mut Tx<'_>) -> Result<Vec<(N, V)>, CommandError>,
+) -> Result<Vec<(N, V)>, CommandError> {
+    if is_expensive(count, len) {
         return Ok(some_of(all(tx)?, count));
     }
     let (mut names, mut found) = (BTreeSet::new(), Vec::new());
@@ -395,7 +383,7 @@ pub(super) fn sample<N: Ord + Clone, V>(
             in_vain = 0;
         } else {
             in_vain += 1;
-            if in_vain == IN_VAIN_MOST {
+            if in_vain == MAX_IN_VAIN {
                 break;
             }
         }
@@ -404,7 +392,7 @@ pub(super) fn sample<N: Ord + Clone, V>(
 }
 
 /// `count` of them, or all.
-pub(super) fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
+pub(crate) fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
     let count = usize::try_from(count).map_or(all.len(), |count| count.min(all.len()));
     // The shuffled part is at the end.
     let _ = all.partial_shuffle(&mut rand::rng(), count);
@@ -414,7 +402,7 @@ pub(super) fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::fixture::Fixture;
+    use crate::fixture::Fixture;
 
     #[test]
     fn names_that_were_chosen_to_lie_together_take_no_longer() {
@@ -441,7 +429,7 @@ mod tests {
         assert_eq!(found.len() as u64, FEW);
         assert!(set.random(&mut tx).unwrap().is_some());
         let count = 200;
-        assert!(!is_dear(count, all));
+        assert!(!is_expensive(count, all));
         let found = set.sample(&mut tx, count).unwrap();
         let different: BTreeSet<_> = found.iter().map(|(name, _)| name).collect();
         assert_eq!((found.len(), different.len()), (200, 200));

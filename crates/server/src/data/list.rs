@@ -6,10 +6,12 @@
 //! ```
 //! Positions are numbers around [`MIDDLE`]: a list grows at both ends without moving what is there.
 
-use super::collection::{self, Packed, element, numbers};
-use super::value::{Kind, Value};
-use super::{Space, Tx, damaged};
-use crate::command::{Failed, Outcome};
+use crate::data::collection;
+use crate::data::collection::{Packed, element, numbers};
+use crate::data::record::{Kind, Value};
+use crate::data::spaces::Space;
+use crate::data::tx::Tx;
+use crate::error::{CommandError, Outcome};
 use std::ops::{Bound, ControlFlow, Range};
 
 /// The position of the first element that was ever put there.
@@ -17,7 +19,7 @@ const MIDDLE: u64 = 1 << 63;
 
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Where index 0 is.
     Left,
     /// Where index -1 is.
@@ -26,7 +28,7 @@ pub(super) enum End {
 
 /// A list that a command works on.
 #[derive(Debug)]
-pub(super) struct List {
+pub(crate) struct List {
     before: Option<Value>,
     expires_at: Option<u64>,
     content: Content,
@@ -43,13 +45,13 @@ enum Content {
     },
 }
 
-fn key(id: u64, position: u64) -> Result<Vec<u8>, Failed> {
+fn key(id: u64, position: u64) -> Result<Vec<u8>, CommandError> {
     element(id, &[&position.to_be_bytes()], &[])
 }
 
 impl List {
     /// What is under `key`; empty, if nothing is.
-    pub fn load(tx: &mut Tx<'_>, key: &[u8]) -> Result<Self, Failed> {
+    pub fn load(tx: &mut Tx<'_>, key: &[u8]) -> Result<Self, CommandError> {
         let mut value = collection::load(tx, key, Kind::List)?;
         let content = match &mut value {
             None => Content::Small(Packed::default()),
@@ -58,7 +60,7 @@ impl List {
             }) => {
                 let [start, end] = numbers(body.as_slice())?;
                 if start > end {
-                    return Err(damaged("the head of a list"));
+                    return Err(CommandError::damaged("the head of a list"));
                 }
                 Content::Large {
                     id: *id,
@@ -116,7 +118,7 @@ impl List {
     }
 
     /// An element.
-    pub fn get(&self, tx: &mut Tx<'_>, index: u64) -> Result<Option<Vec<u8>>, Failed> {
+    pub fn get(&self, tx: &mut Tx<'_>, index: u64) -> Result<Option<Vec<u8>>, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(Self::place(packed, index).map(|(_, item)| item.to_vec())),
             Content::Large { id, at } => tx.get(Space::Elements, &key(*id, at.start + index)?),
@@ -162,7 +164,8 @@ impl List {
             End::Left => (at.start.checked_sub(1)).map(|start| (start..at.end, start)),
             End::Right => (at.end.checked_add(1)).map(|next| (at.start..next, at.end)),
         };
-        let (wider, position) = moved.ok_or_else(|| Failed::reply("ERR no room in the list"))?;
+        let (wider, position) =
+            moved.ok_or_else(|| CommandError::reply("ERR no room in the list"))?;
         tx.put(Space::Elements, &key(*id, position)?, item.to_vec(), None)?;
         *at = wider;
         Ok(())
@@ -181,7 +184,12 @@ impl List {
     }
 
     /// Takes up to `count` elements from an end, the outermost first.
-    pub fn pop(&mut self, tx: &mut Tx<'_>, end: End, count: u64) -> Result<Vec<Vec<u8>>, Failed> {
+    pub fn pop(
+        &mut self,
+        tx: &mut Tx<'_>,
+        end: End,
+        count: u64,
+    ) -> Result<Vec<Vec<u8>>, CommandError> {
         let count = count.min(self.len());
         let mut items = match end {
             // One is found without a scan.
@@ -294,7 +302,12 @@ impl List {
     }
 
     /// Up to `count` elements from index `start` on.
-    pub fn part(&self, tx: &mut Tx<'_>, start: u64, count: u64) -> Result<Vec<Vec<u8>>, Failed> {
+    pub fn part(
+        &self,
+        tx: &mut Tx<'_>,
+        start: u64,
+        count: u64,
+    ) -> Result<Vec<Vec<u8>>, CommandError> {
         let mut items = Vec::new();
         if count == 0 {
             return Ok(items);

@@ -3,8 +3,9 @@
 //! Each step is a commit of its own, and what says that there is something to be done goes with the last one: a crash leaves more to
 //! be swept, and nothing else.
 
-use super::{DATABASES, Data, Space, damaged};
-use crate::command::{Failed, Outcome};
+use crate::data::Data;
+use crate::data::spaces::{DATABASES, Space};
+use crate::error::{CommandError, Outcome};
 use bristlecone_store::{Batch, WriteError};
 use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Elements that are taken away in one commit, and expired collections that are looked for at once.
-pub(super) const AT_ONCE: usize = 1024;
+pub(crate) const AT_ONCE: usize = 1024;
 /// How long the sweeper sleeps when there is nothing to do.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long it sleeps after an error: a full pool, or a damaged one.
@@ -91,15 +92,15 @@ impl Data {
     /// True if there may be more.
     ///
     /// # Errors
-    /// The first [`Failed`]; what was done stays done.
-    pub fn sweep(&self) -> Result<bool, Failed> {
+    /// The first [`CommandError`]; what was done stays done.
+    pub fn sweep(&self) -> Result<bool, CommandError> {
         // One does not wait for the other: what is damaged may stay so.
         let expired = self.sweep_expired();
         let gone = self.sweep_garbage();
         let orphans = self.sweep_orphans();
         let done = [expired, gone, orphans].map(|done| match done {
             // A flush has come between, and there is nothing left of what was to be taken away.
-            Err(Failed::Write(WriteError::Dropped { .. })) => Ok(true),
+            Err(CommandError::Write(WriteError::Dropped { .. })) => Ok(true),
             done => done,
         });
         if !done.iter().all(|done| matches!(done, Ok(false))) {
@@ -113,7 +114,7 @@ impl Data {
     }
 
     /// True if there were any.
-    fn sweep_expired(&self) -> Result<bool, Failed> {
+    fn sweep_expired(&self) -> Result<bool, CommandError> {
         let end = self.store.now().saturating_add(1).to_be_bytes();
         let range = (Bound::Unbounded, Bound::Excluded(end.to_vec()));
         let snapshot = self.deferring.snapshot();
@@ -131,8 +132,8 @@ impl Data {
     }
 
     /// Takes away the collection that an entry of [`Space::Expiries`] is of, if that is so; else the entry.
-    pub(super) fn expire(&self, entry: &[u8]) -> Outcome {
-        let bad = || damaged("entry of an expiry");
+    pub(crate) fn expire(&self, entry: &[u8]) -> Outcome {
+        let bad = || CommandError::damaged("entry of an expiry");
         let (at, rest) = entry.split_first_chunk().ok_or_else(bad)?;
         let (place, key) = rest.split_first_chunk().ok_or_else(bad)?;
         let (at, place) = (
@@ -155,7 +156,7 @@ impl Data {
     }
 
     /// True if there was any.
-    fn sweep_garbage(&self) -> Result<bool, Failed> {
+    fn sweep_garbage(&self) -> Result<bool, CommandError> {
         let all = (Bound::Unbounded, Bound::<Vec<u8>>::Unbounded);
         let spaces = self.spaces();
         let mut ids = (self.deferring.snapshot()).into_cursor(&spaces.garbage, all);
@@ -186,7 +187,7 @@ impl Data {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::fixture::{Fixture, put_large};
+    use crate::fixture::{Fixture, put_large};
     use std::time::Instant;
 
     fn sweep_all(data: &Data) {
@@ -200,11 +201,11 @@ mod tests {
         put_large(&data, 0, b"a", 1000, None);
         put_large(&data, 0, b"b", 10, None);
         assert_eq!(fixture.call(&data, "del a"), ":1\r\n");
-        assert_eq!(data.store.len(&data.spaces().elements), 1010);
-        assert_eq!(data.store.len(&data.spaces().garbage), 1);
+        assert_eq!(data.store().len(&data.spaces().elements), 1010);
+        assert_eq!(data.store().len(&data.spaces().garbage), 1);
         sweep_all(&data);
-        assert_eq!(data.store.len(&data.spaces().elements), 10);
-        assert_eq!(data.store.len(&data.spaces().garbage), 0);
+        assert_eq!(data.store().len(&data.spaces().elements), 10);
+        assert_eq!(data.store().len(&data.spaces().garbage), 0);
         assert_eq!(fixture.call(&data, "exists a b"), ":1\r\n");
     }
 
@@ -217,17 +218,17 @@ mod tests {
         let id = data.new_id();
         assert_eq!(fixture.call(&data, "flushall"), "+OK\r\n");
         assert!(data.sweep().unwrap());
-        let left = data.store.len(&data.spaces().elements);
+        let left = data.store().len(&data.spaces().elements);
         assert!((1..2000).contains(&left), "{left}");
         data.settle(data.applied()).unwrap();
         drop(data);
         let data = fixture.open();
         assert!(data.new_id() > 2, "ids with elements are not given again");
         assert!(data.new_id() <= id + 2);
-        assert_eq!(data.store.len(&data.spaces().elements), left);
+        assert_eq!(data.store().len(&data.spaces().elements), left);
         sweep_all(&data);
-        assert_eq!(data.store.len(&data.spaces().elements), 0);
-        assert_eq!(data.store.len(&data.spaces().garbage), 0);
+        assert_eq!(data.store().len(&data.spaces().elements), 0);
+        assert_eq!(data.store().len(&data.spaces().garbage), 0);
     }
 
     #[test]
@@ -244,8 +245,8 @@ mod tests {
         assert_eq!(fixture.call(&data, "persist other"), ":1\r\n");
         assert_eq!(fixture.call(&data, "pexpireat other 1700"), ":1\r\n");
         sweep_all(&data);
-        assert_eq!(data.store.len(&data.spaces().elements), 15);
-        assert_eq!(data.store.len(&data.spaces().expiries), 3);
+        assert_eq!(data.store().len(&data.spaces().elements), 15);
+        assert_eq!(data.store().len(&data.spaces().expiries), 3);
         fixture.at(2000);
         assert_eq!(fixture.call(&data, "exists a"), ":0\r\n");
         assert_eq!(
@@ -255,8 +256,8 @@ mod tests {
         );
         sweep_all(&data);
         assert_eq!(fixture.call(&data, "dbsize"), ":2\r\n");
-        assert_eq!(data.store.len(&data.spaces().elements), 5);
-        assert_eq!(data.store.len(&data.spaces().expiries), 1);
+        assert_eq!(data.store().len(&data.spaces().elements), 5);
+        assert_eq!(data.store().len(&data.spaces().expiries), 1);
         assert_eq!(fixture.call(&data, "pttl later"), ":1000\r\n");
         assert_eq!(fixture.call(&data, "get \"no longer\""), "$1\r\nx\r\n");
     }
@@ -276,7 +277,7 @@ mod tests {
         fixture.at(1000);
         data.sweep().unwrap_err();
         data.sweep().unwrap_err();
-        assert_eq!(data.store.len(&data.spaces().elements), 0);
+        assert_eq!(data.store().len(&data.spaces().elements), 0);
         assert_eq!(fixture.call(&data, "dbsize"), ":0\r\n");
     }
 
@@ -288,10 +289,10 @@ mod tests {
         put_large(&data, 0, b"a", 1000, None);
         fixture.call(&data, "set a b");
         let until = Instant::now() + Duration::from_secs(30);
-        while data.store.len(&data.spaces().elements) > 0 && Instant::now() < until {
+        while data.store().len(&data.spaces().elements) > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(data.store.len(&data.spaces().elements), 0);
+        assert_eq!(data.store().len(&data.spaces().elements), 0);
         drop(sweeper);
         assert_eq!(Arc::strong_count(&data), 1);
     }

@@ -1,33 +1,37 @@
-//! What one command, or one `EXEC`, reads and writes: one commit.
+//! Transactions: what one command, or one `EXEC`, reads and writes. Its changes are one commit.
 //!
-//! Most commands write one record or none. Such a one goes straight to the store; a transaction of the store is begun with
-//! the second write, or with a scan, or where several reads have to belong together.
+//! Most commands write one record or none. A single write goes straight to the store. A transaction
+//! of the store is begun with the second write, with a scan, or when several reads have to see the
+//! same snapshot.
 
 use super::Data;
-use super::swap::Order;
-use super::waiting::Wants;
-use crate::command::{Failed, Outcome};
+use super::record::Kind;
+use super::spaces::{Name, Order, Space};
+use super::waiting;
+use crate::error::{CommandError, Outcome};
+use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Entry, KEY_MOST, Savepoint, Store, Transaction, TransactionOptions};
+use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
 
-/// Where a record is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
-    /// The keys of a database.
-    Keys(usize),
-    /// Elements of large collections.
-    Elements,
-    /// Expiries of large collections.
-    Expiries,
-    /// Large collections that are gone.
-    Garbage,
-    /// The order of the databases.
-    Databases,
+/// What a waiting client takes from a key.
+pub trait Take: Debug + Send + Sync {
+    /// Returns the type that the key has to hold.
+    fn kind(&self) -> Kind;
+
+    /// Takes it and writes the reply. Returns false, without a reply, if the key does not exist.
+    ///
+    /// # Errors
+    /// [`CommandError`]: the key, or the destination, holds another type.
+    fn run(&self, tx: &mut Tx<'_>, key: &[u8], out: &mut Out<'_>) -> Result<bool, CommandError>;
 }
 
-/// A key: its database and name.
-pub(super) type Name = (usize, Vec<u8>);
+/// What a client waits for.
+pub type Wants = waiting::Wants<Box<dyn Take>>;
+
+/// A waiting client.
+pub type Waiter = waiting::Waiter<Box<dyn Take>>;
 
 /// Bounds of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
@@ -50,7 +54,7 @@ fn cut((start, end): Range<'_>) -> Range<'_> {
 }
 
 /// Most memory that the changes of one transaction may take.
-pub(super) const HELD_MOST: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
+pub(crate) const MAX_TRANSACTION_BYTES: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
 
 /// A change to one record.
 #[derive(Debug)]
@@ -61,10 +65,10 @@ struct Change {
     put: Option<(Vec<u8>, Option<u64>)>,
 }
 
-/// A transaction would hold more than [`HELD_MOST`].
-pub(super) fn too_large() -> Failed {
-    Failed::reply(format!(
-        "ERR the changes of a transaction take more than {HELD_MOST} bytes of memory"
+/// A transaction would hold more than [`MAX_TRANSACTION_BYTES`].
+pub(crate) fn too_large() -> CommandError {
+    CommandError::reply(format!(
+        "ERR the changes of a transaction take more than {MAX_TRANSACTION_BYTES} bytes of memory"
     ))
 }
 
@@ -78,20 +82,20 @@ pub struct Tx<'d> {
     /// The time in ms since 1970.
     pub now: u64,
     /// It may write: locks are held.
-    pub(super) writes: bool,
+    pub(crate) writes: bool,
     /// It is part of an `EXEC`, which commits once.
-    pub(super) queued: bool,
+    pub(crate) queued: bool,
     one: Option<Change>,
     many: Option<Transaction<Auto>>,
-    /// A change was refused: with it there would be more than [`HELD_MOST`].
-    pub(super) overfull: bool,
+    /// A change was refused: with it there would be more than [`MAX_TRANSACTION_BYTES`].
+    pub(crate) overfull: bool,
     /// The order of the databases, and whether it is to be that from the commit on.
-    pub(super) order: Order,
+    pub(crate) order: Order,
     reorders: bool,
     /// Its client can be made to wait.
-    pub(super) may_wait: bool,
+    pub(crate) may_wait: bool,
     /// What its client waits for.
-    pub(super) wants: Option<Box<Wants>>,
+    pub(crate) wants: Option<Box<Wants>>,
     /// Keys that were changed, if somebody listens.
     touched: Vec<Name>,
     /// Keys that were put, if somebody waits.
@@ -106,8 +110,17 @@ pub struct Mark {
     put: usize,
 }
 
+impl Data {
+    /// Begins a transaction that may write. The caller holds the locks of the keys that it writes.
+    pub(crate) fn begin(&self, db: usize) -> Tx<'_> {
+        let mut tx = Tx::new(self, self.writer(), db);
+        tx.writes = true;
+        tx
+    }
+}
+
 impl<'d> Tx<'d> {
-    pub(super) fn new(data: &'d Data, store: &'d Store<Auto>, db: usize) -> Self {
+    pub(crate) fn new(data: &'d Data, store: &'d Store<Auto>, db: usize) -> Self {
         Self {
             data,
             store,
@@ -158,13 +171,13 @@ impl<'d> Tx<'d> {
     /// Calls `f` with a record's value and expiry.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`CommandError::Read`]
     pub fn get_with<R>(
         &mut self,
         space: Space,
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
-    ) -> Result<Option<R>, Failed> {
+    ) -> Result<Option<R>, CommandError> {
         let keyspace = self.data.keyspace(space, self.order);
         if let Some(many) = &mut self.many {
             return Ok(many.get_with(keyspace, key, f)?);
@@ -187,15 +200,15 @@ impl<'d> Tx<'d> {
     /// A copy of a record's value.
     ///
     /// # Errors
-    /// [`Failed::Read`]
-    pub fn get(&mut self, space: Space, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+    /// [`CommandError::Read`]
+    pub fn get(&mut self, space: Space, key: &[u8]) -> Result<Option<Vec<u8>>, CommandError> {
         self.get_with(space, key, |entry| entry.value.to_vec())
     }
 
     fn change(&mut self, change: Change) -> Outcome {
         let Change { space, key, .. } = &change;
         if let Space::Keys(db) = *space {
-            if self.data.touched.any() {
+            if self.data.watchers.any() {
                 self.touched.push((db, key.clone()));
             }
             if change.put.is_some() && self.data.waiting.any() {
@@ -211,7 +224,7 @@ impl<'d> Tx<'d> {
         let many = self.snapshot();
         let more = change.key.len() + change.put.as_ref().map_or(0, |(value, _)| value.len());
         // One change alone is always possible, as it is without a transaction.
-        if many.changes() > 0 && many.held().saturating_add(more) > HELD_MOST {
+        if many.changes() > 0 && many.held().saturating_add(more) > MAX_TRANSACTION_BYTES {
             self.overfull = true;
             return Err(too_large());
         }
@@ -232,25 +245,25 @@ impl<'d> Tx<'d> {
     /// Tells who listens to `key` that it was changed, though its record is as it was: the elements of a large collection are
     /// elsewhere.
     pub fn touch(&mut self, key: &[u8]) {
-        if self.data.touched.any() {
+        if self.data.watchers.any() {
             self.touched.push((self.db, key.to_vec()));
         }
     }
 
     /// A key has come to be what it is though nothing was put there.
-    pub(super) fn appears(&mut self, db: usize, key: &[u8]) {
+    pub(crate) fn appears(&mut self, db: usize, key: &[u8]) {
         self.touched.push((db, key.to_vec()));
         self.put.push((db, key.to_vec()));
     }
 
     /// The databases have this order from here on, and for others from the commit on. All locks are held, and it is put.
-    pub(super) fn reorder(&mut self, order: Order) {
+    pub(crate) fn reorder(&mut self, order: Order) {
         self.order = order;
         self.reorders = true;
     }
 
     /// What `f` reads is not locked: nothing of it is taken away that has expired.
-    pub(super) fn reading<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+    pub(crate) fn reading<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let writes = std::mem::replace(&mut self.writes, false);
         let done = f(self);
         self.writes = writes;
@@ -258,7 +271,7 @@ impl<'d> Tx<'d> {
     }
 
     /// What `f` does is told to nobody.
-    pub(super) fn quietly<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+    pub(crate) fn quietly<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let before = (self.touched.len(), self.put.len());
         let done = f(self);
         self.touched.truncate(before.0);
@@ -269,7 +282,7 @@ impl<'d> Tx<'d> {
     /// Puts a record, which expires at that time, in ms since 1970.
     ///
     /// # Errors
-    /// [`Failed::Reply`] if key or value is too long.
+    /// [`CommandError::Reply`] if key or value is too long.
     pub fn put(
         &mut self,
         space: Space,
@@ -278,13 +291,13 @@ impl<'d> Tx<'d> {
         expires_at: Option<u64>,
     ) -> Outcome {
         if key.len() > KEY_MOST {
-            return Err(Failed::reply(format!(
+            return Err(CommandError::reply(format!(
                 "ERR a key of {} bytes: at most {KEY_MOST} are possible",
                 key.len()
             )));
         }
         if value.len() > bristlecone_store::VALUE_MOST {
-            return Err(Failed::too_long());
+            return Err(CommandError::too_long());
         }
         self.change(Change {
             space,
@@ -296,7 +309,7 @@ impl<'d> Tx<'d> {
     /// Deletes a record, if it is there.
     ///
     /// # Errors
-    /// [`Failed::Write`]
+    /// [`CommandError::Write`]
     pub fn delete(&mut self, space: Space, key: &[u8]) -> Outcome {
         if key.len() > KEY_MOST {
             return Ok(());
@@ -311,7 +324,7 @@ impl<'d> Tx<'d> {
     /// Visits the records of a range, ascending.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`CommandError::Read`]
     pub fn scan(
         &mut self,
         space: Space,
@@ -326,7 +339,7 @@ impl<'d> Tx<'d> {
     /// Visits the records of a range, descending.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`CommandError::Read`]
     pub fn scan_reverse(
         &mut self,
         space: Space,
@@ -342,7 +355,7 @@ impl<'d> Tx<'d> {
     /// Visits the records whose keys begin with `prefix`, ascending.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`CommandError::Read`]
     pub fn prefix(
         &mut self,
         space: Space,
@@ -381,8 +394,8 @@ impl<'d> Tx<'d> {
     /// waits.
     ///
     /// # Errors
-    /// [`Failed::Write`]; nothing has changed then, but where the databases were to be swapped: then all but that.
-    pub(super) fn commit(self) -> Result<Vec<Name>, Failed> {
+    /// [`CommandError::Write`]; nothing has changed then, but where the databases were to be swapped: then all but that.
+    pub(crate) fn commit(self) -> Result<Vec<Name>, CommandError> {
         if let Some(many) = self.many {
             let changes = many.changes() > 0;
             let done = many.commit();
@@ -407,7 +420,7 @@ impl<'d> Tx<'d> {
             Ok(())
         };
         for (db, key) in &self.touched {
-            self.data.touched.touch(*db, key);
+            self.data.watchers.touch(*db, key);
         }
         reordered?;
         Ok(self.put)

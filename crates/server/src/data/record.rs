@@ -1,0 +1,173 @@
+//! The record of a key: a string, a whole small collection, or the head of a large one.
+//!
+//! ```text
+//! tag (1) | body                                               the record itself expires
+//! tag | LARGE (1) | id (8) | expiry (8, 0: none) | body        big-endian; keys in Space::Elements begin with the id
+//! ```
+//!
+//! The store deletes expired records by itself, and knows nothing of elements. The expiry of a large
+//! collection is therefore in its head, and in `Space::Expiries`, where the sweeper finds it.
+
+use crate::error::CommandError;
+use bristlecone_store::Entry;
+
+/// Bit of the tag of large collections.
+const LARGE: u8 = 0x80;
+/// Tag of strings.
+pub(crate) const STRING: u8 = Kind::String as u8;
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A string.
+    String = 1,
+    /// A list.
+    List = 2,
+    /// A set.
+    Set = 3,
+    /// A sorted set.
+    SortedSet = 4,
+    /// A hash.
+    Hash = 5,
+}
+
+impl Kind {
+    /// The name that `TYPE` gives.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::List => "list",
+            Self::Set => "set",
+            Self::SortedSet => "zset",
+            Self::Hash => "hash",
+        }
+    }
+
+    /// The one that a tag stands for.
+    pub(crate) fn of(tag: u8) -> Result<Self, CommandError> {
+        [
+            Self::String,
+            Self::List,
+            Self::Set,
+            Self::SortedSet,
+            Self::Hash,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == tag & !LARGE)
+        .ok_or_else(|| CommandError::damaged(&format!("tag {tag:#x} of a value")))
+    }
+}
+
+/// A key's value, or the head of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// What it is.
+    pub kind: Kind,
+    /// The id of its elements, if it is large.
+    pub id: Option<u64>,
+    /// When it expires, in ms since 1970.
+    pub expires_at: Option<u64>,
+    /// What its kind keeps here: all of it, or what a large one's head says.
+    pub body: Vec<u8>,
+}
+
+impl Value {
+    /// One that is all in its record.
+    #[must_use]
+    pub fn small(kind: Kind, body: Vec<u8>, expires_at: Option<u64>) -> Self {
+        Self {
+            kind,
+            id: None,
+            expires_at,
+            body,
+        }
+    }
+
+    pub(crate) fn decode(record: &[u8], expires_at: Option<u64>) -> Result<Self, CommandError> {
+        let (mut value, body) = Self::parts(record, expires_at)?;
+        value.body = body.to_vec();
+        Ok(value)
+    }
+
+    /// All but the body, and the body.
+    pub(crate) fn parts(
+        record: &[u8],
+        expires_at: Option<u64>,
+    ) -> Result<(Self, &[u8]), CommandError> {
+        let (tag, rest) = record
+            .split_first()
+            .ok_or_else(|| CommandError::damaged("empty value"))?;
+        let kind = Kind::of(*tag)?;
+        if tag & LARGE == 0 {
+            return Ok((Self::small(kind, Vec::new(), expires_at), rest));
+        }
+        let (id, rest) = rest
+            .split_first_chunk()
+            .ok_or_else(|| CommandError::damaged("head"))?;
+        let (expiry, body) = rest
+            .split_first_chunk()
+            .ok_or_else(|| CommandError::damaged("head"))?;
+        let expiry = u64::from_be_bytes(*expiry);
+        let head = Self {
+            kind,
+            id: Some(u64::from_be_bytes(*id)),
+            expires_at: (expiry != 0).then_some(expiry),
+            body: Vec::new(),
+        };
+        Ok((head, body))
+    }
+
+    /// All but the body of what an entry holds: its `body` is empty.
+    ///
+    /// # Errors
+    /// [`CommandError::Reply`] if it is damaged.
+    pub fn head(entry: &Entry<'_>) -> Result<Self, CommandError> {
+        Ok(Self::parts(entry.value, entry.expires_at)?.0)
+    }
+
+    /// True unless it has expired.
+    pub(crate) fn lives(&self, now: u64) -> bool {
+        self.expires_at.is_none_or(|at| at > now)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut record = Vec::with_capacity(17 + self.body.len());
+        match self.id {
+            None => record.push(self.kind as u8),
+            Some(id) => {
+                record.push(self.kind as u8 | LARGE);
+                record.extend_from_slice(&id.to_be_bytes());
+                record.extend_from_slice(&self.expires_at.unwrap_or(0).to_be_bytes());
+            }
+        }
+        record.extend_from_slice(&self.body);
+        record
+    }
+}
+
+/// Whether a record is the head of a large collection, which has elements elsewhere.
+pub(crate) fn is_large(record: &[u8]) -> bool {
+    record.first().is_some_and(|tag| tag & LARGE != 0)
+}
+
+/// The record of a string of these parts.
+#[must_use]
+pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let mut record = Vec::with_capacity(1 + len);
+    record.push(STRING);
+    parts.iter().for_each(|part| record.extend_from_slice(part));
+    record
+}
+
+/// Key of an expiry in [`Space::Expiries`], of a key in the keyspace of that number.
+pub(crate) fn expiry_key(expires_at: u64, place: usize, key: &[u8]) -> Vec<u8> {
+    [
+        &expires_at.to_be_bytes()[..],
+        &(place as u16).to_be_bytes(),
+        key,
+    ]
+    .concat()
+}
