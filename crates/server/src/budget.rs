@@ -10,6 +10,7 @@
 
 use crate::error::{CommandError, Outcome};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -148,31 +149,61 @@ impl Account {
     }
 }
 
-/// Counts the memory that a command takes for intermediate results. Dropping it gives that back.
-#[derive(Debug)]
+/// Approximate memory of one string in a collection of intermediate results, besides its bytes.
+const STRING_OVERHEAD: usize = 48;
+
+/// Counts the memory that a command takes for intermediate results, which are not part of its reply.
+/// Dropping it gives that memory back.
+#[derive(Debug, Default)]
 pub struct Scratch<'a> {
     account: Option<&'a Account>,
     bytes: usize,
 }
 
 impl<'a> Scratch<'a> {
-    /// Begins to count for this client; `None` counts nothing.
+    /// Begins to count for this client; `None` counts for nobody.
     #[must_use]
     pub fn new(account: Option<&'a Account>) -> Self {
         Self { account, bytes: 0 }
     }
 
-    /// Counts so many bytes more.
+    /// Counts a string that is kept. Breaks if the client was evicted: then
+    /// [`check`](Self::check) fails.
+    pub fn add(&mut self, string: &[u8]) -> ControlFlow<()> {
+        self.bytes = self.bytes.saturating_add(string.len() + STRING_OVERHEAD);
+        match self.account {
+            Some(account) => {
+                account.hold(Part::Scratch, self.bytes);
+                if account.is_evicted() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            }
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Returns what is counted now, for [`reset`](Self::reset).
+    #[must_use]
+    pub fn mark(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives back what was counted since `mark`.
+    pub fn reset(&mut self, mark: usize) {
+        self.bytes = mark;
+        if let Some(account) = self.account {
+            account.hold(Part::Scratch, mark);
+        }
+    }
+
+    /// Fails if the client was evicted.
     ///
     /// # Errors
-    /// The client was evicted: the command has to end, and its reply is discarded.
-    pub fn add(&mut self, bytes: usize) -> Outcome {
-        self.bytes = self.bytes.saturating_add(bytes);
-        let Some(account) = self.account else {
-            return Ok(());
-        };
-        account.hold(Part::Scratch, self.bytes);
-        if account.is_evicted() {
+    /// [`CommandError::Reply`]: the command has to end. Its reply is discarded.
+    pub fn check(&self) -> Outcome {
+        if self.account.is_some_and(Account::is_evicted) {
             return Err(CommandError::reply(
                 "ERR the client was evicted because of maxmemory-clients",
             ));
@@ -183,8 +214,8 @@ impl<'a> Scratch<'a> {
 
 impl Drop for Scratch<'_> {
     fn drop(&mut self) {
-        if let Some(account) = self.account {
-            account.hold(Part::Scratch, 0);
+        if self.bytes > 0 {
+            self.reset(0);
         }
     }
 }

@@ -74,7 +74,7 @@ impl PubSub {
         told
     }
 
-    /// Clients of a user who listen to what the user may not hear.
+    /// Returns clients of a user who listen to what the user may not hear.
     #[must_use]
     pub fn not_allowed(&self, user: &User) -> Vec<Arc<Client>> {
         let mut found = BTreeMap::new();
@@ -94,7 +94,7 @@ impl PubSub {
         found.into_values().collect()
     }
 
-    /// Channels that somebody listens to, and that match.
+    /// Returns channels that somebody listens to, and that match.
     #[must_use]
     pub fn channels(&self, pattern: &[u8]) -> Vec<Arc<[u8]>> {
         let mut names: Vec<Arc<[u8]>> = self.read().channels.keys().cloned().collect();
@@ -102,13 +102,13 @@ impl PubSub {
         names
     }
 
-    /// How many listen to a channel.
+    /// Returns how many listen to a channel.
     #[must_use]
     pub fn listeners(&self, channel: &[u8]) -> usize {
         self.read().channels.get(channel).map_or(0, HashMap::len)
     }
 
-    /// How many channels, and how many patterns, are listened to.
+    /// Returns how many channels, and how many patterns, are listened to.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.read();

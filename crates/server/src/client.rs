@@ -108,12 +108,12 @@ impl Client {
         self.account.kill.notify_one();
     }
 
-    /// What it says of itself.
+    /// Returns what it says of itself.
     pub fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The protocol that it speaks.
+    /// Returns the protocol that it speaks.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         // ORDERING: Relaxed; a message that crosses a change of protocols may come in either.
@@ -138,7 +138,7 @@ impl Client {
         *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = waiter;
     }
 
-    /// What it waits with, if it waits for an element.
+    /// Returns what it waits with, if it waits for an element.
     #[must_use]
     pub fn waiter(&self) -> Option<Arc<Waiter>> {
         let waiter = self.waiter.lock();
@@ -159,7 +159,7 @@ impl Client {
         self.active.store(now, Ordering::Relaxed);
     }
 
-    /// Seconds since it was last active.
+    /// Returns seconds since it was last active.
     #[must_use]
     pub fn idle(&self) -> u64 {
         let now = u64::try_from(self.connected.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -167,13 +167,13 @@ impl Client {
         now.saturating_sub(self.active.load(Ordering::Relaxed)) / 1000
     }
 
-    /// True if it listens to channels.
+    /// Returns true if it listens to channels.
     #[must_use]
     pub fn subscribed(&self) -> bool {
         get(&self.channels) + get(&self.patterns) > 0
     }
 
-    /// Its type: `normal` or `pubsub`.
+    /// Returns its type: `normal` or `pubsub`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         if self.subscribed() {
@@ -183,7 +183,7 @@ impl Client {
         }
     }
 
-    /// The line of `CLIENT LIST`.
+    /// Returns the line of `CLIENT LIST`.
     #[must_use]
     pub fn line(&self) -> String {
         let names = self.names().clone();

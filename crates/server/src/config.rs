@@ -205,7 +205,7 @@ macro_rules! setting {
     };
 }
 
-/// One that is there for clients that ask, and is what it is.
+/// Returns one that is there for clients that ask, and is what it is.
 const fn fixed(name: &'static str, get: fn(&Settings) -> String) -> Setting {
     Setting {
         name,
@@ -380,7 +380,7 @@ fn before_colon(address: &str) -> String {
     address.rsplit_once(':').map_or("", |(host, _)| host).into()
 }
 
-/// The hard limit of the class `pubsub`; or a number of bytes.
+/// Returns the hard limit of the class `pubsub`; or a number of bytes.
 fn subscribers(text: &str) -> Result<usize, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words.as_slice() {
@@ -491,7 +491,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Names and values of those that match one of the patterns.
+    /// Returns names and values of those that match one of the patterns.
     #[must_use]
     pub fn matching(&self, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
         let asked = |name: &str| {

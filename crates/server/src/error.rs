@@ -25,19 +25,19 @@ impl CommandError {
         Self::Reply(text.into())
     }
 
-    /// The key holds a value of another type.
+    /// Returns the key holds a value of another type.
     #[must_use]
     pub fn wrong_type() -> Self {
         Self::reply("WRONGTYPE Operation against a key holding the wrong kind of value")
     }
 
-    /// The arguments do not follow the command's syntax.
+    /// Returns the arguments do not follow the command's syntax.
     #[must_use]
     pub fn syntax() -> Self {
         Self::reply("ERR syntax error")
     }
 
-    /// The command got too few arguments, or too many.
+    /// Returns the command got too few arguments, or too many.
     #[must_use]
     pub fn arity(name: &str) -> Self {
         Self::Reply(format!(
@@ -45,7 +45,7 @@ impl CommandError {
         ))
     }
 
-    /// The command has no such subcommand.
+    /// Returns the command has no such subcommand.
     #[must_use]
     pub fn unknown_subcommand(command: &str, word: &[u8]) -> Self {
         let word = String::from_utf8_lossy(word.get(..128).unwrap_or(word));
@@ -55,25 +55,25 @@ impl CommandError {
         ))
     }
 
-    /// A string would exceed the maximum length.
+    /// Returns a string would exceed the maximum length.
     #[must_use]
     pub fn too_long() -> Self {
         Self::reply("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
     }
 
-    /// The argument is not a 64-bit integer.
+    /// Returns the argument is not a 64-bit integer.
     #[must_use]
     pub fn not_an_integer() -> Self {
         Self::reply("ERR value is not an integer or out of range")
     }
 
-    /// The argument is not a floating-point number.
+    /// Returns the argument is not a floating-point number.
     #[must_use]
     pub fn not_a_float() -> Self {
         Self::reply("ERR value is not a valid float")
     }
 
-    /// The pool holds a record that this program cannot have written.
+    /// Returns the pool holds a record that this program cannot have written.
     #[must_use]
     pub fn damaged(what: &str) -> Self {
         Self::reply(format!("ERR the pool is damaged: {what}; check it"))

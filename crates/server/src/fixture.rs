@@ -60,7 +60,7 @@ impl Fixture {
         Data::open(store).unwrap()
     }
 
-    /// The reply to a command on database 0. Words with spaces are in quotes.
+    /// Returns the reply to a command on database 0. Words with spaces are in quotes.
     pub fn call(&self, data: &Data, line: &str) -> String {
         let words = words(line);
         let args: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
@@ -99,7 +99,7 @@ pub(crate) fn on_disk(disk: &FaultDisk, new: bool) -> Data {
     Data::open(store.unwrap()).unwrap()
 }
 
-/// The words of a line.
+/// Returns the words of a line.
 pub(crate) fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (at, part) in line.split('"').enumerate() {

@@ -53,7 +53,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// True if a setting is wrong: trying again does not help.
+    /// Returns true if a setting is wrong: trying again does not help.
     #[must_use]
     pub fn is_wrong_setting(&self) -> bool {
         match self {
@@ -130,25 +130,25 @@ impl Running {
         })
     }
 
-    /// Where it listens.
+    /// Returns where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens for TLS.
+    /// Returns where it listens for TLS.
     #[must_use]
     pub fn tls_address(&self) -> Option<SocketAddr> {
         self.tls_address
     }
 
-    /// Where it answers with metrics.
+    /// Returns where it answers with metrics.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// The server.
+    /// Returns the server.
     #[must_use]
     pub fn server(&self) -> &Arc<Server> {
         &self.server

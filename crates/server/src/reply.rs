@@ -74,7 +74,7 @@ impl<'b> Out<'b> {
         Scratch::new(self.holder.map(|(account, _)| account))
     }
 
-    /// True if it has more than it may have: replies are missing.
+    /// Returns true if it has more than it may have: replies are missing.
     #[must_use]
     pub fn overflowed(&self) -> bool {
         self.buffer.len() > self.most
@@ -112,7 +112,7 @@ impl<'b> Out<'b> {
         true
     }
 
-    /// The protocol that is spoken.
+    /// Returns the protocol that is spoken.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -270,13 +270,13 @@ impl<'b> Out<'b> {
         self.put(encoded);
     }
 
-    /// Where the output ends now, for [`truncate`](Self::truncate).
+    /// Returns where the output ends now, for [`truncate`](Self::truncate).
     #[must_use]
     pub fn mark(&self) -> usize {
         self.buffer.len()
     }
 
-    /// True if what came after `mark` begins with that byte.
+    /// Returns true if what came after `mark` begins with that byte.
     #[must_use]
     pub fn starts_with(&self, mark: usize, byte: u8) -> bool {
         self.buffer.get(mark) == Some(&byte)

@@ -178,7 +178,7 @@ impl Parser {
         }
     }
 
-    /// How many bytes there have to be, at least, before parsing on gives anything; of those from the command's first on.
+    /// Returns how many bytes there have to be, at least, before parsing on gives anything; of those from the command's first on.
     #[must_use]
     pub fn needed(&self) -> usize {
         match self.at {
@@ -187,13 +187,13 @@ impl Parser {
         }
     }
 
-    /// Bytes of memory that it has taken.
+    /// Returns bytes of memory that it has taken.
     #[must_use]
     pub fn held(&self) -> usize {
         self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
     }
 
-    /// The arguments of the command that is complete, from the bytes that were parsed last.
+    /// Returns the arguments of the command that is complete, from the bytes that were parsed last.
     #[must_use]
     pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
         let from = if self.is_inline { &self.inline } else { bytes };
@@ -231,7 +231,7 @@ impl Parser {
         self.searched = 0;
     }
 
-    /// The line that begins at `done`, without its end; the first line feed ends it, and takes the byte before it with it.
+    /// Returns the line that begins at `done`, without its end; the first line feed ends it, and takes the byte before it with it.
     fn line<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -359,7 +359,7 @@ fn hex(digit: u8) -> u8 {
     }
 }
 
-/// The length in the header of a short bulk string at the start of these bytes, and the header's own.
+/// Returns the length in the header of a short bulk string at the start of these bytes, and the header's own.
 fn short_length(bytes: Option<&[u8]>) -> Option<(usize, usize)> {
     match *bytes? {
         [b'$', digit @ b'0'..=b'9', b'\r', _, ..] => Some((usize::from(digit - b'0'), 4)),
@@ -371,7 +371,7 @@ fn short_length(bytes: Option<&[u8]>) -> Option<(usize, usize)> {
     }
 }
 
-/// A number of a header.
+/// Returns a number of a header.
 fn number(digits: &[u8]) -> Option<i64> {
     if let [digit @ b'0'..=b'9'] = digits {
         return Some(i64::from(digit - b'0'));
@@ -379,7 +379,7 @@ fn number(digits: &[u8]) -> Option<i64> {
     crate::parse::integer(digits).ok()
 }
 
-/// How many bytes the first reply in `bytes` has; `None` if it is not whole. For replies of this server.
+/// Returns how many bytes the first reply in `bytes` has; `None` if it is not whole. For replies of this server.
 #[must_use]
 pub fn reply_length(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -410,7 +410,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All commands in `input`, which comes in pieces that end at `cuts`; and the error, if there is one.
+    /// Returns all commands in `input`, which comes in pieces that end at `cuts`; and the error, if there is one.
     fn commands(input: &[u8], cuts: &[usize]) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
         let mut parser = Parser::default();
         let mut found = Vec::new();

@@ -84,7 +84,7 @@ pub struct Server {
     generation: AtomicU64,
 }
 
-/// Seconds since 1970.
+/// Returns seconds since 1970.
 #[must_use]
 pub fn seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -117,7 +117,7 @@ pub enum PrepareError {
 }
 
 impl Server {
-    /// A server over databases, which listens to nobody yet.
+    /// Returns a server over databases, which listens to nobody yet.
     ///
     /// # Errors
     /// [`PrepareError`]
@@ -158,7 +158,7 @@ impl Server {
         })
     }
 
-    /// The settings as they are now.
+    /// Returns the settings as they are now.
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
         let settings = self.settings.read();
@@ -202,7 +202,7 @@ impl Server {
         self.stopping.send_replace(true);
     }
 
-    /// Where backups go.
+    /// Returns where backups go.
     ///
     /// # Errors
     /// The reply, if no file is configured.
@@ -239,7 +239,7 @@ pub fn back_up(data: &Data, backups: &Backups, file: &Path) -> Result<(), String
 }
 
 impl Backups {
-    /// True while one is being written.
+    /// Returns true while one is being written.
     #[must_use]
     pub fn running(&self) -> bool {
         // ORDERING: Relaxed; shown only.

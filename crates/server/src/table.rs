@@ -81,7 +81,7 @@ pub fn add(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// A statistic.
+/// Returns a statistic.
 pub fn value(counter: &AtomicU64) -> u64 {
     // ORDERING: Relaxed; as in `add`.
     counter.load(Ordering::Relaxed)
@@ -110,7 +110,7 @@ impl Entry {
     }
 }
 
-/// The number of a category.
+/// Returns the number of a category.
 #[must_use]
 pub fn category(name: &[u8]) -> Option<usize> {
     CATEGORIES
@@ -173,7 +173,7 @@ impl Table {
         }
     }
 
-    /// The command of that name, in whatever case.
+    /// Returns the command of that name, in whatever case.
     #[must_use]
     pub fn find(&self, name: Arg<'_>) -> Option<&Entry> {
         let mut lower = [0; MAX_NAME];
@@ -183,7 +183,7 @@ impl Table {
         self.entries.get(*self.by_name.get(&*lower)?)
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }

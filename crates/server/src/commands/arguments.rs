@@ -10,7 +10,7 @@ use crate::parse::{Arg, glob, integer, is};
 use crate::reply::Out;
 use rand::seq::IndexedRandom;
 
-/// A whole number of at least `least`; the error says `otherwise`.
+/// Returns a whole number of at least `least`; the error says `otherwise`.
 pub(crate) fn at_least(text: Arg<'_>, least: i64, otherwise: &str) -> Result<u64, CommandError> {
     let number = integer(text).ok().filter(|number| *number >= least);
     number
@@ -18,18 +18,18 @@ pub(crate) fn at_least(text: Arg<'_>, least: i64, otherwise: &str) -> Result<u64
         .ok_or_else(|| CommandError::reply(otherwise))
 }
 
-/// How many: not negative.
+/// Returns how many: not negative.
 pub(crate) fn count(text: Arg<'_>) -> Result<u64, CommandError> {
     at_least(text, 0, "ERR value is out of range, must be positive")
 }
 
-/// How many keys follow; at least one.
+/// Returns how many keys follow; at least one.
 pub(crate) fn number_of_keys(text: Arg<'_>) -> Result<usize, CommandError> {
     let keys = at_least(text, 1, "ERR numkeys should be greater than 0")?;
     Ok(usize::try_from(keys).unwrap_or(usize::MAX))
 }
 
-/// The option of commands that take elements from the first key that has some: how many.
+/// Returns the option of commands that take elements from the first key that has some: how many.
 pub(crate) fn pop_count(options: &[Arg<'_>]) -> Result<u64, CommandError> {
     let (count, rest) = match options {
         [] => return Ok(1),
@@ -44,7 +44,7 @@ pub(crate) fn pop_count(options: &[Arg<'_>]) -> Result<u64, CommandError> {
     }
 }
 
-/// How many random elements are wanted: different ones, if not negative.
+/// Returns how many random elements are wanted: different ones, if not negative.
 pub(crate) fn random_count(text: Arg<'_>, pairs: bool) -> Result<i64, CommandError> {
     let count = integer(text)?;
     if count == i64::MIN {
@@ -59,7 +59,7 @@ pub(crate) fn random_count(text: Arg<'_>, pairs: bool) -> Result<i64, CommandErr
     Ok(count)
 }
 
-/// What `HRANDFIELD` and `ZRANDMEMBER` ask for after the key: how many random elements, and whether each comes with what `word` asks
+/// Returns what `HRANDFIELD` and `ZRANDMEMBER` ask for after the key: how many random elements, and whether each comes with what `word` asks
 /// for. `None`: one element.
 pub(crate) fn random_options(
     options: &[Arg<'_>],
@@ -77,7 +77,7 @@ pub(crate) fn random_options(
     Ok(Some((random_count(count, pairs)?, pairs)))
 }
 
-/// The part of `len` elements that is from `start` to `stop`, counted from the end if negative: the first one, and how many.
+/// Returns the part of `len` elements that is from `start` to `stop`, counted from the end if negative: the first one, and how many.
 pub(crate) fn part(start: i64, stop: i64, len: u64) -> (u64, u64) {
     let from_front = |at: i64| match u64::try_from(at) {
         Ok(at) => Some(at),
@@ -98,7 +98,7 @@ pub(crate) fn invalid_cursor() -> CommandError {
     CommandError::reply("ERR invalid cursor")
 }
 
-/// Where a scan goes on: a number as `strtoul` takes it.
+/// Returns where a scan goes on: a number as `strtoul` takes it.
 pub(crate) fn cursor(text: Arg<'_>) -> Result<u64, CommandError> {
     let text = std::str::from_utf8(text).map_err(|_| invalid_cursor())?;
     let (negative, digits) = match text.strip_prefix('-') {
@@ -135,7 +135,7 @@ pub(crate) struct ScanOptions<'a> {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// The options after a scan's cursor. Only if it is one of keys, `of` is an option.
+    /// Returns the options after a scan's cursor. Only if it is one of keys, `of` is an option.
     pub fn parse(mut args: &[Arg<'a>], keys: bool) -> Result<Self, CommandError> {
         let mut options = Self {
             count: 10,

@@ -70,7 +70,7 @@ impl Type {
         Ok(Self { bits, signed })
     }
 
-    /// The least and the highest number.
+    /// Returns the least and the highest number.
     fn bounds(self) -> (i128, i128) {
         if self.signed {
             (-(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1)
@@ -79,7 +79,7 @@ impl Type {
         }
     }
 
-    /// The number that the lowest bits of another one are.
+    /// Returns the number that the lowest bits of another one are.
     fn wrapped(self, number: i128) -> i128 {
         let low = number & ((1 << self.bits) - 1);
         let (_, most) = self.bounds();
@@ -90,7 +90,7 @@ impl Type {
         }
     }
 
-    /// What is kept of a number; `None`: it has no room, and that is to be told.
+    /// Returns what is kept of a number; `None`: it has no room, and that is to be told.
     fn kept(self, number: i128, overflow: Overflow) -> Option<i128> {
         let (least, most) = self.bounds();
         match overflow {
@@ -125,7 +125,7 @@ impl Type {
     }
 }
 
-/// The first bit of a number: counted in bits, or after `#` in numbers of this type.
+/// Returns the first bit of a number: counted in bits, or after `#` in numbers of this type.
 fn offset(text: Arg<'_>, of: Type) -> Result<usize, CommandError> {
     let (digits, unit) = match text.split_first() {
         Some((b'#', digits)) => (digits, i64::from(of.bits)),

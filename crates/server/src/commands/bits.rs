@@ -30,7 +30,7 @@ pub const COMMANDS: &[Command] = &[
     command("setbit", 4, Access::Write, ONE, setbit),
 ];
 
-/// The place of a bit: its byte, and its mask there.
+/// Returns the place of a bit: its byte, and its mask there.
 fn place(text: Arg<'_>) -> Result<(usize, u8), CommandError> {
     integer(text)
         .ok()
@@ -80,7 +80,7 @@ fn setbit(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     tx.put(Space::Keys(tx.db), args[1], record, expires_at)
 }
 
-/// True if the word says that a range is of bits, not of bytes.
+/// Returns true if the word says that a range is of bits, not of bytes.
 fn of_bits(word: Option<&Arg<'_>>) -> Result<bool, CommandError> {
     match word {
         None => Ok(false),
@@ -90,7 +90,7 @@ fn of_bits(word: Option<&Arg<'_>>) -> Result<bool, CommandError> {
     }
 }
 
-/// The bits from `start` to `end`, both included, of `len` bytes or bits; from the end, if negative. As bits: the first, and the one
+/// Returns the bits from `start` to `end`, both included, of `len` bytes or bits; from the end, if negative. As bits: the first, and the one
 /// after the last.
 fn bits_of(len: usize, start: i64, end: i64, of_bits: bool) -> (usize, usize) {
     let unit = if of_bits { 1 } else { 8 };
@@ -109,7 +109,7 @@ fn bits_of(len: usize, start: i64, end: i64, of_bits: bool) -> (usize, usize) {
     (start as usize * unit, (end as usize + 1) * unit)
 }
 
-/// The bytes that hold the bits from `start` to before `end`, with what is outside these bits as `outside`; where they are, in bits.
+/// Returns the bytes that hold the bits from `start` to before `end`, with what is outside these bits as `outside`; where they are, in bits.
 fn bytes_of(
     bytes: &[u8],
     start: usize,

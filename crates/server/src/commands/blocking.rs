@@ -89,7 +89,7 @@ impl Take {
     }
 }
 
-/// How long to wait: seconds, which may have a point. `None`: for ever.
+/// Returns how long to wait: seconds, which may have a point. `None`: for ever.
 fn timeout(text: Arg<'_>) -> Result<Option<Duration>, CommandError> {
     let not_a_float = || CommandError::reply("ERR timeout is not a float or out of range");
     // What is too large for a number, and too small for one, is taken as that.
@@ -171,7 +171,7 @@ fn brpoplpush(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     take(tx, &args[1..2], what, timeout, out)
 }
 
-/// The timeout, the number of keys, the keys, and what `of` makes of the word after them and of the count.
+/// Returns the timeout, the number of keys, the keys, and what `of` makes of the word after them and of the count.
 fn take_several(
     tx: &mut Tx<'_>,
     args: &[Arg<'_>],

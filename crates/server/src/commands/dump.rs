@@ -112,7 +112,7 @@ fn malformed() -> CommandError {
     CommandError::reply("ERR Bad data format")
 }
 
-/// What a payload holds: its kind, and its items. Anybody may have made it.
+/// Returns what a payload holds: its kind, and its items. Anybody may have made it.
 fn open<'p>(payload: &'p [u8]) -> Result<(Kind, Vec<&'p [u8]>), CommandError> {
     let parts = payload.split_last_chunk::<4>();
     let parts = parts.filter(|(body, sum)| crc32c::crc32c(body) == u32::from_be_bytes(**sum));
@@ -195,7 +195,7 @@ fn put(tx: &mut Tx<'_>, key: &[u8], before: Option<Value>, kind: Kind, items: &[
     }
 }
 
-/// What follows the payload: whether what is there is replaced, and whether the expiry is in ms since 1970.
+/// Returns what follows the payload: whether what is there is replaced, and whether the expiry is in ms since 1970.
 fn options(mut args: &[Arg<'_>]) -> Result<(bool, bool), CommandError> {
     let (mut replace, mut absolute) = (false, false);
     let (mut idle, mut freq) = (false, false);
@@ -292,7 +292,7 @@ mod tests {
         reply[start..reply.len() - 2].to_vec()
     }
 
-    /// A payload of these items, with the right sum.
+    /// Returns a payload of these items, with the right sum.
     fn forged(kind: u8, items: &[&[u8]]) -> Vec<u8> {
         let mut payload = Payload([&MAGIC[..], &[VERSION, kind]].concat());
         for item in items {

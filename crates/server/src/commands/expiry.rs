@@ -99,7 +99,7 @@ impl Only {
         Ok(only)
     }
 
-    /// True if `at` may take the place of `before`: no expiry is the latest of all.
+    /// Returns true if `at` may take the place of `before`: no expiry is the latest of all.
     fn allows(&self, before: Option<u64>, at: i64) -> bool {
         let before = before.map(|before| i64::try_from(before).unwrap_or(i64::MAX));
         !(self.nx && before.is_some()

@@ -205,7 +205,7 @@ fn of_replication(server: &Server, text: &mut String) {
     );
 }
 
-/// Seconds that this process has used: in the kernel, and outside of it.
+/// Returns seconds that this process has used: in the kernel, and outside of it.
 fn cpu() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name of the program, in parentheses, may have spaces.

@@ -132,7 +132,7 @@ fn listed(entries: &[Entry], filter: &[Arg<'_>]) -> Result<Vec<&'static str>, Co
     }
 }
 
-/// The category that says what the command is about.
+/// Returns the category that says what the command is about.
 fn group(entry: &Entry) -> &'static str {
     let about = CATEGORIES.iter().enumerate().find(|(number, name)| {
         entry.categories & 1 << number != 0

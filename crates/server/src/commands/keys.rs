@@ -159,12 +159,16 @@ fn copy(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 /// Puts the elements of one id under another one.
 fn copy_elements(tx: &mut Tx<'_>, from: u64, to: u64) -> Outcome {
     let mut elements = Vec::new();
-    tx.prefix(Space::Elements, &from.to_be_bytes(), |key, entry| {
-        if let Some((_, key)) = key.split_first_chunk::<8>() {
-            let key = [&to.to_be_bytes(), key].concat();
-            elements.push((key, entry.value.to_vec(), entry.expires_at));
-        }
-        ControlFlow::Continue(())
+    tx.counting(|tx, scratch| {
+        tx.prefix(Space::Elements, &from.to_be_bytes(), |key, entry| {
+            scratch.add(key)?;
+            scratch.add(entry.value)?;
+            if let Some((_, key)) = key.split_first_chunk::<8>() {
+                let key = [&to.to_be_bytes(), key].concat();
+                elements.push((key, entry.value.to_vec(), entry.expires_at));
+            }
+            ControlFlow::Continue(())
+        })
     })?;
     for (key, value, expires_at) in elements {
         tx.put(Space::Elements, &key, value, expires_at)?;
@@ -195,7 +199,7 @@ const OBJECT_HELP: &[HelpLine] = &[
     ("REFCOUNT <key>", "Return 1 if <key> is there."),
 ];
 
-/// What Redis calls the representation of such a value. What a string's history would tell is not kept.
+/// Returns what Redis calls the representation of such a value. What a string's history would tell is not kept.
 fn encoding(kind: Kind, large: bool, string: &[u8]) -> &'static str {
     match kind {
         Kind::String if integer(string).is_ok() => "int",
@@ -209,7 +213,7 @@ fn encoding(kind: Kind, large: bool, string: &[u8]) -> &'static str {
     }
 }
 
-/// The subcommand of `OBJECT`, with as many arguments as it takes. Redis looks at this before it queues the command.
+/// Returns the subcommand of `OBJECT`, with as many arguments as it takes. Redis looks at this before it queues the command.
 ///
 /// # Errors
 /// [`CommandError::Reply`] if there is no such one.

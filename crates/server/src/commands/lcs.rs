@@ -38,7 +38,7 @@ impl Table {
     }
 }
 
-/// The length for the whole strings, by two rows of all lengths; `up` is called where [`Table`] has a bit.
+/// Returns the length for the whole strings, by two rows of all lengths; `up` is called where [`Table`] has a bit.
 fn lengths(a: &[u8], b: &[u8], mut up: impl FnMut(usize, usize)) -> u32 {
     let (mut above, mut row) = (vec![0u32; b.len() + 1], vec![0u32; b.len() + 1]);
     for (i, x) in a.iter().enumerate() {
@@ -65,7 +65,7 @@ struct Run {
     len: usize,
 }
 
-/// The subsequence, and its runs from the last to the first.
+/// Returns the subsequence, and its runs from the last to the first.
 fn runs(table: &Table, a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Run>) {
     let (mut i, mut j) = (a.len(), b.len());
     let mut common = Vec::with_capacity(table.length as usize);

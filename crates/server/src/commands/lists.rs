@@ -188,7 +188,7 @@ fn lset(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     list.save(tx, args[1])
 }
 
-/// The index of the first element that is `item`.
+/// Returns the index of the first element that is `item`.
 fn find(tx: &mut Tx<'_>, list: &List, item: &[u8]) -> Result<Option<u64>, CommandError> {
     let mut found = None;
     list.visit(tx, End::Left, 0, |index, other| {
@@ -313,7 +313,7 @@ fn lpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// The end that a word names.
+/// Returns the end that a word names.
 pub(crate) fn end(word: Arg<'_>) -> Result<End, CommandError> {
     match () {
         () if is(word, "left") => Ok(End::Left),

@@ -35,7 +35,7 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// One bound; `None` if it is beyond all keys, as `+` at the start is.
+/// Returns one bound; `None` if it is beyond all keys, as `+` at the start is.
 fn bound<'a>(text: Arg<'a>, none: u8, never: u8) -> Result<Option<Bound<&'a [u8]>>, CommandError> {
     match text {
         [b'[', key @ ..] => Ok(Some(Bound::Included(key))),
@@ -48,7 +48,7 @@ fn bound<'a>(text: Arg<'a>, none: u8, never: u8) -> Result<Option<Bound<&'a [u8]
     }
 }
 
-/// The range of keys between two bounds; `None` if it is empty.
+/// Returns the range of keys between two bounds; `None` if it is empty.
 fn between<'a>(start: Arg<'a>, end: Arg<'a>) -> Result<Option<Range<'a>>, CommandError> {
     let (start, end) = (bound(start, b'-', b'+')?, bound(end, b'+', b'-')?);
     Ok(start.zip(end))

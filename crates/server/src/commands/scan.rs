@@ -57,7 +57,7 @@ fn visit_keys(
     damaged
 }
 
-/// The keys that begin with `prefix`, from `after` on.
+/// Returns the keys that begin with `prefix`, from `after` on.
 fn visit_prefix(
     tx: &mut Tx<'_>,
     prefix: &[u8],
@@ -86,11 +86,14 @@ fn keys(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let pattern = args[1];
     glob::check(pattern)?;
     let mut found = Vec::new();
-    visit_prefix(tx, literal_prefix(pattern), None, |key, _| {
-        if matches(pattern, key) {
-            found.push(key.to_vec());
-        }
-        ControlFlow::Continue(())
+    tx.counting(|tx, scratch| {
+        visit_prefix(tx, literal_prefix(pattern), None, |key, _| {
+            if matches(pattern, key) {
+                scratch.add(key)?;
+                found.push(key.to_vec());
+            }
+            ControlFlow::Continue(())
+        })
     })?;
     answer(&found, out);
     Ok(())
@@ -108,12 +111,11 @@ fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         Some(known.ok_or_else(invalid_cursor)?)
     };
     let (mut found, mut last) = (Vec::new(), None);
-    visit_prefix(
-        tx,
-        literal_prefix(pattern),
-        after.as_deref(),
-        |key, kind| {
+    tx.counting(|tx, scratch| {
+        let prefix = literal_prefix(pattern);
+        visit_prefix(tx, prefix, after.as_deref(), |key, kind| {
             if options.of.is_none_or(|name| is(name, kind.name())) && matches(pattern, key) {
+                scratch.add(key)?;
                 found.push(key.to_vec());
             }
             left -= 1;
@@ -122,8 +124,8 @@ fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
             }
             last = Some(key.to_vec());
             ControlFlow::Break(())
-        },
-    )?;
+        })
+    })?;
     let next = match last {
         Some(key) => tx.data().cursors().remember(db, key, number),
         None => 0,
@@ -134,7 +136,7 @@ fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// The first live key of a range.
+/// Returns the first live key of a range.
 fn first(tx: &mut Tx<'_>, range: Range<'_>) -> Result<Option<Vec<u8>>, CommandError> {
     let mut found = None;
     visit_keys(tx, range, |key, _| {
@@ -144,7 +146,7 @@ fn first(tx: &mut Tx<'_>, range: Range<'_>) -> Result<Option<Vec<u8>>, CommandEr
     Ok(found)
 }
 
-/// The last key that begins with `prefix`.
+/// Returns the last key that begins with `prefix`.
 fn last(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Vec<u8>>, CommandError> {
     let db = tx.db;
     let mut end = prefix.to_vec();
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
     use crate::fixture::Fixture;
 
-    /// A page: the next cursor, and its keys.
+    /// Returns a page: the next cursor, and its keys.
     fn page(reply: &str) -> (String, Vec<String>) {
         let mut lines = reply.split("\r\n");
         let cursor = lines.nth(2).unwrap().to_owned();

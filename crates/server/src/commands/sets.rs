@@ -171,7 +171,7 @@ enum Of {
     Diff,
 }
 
-/// The members of all, of any, or of the first but of none of the others; not more than `most`.
+/// Returns the members of all, of any, or of the first but of none of the others; not more than `most`.
 fn combined(
     tx: &mut Tx<'_>,
     keys: &[Arg<'_>],
@@ -188,12 +188,17 @@ fn combined(
     }
     let mut members = BTreeSet::new();
     if of == Of::Union {
-        for set in sets {
-            set.visit(tx, |member, _| {
-                members.insert(member.to_vec());
-                ControlFlow::Continue(())
-            })?;
-        }
+        tx.counting(|tx, scratch| {
+            sets.iter().try_for_each(|set| {
+                set.visit(tx, |member, _| {
+                    if !members.contains(member) {
+                        scratch.add(member)?;
+                        members.insert(member.to_vec());
+                    }
+                    ControlFlow::Continue(())
+                })
+            })
+        })?;
         return Ok(members);
     }
     let Some((first, others)) = sets.split_first() else {

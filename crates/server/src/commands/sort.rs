@@ -76,7 +76,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// The part of `len` elements that is wanted.
+    /// Returns the part of `len` elements that is wanted.
     fn part(&self, len: usize) -> std::ops::Range<usize> {
         let (start, count) = self.limit.unwrap_or((0, -1));
         let start = usize::try_from(start).unwrap_or(0).min(len);
@@ -85,7 +85,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The option that makes a command read keys that are not among its arguments, if it has one.
+/// Returns the option that makes a command read keys that are not among its arguments, if it has one.
 fn reads_others(args: &[Arg<'_>]) -> Option<&'static str> {
     let options = Options::parse(args.get(2..)?, true).ok()?;
     let by = options.by.is_some_and(|pattern| star(pattern).is_some());
@@ -93,7 +93,7 @@ fn reads_others(args: &[Arg<'_>]) -> Option<&'static str> {
     by.then_some("BY").or_else(|| get.then_some("GET"))
 }
 
-/// A text as C has it: up to its first zero byte.
+/// Returns a text as C has it: up to its first zero byte.
 fn c_text(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -102,7 +102,7 @@ fn star(pattern: &[u8]) -> Option<usize> {
     c_text(pattern).iter().position(|byte| *byte == b'*')
 }
 
-/// What a pattern leads to from an element: a string, or the field of a hash after `->`. `#` is the element itself.
+/// Returns what a pattern leads to from an element: a string, or the field of a hash after `->`. `#` is the element itself.
 fn look_up(
     tx: &mut Tx<'_>,
     pattern: &[u8],
@@ -131,7 +131,7 @@ fn look_up(
     }
 }
 
-/// The number that a text begins with, and that goes to its end.
+/// Returns the number that a text begins with, and that goes to its end.
 fn weight(text: &[u8]) -> Result<f64, CommandError> {
     let text = c_text(text);
     let number = match text.trim_ascii_start() {
@@ -148,33 +148,35 @@ fn too_much(what: &str) -> CommandError {
     ))
 }
 
-/// The elements under a key, in the order that they have there.
+/// Returns the elements under a key, in the order that they have there.
 fn elements(tx: &mut Tx<'_>, key: &[u8]) -> Result<(Option<Kind>, Vec<Vec<u8>>), CommandError> {
     let db = tx.db;
     let kind = tx.load_head_from(db, key)?.map(|head| head.kind);
     let (mut elements, mut held) = (Vec::new(), 0);
-    let mut take = |element: &[u8]| {
-        held += element.len() + size_of::<Vec<u8>>();
-        elements.push(element.to_vec());
-        if held > MAX_TRANSACTION_BYTES {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
+    tx.counting(|tx, scratch| {
+        let mut take = |element: &[u8]| {
+            scratch.add(element)?;
+            held += element.len() + size_of::<Vec<u8>>();
+            elements.push(element.to_vec());
+            if held > MAX_TRANSACTION_BYTES {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        match kind {
+            None => Ok(()),
+            Some(Kind::List) => {
+                List::load(tx, key)?.visit(tx, End::Left, 0, |_, element| take(element))
+            }
+            Some(Kind::Set) => {
+                Fields::load(tx, key, Kind::Set)?.visit(tx, |member, _| take(member))
+            }
+            Some(Kind::SortedSet) => SortedSet::load(tx, key)?
+                .visit(tx, Which::All, Way::Up, |member, _| take(member)),
+            Some(Kind::String | Kind::Hash) => Err(CommandError::wrong_type()),
         }
-    };
-    match kind {
-        None => {}
-        Some(Kind::List) => {
-            List::load(tx, key)?.visit(tx, End::Left, 0, |_, element| take(element))?;
-        }
-        Some(Kind::Set) => {
-            Fields::load(tx, key, Kind::Set)?.visit(tx, |member, _| take(member))?;
-        }
-        Some(Kind::SortedSet) => {
-            SortedSet::load(tx, key)?.visit(tx, Which::All, Way::Up, |member, _| take(member))?;
-        }
-        Some(Kind::String | Kind::Hash) => return Err(CommandError::wrong_type()),
-    }
+    })?;
     if held > MAX_TRANSACTION_BYTES {
         return Err(too_much("the elements take"));
     }
@@ -209,6 +211,8 @@ fn by_text(
     for element in elements {
         let text = look_up(tx, pattern, &element)?;
         held += text.as_ref().map_or(0, Vec::len);
+        let _ = tx.scratch.add(text.as_deref().unwrap_or_default());
+        tx.scratch.check()?;
         if held > MAX_TRANSACTION_BYTES {
             return Err(too_much("what BY leads to takes"));
         }

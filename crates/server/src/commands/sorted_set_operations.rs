@@ -12,6 +12,7 @@ use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, double, integer, is};
 use crate::reply::Out;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 const fn reads(name: &'static str, run: DataFn) -> Command {
     Command::new(name, -3, Access::Read, COUNTED, &["sortedset"], run)
@@ -189,7 +190,7 @@ impl Asked {
         Ok(asked)
     }
 
-    /// The members with their scores, by score.
+    /// Returns the members with their scores, by score.
     fn members(mut self, tx: &mut Tx<'_>, of: Of) -> Result<Vec<Scored>, CommandError> {
         if of != Of::Diff {
             // Sums depend on their order.
@@ -210,13 +211,25 @@ impl Asked {
     fn union(&self, tx: &mut Tx<'_>) -> Result<BTreeMap<Vec<u8>, f64>, CommandError> {
         let mut found = BTreeMap::new();
         for (source, weight) in &self.sources {
-            for (member, score) in source.all(tx)? {
-                let score = weighted(score, *weight);
-                found
-                    .entry(member)
-                    .and_modify(|sum| *sum = self.aggregate.of(*sum, score))
-                    .or_insert(score);
-            }
+            let mark = tx.scratch.mark();
+            let all = source.all(tx)?;
+            // Members that are there already are dropped, and the others move.
+            tx.scratch.reset(mark);
+            tx.counting(|_, scratch| {
+                for (member, score) in all {
+                    let score = weighted(score, *weight);
+                    match found.entry(member) {
+                        Entry::Occupied(mut sum) => {
+                            *sum.get_mut() = self.aggregate.of(*sum.get(), score);
+                        }
+                        Entry::Vacant(place) => {
+                            let _ = scratch.add(place.key());
+                            place.insert(score);
+                        }
+                    }
+                }
+                Ok(())
+            })?;
         }
         Ok(found)
     }
@@ -259,7 +272,7 @@ impl Asked {
     }
 }
 
-/// A score times its weight; 0 where that is not a number.
+/// Returns a score times its weight; 0 where that is not a number.
 fn weighted(score: f64, weight: f64) -> f64 {
     let product = score * weight;
     if product.is_nan() { 0.0 } else { product }

@@ -60,7 +60,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// True if a member is in a range that begins here.
+    /// Returns true if a member is in a range that begins here.
     fn begins(self, member: &[u8]) -> bool {
         match self {
             Self::Lowest => true,
@@ -70,7 +70,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// True if a member is in a range that ends here.
+    /// Returns true if a member is in a range that ends here.
     fn ends(self, member: &[u8]) -> bool {
         match self {
             Self::Lowest => false,
@@ -183,7 +183,7 @@ fn visit(
     }
 }
 
-/// The members of a range: `limit` of them (all, if negative) after the first `offset` (none, if that is negative).
+/// Returns the members of a range: `limit` of them (all, if negative) after the first `offset` (none, if that is negative).
 fn members(
     tx: &mut Tx<'_>,
     set: &SortedSet,
@@ -199,16 +199,19 @@ fn members(
     if limit == 0 {
         return Ok(found);
     }
-    visit(tx, set, range, way, |member, score| {
-        if skip > 0 {
-            skip -= 1;
-            return ControlFlow::Continue(());
-        }
-        found.push((member.to_vec(), score));
-        if found.len() as u64 == limit {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
+    tx.counting(|tx, scratch| {
+        visit(tx, set, range, way, |member, score| {
+            if skip > 0 {
+                skip -= 1;
+                return ControlFlow::Continue(());
+            }
+            scratch.add(member)?;
+            found.push((member.to_vec(), score));
+            if found.len() as u64 == limit {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })
     })?;
     Ok(found)
 }

@@ -77,7 +77,7 @@ impl AddOptions {
         Err(CommandError::reply(error))
     }
 
-    /// The score that a member gets; `None`: it stays as it is.
+    /// Returns the score that a member gets; `None`: it stays as it is.
     fn score(self, before: Option<f64>, given: f64) -> Result<Option<f64>, CommandError> {
         let Some(before) = before else {
             return Ok((!self.known).then_some(given));
@@ -278,7 +278,7 @@ pub(crate) fn pop_several(
     Ok(true)
 }
 
-/// The end that a word names.
+/// Returns the end that a word names.
 pub(crate) fn way(word: Arg<'_>) -> Result<Way, CommandError> {
     match () {
         () if is(word, "min") => Ok(Way::Up),

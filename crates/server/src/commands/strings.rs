@@ -49,12 +49,12 @@ pub const COMMANDS: &[Command] = &[
     command("substr", 4, Access::ReadOne, ONE, getrange),
 ];
 
-/// A `GET` is a step.
+/// Returns a `GET` is a step.
 fn get_step<'a>(args: &[Arg<'a>]) -> Option<Step<'a>> {
     (args.len() == 2).then_some(Step::Get)
 }
 
-/// A `SET` without options is a step.
+/// Returns a `SET` without options is a step.
 fn set_step<'a>(args: &[Arg<'a>]) -> Option<Step<'a>> {
     match args {
         [_, _, value] => Some(Step::Put(value)),
@@ -146,7 +146,7 @@ impl<'a> Options<'a> {
 /// A string's record, and its expiry.
 pub(crate) type Record = (Vec<u8>, Option<u64>);
 
-/// A copy of the string's record, with room for more bytes.
+/// Returns a copy of the string's record, with room for more bytes.
 pub(crate) fn record(
     tx: &mut Tx<'_>,
     key: &[u8],
@@ -355,7 +355,7 @@ fn strlen(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// The part of `bytes` from `start` to `end`, both included; from the end, if negative.
+/// Returns the part of `bytes` from `start` to `end`, both included; from the end, if negative.
 fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     let len = bytes.len() as i64;
     if start < 0 && end < 0 && start > end {

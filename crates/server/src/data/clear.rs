@@ -173,7 +173,7 @@ impl Data {
         self.current_spaces.store(at, Ordering::Release);
     }
 
-    /// Whether there may be elements that no head leads to, by what is durable: a sweep for them was not finished, say, when the
+    /// Returns whether there may be elements that no head leads to, by what is durable: a sweep for them was not finished, say, when the
     /// process was killed.
     pub(crate) fn needs_sweep(&self) -> Result<bool, ReadError> {
         let spaces = self.spaces();
@@ -184,7 +184,7 @@ impl Data {
         Ok(swept.is_none_or(|numbers| numbers != spaces.numbers()))
     }
 
-    /// One step: takes away a bounded number of elements that no head leads to. True if there may be more.
+    /// Returns one step: takes away a bounded number of elements that no head leads to. True if there may be more.
     ///
     /// # Errors
     /// The first [`CommandError`]; they are looked for again then.

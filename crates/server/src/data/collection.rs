@@ -25,7 +25,7 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// The strings of a record, in groups of `width`.
+    /// Returns the strings of a record, in groups of `width`.
     pub fn open(body: Vec<u8>, width: usize) -> Result<Self, CommandError> {
         let mut rest = body.as_slice();
         let mut items = 0;
@@ -42,22 +42,22 @@ impl Packed {
         Ok(Self { body, items })
     }
 
-    /// The record.
+    /// Returns the record.
     pub fn into_body(self) -> Vec<u8> {
         self.body
     }
 
-    /// How many strings there are.
+    /// Returns how many strings there are.
     pub fn len(&self) -> usize {
         self.items
     }
 
-    /// Bytes of the record.
+    /// Returns bytes of the record.
     pub fn bytes(&self) -> usize {
         self.body.len()
     }
 
-    /// The strings, each with its place.
+    /// Returns the strings, each with its place.
     pub fn items(&self) -> Items<'_> {
         Items {
             body: &self.body,
@@ -65,7 +65,7 @@ impl Packed {
         }
     }
 
-    /// The strings in twos: the place of both, the first, the second.
+    /// Returns the strings in twos: the place of both, the first, the second.
     pub fn pairs(&self) -> impl Iterator<Item = (Range<usize>, &[u8], &[u8])> {
         let mut items = self.items();
         std::iter::from_fn(move || {
@@ -103,7 +103,7 @@ fn torn() -> CommandError {
     CommandError::damaged("a small collection")
 }
 
-/// How many strings an entry of a small collection is.
+/// Returns how many strings an entry of a small collection is.
 pub(crate) fn width(kind: Kind) -> usize {
     match kind {
         Kind::Hash | Kind::SortedSet => 2,
@@ -135,7 +135,7 @@ impl Content {
         }
     }
 
-    /// How many entries of `width` strings there are.
+    /// Returns how many entries of `width` strings there are.
     pub fn len(&self, width: usize) -> u64 {
         match self {
             Self::Small(packed) => (packed.len() / width) as u64,
@@ -143,7 +143,7 @@ impl Content {
         }
     }
 
-    /// The value to be saved; `None` if there are no entries.
+    /// Returns the value to be saved; `None` if there are no entries.
     pub fn into_value(self, kind: Kind, expires_at: Option<u64>) -> Option<Value> {
         let (id, body) = match self {
             Self::Small(packed) if packed.len() > 0 => (None, packed.into_body()),
@@ -179,7 +179,7 @@ impl<'p> Iterator for Items<'p> {
     }
 }
 
-/// The key of an element: the collection's id, then `parts`. `name` is what of it the client has given.
+/// Returns the key of an element: the collection's id, then `parts`. `name` is what of it the client has given.
 pub(crate) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, CommandError> {
     let mut key = id.to_be_bytes().to_vec();
     parts.iter().for_each(|part| key.extend_from_slice(part));
@@ -194,7 +194,7 @@ pub(crate) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, 
     Ok(key)
 }
 
-/// Where a field or member is in the order of a large collection's elements: evenly spread, the same for ever. Scanning
+/// Returns where a field or member is in the order of a large collection's elements: evenly spread, the same for ever. Scanning
 /// goes on from there, and random elements are found by it.
 pub(crate) fn spread(name: &[u8]) -> u32 {
     let mut hash = crc32c::crc32c(name);
@@ -203,7 +203,7 @@ pub(crate) fn spread(name: &[u8]) -> u32 {
     hash ^ (hash >> 16)
 }
 
-/// The collection under `key`, for its command. A large one is read with its elements on one snapshot.
+/// Returns the collection under `key`, for its command. A large one is read with its elements on one snapshot.
 pub(crate) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Value>, CommandError> {
     let value = tx.load_kind(key, kind)?;
     if tx.writes || value.as_ref().is_none_or(|value| value.id.is_none()) {

@@ -68,7 +68,7 @@ impl Default for Cursors {
 }
 
 impl Cursors {
-    /// The key that the cursor stands for. The one that it followed is forgotten.
+    /// Returns the key that the cursor stands for. The one that it followed is forgotten.
     pub(crate) fn find(&mut self, number: u64, db: usize) -> Option<Vec<u8>> {
         let going_on = self.going_on.by_number.get(&number);
         let cursor = going_on.or_else(|| self.begun.by_number.get(&number))?;
@@ -81,7 +81,7 @@ impl Cursors {
         Some(key)
     }
 
-    /// A cursor that stands for `key`, and follows `before`.
+    /// Returns a cursor that stands for `key`, and follows `before`.
     pub(crate) fn remember(&mut self, db: usize, key: Vec<u8>, before: u64) -> u64 {
         let number = self.next;
         self.next += 1;

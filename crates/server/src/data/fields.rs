@@ -33,7 +33,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// What is under `key`; empty, if nothing is.
+    /// Returns what is under `key`; empty, if nothing is.
     pub fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Self, CommandError> {
         match collection::load(tx, key, kind)? {
             Some(value) => Self::of(value),
@@ -41,7 +41,7 @@ impl Fields {
         }
     }
 
-    /// A hash or set that was loaded.
+    /// Returns a hash or set that was loaded.
     pub fn of(mut value: Value) -> Result<Self, CommandError> {
         let content = Content::take(&mut value)?;
         Ok(Self {
@@ -53,7 +53,7 @@ impl Fields {
         })
     }
 
-    /// An empty one that does not expire, to be saved in place of `before`, whatever that is.
+    /// Returns an empty one that does not expire, to be saved in place of `before`, whatever that is.
     pub fn in_place_of(kind: Kind, before: Option<Value>) -> Self {
         Self {
             kind,
@@ -64,12 +64,12 @@ impl Fields {
         }
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub fn len(&self) -> u64 {
         self.content.len(width(self.kind))
     }
 
-    /// True if the key is not there.
+    /// Returns true if the key is not there.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -92,7 +92,7 @@ impl Fields {
         element(id, &[&spread(name).to_be_bytes()], name)
     }
 
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn get(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(self.find(packed, name).map(|(_, value)| value.to_vec())),
@@ -104,7 +104,7 @@ impl Fields {
         }
     }
 
-    /// True if there is such a name.
+    /// Returns true if there is such a name.
     pub fn contains(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(self.find(packed, name).is_some()),
@@ -218,17 +218,21 @@ impl Fields {
         }
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Pair>, CommandError> {
-        let mut all = Vec::new();
-        self.visit(tx, |name, value| {
-            all.push((name.to_vec(), value.to_vec()));
-            ControlFlow::Continue(())
-        })?;
-        Ok(all)
+        tx.counting(|tx, scratch| {
+            let mut all = Vec::new();
+            self.visit(tx, |name, value| {
+                scratch.add(name)?;
+                scratch.add(value)?;
+                all.push((name.to_vec(), value.to_vec()));
+                ControlFlow::Continue(())
+            })?;
+            Ok(all)
+        })
     }
 
-    /// A step of a scan: those from `cursor` on, about `count` of them, and the cursor of the next step: 0 at the end. A small one
+    /// Returns a step of a scan: those from `cursor` on, about `count` of them, and the cursor of the next step: 0 at the end. A small one
     /// is done in one step.
     pub fn step(
         &self,
@@ -242,7 +246,7 @@ impl Fields {
         }
     }
 
-    /// One of them, each as likely as another, or nearly.
+    /// Returns one of them, each as likely as another, or nearly.
     pub fn random(&self, tx: &mut Tx<'_>) -> Result<Option<Pair>, CommandError> {
         match &self.content {
             Content::Large { id, count } if *count > FEW => random(tx, &id.to_be_bytes()),
@@ -275,7 +279,7 @@ impl Fields {
     }
 }
 
-/// Names under `prefix` that are ordered by their spread, as [`Fields::step`] gives them.
+/// Returns names under `prefix` that are ordered by their spread, as [`Fields::step`] gives them.
 pub(crate) fn step(
     tx: &mut Tx<'_>,
     prefix: &[u8],
@@ -336,7 +340,7 @@ fn split<'k>(key: &'k [u8], prefix: &[u8]) -> Option<(u32, &'k [u8])> {
 /// often.
 pub(crate) const FEW: u64 = 16;
 
-/// One of the names under `prefix`, of which there are more than [`FEW`].
+/// Returns one of the names under `prefix`, of which there are more than [`FEW`].
 pub(crate) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, CommandError> {
     let from = rand::rng().random::<u32>();
     let mut found = row(tx, prefix, from, FEW)?;
@@ -350,7 +354,7 @@ pub(crate) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Com
 /// After so many random ones in a row that had been found before, all are read.
 const MAX_IN_VAIN: u32 = 32;
 
-/// True if reading `count` random ones costs more than reading all.
+/// Returns true if reading `count` random ones costs more than reading all.
 pub(crate) fn is_expensive(count: u64, len: u64) -> bool {
     /// Reading one costs as much as so many in a row.
     const COST_RATIO: u64 = 24;

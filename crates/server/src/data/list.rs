@@ -50,7 +50,7 @@ fn key(id: u64, position: u64) -> Result<Vec<u8>, CommandError> {
 }
 
 impl List {
-    /// What is under `key`; empty, if nothing is.
+    /// Returns what is under `key`; empty, if nothing is.
     pub fn load(tx: &mut Tx<'_>, key: &[u8]) -> Result<Self, CommandError> {
         let mut value = collection::load(tx, key, Kind::List)?;
         let content = match &mut value {
@@ -80,7 +80,7 @@ impl List {
         })
     }
 
-    /// An empty one that does not expire, to be saved in place of `before`, whatever that is.
+    /// Returns an empty one that does not expire, to be saved in place of `before`, whatever that is.
     pub fn in_place_of(before: Option<Value>) -> Self {
         Self {
             changed: before.is_some(),
@@ -90,7 +90,7 @@ impl List {
         }
     }
 
-    /// How many elements there are.
+    /// Returns how many elements there are.
     pub fn len(&self) -> u64 {
         match &self.content {
             Content::Small(packed) => packed.len() as u64,
@@ -98,12 +98,12 @@ impl List {
         }
     }
 
-    /// True if the key is not there.
+    /// Returns true if the key is not there.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The index that a number stands for: one from the end, if negative.
+    /// Returns the index that a number stands for: one from the end, if negative.
     pub fn index(&self, number: i64) -> Option<u64> {
         let index = match u64::try_from(number) {
             Ok(index) => index,
@@ -112,12 +112,12 @@ impl List {
         (index < self.len()).then_some(index)
     }
 
-    /// The place of an element in a small one.
+    /// Returns the place of an element in a small one.
     fn place(packed: &Packed, index: u64) -> Option<(Range<usize>, &[u8])> {
         packed.items().nth(usize::try_from(index).ok()?)
     }
 
-    /// An element.
+    /// Returns an element.
     pub fn get(&self, tx: &mut Tx<'_>, index: u64) -> Result<Option<Vec<u8>>, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(Self::place(packed, index).map(|(_, item)| item.to_vec())),
@@ -301,7 +301,7 @@ impl List {
         }
     }
 
-    /// Up to `count` elements from index `start` on.
+    /// Returns up to `count` elements from index `start` on.
     pub fn part(
         &self,
         tx: &mut Tx<'_>,
@@ -312,13 +312,16 @@ impl List {
         if count == 0 {
             return Ok(items);
         }
-        self.visit(tx, End::Left, start, |_, item| {
-            items.push(item.to_vec());
-            if items.len() as u64 == count {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+        tx.counting(|tx, scratch| {
+            self.visit(tx, End::Left, start, |_, item| {
+                scratch.add(item)?;
+                items.push(item.to_vec());
+                if items.len() as u64 == count {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            })
         })?;
         Ok(items)
     }

@@ -38,7 +38,7 @@ impl Locks {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for a name in all databases: who moves a key from one to another has the locks of both.
+    /// Returns the same for a name in all databases: who moves a key from one to another has the locks of both.
     fn stripe(&self, (_, name): (usize, &[u8])) -> usize {
         self.secret.hash_one(name) as usize % STRIPES
     }

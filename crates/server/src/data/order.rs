@@ -16,7 +16,7 @@ impl Data {
         Order::of(self.order.load(Ordering::Acquire))
     }
 
-    /// How often databases have been swapped. Who reads without locks has read what belongs together if this is the same
+    /// Returns how often databases have been swapped. Who reads without locks has read what belongs together if this is the same
     /// before and after.
     pub(crate) fn swaps(&self) -> u64 {
         // ORDERING: Acquire; pairs with the Release of `reorder`. Who reads what was written after a swap sees the swap.

@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The name that `TYPE` gives.
+    /// Returns the name that `TYPE` gives.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// The one that a tag stands for.
+    /// Returns the one that a tag stands for.
     pub(crate) fn of(tag: u8) -> Result<Self, CommandError> {
         [
             Self::String,
@@ -74,7 +74,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// One that is all in its record.
+    /// Returns one that is all in its record.
     #[must_use]
     pub fn small(kind: Kind, body: Vec<u8>, expires_at: Option<u64>) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Value {
         Ok(value)
     }
 
-    /// All but the body, and the body.
+    /// Returns all but the body, and the body.
     pub(crate) fn parts(
         record: &[u8],
         expires_at: Option<u64>,
@@ -119,7 +119,7 @@ impl Value {
         Ok((head, body))
     }
 
-    /// All but the body of what an entry holds: its `body` is empty.
+    /// Returns all but the body of what an entry holds: its `body` is empty.
     ///
     /// # Errors
     /// [`CommandError::Reply`] if it is damaged.
@@ -127,7 +127,7 @@ impl Value {
         Ok(Self::parts(entry.value, entry.expires_at)?.0)
     }
 
-    /// True unless it has expired.
+    /// Returns true unless it has expired.
     pub(crate) fn lives(&self, now: u64) -> bool {
         self.expires_at.is_none_or(|at| at > now)
     }
@@ -147,12 +147,12 @@ impl Value {
     }
 }
 
-/// Whether a record is the head of a large collection, which has elements elsewhere.
+/// Returns whether a record is the head of a large collection, which has elements elsewhere.
 pub(crate) fn is_large(record: &[u8]) -> bool {
     record.first().is_some_and(|tag| tag & LARGE != 0)
 }
 
-/// The record of a string of these parts.
+/// Returns the record of a string of these parts.
 #[must_use]
 pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
     let len: usize = parts.iter().map(|part| part.len()).sum();

@@ -46,7 +46,7 @@ pub(crate) struct Scores {
 }
 
 impl Scores {
-    /// The range in ordered bytes: the first, and the first beyond. No score has the last bytes there are.
+    /// Returns the range in ordered bytes: the first, and the first beyond. No score has the last bytes there are.
     fn ends(self) -> (u64, u64) {
         let start = ordered(self.least) + u64::from(self.after_least);
         let end = ordered(self.most) + u64::from(!self.before_most);
@@ -72,7 +72,7 @@ pub(crate) struct SortedSet {
     changed: bool,
 }
 
-/// The score that bytes of a record are.
+/// Returns the score that bytes of a record are.
 fn score_of(bytes: &[u8]) -> f64 {
     // Lengths were checked when it was opened.
     from_ordered(bytes.try_into().map_or(0, u64::from_be_bytes))
@@ -86,13 +86,13 @@ fn score_key(id: u64, score: f64, member: &[u8]) -> Result<Vec<u8>, CommandError
     element(id, &[b"s", &ordered(score).to_be_bytes()], member)
 }
 
-/// What keys of a large one's elements begin with.
+/// Returns what keys of a large one's elements begin with.
 fn prefix(id: u64, of: u8) -> Vec<u8> {
     [&id.to_be_bytes()[..], &[of]].concat()
 }
 
 impl SortedSet {
-    /// What is under `key`; empty, if nothing is.
+    /// Returns what is under `key`; empty, if nothing is.
     pub fn load(tx: &mut Tx<'_>, key: &[u8]) -> Result<Self, CommandError> {
         match collection::load(tx, key, Kind::SortedSet)? {
             Some(value) => Self::of(value),
@@ -100,7 +100,7 @@ impl SortedSet {
         }
     }
 
-    /// One that was loaded.
+    /// Returns one that was loaded.
     pub fn of(mut value: Value) -> Result<Self, CommandError> {
         let content = Content::take(&mut value)?;
         if let Content::Small(packed) = &content
@@ -116,7 +116,7 @@ impl SortedSet {
         })
     }
 
-    /// An empty one that does not expire, to be saved in place of `before`, whatever that is.
+    /// Returns an empty one that does not expire, to be saved in place of `before`, whatever that is.
     pub fn in_place_of(before: Option<Value>) -> Self {
         Self {
             changed: before.is_some(),
@@ -126,17 +126,17 @@ impl SortedSet {
         }
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub fn len(&self) -> u64 {
         self.content.len(2)
     }
 
-    /// True if the key is not there.
+    /// Returns true if the key is not there.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The score of a member.
+    /// Returns the score of a member.
     pub fn score(&self, tx: &mut Tx<'_>, member: &[u8]) -> Result<Option<f64>, CommandError> {
         match &self.content {
             Content::Small(packed) => {
@@ -309,17 +309,20 @@ impl SortedSet {
             (true, Way::Up) => (after, Way::Down),
             (true, Way::Down) => (after, Way::Up),
         };
-        self.visit(tx, Which::All, from, |member, score| {
-            if skip > 0 {
-                skip -= 1;
-                return ControlFlow::Continue(());
-            }
-            found.push((member.to_vec(), score));
-            if found.len() as u64 == count {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+        tx.counting(|tx, scratch| {
+            self.visit(tx, Which::All, from, |member, score| {
+                if skip > 0 {
+                    skip -= 1;
+                    return ControlFlow::Continue(());
+                }
+                scratch.add(member)?;
+                found.push((member.to_vec(), score));
+                if found.len() as u64 == count {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            })
         })?;
         if turned {
             found.reverse();
@@ -327,12 +330,12 @@ impl SortedSet {
         Ok(found)
     }
 
-    /// All of them, by score.
+    /// Returns all of them, by score.
     pub fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Scored>, CommandError> {
         self.ranks(tx, 0, u64::MAX, Way::Up)
     }
 
-    /// A step of a scan, as [`Fields::step`](fields::Fields::step).
+    /// Returns a step of a scan, as [`Fields::step`](fields::Fields::step).
     pub fn step(
         &self,
         tx: &mut Tx<'_>,
@@ -349,7 +352,7 @@ impl SortedSet {
         }
     }
 
-    /// One of them, each as likely as another, or nearly.
+    /// Returns one of them, each as likely as another, or nearly.
     pub fn random(&self, tx: &mut Tx<'_>) -> Result<Option<Scored>, CommandError> {
         match &self.content {
             Content::Large { id, count } if *count > FEW => {
@@ -378,7 +381,7 @@ fn write(tx: &mut Tx<'_>, id: u64, member: &[u8], score: f64) -> Outcome {
     tx.put(Space::Elements, &by_score, Vec::new(), None)
 }
 
-/// The first key of a large one's elements that are visited, and the first beyond.
+/// Returns the first key of a large one's elements that are visited, and the first beyond.
 fn bounds(id: u64, which: Which<'_>, way: Way) -> (Vec<u8>, Vec<u8>) {
     let at =
         |score: u64, member: &[u8]| [&prefix(id, b's')[..], &score.to_be_bytes(), member].concat();

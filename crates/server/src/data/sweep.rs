@@ -88,7 +88,7 @@ pub fn spawn(data: &Arc<Data>) -> std::io::Result<Sweeper> {
 }
 
 impl Data {
-    /// One step of a sweeper: takes away a bounded number of collections that have expired, and of elements of those that are gone.
+    /// Returns one step of a sweeper: takes away a bounded number of collections that have expired, and of elements of those that are gone.
     /// True if there may be more.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Data {
         Ok(more)
     }
 
-    /// True if there were any.
+    /// Returns true if there were any.
     fn sweep_expired(&self) -> Result<bool, CommandError> {
         let end = self.store.now().saturating_add(1).to_be_bytes();
         let range = (Bound::Unbounded, Bound::Excluded(end.to_vec()));
@@ -155,7 +155,7 @@ impl Data {
         tx.commit().map(drop)
     }
 
-    /// True if there was any.
+    /// Returns true if there was any.
     fn sweep_garbage(&self) -> Result<bool, CommandError> {
         let all = (Bound::Unbounded, Bound::<Vec<u8>>::Unbounded);
         let spaces = self.spaces();

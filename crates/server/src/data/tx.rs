@@ -8,6 +8,7 @@ use super::Data;
 use super::record::Kind;
 use super::spaces::{Name, Order, Space};
 use super::waiting;
+use crate::budget::Scratch;
 use crate::error::{CommandError, Outcome};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
@@ -65,7 +66,7 @@ struct Change {
     put: Option<(Vec<u8>, Option<u64>)>,
 }
 
-/// A transaction would hold more than [`MAX_TRANSACTION_BYTES`].
+/// Returns a transaction would hold more than [`MAX_TRANSACTION_BYTES`].
 pub(crate) fn too_large() -> CommandError {
     CommandError::reply(format!(
         "ERR the changes of a transaction take more than {MAX_TRANSACTION_BYTES} bytes of memory"
@@ -92,6 +93,8 @@ pub struct Tx<'d> {
     /// The order of the databases, and whether it is to be that from the commit on.
     pub(crate) order: Order,
     reorders: bool,
+    /// The memory of intermediate results.
+    pub(crate) scratch: Scratch<'d>,
     /// Its client can be made to wait.
     pub(crate) may_wait: bool,
     /// What its client waits for.
@@ -133,6 +136,7 @@ impl<'d> Tx<'d> {
             overfull: false,
             order: data.order(),
             reorders: false,
+            scratch: Scratch::default(),
             may_wait: false,
             wants: None,
             touched: Vec::new(),
@@ -140,13 +144,13 @@ impl<'d> Tx<'d> {
         }
     }
 
-    /// The databases.
+    /// Returns the databases.
     #[must_use]
     pub fn data(&self) -> &'d Data {
         self.data
     }
 
-    /// True if it has changed anything.
+    /// Returns true if it has changed anything.
     #[must_use]
     pub fn changed(&self) -> bool {
         self.one.is_some() || self.many.as_ref().is_some_and(|many| many.changes() > 0)
@@ -197,7 +201,7 @@ impl<'d> Tx<'d> {
         }
     }
 
-    /// A copy of a record's value.
+    /// Returns a copy of a record's value.
     ///
     /// # Errors
     /// [`CommandError::Read`]
@@ -262,7 +266,22 @@ impl<'d> Tx<'d> {
         self.reorders = true;
     }
 
-    /// What `f` reads is not locked: nothing of it is taken away that has expired.
+    /// Calls `f`, which counts in the scratch what it keeps, and fails if the client is evicted.
+    ///
+    /// # Errors
+    /// Those of `f`; [`Scratch::check`]
+    pub(crate) fn counting<R>(
+        &mut self,
+        f: impl FnOnce(&mut Self, &mut Scratch<'d>) -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let done = f(self, &mut scratch);
+        let checked = scratch.check();
+        self.scratch = scratch;
+        checked.and(done)
+    }
+
+    /// Returns what `f` reads is not locked: nothing of it is taken away that has expired.
     pub(crate) fn reading<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let writes = std::mem::replace(&mut self.writes, false);
         let done = f(self);
@@ -270,7 +289,7 @@ impl<'d> Tx<'d> {
         done
     }
 
-    /// What `f` does is told to nobody.
+    /// Returns what `f` does is told to nobody.
     pub(crate) fn quietly<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let before = (self.touched.len(), self.put.len());
         let done = f(self);
@@ -369,7 +388,7 @@ impl<'d> Tx<'d> {
         Ok(self.snapshot().prefix(keyspace, prefix, visit)?)
     }
 
-    /// A place that [`rollback`](Self::rollback) goes back to.
+    /// Returns a place that [`rollback`](Self::rollback) goes back to.
     pub fn mark(&mut self) -> Mark {
         Mark {
             savepoint: self.snapshot().savepoint(),

@@ -8,7 +8,7 @@ use super::tx::Tx;
 use crate::error::{CommandError, Outcome};
 
 impl Tx<'_> {
-    /// The value of `key` in database `db`, unless it has expired.
+    /// Returns the value of `key` in database `db`, unless it has expired.
     ///
     /// # Errors
     /// [`CommandError::Read`] and [`CommandError::Reply`]
@@ -102,7 +102,7 @@ impl Tx<'_> {
         self.put(Space::Keys(db), key, record, expires_at)
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// As [`load_from`](Self::load_from).
@@ -110,7 +110,7 @@ impl Tx<'_> {
         self.load_from(self.db, key)
     }
 
-    /// The value of `key`, which is of that kind if it is there.
+    /// Returns the value of `key`, which is of that kind if it is there.
     ///
     /// # Errors
     /// [`CommandError::wrong_type`]

@@ -49,20 +49,20 @@ impl Watch {
         self.touched = Arc::default();
     }
 
-    /// How many keys are watched.
+    /// Returns how many keys are watched.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Returns bytes of memory that it takes, about.
     #[must_use]
     pub fn held(&self) -> usize {
         // In the map and with who listens, each time with what that needs besides.
         2 * (self.bytes + self.keys.len() * 64)
     }
 
-    /// True if no key is watched.
+    /// Returns true if no key is watched.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
@@ -114,7 +114,7 @@ impl Data {
         Ok(())
     }
 
-    /// The key's lock is held.
+    /// Returns the key's lock is held.
     pub(crate) fn is_there(&self, db: usize, key: &[u8]) -> Result<bool, CommandError> {
         let mut tx = Tx::new(self, &self.deferring, db);
         Ok(tx.load_head(key)?.is_some())

@@ -30,7 +30,7 @@ impl Watchers {
         self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if anybody listens. A key's lock orders this with [`listen`](Self::listen).
+    /// Returns true if anybody listens. A key's lock orders this with [`listen`](Self::listen).
     #[must_use]
     pub fn any(&self) -> bool {
         // ORDERING: SeqCst; with the SeqCst of `listen`: who listens, and then looks at the key, misses no later change.
@@ -65,7 +65,7 @@ impl Watchers {
         self.listeners.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Keys of a database that somebody listens to.
+    /// Returns keys of a database that somebody listens to.
     #[must_use]
     pub fn keys_of(&self, db: usize) -> Vec<Vec<u8>> {
         let by_key = self.by_key();

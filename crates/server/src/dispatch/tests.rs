@@ -28,7 +28,7 @@ impl Bench {
         Session::new(&self.server, client.unwrap())
     }
 
-    /// The reply to one more command of a batch, which nobody has settled.
+    /// Returns the reply to one more command of a batch, which nobody has settled.
     fn call(&self, session: &mut Session, line: &str) -> String {
         self.flow(session, line).0
     }

@@ -73,9 +73,11 @@ impl Data {
         }
         let mut tx = self.begin(0);
         tx.queued = true;
+        tx.scratch = out.scratch();
         out.array(queued.len());
         for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
             tx.db = *db;
+            tx.scratch.reset(0);
             let (place, end) = (tx.mark(), out.mark());
             match (command.run)(&mut tx, args, out) {
                 Ok(()) => tx.keep(),

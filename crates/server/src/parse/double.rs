@@ -2,7 +2,7 @@
 
 use crate::error::CommandError;
 
-/// A number, as `strtod` reads it: `None` if the text is not one, or goes on after it. NaN is none.
+/// Returns a number, as `strtod` reads it: `None` if the text is not one, or goes on after it. NaN is none.
 fn parse(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let (negative, digits) = match text.as_bytes() {
@@ -54,7 +54,7 @@ fn hexadecimal(digits: &str) -> Option<f64> {
     Some(number)
 }
 
-/// A score or a weight: neither too large to be one, nor too small.
+/// Returns a score or a weight: neither too large to be one, nor too small.
 pub(crate) fn double(text: &[u8]) -> Result<f64, CommandError> {
     let number = parse(text).ok_or_else(CommandError::not_a_float)?;
     let has = |digits: std::ops::RangeInclusive<u8>| text.iter().any(|byte| digits.contains(byte));
@@ -70,7 +70,7 @@ pub(crate) fn double(text: &[u8]) -> Result<f64, CommandError> {
     Ok(number)
 }
 
-/// The end of a range of scores, without its `(`.
+/// Returns the end of a range of scores, without its `(`.
 pub(crate) fn bound(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii_start();
     if text.is_empty() {
@@ -79,7 +79,7 @@ pub(crate) fn bound(text: &[u8]) -> Option<f64> {
     parse(text)
 }
 
-/// The text of a number: 17 significant digits, as `%.17g` has it.
+/// Returns the text of a number: 17 significant digits, as `%.17g` has it.
 pub(crate) fn text(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "inf" } else { "-inf" }.to_owned();
@@ -128,7 +128,7 @@ pub(crate) fn ordered(number: f64) -> u64 {
     }
 }
 
-/// The number that has these bytes.
+/// Returns the number that has these bytes.
 pub(crate) fn from_ordered(bits: u64) -> f64 {
     f64::from_bits(if bits >> 63 == 0 {
         !bits

@@ -39,7 +39,7 @@ fn item(pattern: &[u8], byte: u8) -> Option<Item<'_>> {
     })
 }
 
-/// What follows `[`; one that is not closed goes to the end of the pattern.
+/// Returns what follows `[`; one that is not closed goes to the end of the pattern.
 fn class(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     let (not, mut pattern) = match pattern {
         [b'^', rest @ ..] => (true, rest),
@@ -67,7 +67,7 @@ fn class(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     (found != not, rest)
 }
 
-/// True if `text` is as `pattern` says. Its time is at most the product of their lengths.
+/// Returns true if `text` is as `pattern` says. Its time is at most the product of their lengths.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     if text.is_empty() {
@@ -102,7 +102,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// What everything begins with that matches.
+/// Returns what everything begins with that matches.
 #[must_use]
 pub fn literal_prefix(pattern: &[u8]) -> &[u8] {
     let end = pattern.iter().position(|byte| b"*?[\\".contains(byte));

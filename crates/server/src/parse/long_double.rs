@@ -53,7 +53,7 @@ fn rounded(sign: Sign, magnitude: BigUint, exponent: i64, sticky: bool) -> LongD
 }
 
 impl LongDouble {
-    /// The number that a text is, as `strtold` has it: no spaces before or after it, and not a NaN.
+    /// Returns the number that a text is, as `strtold` has it: no spaces before or after it, and not a NaN.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         if text.len() >= TEXT_MOST {
@@ -127,7 +127,7 @@ impl LongDouble {
         Some(rounded(sign, quotient, -(shift as i64), sticky))
     }
 
-    /// A decimal exponent; those that are far out of range are cut off.
+    /// Returns a decimal exponent; those that are far out of range are cut off.
     fn exponent(text: &[u8]) -> Option<i64> {
         let (negative, digits) = match text {
             [b'-', digits @ ..] => (true, digits),
@@ -143,13 +143,13 @@ impl LongDouble {
         Some(if negative { -exponent } else { exponent })
     }
 
-    /// The magnitude is at least 2 to this, and below twice that.
+    /// Returns the magnitude is at least 2 to this, and below twice that.
     fn top(&self) -> i64 {
         let bits = self.mantissa.as_ref().map_or(0, BigInt::bits);
         self.exponent + bits as i64 - 1
     }
 
-    /// The sum; `None` unless it is finite.
+    /// Returns the sum; `None` unless it is finite.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Option<Self> {
         let (a, b) = (self.mantissa.as_ref()?, other.mantissa.as_ref()?);

@@ -55,13 +55,13 @@ impl Server {
         String::from_utf8(self.call(&words)).unwrap()
     }
 
-    /// The strings of a reply that is an array of them.
+    /// Returns the strings of a reply that is an array of them.
     fn strings(&mut self, words: &[&[u8]]) -> Vec<Bytes> {
         let reply = self.call(words);
         strings(&reply)
     }
 
-    /// Which of the keys hold a large collection.
+    /// Returns which of the keys hold a large collection.
     fn large(&self, keys: &[Bytes]) -> Vec<bool> {
         let mut tx = self.data().begin(0);
         let large = |key: &Bytes| {
@@ -71,7 +71,7 @@ impl Server {
         keys.iter().map(large).collect()
     }
 
-    /// How many elements there are once what is gone has been swept.
+    /// Returns how many elements there are once what is gone has been swept.
     fn elements(&self) -> u64 {
         let data = self.data();
         while data.sweep().unwrap() {}

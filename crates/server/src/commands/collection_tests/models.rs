@@ -32,7 +32,7 @@ fn name(rng: &mut SmallRng) -> Bytes {
     }
 }
 
-/// True while more is put than taken away; else the other way about.
+/// Returns true while more is put than taken away; else the other way about.
 fn growing(step: usize) -> bool {
     (step / 1500).is_multiple_of(2)
 }
