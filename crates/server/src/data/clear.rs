@@ -1,23 +1,26 @@
-//! `FLUSHDB`, `FLUSHALL`, and elements of what was flushed.
+//! Clearing databases, and deleting the elements that this leaves behind.
 //!
 //! ```text
 //! few keys, or part of EXEC    they are deleted, in one commit
-//! else                         the database's keyspace is cleared: one commit, which takes no room to speak of
-//! no room even for that        keys are deleted, some at a time, until there is
+//! otherwise                    the database's keyspace is cleared: one commit, which needs hardly any room
+//! no room even for that        keys are deleted in small commits, until there is
 //! ```
 //!
-//! The heads of large collections go with a cleared keyspace, and what says that their elements are garbage would take room. So elements that no head
-//! leads to are looked for by the sweeper: after a keyspace was cleared, and after opening if that was not finished before.
+//! The heads of large collections disappear with a cleared keyspace, and noting their ids as
+//! garbage would need room. The sweeper therefore looks for elements without a head: after a
+//! keyspace was cleared, and after opening if that was not finished before.
 //!
 //! ```text
 //! keyspace "databases"    "swept" --> the number of each database's keyspace (4 bytes each, big-endian) when all elements had heads
 //! ```
 //!
-//! Clearing a keyspace gives it a new number. So "swept" is right until then, and nothing need be written before.
+//! Clearing a keyspace gives it a new number. "swept" is therefore right until then, and nothing
+//! has to be written first.
 //!
 //! # Concurrency
-//! A flush holds all locks. Whoever holds one finds the keyspaces as they are; readers, who hold none, begin again if they have changed
-//! (`Data::swaps`). An element without a head on some snapshot never comes to have one: ids are not given again.
+//! Clearing holds all locks. The holder of any lock sees the keyspaces unchanged. Readers hold
+//! none; they start over if the keyspaces have changed (`Data::swaps`). An element without a head
+//! on one snapshot never gets one: ids are not reused.
 
 use crate::data::Data;
 use crate::data::record::{Value, expiry_key, is_large};
@@ -32,22 +35,23 @@ use std::sync::atomic::Ordering;
 
 /// The most keys that are deleted in one commit, which is faster than clearing a keyspace.
 pub(crate) const FEW: usize = 4096;
-/// Keys that are deleted in one commit where there is no room: a full pool has room for so many deletions.
+/// The number of keys deleted in one commit where there is no room. A full pool has room for so
+/// many deletions.
 const SOME: usize = 512;
 
 const SWEPT: &[u8] = b"swept";
 
-/// Takes the keys of these databases away. What may write all keys has all locks.
+/// Deletes all keys of these databases. All locks are held.
 pub(crate) fn flush(tx: &mut Tx<'_>, dbs: &[usize]) -> Outcome {
     let data = tx.data();
     if tx.queued {
         return (dbs.iter()).try_for_each(|db| flush_some(tx, *db, usize::MAX).map(drop));
     }
     let keys: u64 = dbs.iter().map(|db| data.len(*db)).sum();
-    // ORDERING: Relaxed; it is set with all locks held, as they are now, and either way will do.
+    // ORDERING: Relaxed; it is set with all locks held, as they are now, and either value is right.
     let unswept = data.unswept.load(Ordering::Relaxed);
     if keys <= FEW as u64 && !unswept {
-        // For want of room, or where one of them is damaged, all are cleared instead.
+        // If there is no room, or a key is damaged, the databases are cleared instead.
         if data.flush_few(dbs).is_ok() {
             return Ok(());
         }
@@ -64,7 +68,7 @@ pub(crate) fn flush(tx: &mut Tx<'_>, dbs: &[usize]) -> Outcome {
     }
 }
 
-/// Deletes up to `most` keys; returns how many it deletes.
+/// Deletes up to `most` keys. Returns how many it has deleted.
 fn flush_some(tx: &mut Tx<'_>, db: usize, most: usize) -> Result<usize, CommandError> {
     let mut keys: Vec<(Vec<u8>, Result<Value, CommandError>)> = Vec::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
@@ -84,14 +88,14 @@ fn flush_some(tx: &mut Tx<'_>, db: usize, most: usize) -> Result<usize, CommandE
 }
 
 impl Data {
-    /// Deletes some keys of these databases, for their room; false if none is there. What has expired, and waits to be
-    /// vacuumed, is none. All locks are held.
+    /// Deletes some keys of these databases to make room. Returns false if there are none; expired
+    /// records that wait for the vacuum do not count. All locks are held.
     fn delete_some(&self, dbs: &[usize]) -> Result<bool, CommandError> {
         for db in dbs {
             let mut some = self.begin(*db);
             if flush_some(&mut some, *db, SOME)? > 0 {
                 some.commit()?;
-                // What is deleted makes room once that is durable.
+                // Deletions make room once they are durable.
                 self.settle(self.applied())?;
                 return Ok(true);
             }
@@ -99,7 +103,7 @@ impl Data {
         Ok(false)
     }
 
-    /// All locks are held.
+    /// Deletes all keys of these databases in one commit. All locks are held.
     fn flush_few(&self, dbs: &[usize]) -> Outcome {
         let mut few = self.begin(0);
         for db in dbs {
@@ -108,16 +112,17 @@ impl Data {
         few.commit().map(drop)
     }
 
-    /// Clears the keyspaces of these databases, each in one commit, and those of elements with the last one. All locks are held.
+    /// Clears the keyspaces of these databases, each in one commit. If all databases are empty
+    /// then, the keyspaces of elements are cleared, too. All locks are held.
     ///
     /// # Errors
-    /// [`CommandError::Write`]; some may be empty.
+    /// [`CommandError::Write`]; some databases may be empty then.
     fn clear(&self, dbs: &[usize]) -> Outcome {
         let mut reader = Tx::new(self, &self.deferring, 0);
         let mut gone = Vec::new();
         for db in dbs {
             for key in self.watchers.keys_of(*db) {
-                // One that cannot be read goes, too.
+                // A key that cannot be read is deleted, too.
                 let head = reader.load_head_from(*db, &key);
                 if head.map_or(true, |head| head.is_some()) {
                     gone.push((*db, key));
@@ -139,7 +144,8 @@ impl Data {
             done = rest.into_iter().try_for_each(|space| self.clear_one(space));
         }
         self.use_spaces(spaces);
-        // Also of what is still there, where it failed: being told of too much is no harm.
+        // This includes keys that are still there after a failure: a spurious notification does no
+        // harm.
         for (db, key) in gone {
             self.watchers.touch(db, &key);
         }
@@ -151,7 +157,7 @@ impl Data {
             return Ok(());
         }
         let done = self.store.clear(space.clone());
-        // It may be empty, and not durably so: then what there was takes no writes any more.
+        // It may be empty, but not durably so. The previous keyspace accepts no writes any more.
         let now = match &done {
             Ok(now) => Some(now.clone()),
             Err(_) => self.store.find_keyspace(space.name()),
@@ -160,21 +166,22 @@ impl Data {
         done.map(drop).map_err(CommandError::Write)
     }
 
-    /// Lets everybody find things there from now on. All locks are held.
+    /// Makes these the current keyspaces. All locks are held.
     fn use_spaces(&self, spaces: Keyspaces) {
         // ORDERING: Release; pairs with the Acquire of `sweep_orphans`.
         self.unswept.store(true, Ordering::Release);
         let at = self.all_spaces.push(spaces);
-        // Before the keyspaces are exchanged: whoever finds the new ones begins again, if it began before. They are cleared
-        // already, so that whoever begins from here on is right with either.
+        // Counted before the keyspaces are exchanged: a reader that finds the new ones, and began
+        // before, starts over. They are cleared already, so that a reader that begins from here on
+        // is right with either.
         // ORDERING: Release; pairs with `swaps`.
         self.swaps.fetch_add(1, Ordering::Release);
         // ORDERING: Release; pairs with `spaces`.
         self.current_spaces.store(at, Ordering::Release);
     }
 
-    /// Returns whether there may be elements that no head leads to, by what is durable: a sweep for them was not finished, say, when the
-    /// process was killed.
+    /// Returns true if there may be elements without a head, as far as that is durable: for
+    /// instance, a sweep for them was cut short when the process was killed.
     pub(crate) fn needs_sweep(&self) -> Result<bool, ReadError> {
         let spaces = self.spaces();
         if self.store.is_empty(&spaces.elements) && self.store.is_empty(&spaces.expiries) {
@@ -184,10 +191,11 @@ impl Data {
         Ok(swept.is_none_or(|numbers| numbers != spaces.numbers()))
     }
 
-    /// Returns one step: takes away a bounded number of elements that no head leads to. True if there may be more.
+    /// Takes one step: deletes a bounded number of elements that have no head. Returns true if
+    /// there may be more.
     ///
     /// # Errors
-    /// The first [`CommandError`]; they are looked for again then.
+    /// The first [`CommandError`]. The search for them starts over then.
     pub(crate) fn sweep_orphans(&self) -> Result<bool, CommandError> {
         let mut orphans = self.orphans.lock().unwrap_or_else(|e| e.into_inner());
         if orphans.is_none() {
@@ -212,7 +220,7 @@ impl Data {
 
     fn find_orphans(&self) -> Result<Orphans, CommandError> {
         let (spaces, snapshot) = {
-            // A flush holds all locks: these are the keyspaces of that snapshot.
+            // Clearing holds all locks: these are the keyspaces of that snapshot.
             let _held = self.locks.keys(std::iter::once((0, &b""[..])));
             (self.spaces(), self.deferring.snapshot())
         };
@@ -244,7 +252,7 @@ impl Data {
                     ControlFlow::Break(())
                 }
             })?;
-            // Elements of what is damaged are not to go.
+            // The elements of a damaged head must stay.
             whole?;
         }
         snapshot.scan::<&[u8]>(&spaces.expiries, all, |entry, _| {
@@ -265,7 +273,7 @@ impl Data {
             let Some(found) = found else { break };
             let id = found.ok_or_else(|| CommandError::damaged("key of an element"))?;
             next = u64::from_be_bytes(id).checked_add(1);
-            // What is garbage already is taken away as such.
+            // Garbage is deleted as such.
             let is_garbage = snapshot.get_with(&spaces.garbage, &id, |_| ())?.is_some();
             let id = u64::from_be_bytes(id);
             if !is_garbage && !ids.contains(&id) {
@@ -275,11 +283,11 @@ impl Data {
         Ok(orphans)
     }
 
-    /// Takes some of them away; those that are left.
+    /// Deletes some of them. Returns those that are left.
     fn take_orphans(&self, mut orphans: Orphans) -> Result<Option<Orphans>, CommandError> {
         let at = orphans.expiries.len().saturating_sub(AT_ONCE);
         for entry in orphans.expiries.split_off(at) {
-            // It may be that of another key by now.
+            // The entry may be that of another key by now.
             self.expire(&entry)?;
         }
         let mut batch = Batch::new();
@@ -348,7 +356,7 @@ mod tests {
             }
             assert!(keys > 3 * FEW as u64, "{keys}");
             assert!(!data.takes_writes());
-            // No more room on the disk, either.
+            // The disk has no more room, either.
             disk.set_capacity(Some(0));
             assert_eq!(fixture.call(&data, command), "+OK\r\n");
             assert_eq!(data.len(0), 0);
@@ -375,7 +383,7 @@ mod tests {
         clear(&data, &[0]);
         assert_eq!((data.len(0), data.len(1)), (0, 1));
         assert!(data.needs_sweep().unwrap());
-        // The same name and expiry, of something else.
+        // The same name and expiry, of another collection.
         put_large(&data, 0, b"a", 10, Some(9000));
         sweep_all(&data);
         assert_eq!(elements(&data), 710);

@@ -8,18 +8,18 @@
 use rand::RngExt;
 use std::collections::BTreeMap;
 
-/// Bytes of keys that cursors stand for: of first steps, and of all others.
+/// The most bytes of keys that cursors stand for: those of first steps, and all others.
 const REMEMBERED: usize = 8 * 1024 * 1024;
-/// What a cursor takes beside its key, about.
+/// The approximate memory of a cursor besides its key.
 const ENTRY: usize = 100;
 
-/// What the numbers of cursors stand for.
+/// The keys that cursors stand for.
 #[derive(Debug)]
 pub struct Cursors {
     next: u64,
-    /// What first steps have given.
+    /// Cursors of first steps.
     begun: Room,
-    /// What other steps have given.
+    /// Cursors of later steps.
     going_on: Room,
 }
 
@@ -52,12 +52,13 @@ impl Room {
 struct Cursor {
     db: usize,
     key: Vec<u8>,
-    /// The cursor that it followed, which a client may still ask for again until it uses this one.
+    /// The cursor that it followed. A client may ask for that again until it uses this one.
     before: u64,
 }
 
 impl Default for Cursors {
-    /// Numbers begin somewhere else in each process, so that old ones do not stand for something else; they are exact in a `double`.
+    /// Numbers start at random in each process, so that those of an earlier one are unknown. They
+    /// are exact as a `double`.
     fn default() -> Self {
         Self {
             next: rand::rng().random_range(1 << 40..1 << 50),
@@ -68,7 +69,7 @@ impl Default for Cursors {
 }
 
 impl Cursors {
-    /// Returns the key that the cursor stands for. The one that it followed is forgotten.
+    /// Returns the key that a cursor stands for. Forgets the cursor that it followed.
     pub(crate) fn find(&mut self, number: u64, db: usize) -> Option<Vec<u8>> {
         let going_on = self.going_on.by_number.get(&number);
         let cursor = going_on.or_else(|| self.begun.by_number.get(&number))?;
@@ -81,7 +82,7 @@ impl Cursors {
         Some(key)
     }
 
-    /// Returns a cursor that stands for `key`, and follows `before`.
+    /// Returns a cursor that stands for `key` and follows `before`.
     pub(crate) fn remember(&mut self, db: usize, key: Vec<u8>, before: u64) -> u64 {
         let number = self.next;
         self.next += 1;

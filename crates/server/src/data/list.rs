@@ -1,10 +1,10 @@
-//! What a list is made of.
+//! The representation of lists.
 //!
 //! ```text
 //! small   elements
-//! large   head: first position (8) | beyond the last (8)     elements: id (8) | position (8) --> element
+//! large   head: first position (8) | position after the last (8)     elements: id (8) | position (8) --> element
 //! ```
-//! Positions are numbers around [`MIDDLE`]: a list grows at both ends without moving what is there.
+//! Positions are numbers around [`MIDDLE`]: a list grows at both ends without moving its elements.
 
 use crate::data::collection;
 use crate::data::collection::{Packed, element, numbers};
@@ -14,15 +14,15 @@ use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use std::ops::{Bound, ControlFlow, Range};
 
-/// The position of the first element that was ever put there.
+/// The position of the first element of a list.
 const MIDDLE: u64 = 1 << 63;
 
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Where index 0 is.
+    /// The end with index 0.
     Left,
-    /// Where index -1 is.
+    /// The end with index -1.
     Right,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct List {
 #[derive(Debug)]
 enum Content {
     Small(Packed),
-    /// Positions.
+    /// The positions.
     Large {
         id: u64,
         at: Range<u64>,
@@ -50,7 +50,7 @@ fn key(id: u64, position: u64) -> Result<Vec<u8>, CommandError> {
 }
 
 impl List {
-    /// Returns what is under `key`; empty, if nothing is.
+    /// Returns the list under `key`; an empty one if the key does not exist.
     pub fn load(tx: &mut Tx<'_>, key: &[u8]) -> Result<Self, CommandError> {
         let mut value = collection::load(tx, key, Kind::List)?;
         let content = match &mut value {
@@ -80,7 +80,7 @@ impl List {
         })
     }
 
-    /// Returns an empty one that does not expire, to be saved in place of `before`, whatever that is.
+    /// Returns an empty list that does not expire, and that will replace `before` when it is saved.
     pub fn in_place_of(before: Option<Value>) -> Self {
         Self {
             changed: before.is_some(),
@@ -90,7 +90,7 @@ impl List {
         }
     }
 
-    /// Returns how many elements there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> u64 {
         match &self.content {
             Content::Small(packed) => packed.len() as u64,
@@ -98,12 +98,12 @@ impl List {
         }
     }
 
-    /// Returns true if the key is not there.
+    /// Returns true if the key does not exist.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the index that a number stands for: one from the end, if negative.
+    /// Returns the index of an argument, where negative numbers count from the end.
     pub fn index(&self, number: i64) -> Option<u64> {
         let index = match u64::try_from(number) {
             Ok(index) => index,
@@ -112,7 +112,7 @@ impl List {
         (index < self.len()).then_some(index)
     }
 
-    /// Returns the place of an element in a small one.
+    /// Returns the place of an element in a small list.
     fn place(packed: &Packed, index: u64) -> Option<(Range<usize>, &[u8])> {
         packed.items().nth(usize::try_from(index).ok()?)
     }
@@ -125,7 +125,7 @@ impl List {
         }
     }
 
-    /// Changes an element.
+    /// Replaces an element.
     pub fn set(&mut self, tx: &mut Tx<'_>, index: u64, item: &[u8]) -> Outcome {
         self.changed = true;
         if let Content::Small(packed) = &mut self.content {
@@ -144,7 +144,7 @@ impl List {
         Ok(())
     }
 
-    /// Puts an element at an end.
+    /// Adds an element at an end.
     pub fn push(&mut self, tx: &mut Tx<'_>, end: End, item: &[u8]) -> Outcome {
         self.changed = true;
         if let Content::Small(packed) = &mut self.content {
@@ -183,7 +183,7 @@ impl List {
         Ok(())
     }
 
-    /// Takes up to `count` elements from an end, the outermost first.
+    /// Removes and returns up to `count` elements from an end, the outermost first.
     pub fn pop(
         &mut self,
         tx: &mut Tx<'_>,
@@ -192,7 +192,7 @@ impl List {
     ) -> Result<Vec<Vec<u8>>, CommandError> {
         let count = count.min(self.len());
         let mut items = match end {
-            // One is found without a scan.
+            // A single one is found without a scan.
             _ if count == 1 => {
                 let index = if end == End::Left { 0 } else { self.len() - 1 };
                 self.get(tx, index)?.into_iter().collect()
@@ -210,14 +210,14 @@ impl List {
         Ok(items)
     }
 
-    /// Takes away all but `count` elements from index `start` on.
+    /// Removes all but `count` elements from index `start` on.
     pub fn keep(&mut self, tx: &mut Tx<'_>, start: u64, count: u64) -> Outcome {
         if count == self.len() {
             return Ok(());
         }
         self.changed = true;
         if count == 0 {
-            // Its elements go with its head.
+            // The elements are deleted with the head.
             self.content = Content::Small(Packed::default());
             return Ok(());
         }
@@ -242,7 +242,7 @@ impl List {
         Ok(())
     }
 
-    /// Puts an element before the one at `index`. Those on the shorter side move.
+    /// Inserts an element before the one at `index`. Those on the shorter side move.
     pub fn insert(&mut self, tx: &mut Tx<'_>, index: u64, item: &[u8]) -> Outcome {
         if let Content::Small(packed) = &mut self.content {
             let at = Self::place(packed, index).map_or(packed.bytes(), |(place, _)| place.start);
@@ -268,7 +268,7 @@ impl List {
         }
     }
 
-    /// Takes away the elements at these indices, which ascend. Those on the shorter side move.
+    /// Removes the elements at these ascending indices. Those on the shorter side move.
     pub fn remove(&mut self, tx: &mut Tx<'_>, indices: &[u64]) -> Outcome {
         let (Some(&first), Some(&last)) = (indices.first(), indices.last()) else {
             return Ok(());
@@ -326,7 +326,7 @@ impl List {
         Ok(items)
     }
 
-    /// Visits elements with their indices, from an end, after the first `skip` of them.
+    /// Visits the elements with their indices, from an end, after the first `skip` of them.
     pub fn visit(
         &self,
         tx: &mut Tx<'_>,
@@ -370,7 +370,7 @@ impl List {
         }
     }
 
-    /// Saves what was changed.
+    /// Saves it if it has changed.
     pub fn save(self, tx: &mut Tx<'_>, name: &[u8]) -> Outcome {
         if !self.changed {
             return Ok(());

@@ -81,8 +81,8 @@ pub struct Data {
 pub enum Reads {
     /// The durable state: the reply can be sent at once.
     Durable,
-    /// The applied state, which includes this connection's own writes: the reply waits until that is
-    /// durable.
+    /// The applied state, which includes this connection's own writes: the reply waits until that
+    /// is durable.
     Applied,
 }
 
@@ -145,7 +145,8 @@ impl Data {
     /// Closes the store, with everything durable.
     ///
     /// # Errors
-    /// [`CloseError`]. After [`InUse`](CloseError::InUse) the store is closed when its last user drops it.
+    /// [`CloseError`]. After [`InUse`](CloseError::InUse) the store is closed when its last user
+    /// drops it.
     pub fn close(self: Arc<Self>) -> Result<(), CloseError> {
         let store = self.store.clone();
         drop(self);
@@ -161,7 +162,8 @@ impl Data {
     /// Returns false only if no large collection can exist.
     #[must_use]
     pub fn any_large(&self) -> bool {
-        // ORDERING: Relaxed; the caller holds the lock of its key, and so did the writer that gave the key's value an id.
+        // ORDERING: Relaxed; the caller holds the lock of its key, and so did the writer that gave
+        // the key's value an id.
         self.next_id.load(Ordering::Relaxed) > 1
     }
 
@@ -190,8 +192,8 @@ impl Data {
         self.spaces().of(space, order)
     }
 
-    /// Returns the time stamp up to which all commits are applied. A reply that rests on them waits for
-    /// it with [`settle`](Self::settle).
+    /// Returns the time stamp up to which all commits are applied. A reply that rests on them waits
+    /// for it with [`settle`](Self::settle).
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.deferring.applied()
@@ -207,7 +209,8 @@ impl Data {
         settled
     }
 
-    /// Returns false if the last change was refused, as by a full pool, or could not be made durable.
+    /// Returns false if the last change was refused, as by a full pool, or could not be made
+    /// durable.
     #[must_use]
     pub fn takes_writes(&self) -> bool {
         // ORDERING: Relaxed; shown only.
@@ -250,8 +253,8 @@ impl Data {
     }
 }
 
-/// Sets a flag that nearly always has the value already. Writing only a change leaves the cache line
-/// shared.
+/// Sets a flag that nearly always has the value already. Writing only a change leaves the cache
+/// line shared.
 fn set(flag: &AtomicBool, to: bool) {
     // ORDERING: Relaxed; shown only.
     if flag.load(Ordering::Relaxed) != to {

@@ -5,18 +5,18 @@
 //! tag | LARGE (1) | id (8) | expiry (8, 0: none) | body        big-endian; keys in Space::Elements begin with the id
 //! ```
 //!
-//! The store deletes expired records by itself, and knows nothing of elements. The expiry of a large
-//! collection is therefore in its head, and in `Space::Expiries`, where the sweeper finds it.
+//! The store deletes expired records by itself, and knows nothing of elements. The expiry of a
+//! large collection is therefore in its head, and in `Space::Expiries`, where the sweeper finds it.
 
 use crate::error::CommandError;
 use bristlecone_store::Entry;
 
-/// Bit of the tag of large collections.
+/// The bit in the tag of a large collection.
 const LARGE: u8 = 0x80;
-/// Tag of strings.
+/// The tag of strings.
 pub(crate) const STRING: u8 = Kind::String as u8;
 
-/// What a value is.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the name that `TYPE` gives.
+    /// Returns its name, as `TYPE` replies it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// Returns the one that a tag stands for.
+    /// Returns the kind that a tag encodes.
     pub(crate) fn of(tag: u8) -> Result<Self, CommandError> {
         [
             Self::String,
@@ -60,21 +60,22 @@ impl Kind {
     }
 }
 
-/// A key's value, or the head of it.
+/// The value of a key, or its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     /// The id of its elements, if it is large.
     pub id: Option<u64>,
     /// When it expires, in ms since 1970.
     pub expires_at: Option<u64>,
-    /// What its kind keeps here: all of it, or what a large one's head says.
+    /// What the kind stores in the record: the whole value of a small one, or the head of a large
+    /// one.
     pub body: Vec<u8>,
 }
 
 impl Value {
-    /// Returns one that is all in its record.
+    /// Returns a value that its record holds whole.
     #[must_use]
     pub fn small(kind: Kind, body: Vec<u8>, expires_at: Option<u64>) -> Self {
         Self {
@@ -91,7 +92,7 @@ impl Value {
         Ok(value)
     }
 
-    /// Returns all but the body, and the body.
+    /// Splits a record into its head, whose `body` is empty, and its body.
     pub(crate) fn parts(
         record: &[u8],
         expires_at: Option<u64>,
@@ -119,10 +120,10 @@ impl Value {
         Ok((head, body))
     }
 
-    /// Returns all but the body of what an entry holds: its `body` is empty.
+    /// Returns the head of a record: its `body` is empty.
     ///
     /// # Errors
-    /// [`CommandError::Reply`] if it is damaged.
+    /// [`CommandError::damaged`]
     pub fn head(entry: &Entry<'_>) -> Result<Self, CommandError> {
         Ok(Self::parts(entry.value, entry.expires_at)?.0)
     }
@@ -147,12 +148,12 @@ impl Value {
     }
 }
 
-/// Returns whether a record is the head of a large collection, which has elements elsewhere.
+/// Returns true if a record is the head of a large collection, which has elements in other records.
 pub(crate) fn is_large(record: &[u8]) -> bool {
     record.first().is_some_and(|tag| tag & LARGE != 0)
 }
 
-/// Returns the record of a string of these parts.
+/// Returns the record of the string that these parts make together.
 #[must_use]
 pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
     let len: usize = parts.iter().map(|part| part.len()).sum();
@@ -162,7 +163,8 @@ pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
     record
 }
 
-/// Key of an expiry in [`Space::Expiries`], of a key in the keyspace of that number.
+/// Returns the key in `Space::Expiries` of a collection's expiry; `place` is the number of the
+/// database's keyspace.
 pub(crate) fn expiry_key(expires_at: u64, place: usize, key: &[u8]) -> Vec<u8> {
     [
         &expires_at.to_be_bytes()[..],

@@ -1,12 +1,12 @@
-//! What a sorted set is made of: members, each with a score.
+//! The representation of sorted sets: members, each with a score.
 //!
 //! ```text
-//! small   members and scores (8) in turn, by score and member
-//! large   head: how many (8)
+//! small   members and scores (8) in turn, ordered by score and member
+//! large   head: count (8)
 //!         elements: id (8) | 'm' | spread (4) | member --> score (8)
 //!                   id (8) | 's' | score (8) | member --> ""
 //! ```
-//! Scores have bytes that are ordered as they are.
+//! Encoded scores are ordered like the numbers.
 
 use crate::data::collection::{Content, Packed, element, spread};
 use crate::data::fields::{FEW, some_of};
@@ -21,32 +21,33 @@ use std::ops::{Bound, ControlFlow};
 /// A member and its score.
 pub(crate) type Scored = (Vec<u8>, f64);
 
-/// Which members: all, those whose scores are in a range, or those of one score, from a member on.
+/// The members to visit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Which<'a> {
-    /// All.
+    /// All members.
     All,
-    /// By score.
+    /// Those with scores in a range.
     Scores(Scores),
-    /// All have this score; from this member on, or to it.
+    /// All members have this score: those from this member on, or up to it.
     Members(f64, Bound<&'a [u8]>),
 }
 
 /// A range of scores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scores {
-    /// From here on.
+    /// The lower bound.
     pub least: f64,
-    /// That one is left out.
+    /// The lower bound itself is excluded.
     pub after_least: bool,
-    /// To here.
+    /// The upper bound.
     pub most: f64,
-    /// That one is left out.
+    /// The upper bound itself is excluded.
     pub before_most: bool,
 }
 
 impl Scores {
-    /// Returns the range in ordered bytes: the first, and the first beyond. No score has the last bytes there are.
+    /// Returns the range of encoded scores: the first, and the first after it. No score has the
+    /// highest encoding.
     fn ends(self) -> (u64, u64) {
         let start = ordered(self.least) + u64::from(self.after_least);
         let end = ordered(self.most) + u64::from(!self.before_most);
@@ -54,12 +55,12 @@ impl Scores {
     }
 }
 
-/// Which way members are visited.
+/// The direction in which members are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From the lowest score on.
     Up,
-    /// From the highest.
+    /// From the highest score on.
     Down,
 }
 
@@ -72,9 +73,9 @@ pub(crate) struct SortedSet {
     changed: bool,
 }
 
-/// Returns the score that bytes of a record are.
+/// Decodes a score.
 fn score_of(bytes: &[u8]) -> f64 {
-    // Lengths were checked when it was opened.
+    // The length was checked when the record was opened.
     from_ordered(bytes.try_into().map_or(0, u64::from_be_bytes))
 }
 
@@ -86,13 +87,13 @@ fn score_key(id: u64, score: f64, member: &[u8]) -> Result<Vec<u8>, CommandError
     element(id, &[b"s", &ordered(score).to_be_bytes()], member)
 }
 
-/// Returns what keys of a large one's elements begin with.
+/// Returns the prefix of the keys of a large one's elements.
 fn prefix(id: u64, of: u8) -> Vec<u8> {
     [&id.to_be_bytes()[..], &[of]].concat()
 }
 
 impl SortedSet {
-    /// Returns what is under `key`; empty, if nothing is.
+    /// Returns the sorted set under `key`; an empty one if the key does not exist.
     pub fn load(tx: &mut Tx<'_>, key: &[u8]) -> Result<Self, CommandError> {
         match collection::load(tx, key, Kind::SortedSet)? {
             Some(value) => Self::of(value),
@@ -100,7 +101,7 @@ impl SortedSet {
         }
     }
 
-    /// Returns one that was loaded.
+    /// Returns the sorted set of a value that was loaded.
     pub fn of(mut value: Value) -> Result<Self, CommandError> {
         let content = Content::take(&mut value)?;
         if let Content::Small(packed) = &content
@@ -116,7 +117,7 @@ impl SortedSet {
         })
     }
 
-    /// Returns an empty one that does not expire, to be saved in place of `before`, whatever that is.
+    /// Returns an empty one that does not expire, and that will replace `before` when it is saved.
     pub fn in_place_of(before: Option<Value>) -> Self {
         Self {
             changed: before.is_some(),
@@ -126,12 +127,12 @@ impl SortedSet {
         }
     }
 
-    /// Returns how many there are.
+    /// Returns the number of members.
     pub fn len(&self) -> u64 {
         self.content.len(2)
     }
 
-    /// Returns true if the key is not there.
+    /// Returns true if the key does not exist.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -145,13 +146,13 @@ impl SortedSet {
             }
             Content::Large { id, .. } => match member_key(*id, member) {
                 Ok(key) => tx.get_with(Space::Elements, &key, |entry| score_of(entry.value)),
-                // Too long to be there.
+                // A member that is too long does not exist.
                 Err(_) => Ok(None),
             },
         }
     }
 
-    /// Gives a member a score. `before` is the one that it has.
+    /// Sets the score of a member, whose current score is `before`.
     pub fn put(
         &mut self,
         tx: &mut Tx<'_>,
@@ -198,7 +199,7 @@ impl SortedSet {
         Ok(())
     }
 
-    /// Takes away a member that has this score.
+    /// Removes a member with this score.
     pub fn take(&mut self, tx: &mut Tx<'_>, member: &[u8], score: f64) -> Outcome {
         self.changed = true;
         match &mut self.content {
@@ -217,7 +218,7 @@ impl SortedSet {
         }
     }
 
-    /// Takes away what [`visit`](Self::visit) has given.
+    /// Removes members that were found.
     pub fn take_all(&mut self, tx: &mut Tx<'_>, members: &[Scored]) -> Outcome {
         if members.len() as u64 == self.len() && !members.is_empty() {
             self.content = Content::Small(Packed::default());
@@ -288,7 +289,8 @@ impl SortedSet {
         }
     }
 
-    /// `count` members from rank `start` on. Takes time in proportion to how far that is from the nearer end.
+    /// Returns `count` members from rank `start` on. Takes time in proportion to the distance from
+    /// the nearer end.
     pub fn ranks(
         &self,
         tx: &mut Tx<'_>,
@@ -330,12 +332,12 @@ impl SortedSet {
         Ok(found)
     }
 
-    /// Returns all of them, by score.
+    /// Returns all members, by score.
     pub fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Scored>, CommandError> {
         self.ranks(tx, 0, u64::MAX, Way::Up)
     }
 
-    /// Returns a step of a scan, as [`Fields::step`](fields::Fields::step).
+    /// Takes a step of a scan; see [`Fields::step`](fields::Fields::step).
     pub fn step(
         &self,
         tx: &mut Tx<'_>,
@@ -352,7 +354,7 @@ impl SortedSet {
         }
     }
 
-    /// Returns one of them, each as likely as another, or nearly.
+    /// Returns a random member, with nearly equal probabilities.
     pub fn random(&self, tx: &mut Tx<'_>) -> Result<Option<Scored>, CommandError> {
         match &self.content {
             Content::Large { id, count } if *count > FEW => {
@@ -363,7 +365,7 @@ impl SortedSet {
         }
     }
 
-    /// Saves what was changed.
+    /// Saves it if it has changed.
     pub fn save(self, tx: &mut Tx<'_>, key: &[u8]) -> Outcome {
         if !self.changed {
             return Ok(());
@@ -373,7 +375,7 @@ impl SortedSet {
     }
 }
 
-/// Writes both records of a member.
+/// Puts both records of a member.
 fn write(tx: &mut Tx<'_>, id: u64, member: &[u8], score: f64) -> Outcome {
     let bytes = ordered(score).to_be_bytes().to_vec();
     let by_score = score_key(id, score, member)?;
@@ -381,7 +383,7 @@ fn write(tx: &mut Tx<'_>, id: u64, member: &[u8], score: f64) -> Outcome {
     tx.put(Space::Elements, &by_score, Vec::new(), None)
 }
 
-/// Returns the first key of a large one's elements that are visited, and the first beyond.
+/// Returns the key of the first element to visit in a large one, and the key after the last.
 fn bounds(id: u64, which: Which<'_>, way: Way) -> (Vec<u8>, Vec<u8>) {
     let at =
         |score: u64, member: &[u8]| [&prefix(id, b's')[..], &score.to_be_bytes(), member].concat();
@@ -393,7 +395,7 @@ fn bounds(id: u64, which: Which<'_>, way: Way) -> (Vec<u8>, Vec<u8>) {
         }
         Which::Members(score, bound) => {
             let (start, end) = (ordered(score), ordered(score) + 1);
-            // The next member is the same with a zero byte.
+            // The key after a member's is the same with a zero byte.
             let place = match bound {
                 Bound::Unbounded => None,
                 Bound::Included(member) => Some((member, way == Way::Down)),

@@ -34,10 +34,11 @@ pub type Wants = waiting::Wants<Box<dyn Take>>;
 /// A waiting client.
 pub type Waiter = waiting::Waiter<Box<dyn Take>>;
 
-/// Bounds of keys.
+/// Bounds of a range of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// Bounds that are no longer than keys can be, of the same keys: what is longer lies right after its beginning.
+/// Returns bounds of at most the maximum length that enclose the same keys. A longer bound lies
+/// right after its own prefix.
 fn cut((start, end): Range<'_>) -> Range<'_> {
     let start = match start {
         Bound::Included(key) | Bound::Excluded(key) if key.len() > KEY_MOST => {
@@ -54,7 +55,7 @@ fn cut((start, end): Range<'_>) -> Range<'_> {
     (start, end)
 }
 
-/// Most memory that the changes of one transaction may take.
+/// The most memory in bytes that the changes of one transaction may take.
 pub(crate) const MAX_TRANSACTION_BYTES: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
 
 /// A change to one record.
@@ -66,46 +67,46 @@ struct Change {
     put: Option<(Vec<u8>, Option<u64>)>,
 }
 
-/// Returns a transaction would hold more than [`MAX_TRANSACTION_BYTES`].
+/// The error of a transaction that would hold more than [`MAX_TRANSACTION_BYTES`].
 pub(crate) fn too_large() -> CommandError {
     CommandError::reply(format!(
         "ERR the changes of a transaction take more than {MAX_TRANSACTION_BYTES} bytes of memory"
     ))
 }
 
-/// A command's view of the data. It reads its own writes.
+/// A command's view of the data. It sees its own writes.
 #[derive(Debug)]
 pub struct Tx<'d> {
     data: &'d Data,
     store: &'d Store<Auto>,
-    /// The database that the command is for.
+    /// The command's database.
     pub db: usize,
-    /// The time in ms since 1970.
+    /// The current time in ms since 1970.
     pub now: u64,
-    /// It may write: locks are held.
+    /// It may write: the locks of its keys are held.
     pub(crate) writes: bool,
-    /// It is part of an `EXEC`, which commits once.
+    /// It is a part of an `EXEC`, which commits once.
     pub(crate) queued: bool,
     one: Option<Change>,
     many: Option<Transaction<Auto>>,
-    /// A change was refused: with it there would be more than [`MAX_TRANSACTION_BYTES`].
+    /// A change was refused because the transaction would exceed [`MAX_TRANSACTION_BYTES`].
     pub(crate) overfull: bool,
-    /// The order of the databases, and whether it is to be that from the commit on.
+    /// The order of the databases, as this transaction sees it.
     pub(crate) order: Order,
     reorders: bool,
     /// The memory of intermediate results.
     pub(crate) scratch: Scratch<'d>,
-    /// Its client can be made to wait.
+    /// Its client is able to wait.
     pub(crate) may_wait: bool,
-    /// What its client waits for.
+    /// What its client waits for, if it does.
     pub(crate) wants: Option<Box<Wants>>,
-    /// Keys that were changed, if somebody listens.
+    /// The keys that were changed; empty if there are no watchers.
     touched: Vec<Name>,
-    /// Keys that were put, if somebody waits.
+    /// The keys that were put; empty if no client waits.
     put: Vec<Name>,
 }
 
-/// A place to go back to.
+/// A point that [`Tx::rollback`] returns to.
 #[derive(Debug)]
 pub struct Mark {
     savepoint: Savepoint,
@@ -156,14 +157,15 @@ impl<'d> Tx<'d> {
         self.one.is_some() || self.many.as_ref().is_some_and(|many| many.changes() > 0)
     }
 
-    /// From here on all is read on one snapshot. The transaction that it is part of.
+    /// Returns the store's transaction, and begins it if there is none: from here on all reads see
+    /// one snapshot.
     pub fn snapshot(&mut self) -> &mut Transaction<Auto> {
         let many = self
             .many
             .get_or_insert_with(|| self.store.begin(TransactionOptions::default()));
         if let Some(Change { space, key, put }) = self.one.take() {
             let keyspace = self.data.keyspace(space, self.order);
-            // Its lengths were checked when it was made.
+            // The lengths were checked when the change was made.
             let _ = match put {
                 Some((value, expires_at)) => many.put_expiring(keyspace, &key, &value, expires_at),
                 None => many.delete(keyspace, &key),
@@ -172,7 +174,7 @@ impl<'d> Tx<'d> {
         many
     }
 
-    /// Calls `f` with a record's value and expiry.
+    /// Calls `f` with the value and the expiry of a record, if it exists.
     ///
     /// # Errors
     /// [`CommandError::Read`]
@@ -201,7 +203,7 @@ impl<'d> Tx<'d> {
         }
     }
 
-    /// Returns a copy of a record's value.
+    /// Returns a copy of the value of a record.
     ///
     /// # Errors
     /// [`CommandError::Read`]
@@ -227,7 +229,7 @@ impl<'d> Tx<'d> {
         let (data, order, queued) = (self.data, self.order, self.queued);
         let many = self.snapshot();
         let more = change.key.len() + change.put.as_ref().map_or(0, |(value, _)| value.len());
-        // One change alone is always possible, as it is without a transaction.
+        // A single change is always accepted, as it is without a transaction.
         if many.changes() > 0 && many.held().saturating_add(more) > MAX_TRANSACTION_BYTES {
             self.overfull = true;
             return Err(too_large());
@@ -240,27 +242,28 @@ impl<'d> Tx<'d> {
             None => many.delete(keyspace, &change.key)?,
         }
         if !queued {
-            // It is taken back as a whole or not at all.
+            // It is rolled back as a whole or not at all.
             many.forget_savepoints();
         }
         Ok(())
     }
 
-    /// Tells who listens to `key` that it was changed, though its record is as it was: the elements of a large collection are
-    /// elsewhere.
+    /// Tells the watchers of `key` that it has changed although its record has not: the elements of
+    /// a large collection are separate records.
     pub fn touch(&mut self, key: &[u8]) {
         if self.data.watchers.any() {
             self.touched.push((self.db, key.to_vec()));
         }
     }
 
-    /// A key has come to be what it is though nothing was put there.
+    /// Notes that a key has got another value although nothing was put there.
     pub(crate) fn appears(&mut self, db: usize, key: &[u8]) {
         self.touched.push((db, key.to_vec()));
         self.put.push((db, key.to_vec()));
     }
 
-    /// The databases have this order from here on, and for others from the commit on. All locks are held, and it is put.
+    /// Adopts an order of the databases, which was put; others adopt it at the commit. All locks
+    /// are held.
     pub(crate) fn reorder(&mut self, order: Order) {
         self.order = order;
         self.reorders = true;
@@ -281,7 +284,7 @@ impl<'d> Tx<'d> {
         checked.and(done)
     }
 
-    /// Returns what `f` reads is not locked: nothing of it is taken away that has expired.
+    /// Calls `f`, which reads keys that are not locked: it leaves expired ones alone.
     pub(crate) fn reading<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let writes = std::mem::replace(&mut self.writes, false);
         let done = f(self);
@@ -289,7 +292,7 @@ impl<'d> Tx<'d> {
         done
     }
 
-    /// Returns what `f` does is told to nobody.
+    /// Calls `f`, whose changes are not reported to watchers or waiters.
     pub(crate) fn quietly<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let before = (self.touched.len(), self.put.len());
         let done = f(self);
@@ -298,10 +301,11 @@ impl<'d> Tx<'d> {
         done
     }
 
-    /// Puts a record, which expires at that time, in ms since 1970.
+    /// Puts a record that expires at `expires_at`, in ms since 1970.
     ///
     /// # Errors
-    /// [`CommandError::Reply`] if key or value is too long.
+    /// [`CommandError::Reply`]: the key or the value is too long, or the transaction becomes too
+    /// large.
     pub fn put(
         &mut self,
         space: Space,
@@ -325,7 +329,7 @@ impl<'d> Tx<'d> {
         })
     }
 
-    /// Deletes a record, if it is there.
+    /// Deletes a record, if it exists.
     ///
     /// # Errors
     /// [`CommandError::Write`]
@@ -388,7 +392,7 @@ impl<'d> Tx<'d> {
         Ok(self.snapshot().prefix(keyspace, prefix, visit)?)
     }
 
-    /// Returns a place that [`rollback`](Self::rollback) goes back to.
+    /// Returns a point that [`rollback`](Self::rollback) returns to.
     pub fn mark(&mut self) -> Mark {
         Mark {
             savepoint: self.snapshot().savepoint(),
@@ -397,23 +401,25 @@ impl<'d> Tx<'d> {
         }
     }
 
-    /// What was changed up to here stays: nothing is kept any more to take it back.
+    /// Keeps the changes so far: they cannot be rolled back any more, which frees what that would
+    /// need.
     pub fn keep(&mut self) {
         self.snapshot().forget_savepoints();
     }
 
-    /// Takes back all changes since `mark`.
+    /// Rolls back all changes since `mark`.
     pub fn rollback(&mut self, mark: &Mark) {
         self.touched.truncate(mark.touched);
         self.put.truncate(mark.put);
         self.snapshot().rollback_to(mark.savepoint);
     }
 
-    /// Commits what was written. The locks of its keys are still held. The keys that were put, in order, if somebody
-    /// waits.
+    /// Commits the changes. The locks of the keys are still held. Returns the keys that were put,
+    /// in order, if a client waits.
     ///
     /// # Errors
-    /// [`CommandError::Write`]; nothing has changed then, but where the databases were to be swapped: then all but that.
+    /// [`CommandError::Write`]; then nothing has changed. A swap of databases that fails is an
+    /// exception: all other changes stay.
     pub(crate) fn commit(self) -> Result<Vec<Name>, CommandError> {
         if let Some(many) = self.many {
             let changes = many.changes() > 0;

@@ -11,7 +11,7 @@ impl Tx<'_> {
     /// Returns the value of `key` in database `db`, unless it has expired.
     ///
     /// # Errors
-    /// [`CommandError::Read`] and [`CommandError::Reply`]
+    /// [`CommandError::Read`], [`CommandError::damaged`]
     pub fn load_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, CommandError> {
         let found = self.get_with(Space::Keys(db), key, |entry| {
             Value::decode(entry.value, entry.expires_at)
@@ -22,10 +22,10 @@ impl Tx<'_> {
         }
     }
 
-    /// As [`load_from`](Self::load_from), without the body, which is not read: its `body` is empty.
+    /// Returns the head of the value of `key`: its `body` is empty.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`load_from`](Self::load_from).
     pub fn load_head_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, CommandError> {
         let found = self.get_with(Space::Keys(db), key, |entry| {
             Value::parts(entry.value, entry.expires_at).map(|(head, _)| head)
@@ -36,15 +36,16 @@ impl Tx<'_> {
         }
     }
 
-    /// As [`load_head_from`](Self::load_head_from), in the command's database.
+    /// Returns the head of the value of `key` in the command's database.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`load_from`](Self::load_from).
     pub fn load_head(&mut self, key: &[u8]) -> Result<Option<Value>, CommandError> {
         self.load_head_from(self.db, key)
     }
 
-    /// `value`, which is that of `key`, unless it has expired.
+    /// Returns `value`, which `key` holds, unless it has expired. A transaction that writes deletes
+    /// an expired one.
     fn living(
         &mut self,
         db: usize,
@@ -55,17 +56,17 @@ impl Tx<'_> {
             return Ok(Some(value));
         }
         if self.writes {
-            // Who puts something in its place knows nothing of its elements.
-            // Who watches the key finds out by itself that it has expired.
+            // The command that puts something in its place does not know of its elements.
+            // Watchers of the key notice by themselves that it has expired.
             self.quietly(|tx| tx.erase_from(db, key, &value))?;
         }
         Ok(None)
     }
 
-    /// Calls `f` with the string under `key` and its expiry, in place, if there is one.
+    /// Calls `f` with the string under `key` and its expiry, without copying the string.
     ///
     /// # Errors
-    /// [`CommandError::wrong_type`] and others.
+    /// [`CommandError::wrong_type`], and those of [`load_from`](Self::load_from).
     pub fn string_with<R>(
         &mut self,
         key: &[u8],
@@ -88,13 +89,14 @@ impl Tx<'_> {
         }
     }
 
-    /// Puts a string's record, made by [`string_record`], under `key`, in place of whatever is there.
+    /// Puts the record of a string, made by [`string_record`](super::record::string_record), under
+    /// `key`. It replaces any value.
     ///
     /// # Errors
     /// Those of [`put`](Self::put).
     pub fn put_string(&mut self, key: &[u8], record: Vec<u8>, expires_at: Option<u64>) -> Outcome {
         let db = self.db;
-        // Only what is large leaves something behind.
+        // Only a large collection leaves other records behind.
         if self.data().any_large() {
             let before = self.load_head_from(db, key)?;
             self.unlink(db, key, before.as_ref(), None)?;
@@ -102,18 +104,18 @@ impl Tx<'_> {
         self.put(Space::Keys(db), key, record, expires_at)
     }
 
-    /// Returns the value of `key`.
+    /// Returns the value of `key` in the command's database.
     ///
     /// # Errors
-    /// As [`load_from`](Self::load_from).
+    /// Those of [`load_from`](Self::load_from).
     pub fn load(&mut self, key: &[u8]) -> Result<Option<Value>, CommandError> {
         self.load_from(self.db, key)
     }
 
-    /// Returns the value of `key`, which is of that kind if it is there.
+    /// Returns the value of `key`, which must be of this kind.
     ///
     /// # Errors
-    /// [`CommandError::wrong_type`]
+    /// [`CommandError::wrong_type`], and those of [`load_from`](Self::load_from).
     pub fn load_kind(&mut self, key: &[u8], kind: Kind) -> Result<Option<Value>, CommandError> {
         match self.load(key)? {
             Some(value) if value.kind != kind => Err(CommandError::wrong_type()),
@@ -121,8 +123,9 @@ impl Tx<'_> {
         }
     }
 
-    /// Makes `value` that of `key` in database `db`, in place of `before`, which [`load_from`](Self::load_from) has given. An id that `before` has, and
-    /// `value` has not, goes with its elements.
+    /// Puts `value` under `key` in database `db`. It replaces `before`, which
+    /// [`load_from`](Self::load_from) returned. If `before` has an id that `value` has not, its
+    /// elements are deleted, too.
     ///
     /// # Errors
     /// Those of [`put`](Self::put).
@@ -147,15 +150,15 @@ impl Tx<'_> {
         self.put(Space::Keys(db), key, value.encode(), value.expires_at)
     }
 
-    /// As [`save_to`](Self::save_to), in the command's database.
+    /// Puts `value` under `key` in the command's database; see [`save_to`](Self::save_to).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`put`](Self::put).
     pub fn save(&mut self, key: &[u8], before: Option<&Value>, value: &Value) -> Outcome {
         self.save_to(self.db, key, before, value)
     }
 
-    /// Takes `key` away, whose value [`load_from`](Self::load_from) has given; with its elements.
+    /// Deletes `key` with its elements. `before` is its value, or its head.
     ///
     /// # Errors
     /// Those of [`delete`](Self::delete).
@@ -164,15 +167,15 @@ impl Tx<'_> {
         self.delete(Space::Keys(db), key)
     }
 
-    /// As [`erase_from`](Self::erase_from), in the command's database.
+    /// Deletes `key` in the command's database; see [`erase_from`](Self::erase_from).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`delete`](Self::delete).
     pub fn erase(&mut self, key: &[u8], before: &Value) -> Outcome {
         self.erase_from(self.db, key, before)
     }
 
-    /// Takes `key` away, whose value goes on under another key: its elements stay.
+    /// Deletes the record of `key`, whose value moves to another key: its elements stay.
     ///
     /// # Errors
     /// Those of [`delete`](Self::delete).
@@ -184,7 +187,7 @@ impl Tx<'_> {
         self.delete(Space::Keys(db), key)
     }
 
-    /// What a large value leaves behind when `after` takes its place under `key`.
+    /// Deletes what a large value leaves behind when `after` replaces it under `key`.
     fn unlink(
         &mut self,
         db: usize,

@@ -130,7 +130,8 @@ impl<T> Waiting<T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if a client waits. The holder of a key's lock misses no client that waits for it.
+    /// Returns true if a client waits. The holder of a key's lock misses no client that waits for
+    /// it.
     #[must_use]
     pub fn any(&self) -> bool {
         // ORDERING: Relaxed; a client enters under the lock of its key, which orders this.
@@ -191,8 +192,8 @@ impl<T> Waiting<T> {
         waiter.ended.notify_one();
     }
 
-    /// Ends the waiting of a client that has no reply yet, with the one that `f` writes. Returns false
-    /// if it has one.
+    /// Ends the waiting of a client that has no reply yet, with the one that `f` writes. Returns
+    /// false if it has one.
     pub fn give_up(&self, waiter: &Waiter<T>, f: impl FnOnce(&mut Out<'_>)) -> bool {
         let end = waiter.end();
         let waits = !end.reached;
@@ -220,8 +221,8 @@ impl<T> Waiting<T> {
         inner.by_name.iter().filter_map(waited).collect()
     }
 
-    /// Returns the destinations of the clients that wait for keys of these names, the destinations of
-    /// the clients that wait for those, and so on.
+    /// Returns the destinations of the clients that wait for keys of these names, the destinations
+    /// of the clients that wait for those, and so on.
     pub(crate) fn destinations<'k>(
         &self,
         names: impl Iterator<Item = &'k [u8]>,

@@ -10,19 +10,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most keys that a connection watches.
+/// The most keys that a connection may watch.
 const MAX_WATCHED: usize = 100_000;
-/// Most bytes of keys that a connection watches.
+/// The most bytes of keys that a connection may watch.
 pub(crate) const MAX_WATCHED_BYTES: usize = 64 << 20;
 
-/// What a connection watches, until it is cleared or dropped.
+/// The keys that a connection watches, until it is cleared or dropped.
 #[derive(Default)]
 pub struct Watch {
-    /// Database and key, and whether it was there.
+    /// Database and name of each key, and whether it existed.
     pub(crate) keys: HashMap<(usize, Vec<u8>), bool>,
-    /// Bytes of these keys.
+    /// The total length of the keys.
     pub(crate) bytes: usize,
-    /// Who tells, and what is told.
+    /// The list of watchers, and this connection's listener in it.
     listening: Option<(Arc<Watchers>, Listener)>,
     touched: Arc<AtomicBool>,
 }
@@ -45,20 +45,20 @@ impl Watch {
             }
         }
         self.bytes = 0;
-        // A new one: who was about to tell the old one is not heard.
+        // A new flag: a notification that is under way still sets the old one.
         self.touched = Arc::default();
     }
 
-    /// Returns how many keys are watched.
+    /// Returns the number of watched keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Returns bytes of memory that it takes, about.
+    /// Returns the approximate memory in bytes that it takes.
     #[must_use]
     pub fn held(&self) -> usize {
-        // In the map and with who listens, each time with what that needs besides.
+        // Each key is here and in the list of watchers, with some overhead.
         2 * (self.bytes + self.keys.len() * 64)
     }
 
@@ -69,7 +69,8 @@ impl Watch {
     }
 
     pub(crate) fn is_touched(&self) -> bool {
-        // ORDERING: Acquire; with the Release of who tells. The key's lock orders them as well.
+        // ORDERING: Acquire; pairs with the Release of the listener in `watch`. The key's lock
+        // orders them as well.
         self.touched.load(Ordering::Acquire)
     }
 }
@@ -81,13 +82,13 @@ impl Drop for Watch {
 }
 
 impl Data {
-    /// Watches a key from now on, too.
+    /// Watches a key, too, from now on.
     ///
     /// # Errors
-    /// [`CommandError::Read`]; too much is watched.
+    /// [`CommandError::Read`]; [`CommandError::Reply`]: too much is watched.
     pub fn watch(&self, watch: &mut Watch, db: usize, key: &[u8]) -> Result<(), CommandError> {
         if key.len() > KEY_MOST {
-            // It is never there.
+            // Such a key never exists.
             return Ok(());
         }
         let name = (db, key.to_vec());
@@ -99,7 +100,8 @@ impl Data {
                 "ERR a connection watches at most {MAX_WATCHED} keys, of {MAX_WATCHED_BYTES} bytes in all"
             )));
         }
-        // Who changes the key has either done so, or will find the listener.
+        // Under the key's lock, every writer has either changed the key already or will find the
+        // listener.
         let _held = self.locks.keys(std::iter::once((db, key)));
         let existed = self.is_there(db, key)?;
         let (touched, listener) = watch.listening.get_or_insert_with(|| {
@@ -114,7 +116,7 @@ impl Data {
         Ok(())
     }
 
-    /// Returns the key's lock is held.
+    /// Returns true if a key exists. Its lock is held.
     pub(crate) fn is_there(&self, db: usize, key: &[u8]) -> Result<bool, CommandError> {
         let mut tx = Tx::new(self, &self.deferring, db);
         Ok(tx.load_head(key)?.is_some())

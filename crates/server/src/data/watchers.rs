@@ -5,16 +5,17 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Called when the key was changed, by who has changed it, before its lock is given back. Short, and it calls nothing here.
+/// Called when a key has changed, by the thread that changed it, before its lock is released. It is
+/// short, and calls nothing in this module.
 pub type Listener = Arc<dyn Fn() + Send + Sync>;
 
-/// Database and key.
+/// The database and the name of a key.
 type Name = (usize, Vec<u8>);
 
 /// All listeners, by key.
 #[derive(Default)]
 pub struct Watchers {
-    /// How many there are: who changes a key looks at this first.
+    /// The number of listeners, which writers check first.
     listeners: AtomicUsize,
     by_key: Mutex<HashMap<Name, Vec<Listener>>>,
 }
@@ -30,14 +31,16 @@ impl Watchers {
         self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if anybody listens. A key's lock orders this with [`listen`](Self::listen).
+    /// Returns true if there are listeners. The lock of a key orders this with
+    /// [`listen`](Self::listen).
     #[must_use]
     pub fn any(&self) -> bool {
-        // ORDERING: SeqCst; with the SeqCst of `listen`: who listens, and then looks at the key, misses no later change.
+        // ORDERING: SeqCst; pairs with the SeqCst of `listen`: a thread that listens and then reads
+        // the key misses no later change.
         self.listeners.load(Ordering::SeqCst) > 0
     }
 
-    /// Lets `listener` be called for each change of the key from now on.
+    /// Calls `listener` after each change of the key from now on.
     pub fn listen(&self, db: usize, key: &[u8], listener: Listener) {
         // ORDERING: SeqCst; pairs with that of `any`.
         self.listeners.fetch_add(1, Ordering::SeqCst);
@@ -47,7 +50,7 @@ impl Watchers {
             .push(listener);
     }
 
-    /// Ends that.
+    /// Removes a listener.
     pub fn leave(&self, db: usize, key: &[u8], listener: &Listener) {
         let mut by_key = self.by_key();
         let name = (db, key.to_vec());
@@ -61,11 +64,11 @@ impl Watchers {
         if listeners.is_empty() {
             by_key.remove(&name);
         }
-        // ORDERING: SeqCst; as in `listen`.
+        // ORDERING: SeqCst; pairs with that of `any`.
         self.listeners.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns keys of a database that somebody listens to.
+    /// Returns the keys of a database that have listeners.
     #[must_use]
     pub fn keys_of(&self, db: usize) -> Vec<Vec<u8>> {
         let by_key = self.by_key();

@@ -445,15 +445,15 @@ fn gets_and_sets_of_a_batch_are_executed_in_order() {
     );
     // Clients that wait for a list are not served by a string.
     let mut b = bench.session();
-    bench.call(&mut b, "blpop m 0");
+    bench.call(&mut b, "blpop w 0");
     assert_eq!(
-        steps(&bench, &mut a, &["set m 6", "get k"]),
+        steps(&bench, &mut a, &["set w 6", "get k"]),
         (2, "+OK\r\n$1\r\n4\r\n".into())
     );
     assert!(b.waiter().is_some());
-    bench.call(&mut a, "del m");
-    bench.call(&mut a, "rpush m x");
-    assert_eq!(bench.call(&mut a, "llen m"), ":0\r\n");
+    bench.call(&mut a, "del w");
+    bench.call(&mut a, "rpush w x");
+    assert_eq!(bench.call(&mut a, "llen w"), ":0\r\n");
     let stats = bench.call(&mut a, "info commandstats");
     assert!(stats.contains("cmdstat_get:calls=7,"), "{stats}");
     assert!(stats.contains("cmdstat_set:calls=10,"), "{stats}");
