@@ -1,7 +1,7 @@
 //! Clients as others see them: for `CLIENT LIST` and `KILL`, messages, and limits.
 
-use crate::budget::{Held, Part, Registry};
-use crate::data::waiting::Waiter;
+use crate::budget::{Account, Budget, Part};
+use crate::data::tx::Waiter;
 use crate::reply::Protocol;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -53,19 +53,11 @@ pub struct Client {
     active: AtomicU64,
     /// It waits for an element.
     waiter: Mutex<Option<Arc<Waiter>>>,
-    /// Messages for it.
-    pending: Mutex<Vec<u8>>,
-    /// There are some.
+    /// Notified when there are messages for it.
     pub wake: Notify,
-    /// It is to be disconnected.
-    pub kill: Notify,
-    /// The memory that it holds.
-    pub held: Held,
-    registry: Arc<Registry>,
+    /// The memory that it holds, and its messages.
+    pub account: Arc<Account>,
 }
-
-/// Room for messages that is kept when they are taken.
-const PENDING_KEPT: usize = 4 << 10;
 
 fn get(number: &AtomicUsize) -> usize {
     // ORDERING: Relaxed; shown only.
@@ -78,7 +70,7 @@ impl Client {
         address: String,
         local: String,
         on_loopback: bool,
-        registry: Arc<Registry>,
+        account: Arc<Account>,
     ) -> Self {
         Self {
             id,
@@ -95,31 +87,33 @@ impl Client {
             query: AtomicUsize::new(0),
             active: AtomicU64::new(0),
             waiter: Mutex::default(),
-            pending: Mutex::default(),
             wake: Notify::new(),
-            kill: Notify::new(),
-            held: Held::default(),
-            registry,
+            account,
         }
     }
 
-    /// It holds so many bytes for this from now on. Whoever holds the most is evicted, if that is too much for all together.
+    /// Reports that it holds so many bytes for a part from now on; see [`Account::hold`].
     pub fn hold(&self, part: Part, bytes: usize) {
-        self.registry.hold(&self.held, part, bytes);
+        self.account.hold(part, bytes);
     }
 
-    /// It has to go, and may hold nothing more: `maxmemory-clients`.
+    /// Returns true if it was evicted: `maxmemory-clients`.
     #[must_use]
     pub fn is_evicted(&self) -> bool {
-        self.held.evicted()
+        self.account.is_evicted()
     }
 
-    /// What it says of itself.
+    /// Disconnects it.
+    pub fn kill(&self) {
+        self.account.kill.notify_one();
+    }
+
+    /// Returns what it says of itself.
     pub fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The protocol that it speaks.
+    /// Returns the protocol that it speaks.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         // ORDERING: Relaxed; a message that crosses a change of protocols may come in either.
@@ -144,56 +138,17 @@ impl Client {
         *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = waiter;
     }
 
-    /// What it waits with, if it waits for an element.
+    /// Returns what it waits with, if it waits for an element.
     #[must_use]
     pub fn waiter(&self) -> Option<Arc<Waiter>> {
         let waiter = self.waiter.lock();
         waiter.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn pending(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A message for it. Who does not take them is disconnected.
+    /// Sends it a message. A client that does not read its messages is disconnected.
     pub fn deliver(&self, message: &[u8], limit: usize) {
-        let mut pending = self.pending();
-        if self.is_evicted() {
-            return;
-        }
-        if limit > 0 && pending.len().saturating_add(message.len()) > limit {
-            self.forget(&mut pending);
-            self.kill.notify_one();
-            return;
-        }
-        pending.extend_from_slice(message);
-        self.hold(Part::Messages, pending.capacity());
-        if self.is_evicted() {
-            self.forget(&mut pending);
-        }
-        self.wake.notify_one();
-    }
-
-    /// Frees the messages for one who is to be disconnected: that may take a while, and the next of many listeners is to
-    /// find their room. Where somebody is just adding one, that thread does it.
-    pub fn forget_messages(&self) {
-        if let Ok(mut pending) = self.pending.try_lock() {
-            self.forget(&mut pending);
-        }
-    }
-
-    fn forget(&self, pending: &mut Vec<u8>) {
-        *pending = Vec::new();
-        self.hold(Part::Messages, 0);
-    }
-
-    /// Puts the messages for it at the end of `out`.
-    pub fn take_pending(&self, out: &mut Vec<u8>) {
-        let mut pending = self.pending();
-        if !pending.is_empty() {
-            out.append(&mut pending);
-            pending.shrink_to(PENDING_KEPT);
-            self.hold(Part::Messages, pending.capacity());
+        if self.account.deliver(message, limit) {
+            self.wake.notify_one();
         }
     }
 
@@ -204,7 +159,7 @@ impl Client {
         self.active.store(now, Ordering::Relaxed);
     }
 
-    /// Seconds since it was last active.
+    /// Returns seconds since it was last active.
     #[must_use]
     pub fn idle(&self) -> u64 {
         let now = u64::try_from(self.connected.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -212,13 +167,13 @@ impl Client {
         now.saturating_sub(self.active.load(Ordering::Relaxed)) / 1000
     }
 
-    /// True if it listens to channels.
+    /// Returns true if it listens to channels.
     #[must_use]
     pub fn subscribed(&self) -> bool {
         get(&self.channels) + get(&self.patterns) > 0
     }
 
-    /// Its type: `normal` or `pubsub`.
+    /// Returns its type: `normal` or `pubsub`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         if self.subscribed() {
@@ -228,7 +183,7 @@ impl Client {
         }
     }
 
-    /// The line of `CLIENT LIST`.
+    /// Returns the line of `CLIENT LIST`.
     #[must_use]
     pub fn line(&self) -> String {
         let names = self.names().clone();
@@ -264,9 +219,9 @@ impl Client {
             get(&self.channels),
             get(&self.patterns),
             get(&self.query),
-            self.held.of(Part::Queued),
-            self.held.of(Part::Output) + self.held.of(Part::Messages),
-            self.held.sum(),
+            self.account.of(Part::Queued),
+            self.account.of(Part::Output) + self.account.of(Part::Messages),
+            self.account.sum(),
             names.command,
             names.user,
             if self.protocol() == Protocol::Resp3 {
@@ -284,20 +239,25 @@ impl Client {
 /// All clients.
 #[derive(Debug, Default)]
 pub struct Clients {
-    registry: Arc<Registry>,
-    /// How many there are, for those who ask often.
+    by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
+    budget: Arc<Budget>,
+    /// The number of clients, for frequent readers.
     count: AtomicUsize,
     last: AtomicU64,
 }
 
 impl Clients {
-    /// What they hold together.
-    #[must_use]
-    pub fn registry(&self) -> &Registry {
-        &self.registry
+    fn by_id(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new one; `None` if there are `most`.
+    /// Returns the budget of their memory.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Enters a client. Returns `None` if there are `most` already.
     pub fn enter(
         &self,
         most: usize,
@@ -305,24 +265,24 @@ impl Clients {
         local: String,
         on_loopback: bool,
     ) -> Option<Arc<Client>> {
-        let mut by_id = self.registry.by_id();
+        let mut by_id = self.by_id();
         if by_id.len() >= most {
             return None;
         }
-        // ORDERING: Relaxed; only that it is new matters.
+        // ORDERING: Relaxed; the numbers only have to differ.
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let registry = Arc::clone(&self.registry);
-        let client = Arc::new(Client::new(id, address, local, on_loopback, registry));
+        let account = self.budget.open(id, address.clone());
+        let client = Arc::new(Client::new(id, address, local, on_loopback, account));
         by_id.insert(id, Arc::clone(&client));
         self.note(&by_id);
         Some(client)
     }
 
-    /// One is gone.
+    /// Removes a client.
     pub fn leave(&self, id: u64) {
-        let mut by_id = self.registry.by_id();
+        let mut by_id = self.by_id();
         if let Some(client) = by_id.remove(&id) {
-            self.registry.release(&client.held);
+            self.budget.close(&client.account);
         }
         self.note(&by_id);
     }
@@ -332,22 +292,22 @@ impl Clients {
         self.count.store(by_id.len(), Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// Returns their number.
     #[must_use]
     pub fn len(&self) -> usize {
         // ORDERING: Relaxed; as in `note`.
         self.count.load(Ordering::Relaxed)
     }
 
-    /// True if there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them, by number.
+    /// Returns all of them, by number.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Client>> {
-        self.registry.by_id().values().cloned().collect()
+        self.by_id().values().cloned().collect()
     }
 }

@@ -60,7 +60,7 @@ impl fmt::Debug for Committer {
 }
 
 impl Committer {
-    /// A committer, with its thread if the medium needs one.
+    /// Returns a committer, with its thread if the medium needs one.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -83,13 +83,13 @@ impl Committer {
         })
     }
 
-    /// How often what connections had written was made durable, each time for all that waited.
+    /// Returns how often what connections had written was made durable, each time for all that waited.
     #[must_use]
     pub fn syncs(&self) -> u64 {
         value(&self.shared.syncs)
     }
 
-    /// True if settling takes time, in which others can do something.
+    /// Returns true if settling takes time, in which others can do something.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.thread.is_some()

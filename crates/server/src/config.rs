@@ -3,7 +3,7 @@
 //! A setting has one name everywhere: `timeout` in the file and for `CONFIG`, `BRISTLECONE_SERVE_TIMEOUT` in the environment (with `_` for
 //! `-`).
 
-use crate::budget::Share;
+use crate::memory::{Share, parse_bytes};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -166,27 +166,6 @@ fn whole<N: TryFrom<i64>>(text: &str) -> Result<N, String> {
     N::try_from(number).map_err(|_| "argument must not be negative".to_owned())
 }
 
-/// A number of bytes: `100`, `10k` (1000), `10kb` (1024), and so on.
-pub(crate) fn memory<N: TryFrom<i64>>(text: &str) -> Result<N, String> {
-    let lower = text.to_ascii_lowercase();
-    let units = [
-        ("kb", 1 << 10),
-        ("mb", 1 << 20),
-        ("gb", 1 << 30),
-        ("k", 1_000),
-        ("m", 1_000_000),
-        ("g", 1_000_000_000),
-        ("b", 1),
-        ("", 1),
-    ];
-    units
-        .into_iter()
-        .find_map(|(unit, scale)| Some((lower.strip_suffix(unit)?, scale)))
-        .and_then(|(digits, scale)| digits.parse::<i64>().ok()?.checked_mul(scale))
-        .and_then(|bytes| N::try_from(bytes).ok())
-        .ok_or_else(|| "argument must be a memory value".to_owned())
-}
-
 fn yes(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "yes" | "true" => Ok(true),
@@ -226,7 +205,7 @@ macro_rules! setting {
     };
 }
 
-/// One that is there for clients that ask, and is what it is.
+/// Returns one that is there for clients that ask, and is what it is.
 const fn fixed(name: &'static str, get: fn(&Settings) -> String) -> Setting {
     Setting {
         name,
@@ -289,7 +268,7 @@ const SETTINGS: &[Setting] = &[
         "proto-max-bulk-len",
         true,
         proto_max_bulk_len,
-        memory,
+        parse_bytes,
         usize::to_string
     ),
     setting!(
@@ -303,7 +282,7 @@ const SETTINGS: &[Setting] = &[
         "client-query-buffer-limit",
         true,
         client_query_buffer_limit,
-        memory,
+        parse_bytes,
         usize::to_string
     ),
     setting!(
@@ -388,7 +367,7 @@ const SETTINGS: &[Setting] = &[
     fixed("save", |_| String::new()),
     fixed("maxmemory", |_| "0".into()),
     fixed("maxmemory-policy", |_| "noeviction".into()),
-    fixed("databases", |_| crate::data::DATABASES.to_string()),
+    fixed("databases", |_| crate::data::spaces::DATABASES.to_string()),
     fixed("port", |settings| after_colon(&settings.listen)),
     fixed("bind", |settings| before_colon(&settings.listen)),
 ];
@@ -401,15 +380,15 @@ fn before_colon(address: &str) -> String {
     address.rsplit_once(':').map_or("", |(host, _)| host).into()
 }
 
-/// The hard limit of the class `pubsub`; or a number of bytes.
+/// Returns the hard limit of the class `pubsub`; or a number of bytes.
 fn subscribers(text: &str) -> Result<usize, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words.as_slice() {
-        [one] => memory(one),
+        [one] => parse_bytes(one),
         words => words
             .chunks(4)
             .find_map(|class| match class {
-                ["pubsub", hard, _, _] => Some(memory(hard)),
+                ["pubsub", hard, _, _] => Some(parse_bytes(hard)),
                 _ => None,
             })
             .unwrap_or_else(|| Err("only the limit of the class pubsub can be changed".into())),
@@ -512,12 +491,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Names and values of those that match one of the patterns.
+    /// Returns names and values of those that match one of the patterns.
     #[must_use]
     pub fn matching(&self, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
         let asked = |name: &str| {
             patterns.iter().any(|pattern| {
-                crate::data::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())
+                crate::parse::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())
             })
         };
         SETTINGS

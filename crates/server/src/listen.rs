@@ -1,13 +1,12 @@
 //! Starting and stopping: the runtime, its listeners, and what looks after clients once a second.
 
 use crate::config::Settings;
-use crate::connection;
-use crate::data::Data;
-use crate::data::sweep::{self, Sweeper};
+use crate::data::sweep::Sweeper;
+use crate::data::{Data, sweep};
 use crate::server::{PrepareError, Server, stopped};
 use crate::table::add;
 use crate::tls::Certificate;
-use crate::{log, metrics};
+use crate::{commands, log, metrics, serve};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{CloseError, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -54,7 +53,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// True if a setting is wrong: trying again does not help.
+    /// Returns true if a setting is wrong: trying again does not help.
     #[must_use]
     pub fn is_wrong_setting(&self) -> bool {
         match self {
@@ -108,7 +107,7 @@ impl Running {
         let data = Data::open(store).map_err(PrepareError::Store)?;
         let data = Arc::new(data);
         let sweeper = sweep::spawn(&data).map_err(StartError::Runtime)?;
-        let server = Arc::new(Server::new(data, settings)?);
+        let server = Arc::new(Server::new(data, commands::table(), settings)?);
         let address = address(&listener)?;
         let tls_address = tls_listener.as_ref().map(self::address).transpose()?;
         let metrics_address = metrics_listener.as_ref().map(self::address).transpose()?;
@@ -131,25 +130,25 @@ impl Running {
         })
     }
 
-    /// Where it listens.
+    /// Returns where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens for TLS.
+    /// Returns where it listens for TLS.
     #[must_use]
     pub fn tls_address(&self) -> Option<SocketAddr> {
         self.tls_address
     }
 
-    /// Where it answers with metrics.
+    /// Returns where it answers with metrics.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// The server.
+    /// Returns the server.
     #[must_use]
     pub fn server(&self) -> &Arc<Server> {
         &self.server
@@ -205,7 +204,7 @@ impl Running {
             std::thread::sleep(Duration::from_millis(5));
         }
         for client in self.server.clients.all() {
-            client.kill.notify_one();
+            client.kill();
         }
         self.runtime.shutdown_timeout(GRACE);
         drop(self.sweeper);
@@ -357,11 +356,11 @@ async fn welcome(
     tracing::debug!(client = %client.address, id = client.id, "connected");
     let id = client.id;
     match certificate {
-        None => connection::serve(server, client, stream).await,
+        None => serve::serve(server, client, stream).await,
         Some(certificate) => {
             let accepted = certificate.acceptor().accept(stream);
             match tokio::time::timeout(HANDSHAKE, accepted).await {
-                Ok(Ok(stream)) => connection::serve(server, client, stream).await,
+                Ok(Ok(stream)) => serve::serve(server, client, stream).await,
                 Ok(Err(e)) => tracing::debug!(error = %e, "no TLS handshake"),
                 Err(_) => tracing::debug!("no TLS handshake in time"),
             }
@@ -398,7 +397,7 @@ async fn look_after(server: Arc<Server>) {
             for client in server.clients.all() {
                 let waits = client.subscribed() || client.waiter().is_some();
                 if client.idle() >= timeout && !waits {
-                    client.kill.notify_one();
+                    client.kill();
                 }
             }
         }

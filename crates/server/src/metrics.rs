@@ -1,7 +1,7 @@
 //! Metrics as text that Prometheus reads, over HTTP.
 
+use crate::memory::resident;
 use crate::server::Server;
-use crate::session::resident;
 use crate::table::value;
 use std::fmt::Write;
 use std::io;
@@ -80,13 +80,13 @@ fn text(server: &Server) -> String {
             "evicted_clients_total",
             "counter",
             "Clients disconnected because of maxmemory-clients",
-            value(server.clients.registry().evicted()),
+            value(server.clients.budget().evicted()),
         ),
         (
             "clients_bytes",
             "gauge",
             "Bytes that all clients hold: requests, replies, messages",
-            server.clients.registry().total() as u64,
+            server.clients.budget().total() as u64,
         ),
         (
             "commands_total",
@@ -202,7 +202,7 @@ fn text(server: &Server) -> String {
         if calls == 0 {
             continue;
         }
-        let command = entry.name;
+        let command = entry.name();
         let mut sum = 0;
         let bounded = entry.stats.buckets.len() - 1;
         for (number, bucket) in entry.stats.buckets.iter().take(bounded).enumerate() {

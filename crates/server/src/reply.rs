@@ -1,7 +1,6 @@
 //! Replies, encoded in RESP2 or RESP3 as they are made.
 
-use crate::budget::Part;
-use crate::client::Client;
+use crate::budget::{Account, Part, Scratch};
 
 /// Which protocol a connection speaks; `HELLO` changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,11 +13,11 @@ pub enum Protocol {
 }
 
 /// Bytes of replies that are kept for a connection: what comes when there are more is dropped, and the connection has to end.
-pub const REPLIES_MOST: usize = 1 << 30;
+pub const MAX_REPLY_BYTES: usize = 1 << 30;
 
 /// Where replies go: the end of a connection's output.
 ///
-/// It takes what makes it longer than [`REPLIES_MOST`], and nothing after that. So it can be told from the bytes that some
+/// It takes what makes it longer than [`MAX_REPLY_BYTES`], and nothing after that. So it can be told from the bytes that some
 /// are missing, also if they were put into another output before.
 ///
 /// One that is [for a client](Self::for_client) takes nothing, and gives away what it has, once that client is evicted.
@@ -28,11 +27,11 @@ pub struct Out<'b> {
     protocol: Protocol,
     most: usize,
     /// Who holds the buffer, and what for.
-    holder: Option<(&'b Client, Part)>,
+    holder: Option<(&'b Account, Part)>,
 }
 
 /// The least room that a client's buffer is given.
-const ROOM_LEAST: usize = 64;
+const MIN_CAPACITY: usize = 64;
 
 impl<'b> Out<'b> {
     /// Replies to be put at the end of `buffer`.
@@ -40,15 +39,15 @@ impl<'b> Out<'b> {
         Self {
             buffer,
             protocol,
-            most: REPLIES_MOST,
+            most: MAX_REPLY_BYTES,
             holder: None,
         }
     }
 
     /// As [`new`](Self::new); the buffer's room counts as what the client holds, from before it is taken.
-    pub fn for_client(buffer: &'b mut Vec<u8>, protocol: Protocol, client: &'b Client) -> Self {
+    pub fn for_client(buffer: &'b mut Vec<u8>, protocol: Protocol, account: &'b Account) -> Self {
         Self {
-            holder: Some((client, Part::Output)),
+            holder: Some((account, Part::Output)),
             ..Self::new(buffer, protocol)
         }
     }
@@ -64,12 +63,18 @@ impl<'b> Out<'b> {
             _ => Part::GatheredWithin,
         };
         Out {
-            holder: self.holder.map(|(client, part)| (client, within(part))),
+            holder: self.holder.map(|(account, part)| (account, within(part))),
             ..Out::new(buffer, self.protocol)
         }
     }
 
-    /// True if it has more than it may have: replies are missing.
+    /// Begins to count memory for intermediate results of the command whose replies go here.
+    #[must_use]
+    pub fn scratch(&self) -> Scratch<'b> {
+        Scratch::new(self.holder.map(|(account, _)| account))
+    }
+
+    /// Returns true if it has more than it may have: replies are missing.
     #[must_use]
     pub fn overflowed(&self) -> bool {
         self.buffer.len() > self.most
@@ -89,25 +94,25 @@ impl<'b> Out<'b> {
     /// Makes room for so many bytes more, if the holder may have it.
     #[cold]
     fn make_room(&mut self, more: usize) -> bool {
-        let Some((client, part)) = self.holder else {
+        let Some((account, part)) = self.holder else {
             return true;
         };
         let len = self.buffer.len();
         // By half as much again, so that not every reply moves all of them.
-        let room = (len + more).max(len + len / 2).max(ROOM_LEAST);
-        if !client.is_evicted() {
-            client.hold(part, room);
+        let room = (len + more).max(len + len / 2).max(MIN_CAPACITY);
+        if !account.is_evicted() {
+            account.hold(part, room);
         }
-        if client.is_evicted() {
+        if account.is_evicted() {
             *self.buffer = Vec::new();
-            client.hold(part, 0);
+            account.hold(part, 0);
             return false;
         }
         self.buffer.reserve_exact(room - len);
         true
     }
 
-    /// The protocol that is spoken.
+    /// Returns the protocol that is spoken.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -265,13 +270,13 @@ impl<'b> Out<'b> {
         self.put(encoded);
     }
 
-    /// Where the output ends now, for [`truncate`](Self::truncate).
+    /// Returns where the output ends now, for [`truncate`](Self::truncate).
     #[must_use]
     pub fn mark(&self) -> usize {
         self.buffer.len()
     }
 
-    /// True if what came after `mark` begins with that byte.
+    /// Returns true if what came after `mark` begins with that byte.
     #[must_use]
     pub fn starts_with(&self, mark: usize, byte: u8) -> bool {
         self.buffer.get(mark) == Some(&byte)

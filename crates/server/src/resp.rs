@@ -6,10 +6,10 @@
 use smallvec::SmallVec;
 
 /// Longest line: an inline command, or a header.
-const LINE_MOST: usize = 64 << 10;
+const MAX_LINE: usize = 64 << 10;
 /// What a client that has not said who it is may send.
-const STRANGER_ARGUMENTS: i64 = 10;
-const STRANGER_BULK: i64 = 16 << 10;
+const MAX_UNAUTHENTICATED_ARGUMENTS: i64 = 10;
+const MAX_UNAUTHENTICATED_BULK: i64 = 16 << 10;
 /// Places that are kept for the next command.
 const KEPT: usize = 1024;
 
@@ -24,7 +24,7 @@ pub struct Limits {
     /// Arguments of a command.
     pub arguments: usize,
     /// The client is yet to say who it is.
-    pub stranger: bool,
+    pub unauthenticated: bool,
 }
 
 impl Default for Limits {
@@ -32,7 +32,7 @@ impl Default for Limits {
         Self {
             bulk: 512 << 20,
             arguments: 1 << 20,
-            stranger: false,
+            unauthenticated: false,
         }
     }
 }
@@ -54,7 +54,7 @@ pub enum ProtocolError {
     Count,
     /// Too many, for a client that is yet to say who it is.
     #[error("unauthenticated multibulk length")]
-    StrangerCount,
+    UnauthenticatedCount,
     /// An argument is no bulk string.
     #[error("expected '$', got '{}'", printable(*.0))]
     NoBulk(u8),
@@ -63,7 +63,7 @@ pub enum ProtocolError {
     Length,
     /// Too long, for a client that is yet to say who it is.
     #[error("unauthenticated bulk length")]
-    StrangerLength,
+    UnauthenticatedLength,
     /// Quotes of an inline command do not end.
     #[error("unbalanced quotes in request")]
     Quotes,
@@ -127,8 +127,8 @@ impl Parser {
                             usize::try_from(*count).map_or(true, |count| count <= limits.arguments)
                         })
                         .ok_or(ProtocolError::Count)?;
-                    if limits.stranger && count > STRANGER_ARGUMENTS {
-                        return Err(ProtocolError::StrangerCount);
+                    if limits.unauthenticated && count > MAX_UNAUTHENTICATED_ARGUMENTS {
+                        return Err(ProtocolError::UnauthenticatedCount);
                     }
                     self.advance(line.len() + 2);
                     match usize::try_from(count) {
@@ -155,8 +155,8 @@ impl Parser {
                         .ok()
                         .filter(|length| *length <= limits.bulk)
                         .ok_or(ProtocolError::Length)?;
-                    if limits.stranger && length > STRANGER_BULK {
-                        return Err(ProtocolError::StrangerLength);
+                    if limits.unauthenticated && length > MAX_UNAUTHENTICATED_BULK {
+                        return Err(ProtocolError::UnauthenticatedLength);
                     }
                     self.advance(line.len() + 2);
                     self.at = At::Bulk(bytes_long, missing);
@@ -178,7 +178,7 @@ impl Parser {
         }
     }
 
-    /// How many bytes there have to be, at least, before parsing on gives anything; of those from the command's first on.
+    /// Returns how many bytes there have to be, at least, before parsing on gives anything; of those from the command's first on.
     #[must_use]
     pub fn needed(&self) -> usize {
         match self.at {
@@ -187,13 +187,13 @@ impl Parser {
         }
     }
 
-    /// Bytes of memory that it has taken.
+    /// Returns bytes of memory that it has taken.
     #[must_use]
     pub fn held(&self) -> usize {
         self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
     }
 
-    /// The arguments of the command that is complete, from the bytes that were parsed last.
+    /// Returns the arguments of the command that is complete, from the bytes that were parsed last.
     #[must_use]
     pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
         let from = if self.is_inline { &self.inline } else { bytes };
@@ -231,7 +231,7 @@ impl Parser {
         self.searched = 0;
     }
 
-    /// The line that begins at `done`, without its end; the first line feed ends it, and takes the byte before it with it.
+    /// Returns the line that begins at `done`, without its end; the first line feed ends it, and takes the byte before it with it.
     fn line<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -244,7 +244,7 @@ impl Parser {
             Some(at) if self.searched + at + 1 < rest.len() => Ok(rest.get(..self.searched + at)),
             found => {
                 self.searched += found.unwrap_or(new.len());
-                if self.searched > LINE_MOST {
+                if self.searched > MAX_LINE {
                     return Err(too_long);
                 }
                 Ok(None)
@@ -256,7 +256,7 @@ impl Parser {
         let new = bytes.get(self.searched..).unwrap_or_default();
         let Some(at) = new.iter().position(|byte| *byte == b'\n') else {
             self.searched = bytes.len();
-            if bytes.len() > LINE_MOST {
+            if bytes.len() > MAX_LINE {
                 return Err(ProtocolError::LongInline);
             }
             return Ok(None);
@@ -359,7 +359,7 @@ fn hex(digit: u8) -> u8 {
     }
 }
 
-/// The length in the header of a short bulk string at the start of these bytes, and the header's own.
+/// Returns the length in the header of a short bulk string at the start of these bytes, and the header's own.
 fn short_length(bytes: Option<&[u8]>) -> Option<(usize, usize)> {
     match *bytes? {
         [b'$', digit @ b'0'..=b'9', b'\r', _, ..] => Some((usize::from(digit - b'0'), 4)),
@@ -371,15 +371,15 @@ fn short_length(bytes: Option<&[u8]>) -> Option<(usize, usize)> {
     }
 }
 
-/// A number of a header.
+/// Returns a number of a header.
 fn number(digits: &[u8]) -> Option<i64> {
     if let [digit @ b'0'..=b'9'] = digits {
         return Some(i64::from(digit - b'0'));
     }
-    crate::command::integer(digits).ok()
+    crate::parse::integer(digits).ok()
 }
 
-/// How many bytes the first reply in `bytes` has; `None` if it is not whole. For replies of this server.
+/// Returns how many bytes the first reply in `bytes` has; `None` if it is not whole. For replies of this server.
 #[must_use]
 pub fn reply_length(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -410,7 +410,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All commands in `input`, which comes in pieces that end at `cuts`; and the error, if there is one.
+    /// Returns all commands in `input`, which comes in pieces that end at `cuts`; and the error, if there is one.
     fn commands(input: &[u8], cuts: &[usize]) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
         let mut parser = Parser::default();
         let mut found = Vec::new();
@@ -478,7 +478,7 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_told_apart() {
-        let long = "x".repeat(LINE_MOST + 1);
+        let long = "x".repeat(MAX_LINE + 1);
         let cases = [
             ("*x\r\n".to_owned(), "invalid multibulk length"),
             ("*1048577\r\n".to_owned(), "invalid multibulk length"),
@@ -498,13 +498,16 @@ mod tests {
         for (input, text) in cases {
             assert_eq!(only(&input).unwrap_err(), text, "{input:.20}");
         }
-        let strangers = Limits {
-            stranger: true,
+        let unauthenticated = Limits {
+            unauthenticated: true,
             ..Limits::default()
         };
-        let told = |input: &[u8]| Parser::default().parse(input, strangers).unwrap_err();
-        assert_eq!(told(b"*11\r\n"), ProtocolError::StrangerCount);
-        assert_eq!(told(b"*1\r\n$16385\r\n"), ProtocolError::StrangerLength);
+        let told = |input: &[u8]| Parser::default().parse(input, unauthenticated).unwrap_err();
+        assert_eq!(told(b"*11\r\n"), ProtocolError::UnauthenticatedCount);
+        assert_eq!(
+            told(b"*1\r\n$16385\r\n"),
+            ProtocolError::UnauthenticatedLength
+        );
     }
 
     #[test]

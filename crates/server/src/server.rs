@@ -1,10 +1,10 @@
 //! What connections share.
 
+use crate::channels::PubSub;
 use crate::client::Clients;
 use crate::committer::Committer;
 use crate::config::Settings;
 use crate::data::Data;
-use crate::pubsub::PubSub;
 use crate::slowlog::SlowLog;
 use crate::table::Table;
 use crate::users::Users;
@@ -84,7 +84,7 @@ pub struct Server {
     generation: AtomicU64,
 }
 
-/// Seconds since 1970.
+/// Returns seconds since 1970.
 #[must_use]
 pub fn seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -117,12 +117,11 @@ pub enum PrepareError {
 }
 
 impl Server {
-    /// A server over databases, which listens to nobody yet.
+    /// Returns a server over databases, which listens to nobody yet.
     ///
     /// # Errors
     /// [`PrepareError`]
-    pub fn new(data: Arc<Data>, settings: Settings) -> Result<Self, PrepareError> {
-        let table = Table::new();
+    pub fn new(data: Arc<Data>, table: Table, settings: Settings) -> Result<Self, PrepareError> {
         let users = Users::new(&table, &settings.requirepass);
         for user in &settings.users {
             let words: Vec<&[u8]> = user.split_whitespace().map(str::as_bytes).collect();
@@ -140,7 +139,7 @@ impl Server {
         backups.last.store(seconds(), Ordering::Relaxed);
         let clients = Clients::default();
         let limit = settings.maxmemory_clients.bytes();
-        clients.registry().set_limit(limit);
+        clients.budget().set_limit(limit);
         Ok(Self {
             committer: Committer::start(Arc::clone(&data)).map_err(PrepareError::Thread)?,
             data,
@@ -159,7 +158,7 @@ impl Server {
         })
     }
 
-    /// The settings as they are now.
+    /// Returns the settings as they are now.
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
         let settings = self.settings.read();
@@ -190,7 +189,7 @@ impl Server {
         let named = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("maxmemory-clients");
         if pairs.iter().any(named) {
             let limit = changed.maxmemory_clients.bytes();
-            self.clients.registry().set_limit(limit);
+            self.clients.budget().set_limit(limit);
         }
         *settings = Arc::new(changed);
         // ORDERING: Release; see `generation`.
@@ -203,7 +202,7 @@ impl Server {
         self.stopping.send_replace(true);
     }
 
-    /// Where backups go.
+    /// Returns where backups go.
     ///
     /// # Errors
     /// The reply, if no file is configured.
@@ -240,7 +239,7 @@ pub fn back_up(data: &Data, backups: &Backups, file: &Path) -> Result<(), String
 }
 
 impl Backups {
-    /// True while one is being written.
+    /// Returns true while one is being written.
     #[must_use]
     pub fn running(&self) -> bool {
         // ORDERING: Relaxed; shown only.

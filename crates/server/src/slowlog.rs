@@ -1,6 +1,6 @@
 //! Commands that took long.
 
-use crate::command::{Arg, is};
+use crate::parse::{Arg, is};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,7 +37,7 @@ pub struct SlowLog(Mutex<Inner>);
 /// What is in the place of passwords.
 const REDACTED: &[u8] = b"(redacted)";
 
-/// The arguments, without those that may be secret.
+/// Returns the arguments, without those that may be secret.
 fn without_secrets<'a>(args: &[Arg<'a>]) -> Vec<Arg<'a>> {
     let name = args.first().copied().unwrap_or_default();
     let second = args.get(1).copied().unwrap_or_default();
@@ -90,19 +90,19 @@ impl SlowLog {
         inner.entries.truncate(most);
     }
 
-    /// The newest of them, the newest first.
+    /// Returns the newest of them, the newest first.
     #[must_use]
     pub fn newest(&self, most: usize) -> Vec<Slow> {
         self.inner().entries.iter().take(most).cloned().collect()
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner().entries.len()
     }
 
-    /// True if there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

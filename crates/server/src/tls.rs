@@ -27,7 +27,7 @@ impl fmt::Debug for Certificate {
 }
 
 impl Certificate {
-    /// The one that the settings name; `None` if they say nothing of TLS.
+    /// Returns the one that the settings name; `None` if they say nothing of TLS.
     ///
     /// # Errors
     /// A setting is missing, or a file cannot be used: which, and why.
@@ -60,14 +60,14 @@ impl Certificate {
         Ok(())
     }
 
-    /// What accepts connections, with the certificate as it is now.
+    /// Returns what accepts connections, with the certificate as it is now.
     pub fn acceptor(&self) -> TlsAcceptor {
         let acceptor = self.acceptor.read();
         acceptor.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// What accepts TLS connections with this certificate. The error names the file.
+/// Returns what accepts TLS connections with this certificate. The error names the file.
 fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let of = |file: &Path, e: &dyn fmt::Display| format!("{}: {e}", file.display());
     let certs: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert)

@@ -1,7 +1,8 @@
 //! Users: their passwords, the commands that they may use, and the keys and channels that they may touch.
 
-use crate::data::glob;
-use crate::table::{self, CATEGORIES, Entry, Table};
+use crate::parse::glob;
+use crate::table;
+use crate::table::{CATEGORIES, Entry, Table};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -62,7 +63,7 @@ fn parse_hash(text: &[u8]) -> Option<Hash> {
 const UNKNOWN: &str = "Unknown command or category name in ACL";
 
 impl User {
-    /// One that may do nothing, and cannot log in.
+    /// Returns one that may do nothing, and cannot log in.
     #[must_use]
     pub fn nobody(name: &str) -> Self {
         Self {
@@ -86,7 +87,7 @@ impl User {
         }
     }
 
-    /// True if that is its password. Takes as long for each.
+    /// Returns true if that is its password. Takes as long for each.
     #[must_use]
     pub fn knows(&self, password: &[u8]) -> bool {
         let hash = hash(password);
@@ -104,25 +105,25 @@ impl User {
         found
     }
 
-    /// True if it may use that command.
+    /// Returns true if it may use that command.
     #[must_use]
     pub fn may(&self, entry: &Entry) -> bool {
         self.everything || self.allowed.get(entry.index).is_some_and(|may| *may)
     }
 
-    /// True if it may touch that key.
+    /// Returns true if it may touch that key.
     #[must_use]
     pub fn may_touch(&self, key: &[u8]) -> bool {
         self.everything || self.keys.iter().any(|pattern| glob::matches(pattern, key))
     }
 
-    /// True if it may touch every key.
+    /// Returns true if it may touch every key.
     #[must_use]
     pub fn may_touch_all(&self) -> bool {
         self.everything || self.keys.iter().any(|pattern| pattern == b"*")
     }
 
-    /// True if it may use that channel; or that pattern of channels, which has to be one of its own then.
+    /// Returns true if it may use that channel; or that pattern of channels, which has to be one of its own then.
     #[must_use]
     pub fn may_hear(&self, channel: &[u8], is_pattern: bool) -> bool {
         let mut patterns = self.channels.iter();
@@ -233,13 +234,13 @@ impl User {
         Ok(())
     }
 
-    /// Its passwords, as they are kept.
+    /// Returns its passwords, as they are kept.
     #[must_use]
     pub fn hashes(&self) -> Vec<String> {
         self.passwords.iter().map(hex).collect()
     }
 
-    /// The rules of its commands, as `ACL GETUSER` has them.
+    /// Returns the rules of its commands, as `ACL GETUSER` has them.
     #[must_use]
     pub fn commands(&self) -> String {
         self.rules.join(" ")
@@ -252,19 +253,19 @@ impl User {
         each.collect::<Vec<_>>().join(" ")
     }
 
-    /// Its patterns of keys.
+    /// Returns its patterns of keys.
     #[must_use]
     pub fn key_patterns(&self) -> String {
         Self::patterns('~', &self.keys)
     }
 
-    /// Its patterns of channels.
+    /// Returns its patterns of channels.
     #[must_use]
     pub fn channel_patterns(&self) -> String {
         Self::patterns('&', &self.channels)
     }
 
-    /// All of it in a line, as `ACL LIST` has it.
+    /// Returns all of it in a line, as `ACL LIST` has it.
     #[must_use]
     pub fn line(&self) -> String {
         let mut words = vec![
@@ -294,7 +295,7 @@ pub struct Users {
 }
 
 impl Users {
-    /// The default user, who may do everything; with a password, unless it is empty.
+    /// Returns the default user, who may do everything; with a password, unless it is empty.
     #[must_use]
     pub fn new(table: &Table, password: &str) -> Self {
         let users = Self {
@@ -323,7 +324,7 @@ impl Users {
         let _ = self.set(DEFAULT.as_bytes(), &rules, table);
     }
 
-    /// The user of that name.
+    /// Returns the user of that name.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<Arc<User>> {
         let name = std::str::from_utf8(name).ok()?;
@@ -332,7 +333,7 @@ impl Users {
         users.get(name).cloned()
     }
 
-    /// All, by name.
+    /// Returns all, by name.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<User>> {
         let users = self.by_name.read();
@@ -390,7 +391,7 @@ impl Users {
         gone
     }
 
-    /// Names of all categories.
+    /// Returns names of all categories.
     #[must_use]
     pub fn categories() -> &'static [&'static str] {
         &CATEGORIES
@@ -403,7 +404,7 @@ mod tests {
 
     #[test]
     fn rules_say_what_a_user_may() {
-        let table = Table::new();
+        let table = crate::commands::table();
         let users = Users::new(&table, "secret");
         let default = users.get(b"default").unwrap();
         assert!(default.everything && default.knows(b"secret") && !default.knows(b""));
@@ -437,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_wrong_rule_changes_nothing() {
-        let table = Table::new();
+        let table = crate::commands::table();
         let users = Users::new(&table, "");
         for wrong in ["foo", "+foo", "+@foo", "<zz", "#zz", "!zz"] {
             let text = users.set(b"bob", &[b"on", wrong.as_bytes()], &table);

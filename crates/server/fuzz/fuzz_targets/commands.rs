@@ -9,8 +9,10 @@ use arbitrary::Arbitrary;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use bristlecone_server::command::Command;
-use bristlecone_server::data::multi::{Queued, Watch};
-use bristlecone_server::data::{Data, Reads, commands};
+use bristlecone_server::commands;
+use bristlecone_server::data::watch::Watch;
+use bristlecone_server::data::{Data, Reads};
+use bristlecone_server::execute::exec::Queued;
 use bristlecone_server::reply::{Out, Protocol};
 use bristlecone_server::resp::reply_length;
 use bristlecone_store::{Store, StoreOptions, WallClock};
@@ -21,9 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
 /// Most that one input does.
-const ACTIONS_MOST: usize = 200;
+const MAX_ACTIONS: usize = 200;
 /// Inputs that one pool serves.
-const INPUTS_MOST: u32 = 2_000;
+const MAX_INPUTS: u32 = 2_000;
 
 /// A word of a command.
 #[derive(Arbitrary, Clone, Debug)]
@@ -202,7 +204,7 @@ fn known(
     more: u8,
 ) -> Option<(&'static Command, Vec<Vec<u8>>)> {
     let command = table[usize::from(call.command) % table.len()];
-    let mut words = vec![command.name.as_bytes().to_vec()];
+    let mut words = vec![command.spec.name.as_bytes().to_vec()];
     words.extend(call.key.map(|key| Word::Key(key).bytes()));
     words.extend(call.words.iter().map(Word::bytes));
     for number in 0..2 * u16::from(more) {
@@ -214,8 +216,8 @@ fn known(
         };
         words.push(member.into_bytes());
     }
-    let (arity, len) = (command.arity, words.len() as i32);
-    (len == arity || arity < 0 && len >= -arity).then_some((command, words))
+    let takes = command.spec.takes(words.len());
+    takes.then_some((command, words))
 }
 
 /// A reply that is whole, and no complaint about the pool.
@@ -233,7 +235,7 @@ fn check(words: &[Vec<u8>], reply: &[u8]) {
 }
 
 fn run(place: &Place, actions: &[Action]) {
-    let table: Vec<&'static Command> = commands().collect();
+    let table: Vec<&'static Command> = commands::data().collect();
     let data = &place.data;
     let (mut db, mut protocol) = (0, Protocol::Resp2);
     let call = |call: &Call, more: u8, db: usize, protocol: Protocol| {
@@ -251,7 +253,7 @@ fn run(place: &Place, actions: &[Action]) {
         );
         check(&words, &reply);
     };
-    for action in actions.iter().take(ACTIONS_MOST) {
+    for action in actions.iter().take(MAX_ACTIONS) {
         match action {
             Action::Call(one) => call(one, 0, db, protocol),
             Action::Many(one, more) => call(one, *more, db, protocol),
@@ -288,7 +290,7 @@ fuzz_target!(|actions: Vec<Action>| {
     thread_local!(static PLACE: RefCell<Option<Place>> = const { RefCell::new(None) });
     PLACE.with_borrow_mut(|kept| {
         let place = kept.get_or_insert_with(Place::new);
-        let flush = commands().find(|command| command.name == "flushall");
+        let flush = commands::data().find(|command| command.spec.name == "flushall");
         let flush = flush.expect("a command that is there");
         let mut reply = Vec::new();
         let mut out = Out::new(&mut reply, Protocol::Resp2);
@@ -304,7 +306,7 @@ fuzz_target!(|actions: Vec<Action>| {
         store.vacuum(usize::MAX).expect("a vacuum");
         store.check().expect("a store that is whole");
         place.inputs += 1;
-        if place.inputs == INPUTS_MOST {
+        if place.inputs == MAX_INPUTS {
             *kept = None;
         }
     });

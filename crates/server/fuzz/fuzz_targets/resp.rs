@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 struct Input<'a> {
     /// How many bytes come at once, in turn.
     pieces: Vec<u8>,
-    stranger: bool,
+    unauthenticated: bool,
     small: bool,
     bytes: &'a [u8],
 }
@@ -64,7 +64,7 @@ fuzz_target!(|input: Input<'_>| {
         } else {
             Limits::default().arguments
         },
-        stranger: input.stranger,
+        unauthenticated: input.unauthenticated,
     };
     let whole = commands(input.bytes, limits, &[]);
     assert_eq!(commands(input.bytes, limits, &input.pieces), whole);

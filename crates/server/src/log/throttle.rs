@@ -35,7 +35,7 @@ impl Throttle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an event of this cause is logged now.
+    /// Returns whether an event of this cause is logged now.
     fn admits(&self, cause: Identifier, now: Instant, text: impl FnOnce() -> String) -> bool {
         let mut causes = self.causes();
         let cause = causes.entry(cause).or_insert_with(|| Cause {

@@ -4,8 +4,8 @@
 use crate::live::process::Process;
 use crate::live::{Client, Live, connect, encoded, resident, same, settings};
 use bristlecone_pmem::MediumKind;
-use bristlecone_server::budget::Share;
 use bristlecone_server::config::Settings;
+use bristlecone_server::memory::Share;
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -138,7 +138,7 @@ fn the_largest_client_goes_and_the_others_stay() {
     evicted(&mut other, 4);
     assert!(hears.is_closed());
     same(&small.call("EXEC"), "*1\n+OK\n");
-    let total = live.running().server().clients.registry().total();
+    let total = live.running().server().clients.budget().total();
     assert!(total < 16 * MIB, "{total}");
 }
 
@@ -155,7 +155,7 @@ fn messages_that_nobody_takes_are_held_for_all_clients_together() {
     for _ in 0..24 {
         other.send(&encoded(&[b"PUBLISH", b"news", message.as_bytes()]));
         other.reply();
-        let total = live.running().server().clients.registry().total();
+        let total = live.running().server().clients.budget().total();
         assert!(total < 48 * MIB, "{total}");
     }
     evicted(&mut other, 1);

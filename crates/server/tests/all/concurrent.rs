@@ -6,8 +6,10 @@ use crate::generate::{self, Words};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_server::command::Command;
-use bristlecone_server::data::multi::{Queued, Watch};
-use bristlecone_server::data::{Data, Reads, commands, sweep};
+use bristlecone_server::commands;
+use bristlecone_server::data::watch::Watch;
+use bristlecone_server::data::{Data, Reads, sweep};
+use bristlecone_server::execute::exec::Queued;
 use bristlecone_server::reply::{Out, Protocol};
 use bristlecone_store::{Store, StoreOptions};
 use rand::rngs::SmallRng;
@@ -25,10 +27,9 @@ fn open(dir: &tempfile::TempDir) -> Arc<Data> {
 /// The command, if there is one that takes so many words.
 fn known(words: &Words) -> Option<&'static Command> {
     let name = words[0].to_ascii_lowercase();
-    let len = words.len() as i32;
-    commands()
-        .filter(|command| command.name.as_bytes() == name)
-        .find(|command| len == command.arity || command.arity < 0 && len >= -command.arity)
+    commands::data()
+        .filter(|command| command.spec.name.as_bytes() == name)
+        .find(|command| command.spec.takes(words.len()))
 }
 
 fn run(data: &Data, db: usize, words: &Words) -> String {
@@ -104,7 +105,7 @@ fn no_command_fails_for_the_sake_of_another() {
         }
     });
     drop(sweeper);
-    assert!(!data.touched.any());
+    assert!(!data.watchers.any());
     for db in 0..16 {
         let reply = run(&data, db, &generate::words(&["flushdb"]));
         assert_eq!(reply, "+OK\r\n");

@@ -7,9 +7,10 @@ pub mod compare;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_server::command::{Access, Command, Keys};
-use bristlecone_server::data::keys::object_subcommand;
-use bristlecone_server::data::multi::{Queued, Watch};
-use bristlecone_server::data::{Data, Reads, commands};
+use bristlecone_server::commands;
+use bristlecone_server::data::watch::Watch;
+use bristlecone_server::data::{Data, Reads};
+use bristlecone_server::execute::exec::Queued;
 use bristlecone_server::reply::{Out, Protocol};
 use bristlecone_store::{Store, StoreOptions};
 use std::collections::HashMap;
@@ -166,7 +167,9 @@ impl Ours {
         let store = Store::create(&pool, "s", &StoreOptions::default()).unwrap();
         Self {
             data: Data::open(store).unwrap(),
-            table: commands().map(|command| (command.name, command)).collect(),
+            table: commands::data()
+                .map(|command| (command.spec.name, command))
+                .collect(),
             protocol: Protocol::Resp2,
             db: 0,
             multi: None,
@@ -184,7 +187,7 @@ impl Ours {
             self.protocol = Protocol::Resp3;
             return reply;
         }
-        let known = SESSION.iter().find(|command| command.name == name);
+        let known = SESSION.iter().find(|command| command.spec.name == name);
         let table = self.table.get(name.as_str()).copied();
         let Some(command) = checked(known.or(table), words, &mut out) else {
             if name == "exec" {
@@ -296,7 +299,7 @@ const fn session(name: &'static str, arity: i32) -> Command {
         arity,
         Access::ReadOne,
         Keys::None,
-        "connection",
+        &["connection"],
         |_, _, out| {
             out.status("OK");
             Ok(())
@@ -321,20 +324,18 @@ fn checked(
         ));
         return None;
     };
-    let (arity, len) = (command.arity, words.len() as i32);
+    let (arity, len) = (command.spec.arity, words.len() as i32);
     if arity >= 0 && len != arity || len < -arity {
-        let name = command.name;
+        let name = command.spec.name;
         out.error(&format!(
             "ERR wrong number of arguments for '{name}' command"
         ));
         return None;
     }
-    if command.name == "object" {
-        let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        if let Err(e) = object_subcommand(&args) {
-            out.error(&e.to_string());
-            return None;
-        }
+    let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    if let Some(Err(e)) = command.spec.check.map(|check| check(&args)) {
+        out.error(&e.to_string());
+        return None;
     }
     Some(command)
 }
