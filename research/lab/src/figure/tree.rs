@@ -10,8 +10,8 @@ use crate::micro::MicroParams;
 use crate::micro::designs::Inlined;
 use crate::micro::reopen::copy_files;
 use crate::model::{Executes, Index, Tuning, with_tuned};
-use crate::scratch::{Purpose, Scratch};
 use crate::workload::{Keys, value_of};
+use bristlecone_command::scratch::{Purpose, Scratch};
 use bristlecone_designs::designs::{self, Choice, Lb, Task};
 use bristlecone_designs::{BulkLoad, DurableIndex, Fill, LbOptions, RecoveryReport};
 use bristlecone_pmem::media::{Access, MediaOptions};
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// A design that figures compare.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Design {
-    /// What `--index` of `bristlecone model` calls it.
+    /// What `--index` of `bristlecone-lab model` calls it.
     pub index: &'static str,
     /// What a paper's diagram calls it.
     pub name: &'static str,
