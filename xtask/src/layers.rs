@@ -1,6 +1,7 @@
 //! Checks which crate depends on which: every arrow points down (`docs/design.md`, "Layers").
 //!
-//! A crate that is not in [`LAYERS`] fails, as does an arrow that is not. Dependencies of tests are free.
+//! A crate that is not in [`LAYERS`] fails, as does an arrow that is not. Dependencies of tests are free. Products, the crates
+//! below `crates/`, depend on `bristlecone-pmem` without its feature for tools ([`TOOLS`]).
 
 use serde_json::Value;
 use std::process::Command;
@@ -70,6 +71,9 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ("xtask", &[]),
 ];
 
+/// The feature of `bristlecone-pmem` that only tools and tests turn on.
+const TOOLS: &str = "explore";
+
 /// Checks the workspace.
 ///
 /// # Errors
@@ -131,6 +135,15 @@ fn wrong_arrows(workspace: &Value) -> Result<Vec<String>, String> {
             let of_tests = dependency["kind"].as_str() == Some("dev");
             if names.contains(&on) && !of_tests && !allowed.contains(&on) {
                 wrong.push(format!("{name} -> {on}"));
+            }
+            let for_tools = dependency["features"]
+                .as_array()
+                .is_some_and(|features| features.iter().any(|feature| feature == TOOLS));
+            let product = package["manifest_path"]
+                .as_str()
+                .is_some_and(|path| path.contains("/crates/"));
+            if product && !of_tests && for_tools {
+                wrong.push(format!("{name} -> {on} with the feature {TOOLS}"));
             }
         }
     }

@@ -64,6 +64,10 @@ impl Contents {
         match place {
             Place::Named(name) => Ok(Box::new(Self::named(path, db, &name)?)),
             Place::Served(number) => Ok(Box::new(Served::open(path, db, number)?)),
+            Place::Nameless(name) => Err(about(
+                path,
+                &format_args!("keyspace {} can only be read", quoted(name.as_bytes())),
+            )),
         }
     }
 
@@ -129,14 +133,14 @@ impl Records for Contents {
     }
 
     fn typed(&self) -> bool {
-        matches!(self.place, Place::Served(_))
+        self.place.typed()
     }
 
     fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
         let Some(keyspace) = &self.keyspace else {
             return Ok(None);
         };
-        if let Place::Named(_) = self.place {
+        if !self.place.typed() {
             let value = keyspace.get(key).map_err(|e| self.refused(key, &e))?;
             return Ok(value.map(|value| value.to_vec()));
         }

@@ -1,6 +1,6 @@
 //! A database that may be damaged, walked without opening it: its entries, whole and broken.
 
-use crate::database::ROOT;
+use crate::database::{NAMELESS, ROOT};
 use bristlecone_command::failure::Outcome;
 use bristlecone_command::pool::about;
 use bristlecone_command::text::quoted;
@@ -14,9 +14,6 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Precedes the number of a keyspace whose name is damaged.
-pub const NAMELESS: &str = "number ";
 
 /// A damaged entry.
 #[derive(Debug)]

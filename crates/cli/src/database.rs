@@ -25,6 +25,9 @@ use std::path::Path;
 /// Root of the pool that a database is in.
 pub const ROOT: &str = "store";
 
+/// Precedes the number of a keyspace whose name is damaged.
+pub const NAMELESS: &str = "number ";
+
 /// Root of the pool that a bare index is in.
 const BARE_INDEX: &str = "main";
 
@@ -43,11 +46,16 @@ const BOOKKEEPING: [&str; 4] = ["elements", "expiries", "garbage", ORDER_KEYSPAC
 
 /// Returns the options that open a database so. It is not made if it is not there.
 pub fn options(path: &Path, how: How) -> Options {
+    let read_only = how.reads_only(path);
     let options = Database::builder()
         .create(false)
-        .read_only(how.reads_only(path))
-        .durability(how.durability)
-        .vacuum_every(None);
+        .read_only(read_only)
+        .durability(how.durability);
+    let options = if read_only {
+        options.vacuum_every(None)
+    } else {
+        options
+    };
     match how.medium {
         Some(medium) => options.medium(medium),
         None => options,
@@ -131,6 +139,8 @@ pub enum Place {
     Served(usize),
     /// A keyspace of a program's.
     Named(String),
+    /// One whose name is damaged, in a server's database: it is read as one of the numbered databases.
+    Nameless(String),
 }
 
 /// Whether a database with these keyspaces is one that a server has written.
@@ -158,6 +168,9 @@ impl Place {
         match asked {
             Some(name) => match served(name) {
                 Some(number) => Ok(Self::Served(number)),
+                None if servers && name.starts_with(NAMELESS) => {
+                    Ok(Self::Nameless(name.to_owned()))
+                }
                 None if bookkeeping(name) => Err(about(
                     path,
                     &format_args!(
@@ -186,7 +199,7 @@ impl Place {
     pub fn keyspace(&self, order: Option<&[u8]>) -> String {
         match self {
             Self::Served(number) => keyspace_of(order, *number).to_string(),
-            Self::Named(name) => name.clone(),
+            Self::Named(name) | Self::Nameless(name) => name.clone(),
         }
     }
 
@@ -202,12 +215,17 @@ impl Place {
         Ok(db.find_keyspace(&self.keyspace(order.as_deref())))
     }
 
+    /// Whether values have types, as a server's have.
+    pub fn typed(&self) -> bool {
+        !matches!(self, Self::Named(_))
+    }
+
     /// Returns what an entry shows; nothing if it has expired by `now`, in ms since 1970.
     ///
     /// # Errors
     /// It is in a server's database and no value that a server writes.
     pub fn show<'v>(&self, entry: &Entry<'v>, now: u64) -> Result<Option<Shown<'v>>, String> {
-        if matches!(self, Self::Named(_)) {
+        if !self.typed() {
             return Ok(Some(Shown {
                 kind: None,
                 value: Some(entry.value),

@@ -31,7 +31,7 @@ impl Damage {
     pub fn block_of<M: Media>(&self, pm: &M, string: &[u8]) -> Option<u64> {
         // A string that is part of a node, or a copy, has no record's place.
         let at = string.as_ptr().addr().checked_sub(pm.base().addr())?;
-        let block = at.checked_sub(crate::repr::HEADER)? as u64;
+        let block = at.checked_sub(crate::record::HEADER)? as u64;
         self.blocks.contains_key(&block).then_some(block)
     }
 }

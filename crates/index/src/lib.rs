@@ -19,6 +19,7 @@ pub mod fingerprint;
 pub mod inner;
 pub mod lbtree;
 pub mod leaftree;
+mod record;
 pub mod repr;
 #[doc(hidden)] // for other designs
 pub mod saved;

@@ -11,6 +11,7 @@
 
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::heap::MAX_BLOCK;
+use bristlecone_pmem::planted;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media};
@@ -69,7 +70,7 @@ pub fn load<M: Media, R>(
         return None;
     }
     let loaded = gather(pm, first).and_then(|payload| read(&payload));
-    if !pm.planted("lbtree-snapshot-kept") {
+    if !planted!(pm, "lbtree-snapshot-kept") {
         // PERSIST: (in `publish`) it no longer counts, before the index changes or its blocks are used again.
         root.word(word).publish(pm, 0);
     }

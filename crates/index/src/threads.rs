@@ -26,7 +26,7 @@ pub fn on_threads<M: Media, R: Send, E: Send>(
         return Ok(vec![worker()?]);
     }
     let mut first = None;
-    if pm.as_worker(&mut || first = Some(worker())) {
+    if pm.run_as_worker(&mut || first = Some(worker())) {
         return first.into_iter().chain([worker()]).collect();
     }
     let results = thread::scope(|scope| {

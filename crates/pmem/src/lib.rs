@@ -3,6 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`media`] | where a pool lives and what makes a store durable there |
+//! | [`format`] | what a pool's file looks like |
 //! | [`cell`] | persistent words, reported to a traced medium |
 //! | [`off`] | persistent pointers |
 //! | [`pool`] | one file: superblock, chunks, named roots, growth |
@@ -19,7 +20,10 @@
 compile_error!("pool files are little-endian and words are read in place");
 
 pub mod cell;
+#[doc(hidden)]
+pub mod damage_is_expected;
 pub mod error;
+pub mod format;
 pub mod heap;
 pub mod log;
 pub mod media;

@@ -10,8 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+#[cfg(feature = "explore")]
 thread_local! {
     static GIVE_WAY: Cell<Option<fn()>> = const { Cell::new(None) };
+}
+
+thread_local! {
     static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -27,22 +31,41 @@ pub fn worker() -> usize {
     })
 }
 
-/// Makes this thread the worker of that number until the next call: for who does several simulated threads' work.
+/// Makes this thread the worker of that number until the next call: for one that does several simulated threads' work.
+#[cfg(feature = "explore")]
 pub fn set_worker(number: usize) {
     WORKER.set(Some(number));
 }
 
 /// Sets what simulated threads on this thread call while they wait; `None` where none run.
+#[cfg(feature = "explore")]
 pub fn set_give_way(give_way: Option<fn()>) {
     GIVE_WAY.set(give_way);
 }
 
-/// True on a thread that runs simulated ones by turns: what is the thread's, as being pinned, may be another one's then.
+/// True on a thread that runs simulated ones in turns: what belongs to the thread, such as being pinned, may then be due to
+/// another of them.
+#[cfg(feature = "explore")]
 pub fn simulates() -> bool {
     GIVE_WAY.get().is_some()
 }
 
-/// Lets other simulated threads run; false where there are none. For loops that wait.
+/// True on a thread that runs simulated ones in turns: never, without the feature `explore`.
+#[cfg(not(feature = "explore"))]
+#[inline(always)]
+pub fn simulates() -> bool {
+    false
+}
+
+/// Lets other simulated threads run. Returns false where there are none, as always without the feature `explore`.
+#[cfg(not(feature = "explore"))]
+#[inline(always)]
+pub fn give_way() -> bool {
+    false
+}
+
+/// Lets other simulated threads run. Returns false where there are none.
+#[cfg(feature = "explore")]
 pub fn give_way() -> bool {
     let give_way = GIVE_WAY.get();
     if let Some(give_way) = give_way {

@@ -19,7 +19,7 @@
 //! Whatever text is parsed, what comes out can be replayed: numbers are in the ranges that the command
 //! line takes. Whether the crash exists is known only when the workload has been run again.
 
-use crate::concurrent::{ConcurrentOptions, MOST_OPERATIONS, MOST_THREADS};
+use crate::concurrent::{ConcurrentOptions, MAX_THREADS, MOST_OPERATIONS};
 use crate::explore::Point;
 use crate::record::Mutation;
 use crate::subject::Subject;
@@ -211,7 +211,7 @@ impl FromStr for ScheduleToken {
         let all: Option<Vec<u64>> = numbers.split('.').map(|n| n.parse().ok()).collect();
         let size = |threads: u64, ops: u64| {
             let (threads, ops) = (usize::try_from(threads).ok()?, usize::try_from(ops).ok()?);
-            let few = (1..=MOST_THREADS).contains(&threads)
+            let few = (1..=MAX_THREADS).contains(&threads)
                 && (1..=MOST_OPERATIONS / threads).contains(&ops);
             few.then_some((threads, ops))
         };

@@ -5,7 +5,7 @@ use bristlecone_command::args::{
     TortureArgs, WriteArgs, WriterArgs, count, durability,
 };
 use bristlecone_command::failure::{Failure, Outcome};
-use bristlecone_crash::concurrent::MOST_THREADS;
+use bristlecone_crash::concurrent::MAX_THREADS;
 use bristlecone_crash::token::MOST_OPS;
 use bristlecone_designs::designs::{self, Choice, DESIGNS, DesignInfo, VOLATILE};
 use bristlecone_lab::figure::{On, Scale};
@@ -407,7 +407,7 @@ pub struct Crash {
     #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MOST_OPS as u64))]
     pub ops: Option<usize>,
     /// Simulated threads, 1 to 8; more than one run under a deterministic scheduler
-    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MOST_THREADS as u64))]
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MAX_THREADS as u64))]
     pub threads: usize,
     /// Schedules of several threads [default: 2000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

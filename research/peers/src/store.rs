@@ -58,7 +58,7 @@ pub trait Store {
     fn remove(&self, key: u64) -> Result<(), PeerError>;
 }
 
-#[cfg(test)]
+#[cfg(all(test, any(feature = "lmdb", feature = "redb", feature = "fjall")))]
 pub(crate) mod tests {
     use super::Store;
 

@@ -78,7 +78,7 @@ impl Salvage {
 
 impl Source for Salvage {
     fn typed(&self) -> bool {
-        matches!(self.place, Place::Served(_))
+        self.place.typed()
     }
 
     fn entries(&self) -> u64 {

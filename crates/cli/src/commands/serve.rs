@@ -8,7 +8,7 @@ use bristlecone_pmem::media::Auto;
 use bristlecone_server::config::Settings;
 use bristlecone_server::log::{self, LogError};
 use bristlecone_server::{Running, StartError, raise_open_files};
-use bristlecone_store::{Store, StoreOptions};
+use bristlecone_store::Store;
 use signal_hook::consts::SIGHUP;
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -111,7 +111,6 @@ fn open(args: &Serve) -> Outcome<Store<Auto>> {
     let how = How::write(args.write);
     let opened = database::options(&args.pool, how)
         .create(true)
-        .vacuum_every(StoreOptions::default().vacuum_every)
         .open(&args.pool);
     let db = opened.map_err(|e| database::unopened(&args.pool, &e))?;
     Ok(db.store().clone())

@@ -20,7 +20,6 @@
 
 use bristlecone_pmem::memory;
 use bristlecone_pmem::sync::lock;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -28,10 +27,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is asked for first; halved until the system grants it.
-pub(super) const RESERVE: usize = 64 << 30;
+pub(super) const RESERVE: usize = if cfg!(miri) { 4 * HUGE } else { 64 << 30 };
 /// Less than this is not worth working with. This little is what passing indexes reserve, and gets no
 /// huge pages, whose zeroing would cost more than a small index ever gains by them.
-const LEAST: usize = 64 << 20;
+const LEAST: usize = if cfg!(miri) { HUGE } else { 64 << 20 };
 const HUGE: usize = 2 << 20;
 
 /// What to reserve for the inner nodes over leaves that may come to take `leaf_bytes`. Nodes are not
@@ -95,31 +94,21 @@ impl<T: Node> Arena<T> {
             if let Some(spare) = spare {
                 break spare;
             }
-            // SAFETY: a fresh anonymous mapping at an address that the kernel chooses touches
-            // nothing of ours.
-            let mapped = unsafe {
-                rustix::mm::mmap_anonymous(
-                    std::ptr::null_mut(),
-                    bytes + HUGE,
-                    ProtFlags::READ,
-                    MapFlags::PRIVATE | MapFlags::NORESERVE,
-                )
-            };
-            match mapped {
-                Ok(at) => break at.cast::<u8>(),
+            match memory::reserve(bytes + HUGE) {
+                Ok(at) => break at,
                 Err(_) if bytes / 2 >= LEAST => bytes /= 2,
-                Err(e) => return Err(e.into()),
+                Err(e) => return Err(e),
             }
         };
-        let aligned = mapping.wrapping_add(mapping.align_offset(HUGE));
+        // SAFETY: a huge page more than is used was mapped, so the aligned address is inside.
+        let aligned = unsafe { mapping.add(mapping.align_offset(HUGE)) };
         if bytes > LEAST {
-            // SAFETY: the range is inside the mapping made above; the advice changes no content. A
-            // refusal costs only speed.
-            let _ = unsafe { rustix::mm::madvise(aligned.cast(), bytes, Advice::LinuxHugepage) };
+            // SAFETY: the range is inside the mapping made above, and whole pages.
+            unsafe { memory::prefer_huge_pages(aligned, bytes) };
         }
         let arena = Self {
-            base: NonNull::new(aligned.cast()).expect("the kernel maps nothing at zero"),
-            mapping: NonNull::new(mapping).expect("the kernel maps nothing at zero"),
+            base: aligned.cast(),
+            mapping,
             mapping_bytes: bytes + HUGE,
             capacity: u32::try_from(bytes / size_of::<T>()).unwrap_or(u32::MAX),
             space: Mutex::new(Space {
@@ -147,12 +136,8 @@ impl<T: Node> Arena<T> {
             return Ok(());
         }
         memory::ask(bytes - from)?;
-        let at = self.base.as_ptr().cast::<u8>().wrapping_add(from);
-        // SAFETY: the range is inside the mapping, which this value owns; more access harms no reader.
-        unsafe {
-            let flags = MprotectFlags::READ | MprotectFlags::WRITE;
-            rustix::mm::mprotect(at.cast(), bytes - from, flags)?;
-        }
+        // SAFETY: the range is inside the mapping, which this value owns, and whole pages.
+        unsafe { memory::make_writable(self.base.cast::<u8>().add(from), bytes - from) }?;
         space.writable = bytes;
         Ok(())
     }
@@ -243,10 +228,9 @@ const SPARES: usize = 4;
 /// Only mappings of which no more than this was used: the rest of it is zero.
 const SPARE_USED: usize = 64 << 10;
 
-fn take_spare() -> Option<*mut u8> {
-    lock(&SPARE)
-        .pop()
-        .map(std::ptr::with_exposed_provenance_mut)
+fn take_spare() -> Option<NonNull<u8>> {
+    let spare = lock(&SPARE).pop()?;
+    NonNull::new(std::ptr::with_exposed_provenance_mut(spare))
 }
 
 impl<T> Arena<T> {
@@ -277,9 +261,7 @@ impl<T> Drop for Arena<T> {
         }
         // SAFETY: 1. the mapping was made by `reserve` and belongs to this value alone; 2. whoever
         // holds references into it shares ownership of this value, so none are left.
-        unsafe {
-            let _ = rustix::mm::munmap(self.mapping.as_ptr().cast(), self.mapping_bytes);
-        }
+        unsafe { memory::release(self.mapping, self.mapping_bytes) }
     }
 }
 

@@ -131,7 +131,7 @@ impl<S: Separator + ?Sized> Node<S> {
             // Key words past the count are MAX; only the key MAX counts them.
             return self.count_words(|w| w <= word).min(meta.count);
         }
-        // SAFETY: the caller's obligation.
+        // SAFETY: the caller is pinned, or nobody writes: a separator that is read is not freed while it is compared.
         unsafe { self.bound(meta, key, |order| order != Order::Greater) }
     }
 
@@ -145,7 +145,7 @@ impl<S: Separator + ?Sized> Node<S> {
             let word = key.word(0);
             return self.count_words(|w| w < word).min(meta.count);
         }
-        // SAFETY: the caller's obligation.
+        // SAFETY: the caller is pinned, or nobody writes: a separator that is read is not freed while it is compared.
         unsafe { self.bound(meta, key, |order| order == Order::Less) }
     }
 
@@ -278,7 +278,7 @@ impl<S: Separator + ?Sized> Node<S> {
                 unreachable!("slots below the count are taken (invariant 3)");
             };
             // They are sorted: what the outermost two share, all do.
-            // SAFETY: the caller's obligation.
+            // SAFETY: both are separators of this node, which the caller says are not freed.
             unsafe {
                 meta.skip = S::view(&first).common_prefix(S::view(&last), 0xFFFF);
                 S::view(&first).store_prefix(&self.prefix, meta.skip);
@@ -288,7 +288,7 @@ impl<S: Separator + ?Sized> Node<S> {
             let Some(full) = self.separator(i) else {
                 unreachable!("slots below the count are taken (invariant 3)");
             };
-            // SAFETY: the caller's obligation.
+            // SAFETY: it is a separator of this node, which the caller says are not freed.
             self.keys[i].store(unsafe { S::view(&full) }.word(meta.skip), Ordering::Relaxed);
         }
         self.set_meta(meta);
@@ -305,7 +305,7 @@ impl<S: Separator + ?Sized> Node<S> {
             self.copy_separator(i + 1, self, i);
             self.set_child(i + 2, self.child(i + 1));
         }
-        // SAFETY: the caller's obligation.
+        // SAFETY: the caller says that `full` is not freed.
         let separator = unsafe { S::view(&full) };
         // The common prefix may have become shorter; look at a neighbour, which has it. Where there is none, what
         // the node had in common is still noted.
@@ -314,7 +314,7 @@ impl<S: Separator + ?Sized> Node<S> {
         let shorter = meta.skip > 0
             && (alone
                 || self.separator(neighbour).is_none_or(|other| {
-                    // SAFETY: the caller's obligation.
+                    // SAFETY: it is a separator of this node, which the caller says are not freed.
                     separator.cmp_prefix(unsafe { S::view(&other) }, meta.skip) != Order::Equal
                 }));
         self.set_separator(at, separator.word(meta.skip), Some(full));
@@ -322,7 +322,7 @@ impl<S: Separator + ?Sized> Node<S> {
         meta.count += 1;
         self.set_meta(meta);
         if shorter {
-            // SAFETY: the caller's obligation.
+            // SAFETY: the separators are `full` and those that were here, none of which is freed, as the caller says.
             unsafe { self.set_words() };
         }
     }
@@ -358,7 +358,7 @@ impl<S: Separator + ?Sized> Node<S> {
     pub(super) unsafe fn append(&self, full: S::Full, child: u32) {
         let mut meta = self.meta();
         debug_assert!(meta.count < SLOTS && meta.skip == 0);
-        // SAFETY: the caller's obligation.
+        // SAFETY: the caller says that `full` is not freed.
         let word = unsafe { S::view(&full) }.word(0);
         self.set_separator(meta.count, word, Some(full));
         self.set_child(meta.count + 1, child);
@@ -389,7 +389,7 @@ impl<S: Separator + ?Sized> Node<S> {
         self.clear(at, meta.count);
         meta.count = at;
         self.set_meta(meta);
-        // SAFETY: the caller's obligation.
+        // SAFETY: both halves hold separators that were this node's, which the caller says are not freed.
         unsafe {
             self.set_words();
             right.set_words();
@@ -424,7 +424,7 @@ impl<S: Separator + ?Sized> Node<S> {
             level: meta.level + 1,
             skip: 0,
         });
-        // SAFETY: the caller's obligation; the node has no other separator.
+        // SAFETY: the caller says that `full` is not freed; the node has no other separator.
         unsafe { self.insert(0, full, right) };
     }
 }

@@ -8,6 +8,7 @@ use super::leaf::{Block, Header, Place, line_of, slots, slots_in};
 use crate::leaftree::{LeafTree, Pair, UNLOCK_FIRST};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::planted;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
     LeafTree<LbDesign<B>, K, V, M>
@@ -26,7 +27,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         let pm = self.pm();
         let usable = header.empty();
         let mut header = header;
-        if pm.planted("lbtree-lock-bit") {
+        if planted!(pm, "lbtree-lock-bit") {
             block.store_header(pm, place, header.with_lock_bit());
         }
         let line = self.place(block, place, &mut header, usable, pair);
@@ -39,7 +40,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
             pm.fence();
         }
         block.store_header(pm, place, header);
-        if pm.planted(UNLOCK_FIRST) {
+        if planted!(pm, UNLOCK_FIRST) {
             return; // `put_uncommitted` persists after it has unlocked
         }
         // PERSIST: the NAW that makes the insert count; with it, an entry in the same line.
@@ -66,7 +67,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
             usable
         };
         let slot = candidates.trailing_zeros() as usize;
-        if pm.planted("lbtree-header-first") {
+        if planted!(pm, "lbtree-header-first") {
             let mut early = *header;
             early.set(slot, pair.fingerprint);
             block.store_header(pm, place, early);
@@ -83,7 +84,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
             without.clear(slot);
             for (from, to) in slots(header.bitmap() & home).zip(slots(room)) {
                 let (key, value) = block.entry(pm, from);
-                if pm.planted("lbtree-delete-then-insert") {
+                if planted!(pm, "lbtree-delete-then-insert") {
                     without.clear(from);
                     block.store_header(pm, place, without);
                     pm.persist(block);

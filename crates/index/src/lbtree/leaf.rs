@@ -17,6 +17,7 @@
 //! the line of the header that counts: line 0, or line 3 with entries 11 to 13.
 
 use crate::fingerprint::{self, SLOTS};
+use bristlecone_pmem::planted;
 use bristlecone_pmem::{Media, PWord};
 use std::sync::atomic::Ordering;
 
@@ -229,7 +230,7 @@ impl Block {
     #[inline(always)]
     pub(super) fn store_header<M: Media>(&self, pm: &M, place: Place, header: Header) {
         let words = self.at(place);
-        if pm.planted("lbtree-word0-first") {
+        if planted!(pm, "lbtree-word0-first") {
             words[0].store(pm, header.words[0], Ordering::Relaxed);
         }
         // ORDERING: Relaxed; only slots that do not count yet can differ.

@@ -44,6 +44,7 @@ mod tests;
 use crate::contract::{InsertError, TreeError};
 use crate::leaftree::{Found, LeafDesign, LeafLayout, LeafTree, Moved, Pair};
 use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::planted;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media, PWord};
 use leaf::{Header, Leaf, Place, slots};
@@ -274,7 +275,7 @@ where
         let headers = leaf.headers(pm);
         let mut repaired = 0;
         for (b, header) in headers.iter().enumerate() {
-            if header.lock_bit() && !pm.planted("lbtree-lock-bit") {
+            if header.lock_bit() && !planted!(pm, "lbtree-lock-bit") {
                 let mut cleared = *header;
                 cleared.clear_lock_bit();
                 let place = headers[0].place(b);

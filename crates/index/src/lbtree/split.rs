@@ -17,6 +17,7 @@ use crate::fingerprint::SLOTS;
 use crate::leaftree::{LeafTree, Moved, Pair, offset};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::planted;
 use std::sync::atomic::Ordering;
 
 /// Slots that a block of a new leaf is filled with: from the end, so that the header line is empty
@@ -61,13 +62,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
             new_leaf.blocks[0].store_entry(pm, to, pair.key, pair.value);
             new_headers[0].set(to, pair.fingerprint);
         }
-        if pm.planted("lbtree-link-first") {
+        if planted!(pm, "lbtree-link-first") {
             let mut early = left;
             self.prepare_switch(leaf, &headers, &mut early, offset(new));
             pm.fence();
             self.switch(leaf, early[0]);
         }
-        if pm.planted("lbtree-clear-before-switch") {
+        if planted!(pm, "lbtree-clear-before-switch") {
             leaf.blocks[0].store_header(pm, Place::Front, left[0]);
             pm.persist(leaf);
         }
@@ -127,7 +128,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         let pm = self.pm();
         let active = before.headers(pm);
         let mut headers = active;
-        if pm.planted("lbtree-switch-first") {
+        if planted!(pm, "lbtree-switch-first") {
             headers[0].flip_alt();
             self.switch(before, headers[0]);
             headers = active;

@@ -3,7 +3,8 @@
 //! Persist cost: every line written once, 2 fences in all.
 
 use super::Pair;
-use super::recovery::{INNER_FILL, Positions};
+use super::layout::INNER_FILL;
+use super::positions::Positions;
 use super::{HEAD, LeafDesign, LeafTree, handle, offset};
 use crate::contract::{Fill, InsertError};
 use crate::inner::InnerIndex;

@@ -3,12 +3,12 @@
 //! Persist cost: an insert's is the design's; replacing: 1 line, 1 fence (2 fences where the value is a
 //! record). Records add their own lines, not fences.
 
-use super::read::Found;
+use super::entry::{At, Attempt, Found, IfPresent, Pair};
 use super::{LeafDesign, LeafTree};
 use crate::contract::{InsertError, Place, UpdateError};
-use crate::repr::{Stored, StoredKey, Word, WordOf};
+use crate::repr::{MAX_KEY, Stored, StoredKey, Word, WordOf};
 use crate::sync::wait;
-use crate::version_lock::Locked;
+use bristlecone_pmem::planted;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
@@ -16,48 +16,6 @@ use std::sync::atomic::Ordering;
 
 /// The planted fault of an insert that others see before a crash keeps it.
 pub const UNLOCK_FIRST: &str = "unlock before fence";
-
-/// What to do with a key that is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Put the new value in its place.
-    Replace,
-}
-
-/// A pair as a leaf holds it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pair<A = u64, B = u64> {
-    /// The key's word.
-    pub key: A,
-    /// The value's word.
-    pub value: B,
-    /// Low byte of the key's hash.
-    pub fingerprint: u8,
-}
-
-/// A leaf that is locked.
-#[derive(Debug)]
-pub struct At<'t, L> {
-    /// Its handle.
-    pub handle: u32,
-    /// The leaf.
-    pub leaf: &'t L,
-    /// Its lock.
-    pub locked: Locked<'t>,
-}
-
-/// What came of an attempt to insert.
-#[derive(Debug)]
-pub enum Attempt<'t, A = u64, B = u64> {
-    /// The pair is there, durably, and nothing is locked.
-    Done,
-    /// The key is there already, and the leaf still locked.
-    There(Found<A, B>, Locked<'t>),
-    /// Another thread was in the way: nothing has changed, nothing is locked.
-    Again,
-}
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
@@ -91,6 +49,30 @@ where
     pub fn free_pair(&self, pair: Pair<K::Word, V::Word>) {
         K::discard(&self.heap, pair.key);
         V::discard(&self.heap, pair.value);
+    }
+
+    /// Inserts; what it fenced is still to be committed.
+    pub(super) fn insert_uncommitted(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.check_pair(key, value)?;
+        self.put_uncommitted(key, value, IfPresent::Refuse)
+            .map(|_| ())
+    }
+
+    /// Whether an entry may be stored.
+    ///
+    /// # Errors
+    /// [`InsertError`]: the tree is read-only, or the key or value is too long.
+    pub fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        if !key.fits() {
+            return Err(InsertError::KeyTooLong {
+                len: key.bytes(),
+                most: MAX_KEY,
+            });
+        }
+        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
     }
 
     /// Inserts, or does as `present` says; what it fenced is still to be committed.
@@ -151,7 +133,7 @@ where
                 }
             }
         };
-        if self.pm().planted(UNLOCK_FIRST) {
+        if planted!(self.pm(), UNLOCK_FIRST) {
             // PERSIST: (planted fault) too late; others have seen it since the unlock.
             self.pm().persist(leaf);
         }
@@ -172,7 +154,7 @@ where
             // PERSIST: the new value's record, before the word that leads to it.
             pm.fence();
         }
-        if pm.planted("lbtree-two-stores") {
+        if planted!(pm, "lbtree-two-stores") {
             // The low byte, then the others.
             let half = found.value.parts()[0] & !0xFF | value.parts()[0] & 0xFF;
             D::value(self, leaf, found.slot).store(pm, half, Ordering::Relaxed);
@@ -222,7 +204,7 @@ where
     ) -> Result<Option<Option<u64>>, SpaceError> {
         let pin = Self::pin();
         let guard = pin.guard();
-        let freed = self.pm().planted("lbtree-free-first");
+        let freed = planted!(self.pm(), "lbtree-free-first");
         if freed && let Some(old) = self.find_word(key, guard) {
             V::discard(&self.heap, old);
         }

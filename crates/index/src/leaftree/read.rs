@@ -1,6 +1,6 @@
 //! Search (Algorithm 1): descend, compare fingerprints, compare keys, validate.
 
-use super::{At, LeafDesign, LeafTree, offset};
+use super::{At, Found, LeafDesign, LeafTree, offset};
 use crate::contract::Place;
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
@@ -29,17 +29,6 @@ impl Pin {
             None => unsafe { epoch::unprotected() },
         }
     }
-}
-
-/// Where a key was found.
-#[derive(Clone, Copy, Debug)]
-pub struct Found<A = u64, B = u64> {
-    /// The slot.
-    pub slot: usize,
-    /// The key's word.
-    pub key: A,
-    /// The value's word.
-    pub value: B,
 }
 
 /// A leaf that is locked, and where a key is in it.

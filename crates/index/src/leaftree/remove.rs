@@ -9,7 +9,8 @@
 //!
 //! Designs that merge leaves do so in [`LeafDesign::thin_out`].
 
-use super::{Found, LeafDesign, LeafTree, offset};
+use super::layout::POSITIONS;
+use super::{LeafDesign, LeafTree, Removal, offset};
 use crate::contract::RemoveError;
 use crate::repr::{Stored, StoredKey};
 use crate::sync::wait;
@@ -18,24 +19,6 @@ use bristlecone_pmem::{Media, POff};
 use crossbeam_epoch::Guard;
 use crossbeam_utils::Backoff;
 use std::sync::atomic::Ordering;
-
-/// What came of an attempt to remove. Nothing is locked.
-#[derive(Clone, Copy, Debug)]
-pub enum Removal<A = u64, B = u64> {
-    /// The entry is gone, durably.
-    Done {
-        /// What was removed.
-        found: Found<A, B>,
-        /// The leaf that it was in, or that took that one's place.
-        leaf: u32,
-        /// Entries left in that leaf.
-        left: usize,
-    },
-    /// The key is not there.
-    NotThere,
-    /// Another thread was in the way: nothing has changed.
-    Again,
-}
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
@@ -107,7 +90,7 @@ where
         let Some(i) = positions.remove(handle) else {
             return false;
         };
-        let word = self.root().word(super::POSITIONS + i);
+        let word = self.root().word(POSITIONS + i);
         // ORDERING: Relaxed; read by recovery only.
         debug_assert_eq!(word.load(self.pm(), Ordering::Relaxed), offset(handle));
         // ORDERING: Relaxed; as above.

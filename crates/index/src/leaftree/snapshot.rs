@@ -8,7 +8,8 @@
 //!
 //! How it is kept, and that it is used once at most, is [`crate::saved`]'s business.
 
-use super::{Inner, LeafDesign, LeafTree, SNAPSHOT, TreeError, offset};
+use super::layout::{INNER_FILL, SNAPSHOT, offset};
+use super::{Inner, LeafDesign, LeafTree, TreeError};
 use crate::inner::InnerIndex;
 use crate::repr::{Stored, StoredKey};
 use crate::saved;
@@ -88,13 +89,8 @@ fn parse<K: StoredKey + ?Sized, M: Media>(
             }
         }
     });
-    let inner = InnerIndex::from_sorted(
-        first,
-        separators,
-        super::recovery::INNER_FILL,
-        heap.pool().pm().capacity(),
-    )
-    .ok()?;
+    let inner =
+        InnerIndex::from_sorted(first, separators, INNER_FILL, heap.pool().pm().capacity()).ok()?;
     if !whole || heap.load_marks(rest)? != rest.len() {
         return None;
     }

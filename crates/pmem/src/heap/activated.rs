@@ -45,13 +45,14 @@
 //! 3. *Released, descriptor not free yet*: released again.
 //! 4. *A chunk assigned, no block of it active*: it stays the root's; its blocks are reserved later.
 
-use super::{HeapStats, damage_is_expected};
+use super::{HeapStats, Recycle, damage_is_expected};
 use crate::cell::PWord;
 use crate::error::SpaceError;
-use crate::media::{LINE, Media};
+pub use crate::format::activated::MAX_ACTIVATED;
+use crate::format::activated::{self, CLASS_END, block_bytes, blocks_of, class_of, head_bytes};
+use crate::format::layout::{CHUNK, ChunkUse};
+use crate::media::Media;
 use crate::off::POff;
-use crate::pmwcas::Recycle;
-use crate::pool::layout::{CHUNK, ChunkUse};
 use crate::pool::{Pool, Root};
 use crate::sync::worker;
 use crossbeam_utils::CachePadded;
@@ -59,45 +60,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Classes of [`CLASSES`](super::CLASSES) that activated blocks can have: whole lines, a few in a chunk.
-const FIRST_CLASS: u8 = 3;
-const LAST_CLASS: u8 = 19;
-const CLASSES: usize = LAST_CLASS as usize + 1;
 const CURRENT: usize = 32;
 /// Chunk words that are read at a time.
 const LOOKED_AT: u32 = 256;
-
-/// The largest activated block in bytes.
-pub const MAX_ACTIVATED: u64 = super::CLASSES[LAST_CLASS as usize];
-
-/// True for a class that chunks of activated blocks can be cut into.
-pub(crate) fn is_class(class: u8) -> bool {
-    (FIRST_CLASS..=LAST_CLASS).contains(&class) && block_bytes(class).is_multiple_of(LINE as u64)
-}
-
-/// The class of the smallest activated block that holds `bytes`.
-fn class_of(bytes: u64) -> Result<u8, SpaceError> {
-    (FIRST_CLASS..=LAST_CLASS)
-        .find(|class| is_class(*class) && block_bytes(*class) >= bytes)
-        .ok_or(SpaceError::TooLarge {
-            wanted: bytes,
-            most: MAX_ACTIVATED,
-        })
-}
-
-fn block_bytes(class: u8) -> u64 {
-    super::CLASSES[usize::from(class)]
-}
-
-/// Bytes of a chunk's head.
-pub(crate) fn head_bytes(class: u8) -> u64 {
-    (CHUNK / block_bytes(class)).div_ceil(LINE as u64 * 8) * LINE as u64
-}
-
-/// Blocks in a chunk.
-pub(crate) fn blocks_of(class: u8) -> u32 {
-    ((CHUNK - head_bytes(class)) / block_bytes(class)) as u32
-}
 
 /// Volatile state of one chunk.
 #[derive(Debug)]
@@ -178,11 +143,11 @@ struct Core {
     /// No chunk from here on has a state: the table is as long as the pool could become.
     high: AtomicU32,
     /// By class.
-    stacks: [Stack; CLASSES],
+    stacks: [Stack; CLASS_END],
     /// By thread and class: the chunk it takes blocks from, 0 for none.
-    current: Box<[CachePadded<[AtomicU32; CLASSES]>]>,
+    current: Box<[CachePadded<[AtomicU32; CLASS_END]>]>,
     /// By class: chunks from it on were looked at, are being, or were assigned since the root was opened.
-    cursors: [AtomicU32; CLASSES],
+    cursors: [AtomicU32; CLASS_END],
 }
 
 impl Core {
@@ -286,7 +251,7 @@ impl<M: Media> Activated<M> {
         let chunks = (pool.pm().capacity().max(pool.pm().len()) / CHUNK) as usize;
         // SAFETY: all zeros is a valid AtomicPtr (null).
         let states = unsafe { Box::new_zeroed_slice(chunks).assume_init() };
-        let none = || CachePadded::new([const { AtomicU32::new(0) }; CLASSES]);
+        let none = || CachePadded::new([const { AtomicU32::new(0) }; CLASS_END]);
         Self {
             core: Arc::new(Core {
                 owner: root.number(),
@@ -314,7 +279,7 @@ impl<M: Media> Activated<M> {
 
     /// The word of `chunk`'s head with the bit of `block`.
     fn head_word(&self, chunk: u32, block: u32) -> &PWord {
-        head_word(&self.pool, chunk, block)
+        self.pool.word_at(activated::head_word(chunk, block))
     }
 
     /// The state of `chunk`, made of its head if it has none yet; `None` if it is not one of these.
@@ -604,8 +569,8 @@ impl<M: Media> Activated<M> {
     #[must_use]
     pub fn stats(&self) -> HeapStats {
         let chunks = self.chunks();
-        let live =
-            (chunks.iter()).map(|(chunk, class)| CHUNK - free_bytes(&self.pool, *chunk, *class));
+        let live = (chunks.iter())
+            .map(|(chunk, class)| CHUNK - self.pool.free_bytes_of_activated(*chunk, *class));
         let state_bytes = |(chunk, _): &(u32, u8)| {
             let state = self.core.known(*chunk);
             state.map_or(0, |state| size_of::<State>() + state.taken.len() * 8) as u64
@@ -672,38 +637,9 @@ impl<M: Media> Recycle for Activated<M> {
     }
 }
 
-/// The word of a chunk's head with the bit of `block`.
-fn head_word<M: Media>(pool: &Pool<M>, chunk: u32, block: u32) -> &PWord {
-    pool.word_at(u64::from(chunk) * CHUNK + u64::from(block / 64) * 8)
-}
-
 /// Where a block is.
 fn place(chunk: u32, block: u32, class: u8) -> POff<u8> {
-    let within = head_bytes(class) + u64::from(block) * block_bytes(class);
-    POff::new(u64::from(chunk) * CHUNK + within)
-}
-
-/// Makes a chunk's head that of one without an active block, durably: before its word says that it has one.
-pub(crate) fn prepare<M: Media>(pool: &Pool<M>, chunk: u32, class: u8) {
-    let pm = pool.pm();
-    for word in 0..head_bytes(class) / 8 {
-        // ORDERING: Relaxed; published with the chunk's word.
-        head_word(pool, chunk, word as u32 * 64).store(pm, 0, Ordering::Relaxed);
-    }
-    // PERSIST: no bit is set, before the chunk counts as one whose bits do.
-    pm.flush(head_word(pool, chunk, 0).addr(), head_bytes(class) as usize);
-    pm.fence();
-}
-
-/// Bytes of a chunk that are in no active block.
-pub(crate) fn free_bytes<M: Media>(pool: &Pool<M>, chunk: u32, class: u8) -> u64 {
-    let words = 0..blocks_of(class).div_ceil(64);
-    let active = words.map(|i| {
-        // ORDERING: Relaxed; a statistic.
-        let bits = head_word(pool, chunk, i * 64).load(pool.pm(), Ordering::Relaxed);
-        u64::from(bits.count_ones())
-    });
-    CHUNK.saturating_sub(active.sum::<u64>() * block_bytes(class))
+    POff::new(activated::place(chunk, block, class))
 }
 
 #[cfg(test)]

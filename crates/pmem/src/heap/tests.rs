@@ -5,6 +5,7 @@ use crate::media::{Dram, MediaOptions};
 use crate::pool::{DataKind, PoolOptions, Root, RootKind};
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 fn kind() -> RootKind {

@@ -7,10 +7,10 @@
 use super::mapping::is_tmpfs;
 use super::{
     Access, Dax, Durability, Journal, Mapped, Media, MediaOptions, MediaRecovery, MediumKind,
-    Recorder, Untraced,
+    Recorder,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
-use crate::pool::superblock::Superblock;
+use crate::format::superblock::Superblock;
 use std::path::Path;
 
 /// One of the media that keep data, chosen when it is opened. See the module's head.
@@ -74,9 +74,13 @@ impl Auto {
     }
 }
 
-impl Media for Auto {
-    type Dram = Untraced;
+#[cfg(feature = "explore")]
+impl super::Instrument for Auto {
+    type Dram = super::Untraced;
+}
 
+// SAFETY: each call goes to the medium that was chosen at opening, which keeps the obligations.
+unsafe impl Media for Auto {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         if let Some(kind) = options.medium {
             return Self::open_on(kind, path, initial, options);

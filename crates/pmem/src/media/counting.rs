@@ -52,10 +52,9 @@ impl<M: Media, const PERSISTENT: bool> Counting<M, PERSISTENT> {
     }
 }
 
-impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> {
-    const TRACED: bool = M::TRACED;
+// SAFETY: each call goes to the medium inside, which keeps the obligations.
+unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> {
     const PERSISTENT: bool = PERSISTENT;
-    type Dram = M::Dram;
 
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Ok(Self {
@@ -166,6 +165,12 @@ impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> {
     fn durability(&self) -> Durability {
         self.inner.durability()
     }
+}
+
+#[cfg(feature = "explore")]
+impl<M: Media, const PERSISTENT: bool> super::Instrument for Counting<M, PERSISTENT> {
+    const TRACED: bool = M::TRACED;
+    type Dram = M::Dram;
 
     fn trace_touch(&self, addr: *const u8, width: usize) {
         self.inner.trace_touch(addr, width);

@@ -1,7 +1,7 @@
 //! `Dram`: anonymous memory; flush and fence compile to nothing. The volatile mode.
 
 use super::mapping::{Mapping, Sharing};
-use super::{Media, MediaOptions, MediumKind, Untraced};
+use super::{Media, MediaOptions, MediumKind};
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
 
@@ -11,10 +11,16 @@ pub struct Dram {
     mapping: Mapping,
 }
 
-impl Media for Dram {
-    const PERSISTENT: bool = false;
-    type Dram = Untraced;
+#[cfg(feature = "explore")]
+impl super::Instrument for Dram {
+    type Dram = super::Untraced;
+}
 
+// SAFETY: 1, 2, 6. the mapping's (see its head): anonymous memory, reserved up front, aligned to a huge page, zero where it is
+// new; 3. nothing else knows of it; 4. nothing of it survives, so there is no order to keep; 5. punched memory
+// reads as zero, and needs no space of a file.
+unsafe impl Media for Dram {
+    const PERSISTENT: bool = false;
     /// `path` is only a name for messages; nothing is opened there.
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let mapping = Mapping::map(path, None, Sharing::Anonymous, options.reserve)?;

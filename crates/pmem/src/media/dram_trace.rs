@@ -2,16 +2,14 @@
 //!
 //! A traced medium sees every access to the pool. Inner nodes and lock tables are in DRAM and the
 //! medium knows nothing of them; yet most of a search's time may go there. So structures in DRAM
-//! take a [`DramTrace`] from the medium that they serve ([`Media::Dram`](super::Media::Dram)) and
+//! take a [`DramTrace`] from the medium that they serve ([`Instrument::Dram`](super::Instrument::Dram)) and
 //! report to it. On any ordinary medium it is [`Untraced`], whose reports compile to nothing.
 //!
 //! Where a structure lies differs from run to run, so places are counted from its start, and two of
 //! one kind are not told apart.
 //!
 //! # Concurrency
-//! [`Traced`] reports to the observer of the calling thread; other threads' reports go nowhere.
-
-use std::cell::RefCell;
+//! `Traced` (feature `explore`) reports to the observer of the calling thread; other threads' reports go nowhere.
 
 /// Which memory a report is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,46 +65,56 @@ impl DramTrace for Untraced {
     fn touch(_: DramRegion, _: DramAccess, _: u64, _: u64) {}
 }
 
-/// Reports to the calling thread's observer, if it has one.
-#[derive(Clone, Copy, Debug)]
-pub enum Traced {}
+#[cfg(feature = "explore")]
+mod traced {
+    use super::{DramAccess, DramRegion, DramTouch, DramTrace};
+    use std::cell::RefCell;
 
-/// Hears of every report of the thread that it was set on.
-pub type DramObserver = Box<dyn FnMut(&DramTouch)>;
+    /// Reports to the calling thread's observer, if it has one.
+    #[derive(Clone, Copy, Debug)]
+    pub enum Traced {}
 
-thread_local! {
-    static OBSERVER: RefCell<Option<DramObserver>> = const { RefCell::new(None) };
-}
+    /// Hears of every report of the thread that it was set on.
+    pub type DramObserver = Box<dyn FnMut(&DramTouch)>;
 
-impl Traced {
-    /// Sets the calling thread's observer and returns the one before. It must not itself cause
-    /// reports; those would be lost.
-    pub fn observe(observer: Option<DramObserver>) -> Option<DramObserver> {
-        OBSERVER.with(|o| o.replace(observer))
+    thread_local! {
+        static OBSERVER: RefCell<Option<DramObserver>> = const { RefCell::new(None) };
+    }
+
+    impl Traced {
+        /// Sets the calling thread's observer and returns the one before. It must not itself cause
+        /// reports; those would be lost.
+        pub fn observe(observer: Option<DramObserver>) -> Option<DramObserver> {
+            OBSERVER.with(|o| o.replace(observer))
+        }
+    }
+
+    impl DramTrace for Traced {
+        #[inline]
+        fn touch(region: DramRegion, access: DramAccess, at: u64, bytes: u64) {
+            OBSERVER.with(|observer| {
+                if let Ok(mut observer) = observer.try_borrow_mut()
+                    && let Some(observer) = observer.as_mut()
+                {
+                    observer(&DramTouch {
+                        region,
+                        access,
+                        at,
+                        bytes,
+                    });
+                }
+            });
+        }
     }
 }
 
-impl DramTrace for Traced {
-    #[inline]
-    fn touch(region: DramRegion, access: DramAccess, at: u64, bytes: u64) {
-        OBSERVER.with(|observer| {
-            if let Ok(mut observer) = observer.try_borrow_mut()
-                && let Some(observer) = observer.as_mut()
-            {
-                observer(&DramTouch {
-                    region,
-                    access,
-                    at,
-                    bytes,
-                });
-            }
-        });
-    }
-}
+#[cfg(feature = "explore")]
+pub use traced::{DramObserver, Traced};
 
-#[cfg(test)]
+#[cfg(all(test, feature = "explore"))]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
     use std::rc::Rc;
 
     #[test]

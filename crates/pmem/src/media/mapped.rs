@@ -6,7 +6,7 @@
 
 use super::cpu::{self, FlushKind};
 use super::mapping::{Mapping, Sharing};
-use super::{Access, Media, MediaOptions, MediumKind, Recorder, Untraced};
+use super::{Access, Media, MediaOptions, MediumKind, Recorder};
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
 
@@ -65,9 +65,15 @@ impl Mapped {
     }
 }
 
-impl Media for Mapped {
-    type Dram = Untraced;
+#[cfg(feature = "explore")]
+impl super::Instrument for Mapped {
+    type Dram = super::Untraced;
+}
 
+// SAFETY: 1, 2, 6. the mapping's (see its head); 3. the file is locked, for this writer alone or for readers, whose mappings are
+// private; 4. the processor's write-back and fence instructions, chosen for it at opening (`cpu.rs`). Whether the memory
+// behind the mapping keeps what was written back is the user's choice of a path; 5. the mapping's.
+unsafe impl Media for Mapped {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Self::open_as(path, initial, options, Sharing::Shared)
     }
@@ -78,7 +84,8 @@ impl Media for Mapped {
 
     #[inline(always)]
     fn flush(&self, addr: *const u8, len: usize) {
-        self.recorder.note(self.mapping.base(), addr, len);
+        let pool = (self.mapping.base().cast_const(), self.mapping.len());
+        self.recorder.note(pool, addr, len);
         cpu::flush(self.flush, addr, len);
     }
 
@@ -156,9 +163,13 @@ impl Media for Mapped {
     }
 }
 
-impl Media for Dax {
-    type Dram = Untraced;
+#[cfg(feature = "explore")]
+impl super::Instrument for Dax {
+    type Dram = super::Untraced;
+}
 
+// SAFETY: as of `Mapped`, which it wraps; 4. `MAP_SYNC`, or a device, makes durable what is written back and fenced.
+unsafe impl Media for Dax {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Mapped::open_as(path, initial, options, Sharing::Sync).map(Self)
     }

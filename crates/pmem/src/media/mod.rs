@@ -16,7 +16,7 @@
 //! | [`Mapped`] | the same instructions are issued, so measured cost is real | process crash |
 //! | [`Journal`] | the fence's lines are in the journal and it is synced | power failure |
 //! | [`Dram`] | never | nothing |
-//! | [`Sim`] | the chosen persistency model says so | what the crash-state explorer decides |
+//! | `Sim` (feature `explore`) | the chosen persistency model says so | what the crash-state explorer decides |
 //!
 //! # Concurrency
 //!
@@ -24,27 +24,33 @@
 //! calling thread only, as the processor's instructions do.
 
 mod auto;
+pub(crate) mod capture;
 mod counting;
 pub mod cpu;
 mod dram;
 mod dram_trace;
+mod instrument;
 pub mod journal;
 mod mapped;
 mod mapping;
 mod recorder;
+#[cfg(feature = "explore")]
 pub mod sim;
 
+pub use crate::format::{LINE, MediumKind};
 pub use auto::Auto;
 pub use counting::{Counting, PersistCounts};
 pub use dram::Dram;
-pub use dram_trace::{
-    DramAccess, DramObserver, DramRegion, DramTouch, DramTrace, Traced, Untraced,
-};
+pub use dram_trace::{DramAccess, DramRegion, DramTouch, DramTrace, Untraced};
+#[cfg(feature = "explore")]
+pub use dram_trace::{DramObserver, Traced};
+pub use instrument::Instrument;
 pub use journal::Journal;
 pub use mapped::{Dax, Mapped};
 pub use mapping::Mapping;
 pub(crate) use mapping::sync_parent;
 pub use recorder::Recorder;
+#[cfg(feature = "explore")]
 pub use sim::Sim;
 
 use crate::error::{CommitError, OpenError, SpaceError};
@@ -73,73 +79,6 @@ pub fn deferring_commits<R>(work: impl FnOnce() -> R) -> R {
 /// Whether this thread is in [`deferring_commits`].
 pub(crate) fn commits_are_deferred() -> bool {
     DEFERRED.get() > 0
-}
-
-/// Bytes in a cache line: the unit of a flush.
-pub const LINE: usize = 64;
-
-/// Which medium a pool is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MediumKind {
-    /// A file on an fsdax mount mapped with `MAP_SYNC`, or a devdax device.
-    Dax,
-    /// Any other shared file mapping: tmpfs, a RAM disk, the page cache.
-    Mapped,
-    /// An ordinary file behind a write-ahead journal.
-    Journal,
-    /// Anonymous memory.
-    Dram,
-    /// A simulated persistent memory.
-    Sim,
-}
-
-impl MediumKind {
-    /// The name that the command line and JSON use.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Dax => "dax",
-            Self::Mapped => "mapped",
-            Self::Journal => "journal",
-            Self::Dram => "dram",
-            Self::Sim => "sim",
-        }
-    }
-
-    /// What data on this medium survives, in words for a person.
-    #[must_use]
-    pub fn survives(self) -> &'static str {
-        match self {
-            Self::Dax | Self::Journal => "power failure",
-            Self::Mapped => {
-                "process crash (power failure only where the memory itself is non-volatile)"
-            }
-            Self::Dram => "nothing",
-            Self::Sim => "what the explorer decides",
-        }
-    }
-
-    /// The byte that stands for this medium in the superblock (0 is "none").
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Dax => 1,
-            Self::Mapped => 2,
-            Self::Journal => 3,
-            Self::Dram => 4,
-            Self::Sim => 5,
-        }
-    }
-
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        match code {
-            1 => Some(Self::Dax),
-            2 => Some(Self::Mapped),
-            3 => Some(Self::Journal),
-            4 => Some(Self::Dram),
-            5 => Some(Self::Sim),
-            _ => None,
-        }
-    }
 }
 
 /// When a commit on [`Journal`] counts as durable. Other media ignore it: there, a fence is enough.
@@ -212,21 +151,34 @@ pub struct MediaRecovery {
 
 /// Where a pool lives and what makes a store durable there.
 ///
-/// `flush`, `fence` and `store_fence` are `#[track_caller]`: a traced medium attributes each to its
-/// call site and can switch the site off.
-pub trait Media: Send + Sync + Sized + 'static {
-    /// True only for a medium that wants every load and store of a persistent word reported to
-    /// [`trace_store`](Self::trace_store) and [`trace_load`](Self::trace_load). Cells compile to
-    /// plain atomics where it is false.
-    const TRACED: bool = false;
-
+/// `flush`, `fence` and `store_fence` are `#[track_caller]`: a traced medium ([`Instrument`]) attributes each to
+/// its call site and can switch the site off.
+///
+/// # Safety
+/// Safe code above makes references from [`base`](Self::base) and [`len`](Self::len) without further checks, and
+/// trusts after a crash what it had made durable. An implementor guarantees, from `open` until it is dropped:
+///
+/// 1. *Place.* `base` always returns the same address. It is aligned to 64 KiB, a chunk, so that an offset is aligned
+///    in memory as it is in the pool.
+/// 2. *Length.* `base..base + len` is memory that may be read and written, initialised to some bytes, on read-only
+///    media too. `grow` extends it in place: `len` rises once the new bytes are there and zero. Only `shrink`
+///    takes bytes away, and only those from its new length on. `len` never exceeds `capacity`, which is constant.
+/// 3. *Exclusiveness.* The memory is this value's alone: no other process or value writes to it, and the medium does
+///    so itself only in `open`, `grow` (the new bytes), `shrink` (those taken away) and `punch` (its range).
+///    Reading it at any time is allowed, by atomic accesses of at most 8 bytes.
+/// 4. *Order.* When `fence` returns, each line that the calling thread flushed before is durable, with a content at
+///    least as new as at that flush, before any store that the thread makes later is. `store_fence` orders the thread's
+///    stores to one line likewise. Eight aligned bytes are never torn. On a medium that is made durable by commits,
+///    "durable" is part of the state that a crash leaves: a prefix of the fences.
+/// 5. *Holes.* After `punch` the range reads as zero; after `back` a store to it cannot fail for want of space.
+/// 6. *Threads.* All of this holds while any number of threads call any methods; `grow`, `shrink`, `punch`
+///    and `back` are called by one thread at a time.
+///
+/// The caller of `shrink` and `punch` guarantees that nothing accesses what they take away.
+pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     /// False on volatile media, where what only tells durable from volatile content (dirty bits, say) is left
     /// out.
     const PERSISTENT: bool = true;
-
-    /// How structures in DRAM that serve this medium report what they touch: [`Untraced`] for all
-    /// but a simulated one.
-    type Dram: DramTrace;
 
     /// Opens `path` as `options.access` says. The content is not looked at: a new file has one
     /// zeroed extent of at least `initial` bytes.
@@ -361,59 +313,6 @@ pub trait Media: Send + Sync + Sized + 'static {
     /// What records the lines that are fenced while the pool is copied; `None` where nothing is kept.
     fn recorder(&self) -> Option<&Recorder> {
         None
-    }
-
-    /// Announces a store to `width` bytes: they are about to be read for the trace (traced media
-    /// only).
-    fn trace_touch(&self, addr: *const u8, width: usize) {
-        let _ = (addr, width);
-    }
-
-    /// Reports a store of `width` bytes that replaces `old` by `new` (traced media only).
-    #[track_caller]
-    fn trace_store(&self, addr: *const u8, width: usize, old: u128, new: u128) {
-        let _ = (addr, width, old, new);
-    }
-
-    /// Reports a store of the bytes `new` at `addr` (traced media only).
-    #[track_caller]
-    fn trace_store_bytes(&self, addr: *const u8, new: &[u8]) {
-        let _ = (addr, new);
-    }
-
-    /// Reports a load of `width` bytes (traced media only).
-    #[track_caller]
-    fn trace_load(&self, addr: *const u8, width: usize) {
-        let _ = (addr, width);
-    }
-
-    /// A point between two steps on volatile memory (taking a leaf's lock, say) where a simulated
-    /// medium may let another thread run. Nothing on other media.
-    #[inline(always)]
-    fn interleave(&self) {}
-
-    /// Runs `work` to its end as a thread of its own where threads are simulated: what it flushes, another
-    /// thread's fence does not make durable. False, and `work` is not run, on media that are used by the
-    /// system's threads.
-    fn as_worker(&self, work: &mut dyn FnMut()) -> bool {
-        let _ = work;
-        false
-    }
-
-    /// True where what decides how rare a path is (entries of a volatile node, sizes to grow to) is to be as
-    /// small as can be, so that little work takes all paths. Never on media that are not simulated, where
-    /// it compiles to nothing.
-    #[inline(always)]
-    fn tiny(&self) -> bool {
-        false
-    }
-
-    /// True if the fault of that name is to be made here: how tests of the crash-state explorer plant
-    /// bugs. Always false on media that are not simulated, where it compiles to nothing.
-    #[inline(always)]
-    fn planted(&self, fault: &str) -> bool {
-        let _ = fault;
-        false
     }
 
     /// Flushes every line of `value`.

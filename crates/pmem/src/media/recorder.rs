@@ -10,7 +10,7 @@
 //! barrier in every thread, so that a flush that went unrecorded was of a store that the copy sees.
 
 use super::LINE;
-use super::journal::capture;
+use super::capture::capture;
 use crate::sync::lock;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -61,19 +61,22 @@ impl Recorder {
         lines
     }
 
-    /// Notes the lines of a flush; `base` is the pool's first byte.
+    /// Notes the lines of a flush of `pool`, which begins at the address given and has so many bytes.
     #[inline(always)]
-    pub(crate) fn note(&self, base: *const u8, addr: *const u8, len: usize) {
+    pub(crate) fn note(&self, pool: (*const u8, u64), addr: *const u8, len: usize) {
         // ORDERING: Relaxed; pairs with the barrier in `start`.
         if self.active.load(Ordering::Relaxed) {
-            self.note_slowly(base, addr, len);
+            self.note_slowly(pool, addr, len);
         }
     }
 
     #[cold]
-    fn note_slowly(&self, base: *const u8, addr: *const u8, len: usize) {
-        if len > 0 {
-            let at = addr.addr() - base.addr();
+    fn note_slowly(&self, (base, end): (*const u8, u64), addr: *const u8, len: usize) {
+        // A cell outside the pool may be flushed too; it is not copied.
+        let at = addr.addr().checked_sub(base.addr());
+        if len > 0
+            && let Some(at) = at.filter(|at| (at + len) as u64 <= end)
+        {
             let lines = (at / LINE) as u64..=((at + len - 1) / LINE) as u64;
             lock(&self.noted[slot()]).extend(lines);
         }
@@ -94,7 +97,9 @@ impl Recorder {
         let mut lines = lock(&self.lines);
         // Captured under the lock, so that of two captures of a line the later one stays.
         for line in noted.drain(..) {
-            lines.insert(line, capture(base, line));
+            // SAFETY: 1. `base` is the medium's, and the line was inside when it was flushed; a pool is cut off
+            // only while nothing is copied (`Pool::compact`); 2. stores are made as `Media` demands.
+            lines.insert(line, unsafe { capture(base, line) });
         }
     }
 }

@@ -4,194 +4,27 @@
 //! So nothing of an operation that is discarded, or never executed, is in the pool. See the module's head for the
 //! layout (invariants 2, 4 and 5 are kept here).
 
+use super::area::DescriptorPool;
+use super::encoding::{Entry, GENERATION, MAX_WORDS, Policy, State, Status};
+use super::error::{ExecuteError, Exhausted, WordError};
+use super::operation::{Word, check_recycled, plain};
 use super::protocol::Decided;
-use super::{
-    CONDITIONAL, DIRTY, DescriptorPool, ExecuteError, Exhausted, FLAGS, MOST_WORDS, MULTI, Policy,
-    WordError,
-};
 use crate::cell::PWord;
 use crate::media::Media;
+use crate::planted;
 use crate::sync::{PATIENT_TURNS, pause, simulates, worker};
 use crossbeam_epoch as epoch;
-use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-/// The generation's bits, where it is by itself.
-pub(super) const GENERATION: u64 = (1 << 36) - 1;
-const ATTEMPT: u64 = (1 << 22) - 1;
-/// Of attempts' numbers, the bit of those that an operation's own thread makes, and counts by itself.
-pub(super) const OWN_ATTEMPT: u32 = 1 << 21;
-const _: () = assert!(OWN_ATTEMPT as u64 == ATTEMPT / 2 + 1);
-const SHORT_GENERATION: u64 = (1 << 20) - 1;
 /// How often the epoch is asked to move on before a pool is exhausted, by a thread that is pinned itself.
 const OWN_PATIENCE: usize = 256;
 
-/// How far an operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Free = 0,
-    Undecided = 1,
-    Succeeded = 2,
-    Failed = 3,
-}
-
-/// A status word.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Status(pub(super) u64);
-
-impl Status {
-    pub(super) fn new(state: State, generation: u64, count: usize, policies: u64) -> Self {
-        Self(state as u64 | (count as u64) << 3 | policies << 8 | (generation & GENERATION) << 24)
-    }
-
-    /// `None` for what no descriptor holds.
-    pub(super) fn state(self) -> Option<State> {
-        match self.0 & 7 {
-            0 => Some(State::Free),
-            1 => Some(State::Undecided),
-            2 => Some(State::Succeeded),
-            3 => Some(State::Failed),
-            _ => None,
-        }
-    }
-
-    pub(super) fn is(self, state: State) -> bool {
-        self.0 & 7 == state as u64
-    }
-
-    pub(super) fn with(self, state: State) -> Self {
-        Self(self.0 & !(7 | DIRTY) | state as u64)
-    }
-
-    pub(super) fn dirty(self) -> bool {
-        self.0 & DIRTY != 0
-    }
-
-    /// Words of the operation; never more than a descriptor can have.
-    pub(super) fn count(self) -> usize {
-        ((self.0 >> 3) & 15).min(MOST_WORDS as u64) as usize
-    }
-
-    pub(super) fn policies(self) -> u64 {
-        self.0 >> 8 & 0xFFFF
-    }
-
-    pub(super) fn policy(self, entry: usize) -> Policy {
-        match self.policies() >> (2 * entry) & 3 {
-            1 => Policy::FreeOne,
-            2 => Policy::FreeOldOnSuccess,
-            3 => Policy::FreeNewOnFailure,
-            _ => Policy::None,
-        }
-    }
-
-    pub(super) fn generation(self) -> u64 {
-        self.0 >> 24 & GENERATION
-    }
-
-    /// True for an operation that is decided by the pointer in its only word.
-    pub(super) fn single(self) -> bool {
-        self.count() == 1 && self.policies() == 0
-    }
-
-    /// True if the bits that no status uses are 0.
-    pub(super) fn plausible(self) -> bool {
-        self.0 >> 60 & 7 == 0 && self.state().is_some() && self.0 >> 3 & 15 == self.count() as u64
-    }
-}
-
-impl fmt::Debug for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:#x} ({:?}, {} words)",
-            self.0,
-            self.state(),
-            self.count()
-        )
-    }
-}
-
-/// The pointer to a descriptor in one use of it.
-pub(super) fn pointer(number: usize, generation: u64) -> u64 {
-    MULTI | generation << 16 | number as u64
-}
-
-/// The number of the descriptor that a pointer leads to.
-pub(super) fn pointed(pointer: u64) -> usize {
-    (pointer & 0xFFFF) as usize
-}
-
-/// The conditional pointer of one attempt to install a pointer.
-pub(super) fn conditional(number: usize, generation: u64, entry: usize, attempt: u32) -> u64 {
-    CONDITIONAL
-        | (generation & SHORT_GENERATION) << 41
-        | (u64::from(attempt) & ATTEMPT) << 19
-        | (number as u64) << 3
-        | entry as u64
-}
-
-/// Descriptor and entry that a conditional pointer leads to.
-pub(super) fn condition(word: u64) -> (usize, usize) {
-    ((word >> 3 & 0xFFFF) as usize, (word & 7) as usize)
-}
-
-/// True if `word` is a conditional pointer to that entry, of any attempt.
-pub(super) fn is_attempt(word: u64, number: usize, generation: u64, entry: usize) -> bool {
-    word & !(ATTEMPT << 19) == conditional(number, generation, entry, 0)
-}
-
-/// One word of an operation, as a descriptor in the pool holds it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) place: u64,
-    pub(super) old: u64,
-    pub(super) new: u64,
-}
-
 impl<M: Media> DescriptorPool<M> {
-    /// The word `field` (place, old, new) of an entry.
-    fn field(&self, number: usize, entry: usize, field: usize) -> &PWord {
-        let word = entry / 2 * 8 + 1 + entry % 2 * 3 + field;
-        self.word(self.descriptor_at(number) + word as u64 * 8)
-    }
-
-    /// The place of an entry of a descriptor that is not being written.
-    #[inline]
-    pub(super) fn place(&self, number: usize, entry: usize) -> u64 {
-        // ORDERING: Relaxed; as in `entry`.
-        self.field(number, entry, 0)
-            .load(self.pm(), Ordering::Relaxed)
-    }
-
-    /// An entry of a descriptor that is not being written.
-    #[inline]
-    pub(super) fn entry(&self, number: usize, entry: usize) -> Entry {
-        // ORDERING (all): Relaxed; the pointer or status that led here was read with Acquire.
-        let field = |field| {
-            self.field(number, entry, field)
-                .load(self.pm(), Ordering::Relaxed)
-        };
-        Entry {
-            place: field(0),
-            old: field(1),
-            new: field(2),
-        }
-    }
-
-    fn write_entry(&self, number: usize, i: usize, entry: &Entry) {
-        for (field, value) in [entry.place, entry.old, entry.new].into_iter().enumerate() {
-            // ORDERING: Relaxed; the status, stored after it, has Release.
-            self.field(number, i, field)
-                .store(self.pm(), value, Ordering::Relaxed);
-        }
-    }
-
     /// Writes an operation and makes it durable: undecided, or decided by its pointer if it has one word.
     fn publish(&self, number: usize, words: &mut [Word]) -> Status {
         let pm = self.pm();
-        let late = pm.planted("pmwcas-sorted-late");
+        let late = planted!(pm, "pmwcas-sorted-late");
         // Most callers add words in that order.
         if !late && !words.is_sorted_by_key(|word| word.entry.place) {
             words.sort_unstable_by_key(|word| word.entry.place);
@@ -241,32 +74,6 @@ impl<M: Media> DescriptorPool<M> {
         status
     }
 
-    /// The blocks that the policies of an operation with that status recycle.
-    pub(super) fn blocks(&self, number: usize, status: Status) -> impl Iterator<Item = u64> {
-        let succeeded = status.is(State::Succeeded);
-        let blocks = (0..status.count()).map(move |i| {
-            let entry = self.entry(number, i);
-            match status.policy(i) {
-                Policy::FreeOne if succeeded && self.pm().planted("pmwcas-not-recycled") => 0,
-                Policy::FreeOne if succeeded => entry.old,
-                Policy::FreeOne => entry.new,
-                Policy::FreeOldOnSuccess if succeeded => entry.old,
-                Policy::FreeNewOnFailure if !succeeded => entry.new,
-                _ => 0,
-            }
-        });
-        blocks.filter(|block| *block != 0)
-    }
-
-    /// The blocks that an operation with that status makes somebody's if it succeeds.
-    pub(super) fn new_blocks(&self, number: usize, status: Status) -> impl Iterator<Item = u64> {
-        let frees = move |i: &usize| status.policy(*i).frees_new();
-        let blocks = (0..status.count()).filter(frees);
-        blocks
-            .map(move |i| self.entry(number, i).new)
-            .filter(|block| *block != 0)
-    }
-
     /// Does what the policies of an ended operation say. No one looks at its descriptor any more.
     fn recycle_blocks(&self, number: usize) {
         // ORDERING: Acquire; pairs with the Release with which the status was decided.
@@ -276,7 +83,7 @@ impl<M: Media> DescriptorPool<M> {
         }
         let blocks: Vec<u64> = self.blocks(number, status).collect();
         let pm = self.pm();
-        let free_first = pm.planted("pmwcas-free-first");
+        let free_first = planted!(pm, "pmwcas-free-first");
         if !free_first {
             blocks.iter().for_each(|block| self.recycle.release(*block));
         }
@@ -290,7 +97,7 @@ impl<M: Media> DescriptorPool<M> {
             blocks.iter().for_each(|block| self.recycle.release(*block));
         }
         blocks.iter().for_each(|block| self.recycle.reuse(*block));
-        if pm.planted("pmwcas-recycled-twice") {
+        if planted!(pm, "pmwcas-recycled-twice") {
             blocks.iter().for_each(|block| self.recycle.reuse(*block));
         }
     }
@@ -395,15 +202,6 @@ impl<M: Media> DescriptorPool<M> {
     }
 }
 
-/// A word of an operation that is being put together.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Word {
-    entry: Entry,
-    policy: Policy,
-    /// Its new value was not given yet.
-    open: bool,
-}
-
 /// One operation, from its allocation to [`execute`](Self::execute) or [`discard`](Self::discard), which is also what
 /// dropping it does.
 pub struct Descriptor<'p, M: Media> {
@@ -412,20 +210,6 @@ pub struct Descriptor<'p, M: Media> {
     /// Of the pool's scratch for this descriptor, which is this operation's meanwhile.
     count: usize,
     stage: Stage,
-}
-
-/// The words of operations that are being put together, by descriptor: kept beside the pool's descriptors, so that a
-/// [`Descriptor`] is small and cheap to hand on.
-pub(super) struct Scratch(Box<[UnsafeCell<[Word; MOST_WORDS]>]>);
-
-// SAFETY: 1. a descriptor's words are reached through the one `Descriptor` that has its number alone; 2. numbers are handed on by
-// the lists, with Release and Acquire.
-unsafe impl Sync for Scratch {}
-
-impl Scratch {
-    pub(super) fn of(descriptors: usize) -> Self {
-        Self((0..descriptors).map(|_| UnsafeCell::default()).collect())
-    }
 }
 
 /// How far an operation is, for who drops it.
@@ -446,50 +230,17 @@ impl<M: Media> fmt::Debug for Descriptor<'_, M> {
     }
 }
 
-/// Checks that no block would be recycled that its word keeps, and none by two words.
-#[inline]
-fn check_recycled(others: &[Word], word: &Word) -> Result<(), WordError> {
-    if word.policy == Policy::None {
-        return Ok(());
-    }
-    let Entry { old, new, .. } = word.entry;
-    if word.open {
-        // Its new value is checked when it is given.
-    } else if old == new && old != 0 {
-        return Err(WordError::Recycled(old));
-    }
-    for other in others {
-        let both = |frees: fn(Policy) -> bool| frees(word.policy) && frees(other.policy);
-        if old != 0 && old == other.entry.old && both(Policy::frees_old) {
-            return Err(WordError::Recycled(old));
-        }
-        let given = !word.open && !other.open && new != 0;
-        if given && new == other.entry.new && both(Policy::frees_new) {
-            return Err(WordError::Recycled(new));
-        }
-    }
-    Ok(())
-}
-
-fn plain(value: u64) -> Result<u64, WordError> {
-    if value & FLAGS == 0 {
-        Ok(value)
-    } else {
-        Err(WordError::Flagged(value))
-    }
-}
-
 impl<M: Media> Descriptor<'_, M> {
     fn words(&self) -> &[Word] {
         // SAFETY: 1. this descriptor's words are its own (see `Scratch`); 2. they are changed through `&mut self` only.
-        let words = unsafe { &*self.pool.scratch.0[self.number].get() };
+        let words = unsafe { &*self.pool.scratch.words(self.number) };
         &words[..self.count]
     }
 
     /// All of its words, those beyond the operation's included.
-    fn words_mut(&mut self) -> &mut [Word; MOST_WORDS] {
+    fn words_mut(&mut self) -> &mut [Word; MAX_WORDS] {
         // SAFETY: 1. as in `words`; 2. `&mut self` is the only way to them now.
-        unsafe { &mut *self.pool.scratch.0[self.number].get() }
+        unsafe { &mut *self.pool.scratch.words(self.number) }
     }
 
     fn add(

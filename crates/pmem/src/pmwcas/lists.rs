@@ -15,7 +15,7 @@
 //! A thread begins with a set of its own, and goes on with others' where it has nothing free or due: so a few threads
 //! share all descriptors.
 
-use super::{Counts, MOST_PER_THREAD};
+use super::encoding::MAX_PER_THREAD;
 use crate::sync::worker;
 use crossbeam_epoch::Guard;
 use crossbeam_utils::CachePadded;
@@ -109,7 +109,7 @@ fn take_bit(of: &AtomicU64) -> Option<u32> {
 impl Lists {
     /// Divides `descriptors` into sets of `per_shard`, at most as many as a word has bits.
     pub(super) fn all_free(descriptors: usize, per_shard: usize) -> Self {
-        debug_assert!((1..=MOST_PER_THREAD).contains(&per_shard));
+        debug_assert!((1..=MAX_PER_THREAD).contains(&per_shard));
         let shards = descriptors.div_ceil(per_shard);
         let shards = (0..shards).map(|shard| {
             let here = per_shard.min(descriptors - shard * per_shard);
@@ -245,6 +245,21 @@ impl Lists {
         // ORDERING: Acquire; pairs with the Release of `set`.
         shard.free.load(Ordering::Acquire) & 1 << (number % self.per_shard) == 0
     }
+}
+
+/// What was done since the pool was opened; of threads that share a counter, some may go uncounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations executed.
+    pub attempts: u64,
+    /// Those that succeeded.
+    pub successes: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// Times that a thread helped another one's operation.
+    pub helps: u64,
+    /// Words of the operations executed.
+    pub words: u64,
 }
 
 const SHARDS: usize = 64;

@@ -3,12 +3,14 @@
 //! See the module's head for protocol, invariants and concurrency. Every function here may be run for the same
 //! operation by any number of threads at once.
 
-use super::descriptor::{
-    GENERATION, OWN_ATTEMPT, State, Status, condition, conditional, is_attempt, pointed, pointer,
+use super::area::DescriptorPool;
+use super::encoding::{
+    CONDITIONAL, DIRTY, FLAGS, GENERATION, MAX_WORDS, OWN_ATTEMPT, State, Status, condition,
+    conditional, is_attempt, pointed, pointer,
 };
-use super::{CONDITIONAL, DIRTY, DescriptorPool, FLAGS};
 use crate::cell::PWord;
 use crate::media::{LINE, Media};
+use crate::planted;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
 
@@ -182,7 +184,7 @@ impl<M: Media> DescriptorPool<M> {
         let seen = Status(self.status(number).load(pm, Acquire));
         let mut mine = false;
         if seen == status {
-            let dirty = M::PERSISTENT && !pm.planted("pmwcas-status-late");
+            let dirty = M::PERSISTENT && !planted!(pm, "pmwcas-status-late");
             let decision = match self.install_all(by, number, status, guard) {
                 Installed::There if dirty => status.with(State::Succeeded).0 | DIRTY,
                 Installed::There => status.with(State::Succeeded).0,
@@ -195,7 +197,7 @@ impl<M: Media> DescriptorPool<M> {
             let swapped = word.compare_exchange(pm, status.0, decision, SeqCst, SeqCst);
             mine = swapped.is_ok();
         }
-        let decided = if !mine && pm.planted("pmwcas-dirty-status") {
+        let decided = if !mine && planted!(pm, "pmwcas-dirty-status") {
             Status(self.status(number).load(pm, Acquire) & !DIRTY)
         } else {
             self.decided(number)
@@ -281,7 +283,7 @@ impl<M: Media> DescriptorPool<M> {
                 }
             };
             let attempt = conditional(number, status.generation(), i, attempt);
-            let put = if pm.planted("pmwcas-unconditional") {
+            let put = if planted!(pm, "pmwcas-unconditional") {
                 own
             } else {
                 attempt
@@ -341,7 +343,7 @@ impl<M: Media> DescriptorPool<M> {
     fn resolve(&self, number: usize, status: Status) {
         let pm = self.pm();
         let own = pointer(number, status.generation());
-        let mut lines = [None; super::MOST_WORDS];
+        let mut lines = [None; MAX_WORDS];
         for (i, line) in lines.iter_mut().enumerate().take(status.count()) {
             let entry = self.entry(number, i);
             let value = if status.is(State::Succeeded) {

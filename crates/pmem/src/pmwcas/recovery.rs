@@ -6,9 +6,14 @@
 //! may be repeated: words without pointers stay as they are, and a block is released as often as its descriptor is
 //! found not free (see [`Recycle`](super::Recycle)).
 
-use super::descriptor::{Entry, GENERATION, State, Status, is_attempt, pointer};
-use super::{DescriptorPool, FLAGS};
-use crate::media::Media;
+use super::area::{DescriptorPool, MAGIC, NoBlocks, bytes};
+use super::encoding::{
+    Entry, FLAGS, GENERATION, MAX_PER_THREAD, MAX_THREADS, MAX_WORDS, State, Status, is_attempt,
+    pointer,
+};
+use crate::heap::{Heap, Recycle};
+use crate::media::{LINE, Media};
+use crate::planted;
 use std::sync::atomic::Ordering;
 
 /// What recovery did.
@@ -25,11 +30,50 @@ pub struct Recovered {
 // ORDERING of the whole file: Relaxed; the structure is being opened, by one thread.
 
 impl<M: Media> DescriptorPool<M> {
+    /// The pool of descriptors at `at`, which came from the pool's content, *recovered*: no word holds a pointer
+    /// when it returns. Call it between [`Heap::begin_recovery`] and the
+    /// walk, alone, before any of its words is read; again if a crash came in between.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn open(
+        heap: &Heap<M>,
+        at: u64,
+        recycle: Box<dyn Recycle>,
+    ) -> Result<(Self, Recovered), String> {
+        let wrong = |what: String| format!("descriptor area {at:#x}: {what}");
+        heap.check(at, LINE as u64).map_err(wrong)?;
+        if !at.is_multiple_of(LINE as u64) {
+            return Err(wrong("not at the start of a line".into()));
+        }
+        let header = Self::over(heap.pool(), at, 1, 1, 1, Box::new(NoBlocks));
+        // ORDERING (both): Relaxed; the structure is being opened.
+        let magic = header.word(at).load(header.pm(), Ordering::Relaxed);
+        let shape = header.word(at + 8).load(header.pm(), Ordering::Relaxed);
+        let (descriptors, words) = (shape as u32 as usize, (shape >> 32) as u16 as usize);
+        let per_thread = (shape >> 48) as usize;
+        if magic != MAGIC
+            || !(1..=MAX_THREADS * MAX_PER_THREAD).contains(&descriptors)
+            || !(1..=MAX_WORDS).contains(&words)
+            || !(1..=MAX_PER_THREAD).contains(&per_thread)
+            || descriptors > MAX_THREADS * per_thread
+        {
+            return Err(wrong(format!(
+                "magic {magic:#x}, {descriptors} descriptors of {words} words, {per_thread} a thread"
+            )));
+        }
+        heap.check(at, bytes(descriptors, 1, words))
+            .map_err(wrong)?;
+        let this = Self::over(heap.pool(), at, descriptors, per_thread, words, recycle);
+        let recovered = this.recover().map_err(wrong)?;
+        Ok((this, recovered))
+    }
+
     pub(super) fn recover(&self) -> Result<Recovered, String> {
         let pm = self.pm();
         let mut recovered = Recovered::default();
         let mut open = Vec::new();
-        if pm.planted("pmwcas-first-unused") && self.status_of(0)?.is(State::Free) {
+        if planted!(pm, "pmwcas-first-unused") && self.status_of(0)?.is(State::Free) {
             return Ok(recovered);
         }
         for number in 0..self.descriptors {
@@ -157,7 +201,7 @@ impl<M: Media> DescriptorPool<M> {
         let forward = if found == pointer(number, status.generation()) {
             status.is(State::Succeeded)
         } else if is_attempt(found, number, status.generation(), i)
-            && !pm.planted("pmwcas-attempt-kept")
+            && !planted!(pm, "pmwcas-attempt-kept")
         {
             // An attempt that came after the decision, or was never completed: the word holds its old value.
             false

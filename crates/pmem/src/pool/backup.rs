@@ -5,8 +5,8 @@
 //! synced, and renamed, so a half-written backup is never mistaken for one.
 
 use super::Pool;
-use super::superblock::Superblock;
-use crate::media::journal::capture;
+use crate::format::superblock::Superblock;
+use crate::media::capture::{bytes_of, capture};
 use crate::media::{LINE, Media, sync_parent};
 use crate::sync::lock;
 use std::fmt;
@@ -106,11 +106,7 @@ impl<M: Media> Pool<M> {
         };
         let made = copied.and_then(|file| {
             for (line, words) in &lines {
-                let mut bytes = [0; LINE];
-                for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-                    to.copy_from_slice(&word.to_le_bytes());
-                }
-                file.write_all_at(&bytes, line * LINE as u64)
+                file.write_all_at(&bytes_of(*words), line * LINE as u64)
                     .map_err(io("write"))?;
             }
             let size = stamp(superblock, &file).map_err(io("write"))?;
@@ -148,9 +144,10 @@ impl<M: Media> Pool<M> {
             buffer.clear();
             let end = (at + AT_A_TIME).min(self.pm.len());
             for line in at / LINE as u64..end / LINE as u64 {
-                for word in capture(base, line) {
-                    buffer.extend_from_slice(&word.to_le_bytes());
-                }
+                // SAFETY: 1. the line is below the medium's end, which `tail` keeps from being cut off; 2. stores are
+                // made as `Media` demands.
+                let words = unsafe { capture(base, line) };
+                buffer.extend_from_slice(&bytes_of(words));
             }
             if buffer.iter().any(|byte| *byte != 0) {
                 file.write_all_at(&buffer, at)?;

@@ -8,8 +8,8 @@
 //! 4. Both superblock copies are whole and equal, and say how long the pool is.
 
 use super::Pool;
-use super::layout::{CHUNK, ChunkUse, REGION_CHUNKS, ROOTS};
-use super::superblock::Superblock;
+use crate::format::layout::{CHUNK, ChunkUse, REGION_CHUNKS, ROOTS};
+use crate::format::superblock::Superblock;
 use crate::media::Media;
 use crate::sync::lock;
 use std::fmt;
@@ -128,12 +128,12 @@ impl<M: Media> Pool<M> {
                 return Err(leaked(format!("chunk {past} is free, past the pool's end")));
             }
         }
-        for heap in self.open_heaps() {
+        for blocks in self.open_blocks() {
             let mine = of_roots
                 .iter()
-                .filter(|(owner, ..)| *owner == heap.owner())
+                .filter(|(owner, ..)| *owner == blocks.owner())
                 .map(|(_, chunk, used)| (*chunk, *used));
-            report.idle_chunks += heap.verify(mine).map_err(leaked)?;
+            report.idle_chunks += blocks.verify(mine).map_err(leaked)?;
         }
         Ok(report)
     }

@@ -19,33 +19,41 @@
 //!
 //! # Concurrency
 //! All methods may be called from any thread. Space is managed under one lock, taken once per
-//! chunk, not per block. Order of the locks: `open_roots` or `tail`, `heaps`, an allocator's own,
+//! chunk, not per block. Order of the locks: `open_roots` or `tail`, `blocks`, an allocator's own,
 //! `space`, `superblock`.
 
 mod backup;
+mod blocks;
 mod check;
-pub mod layout;
 mod roots;
 mod space;
-pub(crate) mod superblock;
+mod superblock;
 
+pub use crate::format::layout;
+pub use crate::format::layout::MAX_RUN;
+pub use crate::format::superblock::FORMAT;
 pub use backup::BackupError;
+pub(crate) use blocks::Blocks;
+pub use blocks::HeapStats;
 pub use check::{PoolReport, PoolViolation};
 pub use roots::{DataKind, ROOT_NAME, ROOT_WORDS, Root, RootError, RootInfo, RootKind};
-pub use space::{CompactReport, MAX_RUN};
-pub use superblock::FORMAT;
+pub use space::CompactReport;
 
 use crate::cell::PWord;
 use crate::error::{CommitError, OpenError};
-use crate::heap;
+use crate::format::classes::CLASSES;
+use crate::format::superblock::{MAGIC, Superblock};
+use crate::format::{
+    activated,
+    layout::{CHUNK, ChunkUse, INITIAL, REGION, REGION_CHUNKS, ROOTS},
+};
 use crate::media::{Access, Media, MediaOptions, MediaRecovery, MediumKind};
+use crate::planted;
 use crate::sync::lock;
-use layout::{CHUNK, ChunkUse, INITIAL, REGION, REGION_CHUNKS, ROOTS};
 use space::Space;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use superblock::Superblock;
 use uuid::Uuid;
 
 /// How a pool is created or opened.
@@ -93,7 +101,7 @@ pub struct PoolInfo {
 pub struct Pool<M: Media> {
     /// The allocator of each root, new at every opening of the root: frees that an earlier
     /// opening deferred must not reach it.
-    heaps: Mutex<[Option<Arc<heap::Core>>; ROOTS]>,
+    blocks: Mutex<[Option<Arc<Blocks>>; ROOTS]>,
     space: Mutex<Space>,
     superblock: Mutex<Superblock>,
     open_roots: Mutex<u64>,
@@ -239,7 +247,7 @@ impl<M: Media> Pool<M> {
         }
         pool.pm.attach(*pool.uuid().as_bytes())?;
         for (first, chunks) in unowned {
-            if pool.pm.planted("pool-unowned-kept") {
+            if planted!(pool.pm, "pool-unowned-kept") {
                 break;
             }
             pool.release_chunks(first, chunks);
@@ -249,7 +257,7 @@ impl<M: Media> Pool<M> {
 
     fn assemble(pm: M, path: &Path, superblock: Superblock, was_clean: bool) -> Self {
         Self {
-            heaps: Mutex::new([const { None }; ROOTS]),
+            blocks: Mutex::new([const { None }; ROOTS]),
             space: Mutex::new(Space::default()),
             superblock: Mutex::new(superblock),
             open_roots: Mutex::new(0),
@@ -293,14 +301,14 @@ impl<M: Media> Pool<M> {
                     1
                 }
                 ChunkUse::Blocks { owner, class } => {
-                    if usize::from(class) >= heap::CLASSES.len() {
+                    if usize::from(class) >= CLASSES.len() {
                         return Err(corrupt(chunk, "an unknown size class"));
                     }
                     owned_by(owner, 1);
                     1
                 }
                 ChunkUse::Activated { owner, class } => {
-                    if !heap::activated::is_class(class) {
+                    if !activated::is_class(class) {
                         return Err(corrupt(chunk, "an unknown size class"));
                     }
                     owned_by(owner, 1);
@@ -394,9 +402,7 @@ impl<M: Media> Pool<M> {
         // Locked, so that the tables are not cut off meanwhile.
         let _space = lock(&self.space);
         let chunks = (0..(self.size() / CHUNK) as u32).map(|chunk| match self.chunk_use(chunk) {
-            Some(ChunkUse::Activated { class, .. }) => {
-                heap::activated::free_bytes(self, chunk, class)
-            }
+            Some(ChunkUse::Activated { class, .. }) => self.free_bytes_of_activated(chunk, class),
             _ => 0,
         });
         chunks.sum()
@@ -413,22 +419,23 @@ impl<M: Media> Pool<M> {
         unsafe { &*self.pm.base().wrapping_add(at as usize).cast::<PWord>() }
     }
 
-    pub(crate) fn heap_core(&self, owner: u8) -> Arc<heap::Core> {
-        let mut heaps = lock(&self.heaps);
+    /// Which blocks are in use of root slot `owner`, which is open.
+    pub(crate) fn blocks_of(&self, owner: u8) -> Arc<Blocks> {
+        let mut all = lock(&self.blocks);
         let chunks = (self.pm.capacity().max(self.pm.len()) / CHUNK) as usize;
-        let core = heaps[usize::from(owner)]
-            .get_or_insert_with(|| Arc::new(heap::Core::new(owner, chunks)));
-        Arc::clone(core)
+        let blocks =
+            all[usize::from(owner)].get_or_insert_with(|| Arc::new(Blocks::new(owner, chunks)));
+        Arc::clone(blocks)
     }
 
-    /// Forgets the allocator of root slot `owner`.
-    fn drop_heap(&self, owner: usize) {
-        lock(&self.heaps)[owner] = None;
+    /// Forgets the blocks of root slot `owner`, which is being closed.
+    fn drop_blocks(&self, owner: usize) {
+        lock(&self.blocks)[owner] = None;
     }
 
-    fn open_heaps(&self) -> Vec<Arc<heap::Core>> {
-        let heaps = lock(&self.heaps);
-        heaps.iter().flatten().map(Arc::clone).collect()
+    fn open_blocks(&self) -> Vec<Arc<Blocks>> {
+        let all = lock(&self.blocks);
+        all.iter().flatten().map(Arc::clone).collect()
     }
 
     /// The medium.
@@ -465,7 +472,11 @@ impl<M: Media> Pool<M> {
             )
         };
         let assigned = size - unassigned;
-        let free_blocks: u64 = self.open_heaps().iter().map(|heap| heap.free_bytes()).sum();
+        let free_blocks: u64 = self
+            .open_blocks()
+            .iter()
+            .map(|blocks| blocks.free_bytes())
+            .sum();
         let free_blocks = free_blocks + self.free_activated_bytes();
         // Chunks assigned meanwhile may bring more free blocks than there was room for.
         let free_blocks = free_blocks.min(assigned);
@@ -524,7 +535,7 @@ fn short_file(path: &Path, len: u64) -> OpenError {
     let magic = std::fs::File::open(path)
         .and_then(|mut f| f.read_exact(&mut start))
         .is_ok()
-        && start == superblock::MAGIC;
+        && start == MAGIC;
     if magic {
         OpenError::Truncated {
             path: path.to_path_buf(),

@@ -16,11 +16,11 @@
 //! NAW.
 
 use super::Pool;
-use super::layout::{ROOT_SLOT, ROOT_TABLE, ROOTS};
 use crate::cell::PWord;
 use crate::error::SpaceError;
-use crate::heap::Heap;
+use crate::format::layout::{ROOT_SLOT, ROOT_TABLE, ROOTS};
 use crate::media::Media;
+use crate::planted;
 use crate::sync::lock;
 use std::fmt;
 use std::sync::Arc;
@@ -182,7 +182,7 @@ impl<M: Media> fmt::Debug for Root<M> {
 impl<M: Media> Drop for Root<M> {
     fn drop(&mut self) {
         let mut open = lock(&self.pool.open_roots);
-        self.pool.drop_heap(self.index);
+        self.pool.drop_blocks(self.index);
         *open &= !(1 << self.index);
     }
 }
@@ -204,11 +204,6 @@ impl<M: Media> Root<M> {
     /// The number of the root's slot.
     pub(crate) fn number(&self) -> u8 {
         self.index as u8
-    }
-
-    /// The allocator of this root's blocks.
-    pub fn heap(&self) -> Heap<M> {
-        Heap::of(&self.pool, self.index as u8)
     }
 
     /// Makes the root findable. What the calling thread flushed is durable before: the descriptor, and
@@ -309,7 +304,7 @@ impl<M: Media> Pool<M> {
             })
             .ok_or(RootError::Full)?;
         let slot = self.slot(index);
-        if self.pm.planted("pool-root-first") {
+        if planted!(self.pm, "pool-root-first") {
             slot.state.publish(&self.pm, PUBLISHED);
         }
         let bytes = encode(name, kind);

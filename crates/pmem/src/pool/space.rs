@@ -12,10 +12,14 @@
 //! 3. The superblock shrunk but the file not yet: as 2.
 
 use super::Pool;
-use super::layout::{CHUNK, CHUNK_TABLE, ChunkUse, INITIAL, REGION, REGION_CHUNKS};
 use crate::cell::PWord;
 use crate::error::SpaceError;
+use crate::format::activated;
+use crate::format::layout::{
+    CHUNK, CHUNK_TABLE, ChunkUse, INITIAL, MAX_RUN, REGION, REGION_CHUNKS,
+};
 use crate::media::Media;
+use crate::planted;
 use crate::sync::lock;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -23,9 +27,6 @@ use std::sync::atomic::Ordering;
 /// Growth steps are multiples of this, so that huge pages can back them.
 const STEP: u64 = 2 << 20;
 const MAX_STEP: u64 = 1 << 30;
-
-/// The longest run of chunks: a region less its header chunk.
-pub const MAX_RUN: u32 = REGION_CHUNKS as u32 - 1;
 
 /// Volatile state of the space manager, under the pool's lock.
 #[derive(Debug, Default)]
@@ -94,10 +95,9 @@ impl<M: Media> Pool<M> {
             space.holes.remove(&chunk);
         }
         if let ChunkUse::Activated { class, .. } = used {
-            // Its head, durably, before the word that makes it count.
-            crate::heap::activated::prepare(self, first, class);
+            self.prepare_activated(first, class);
         }
-        if self.pm.planted("pool-assignment-lost") {
+        if planted!(self.pm, "pool-assignment-lost") {
             let word = self.chunk_word(first);
             word.store(&self.pm, used.encode(), Ordering::Release);
             return Ok(first);
@@ -108,10 +108,37 @@ impl<M: Media> Pool<M> {
         Ok(first)
     }
 
+    /// Makes a chunk's head that of one without an active block, durably: before its word says that it has one.
+    fn prepare_activated(&self, chunk: u32, class: u8) {
+        let bytes = activated::head_bytes(class);
+        for word in 0..bytes / 8 {
+            // ORDERING: Relaxed; published with the chunk's word.
+            self.word_at(activated::head_word(chunk, word as u32 * 64))
+                .store(&self.pm, 0, Ordering::Relaxed);
+        }
+        let head = self.word_at(activated::head_word(chunk, 0));
+        // PERSIST: no bit is set, before the chunk counts as one whose bits do.
+        self.pm.flush(head.addr(), bytes as usize);
+        self.pm.fence();
+    }
+
+    /// Bytes of a chunk of activated blocks that are in no active one.
+    pub(crate) fn free_bytes_of_activated(&self, chunk: u32, class: u8) -> u64 {
+        let words = 0..activated::blocks_of(class).div_ceil(64);
+        let active = words.map(|i| {
+            // ORDERING: Relaxed; a statistic.
+            let bits = self
+                .word_at(activated::head_word(chunk, i * 64))
+                .load(&self.pm, Ordering::Relaxed);
+            u64::from(bits.count_ones())
+        });
+        CHUNK.saturating_sub(active.sum::<u64>() * activated::block_bytes(class))
+    }
+
     /// Gives back the chunks that begin at `first`. Nothing durable may lead there.
     pub(crate) fn release_chunks(&self, first: u32, chunks: u32) {
         let mut space = lock(&self.space);
-        if self.pm.planted("pool-release-lost") {
+        if planted!(self.pm, "pool-release-lost") {
             space.free.extend(first..first + chunks);
             return;
         }
@@ -137,7 +164,7 @@ impl<M: Media> Pool<M> {
             wanted
         };
         self.pm.grow(new)?;
-        if self.pm.planted("pool-size-first") {
+        if planted!(self.pm, "pool-size-first") {
             (superblock.generation, superblock.size) = (superblock.generation + 1, new);
             superblock.write(&self.pm);
         }
@@ -171,10 +198,10 @@ impl<M: Media> Pool<M> {
         {
             // Locked until the chunks are given back: a root that is closed and opened again in
             // between would hold them through another allocator.
-            let heaps = lock(&self.heaps);
-            for heap in heaps.iter().flatten() {
-                heap.empty_caches();
-                for (first, chunks) in heap.take_empty() {
+            let allocators = lock(&self.blocks);
+            for blocks in allocators.iter().flatten() {
+                blocks.empty_caches();
+                for (first, chunks) in blocks.take_empty() {
                     self.release_chunks(first, chunks);
                 }
             }
@@ -195,7 +222,7 @@ impl<M: Media> Pool<M> {
         let after = (u64::from(end) * CHUNK).next_multiple_of(STEP).min(before);
         let end = (after / CHUNK) as u32;
         if after < before {
-            if self.pm.planted("pool-cut-first") {
+            if planted!(self.pm, "pool-cut-first") {
                 self.pm.shrink(after)?;
             }
             space.free.split_off(&end);

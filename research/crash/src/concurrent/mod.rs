@@ -59,7 +59,7 @@ const RECOVERY_STEPS: u64 = 1_000_000;
 /// Tries to take a lock while no other simulated thread runs before it counts as stuck.
 const ALONE_WAITS: u64 = 10_000;
 /// Most simulated threads.
-pub const MOST_THREADS: usize = 8;
+pub const MAX_THREADS: usize = 8;
 /// Most operations of all threads together.
 pub const MOST_OPERATIONS: usize = 64;
 /// Prepared structures that runs start from.
@@ -72,7 +72,7 @@ const KEPT: usize = 50;
 pub struct ConcurrentOptions {
     /// Which stores a crash may lose.
     pub model: Model,
-    /// Simulated threads, from 1 to [`MOST_THREADS`] (taken as the nearest if it is not); most faults
+    /// Simulated threads, from 1 to [`MAX_THREADS`] (taken as the nearest if it is not); most faults
     /// take two or three.
     pub threads: usize,
     /// Schedules to run.
@@ -111,7 +111,7 @@ impl Default for ConcurrentOptions {
 impl ConcurrentOptions {
     /// Threads, and operations of each.
     fn size(&self) -> (usize, usize) {
-        let threads = self.threads.clamp(1, MOST_THREADS);
+        let threads = self.threads.clamp(1, MAX_THREADS);
         let ops = self.ops_per_thread.clamp(1, MOST_OPERATIONS / threads);
         (threads, ops)
     }

@@ -22,6 +22,7 @@
 use super::{open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_pmem::heap::CLASSES;
+use bristlecone_pmem::media::Instrument;
 use bristlecone_pmem::media::{LINE, MediaOptions, Sim};
 use bristlecone_pmem::pool::layout::{CHUNK, REGION};
 use bristlecone_pmem::pool::{DataKind, Root, RootError, RootKind};

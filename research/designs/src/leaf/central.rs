@@ -220,7 +220,7 @@ impl<const B: usize> Leaf<B> {
         while rest != 0 {
             let line = rest.trailing_zeros() as usize;
             rest &= rest - 1;
-            // PERSIST: as the caller says.
+            // PERSIST: a changed line, not fenced; each call says what it precedes.
             pm.flush_of(self.word(line * LINE_WORDS));
         }
     }

@@ -130,7 +130,7 @@ fn device_files_are_read_and_their_faults_named() {
     b.run(&changed("--device", "short.toml"))
         .fails(&["short.toml", "geometry"]);
 
-    let optane = include_str!("../../../research/lab/devices/optane.toml");
+    let optane = include_str!("../../../lab/devices/optane.toml");
     b.file("mine.toml", optane);
     let mine = b.run(&[&changed("--device", "mine.toml")[..], &["--json"]].concat());
     let shipped = b.run(&with(&["--json"]));

@@ -13,7 +13,7 @@ use crate::limits::median;
 use crate::micro::designs::Forgetting;
 use bristlecone_designs::OrderedIndex;
 use bristlecone_pmem::media::{Access, Media, MediaOptions};
-use bristlecone_pmem::pmwcas::{DescriptorPool, MOST_WORDS, NoBlocks, WordError};
+use bristlecone_pmem::pmwcas::{DescriptorPool, MAX_WORDS, NoBlocks, WordError};
 use bristlecone_pmem::pool::{DataKind, Root, RootKind};
 use bristlecone_pmem::{PWord, Pool, PoolOptions};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(super) const ENTRY: Entry = Entry {
 const BLOCKS: u64 = 64;
 const BLOCK_BYTES: u64 = 1024;
 /// Bytes between two words of a swap: never in one line, as in a leaf.
-const APART: u64 = BLOCK_BYTES / MOST_WORDS as u64;
+const APART: u64 = BLOCK_BYTES / MAX_WORDS as u64;
 /// Descriptors as a tree has them.
 const DESCRIPTORS: (usize, usize, usize) = (32, 32, 5);
 
@@ -81,7 +81,7 @@ impl Alone {
             pool,
         };
         for block in &alone.blocks {
-            for word in 0..MOST_WORDS as u64 {
+            for word in 0..MAX_WORDS as u64 {
                 // ORDERING: Relaxed; one thread has them.
                 let at = alone.word(block + word * APART);
                 at.store(alone.pool.pm(), 0, Ordering::Relaxed);

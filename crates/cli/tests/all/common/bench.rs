@@ -1,5 +1,7 @@
 //! A directory of its own for each test, and the command in it. The research command's tests use this file too.
 
+#![allow(dead_code)] // Either command's tests use most of it.
+
 use super::PROGRAM;
 use serde_json::Value;
 use std::ffi::OsStr;

@@ -1,7 +1,8 @@
 //! Activated blocks: geometry, stages, what a crash leaves, looking at chunks late, threads, costs.
 
 use super::*;
-use crate::media::{Counting, Dram, Mapped, MediaOptions};
+use crate::format::activated::is_class;
+use crate::media::{Counting, Dram, LINE, Mapped, MediaOptions};
 use crate::pmwcas::{DescriptorPool, Policy};
 use crate::pool::{DataKind, PoolOptions, RootKind};
 use std::collections::HashSet;

@@ -10,10 +10,11 @@
 //! sync the pool file; header: head := C, in both slots; segments before C are free
 //! ```
 
-use super::commit::{Core, Progress, Stop, count, wait};
+use super::commit::{Core, Keeper, Progress, Stop, wait};
 use super::format::{DATA_AT, Header, MAX_SEGMENTS, Position, SLOT_AT};
 use super::image::PAGE_LINES;
 use super::log::Log;
+use super::stats::count;
 use super::storage::write_error;
 use crate::error::CommitError;
 use crate::media::LINE;
@@ -28,17 +29,6 @@ const BATCH: usize = 2048;
 const TOO_OFTEN: Duration = Duration::from_secs(1);
 /// Most that the journal grows by at a time.
 const GROW_BYTES: u64 = 64 << 20;
-
-/// Who keeps the header: one checkpoint (or change of the file's shape) at a time.
-#[derive(Debug)]
-pub(super) struct Keeper {
-    /// The last header written, or (before attaching) read.
-    pub header: Header,
-    /// The slot that it is in; the next goes to the other.
-    pub slot: usize,
-    /// When the last checkpoint began.
-    pub last: Option<Instant>,
-}
 
 impl Core {
     /// The checkpointer's life.

@@ -13,11 +13,11 @@
 //! which may use the reserved segments, leads in its place and frees some. Meanwhile commits wait, so
 //! that what is captured in the meantime is bounded by the operations in flight.
 
-use super::JournalStats;
-use super::checkpoint::Keeper;
+use super::format::Header;
 use super::image::Image;
 use super::log::{Full, Log};
 use super::stage::Stage;
+use super::stats::{JournalStats, Stats, count};
 use super::storage::{Storage, write_error};
 use crate::error::CommitError;
 use crate::media::Durability;
@@ -77,6 +77,17 @@ impl From<CommitError> for Stop {
     }
 }
 
+/// The journal's header; whoever holds its lock may take a checkpoint or change the shape of a file.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    /// The last header written, or (before attaching) read.
+    pub header: Header,
+    /// The slot that it is in; the next goes to the other.
+    pub slot: usize,
+    /// When the last checkpoint began.
+    pub last: Option<Instant>,
+}
+
 /// Everything that the medium and its two threads share.
 #[derive(Debug)]
 pub(super) struct Core {
@@ -108,22 +119,6 @@ pub(super) struct Core {
     /// Something in `progress` keeps commits from returning at once.
     pub trouble: AtomicBool,
     pub stats: Stats,
-}
-
-/// Counters behind [`JournalStats`].
-#[derive(Debug, Default)]
-pub(super) struct Stats {
-    pub frames: AtomicU64,
-    pub frame_bytes: AtomicU64,
-    pub syncs: AtomicU64,
-    pub checkpoints: AtomicU64,
-    pub pages: AtomicU64,
-}
-
-/// Adds to a counter.
-pub(super) fn count(counter: &AtomicU64, by: u64) {
-    // ORDERING: Relaxed; plain statistics.
-    counter.fetch_add(by, Ordering::Relaxed);
 }
 
 impl Core {

@@ -15,6 +15,8 @@ pub(super) const FRAME_HEAD: usize = 64;
 pub(super) const MAX_RUN: u64 = u16::MAX as u64;
 /// Smallest and largest segment.
 pub(super) const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
+/// Segments in a new journal, and the fewest that one has.
+pub(super) const FIRST_SEGMENTS: u32 = 4;
 /// Most segments that a header may name.
 pub(super) const MAX_SEGMENTS: u32 = 1 << 16;
 /// The layout that this build writes and reads.
@@ -31,6 +33,7 @@ const _: () = assert!(SLOT_AT[1] + SECTOR as u64 <= DATA_AT);
 const _: () = assert!(DATA_AT.is_multiple_of(SECTOR as u64));
 const _: () = assert!((*SEGMENT_BYTES.start()).is_multiple_of(SECTOR as u32));
 // A run's word holds a line number and a count.
+const _: () = assert!(FIRST_SEGMENTS <= MAX_SEGMENTS && DATA_AT >= 2 * crate::media::mapping::PAGE);
 const _: () = assert!(LINE_BITS + MAX_RUN.count_ones() == u64::BITS);
 // A head is a whole number of words and its fields (see `Frame::seal`) fill 48 bytes of it.
 const _: () = assert!(FRAME_HEAD.is_multiple_of(8) && FRAME_HEAD >= 48);

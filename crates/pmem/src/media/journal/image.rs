@@ -1,12 +1,10 @@
 //! The pool's image in memory: read line by line while others store to it.
 
 use crate::error::SpaceError;
+use crate::media::capture::{self, WORDS, bytes_of};
 use crate::media::mapping::{Mapping, PAGE};
 use crate::media::{LINE, cpu};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// 8-byte words in a line.
-const WORDS: usize = LINE / 8;
 /// Lines in a page.
 pub(super) const PAGE_LINES: u64 = PAGE / LINE as u64;
 
@@ -45,7 +43,8 @@ impl Image {
     #[inline]
     pub fn capture(&self, line: u64) -> [u64; WORDS] {
         debug_assert!(line < self.lines(), "line {line} of {}", self.lines());
-        capture(self.base(), line)
+        // SAFETY: the line is below the image's end, so it is mapped, and stays so while the image is borrowed.
+        unsafe { capture::capture(self.base(), line) }
     }
 
     /// Appends the lines of page `page` to `into`, each in a state that it really had; fewer than
@@ -95,55 +94,6 @@ impl Image {
     pub fn discard(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         self.mapping.discard(offset, len)
     }
-}
-
-/// A state that line `line` of the pool at `base` really had, at one moment of this call.
-///
-/// Two equal reads in a row, each word after word: a word that both found unchanged held its value
-/// between them, so at the moment between the two reads the line was what they found. (A word that
-/// changed and changed back in those nanoseconds, twice, would escape; words of a line are stored by
-/// code that takes longer than that for one round.)
-#[inline]
-pub(crate) fn capture(base: *const u8, line: u64) -> [u64; WORDS] {
-    let at = base.wrapping_add(line as usize * LINE).cast::<u64>();
-    let mut first = collect(at);
-    let mut tries = 0u32;
-    loop {
-        // ORDERING: Acquire; the second read begins after the first has ended.
-        fence(Ordering::Acquire);
-        let second = collect(at);
-        if first == second {
-            return first;
-        }
-        first = second;
-        tries += 1;
-        if tries.is_multiple_of(1024) {
-            std::thread::yield_now();
-        }
-    }
-}
-
-#[inline(always)]
-fn collect(at: *const u64) -> [u64; WORDS] {
-    std::array::from_fn(|i| {
-        // SAFETY: 1. the caller's line lies inside the mapping and is 64-byte aligned, so each of
-        // its words is valid and aligned; 2. cells store to it through 8-byte atomics; bytes that
-        // are not yet published may be written plainly at the same time, and then what is read is
-        // a value that no one relies on until their own flush and fence.
-        let word = unsafe { AtomicU64::from_ptr(at.add(i).cast_mut()) };
-        // ORDERING: Relaxed; the fence between two reads orders them.
-        word.load(Ordering::Relaxed)
-    })
-}
-
-/// A line's bytes as they lie in memory.
-#[inline(always)]
-pub(super) fn bytes_of(words: [u64; WORDS]) -> [u8; LINE] {
-    let mut bytes = [0; LINE];
-    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-        to.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
 }
 
 /// Which pages hold lines that the journal has and the pool file may not have.

@@ -84,57 +84,30 @@ pub mod fault;
 mod format;
 mod image;
 mod log;
+mod open;
 mod recover;
 mod stage;
+mod stats;
 mod storage;
 
-pub(crate) use image::capture;
+pub use stats::JournalStats;
 pub use storage::{FileStorage, Storage};
 
 use super::mapping::{Mapping, PAGE, Sharing};
 use super::{
-    Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder, Untraced,
+    Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder,
     commits_are_deferred,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::sync::lock;
-use checkpoint::{Keeper, zero};
-use commit::{Core, Stats, Stop};
-use format::{DATA_AT, Header, MAX_SEGMENTS, Position};
-use image::{DirtyPages, Image};
-use log::Log;
-use recover::{Chain, Discard, Owner, Source, ToImage, foreign, owner};
-use stage::Stage;
+use commit::{Core, Keeper, Stop};
+use format::FIRST_SEGMENTS;
+use image::Image;
+use recover::Source;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-
-/// Segments in a new journal, and the fewest that one has.
-const FIRST_SEGMENTS: u32 = 4;
-/// Segments that a journal of its full length has, unless they would be too small or too large.
-const SEGMENTS: u64 = 64;
-/// Largest segment in a new journal.
-const LARGEST_SEGMENT: u64 = 1 << 20;
-
-/// What the journal has done since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JournalStats {
-    /// Frames written.
-    pub frames: u64,
-    /// Bytes of those frames.
-    pub frame_bytes: u64,
-    /// Syncs and synced writes issued, of the journal and the pool file.
-    pub syncs: u64,
-    /// Checkpoints finished.
-    pub checkpoints: u64,
-    /// Pages that checkpoints wrote.
-    pub pages: u64,
-    /// Bytes of the journal that are in use now.
-    pub used_bytes: u64,
-    /// Bytes of the journal's segments.
-    pub journal_bytes: u64,
-}
 
 /// An ordinary file behind a write-ahead journal; see the module's head.
 #[derive(Debug)]
@@ -159,29 +132,6 @@ pub fn journal_path(pool: &Path) -> PathBuf {
     name.into()
 }
 
-/// The header that a new journal starts from.
-fn new_header(uuid: [u8; 16], journal_max: u64) -> Header {
-    let ideal = (journal_max / SEGMENTS).max(1);
-    // Both bounds are powers of two that fit 32 bits.
-    let segment_bytes = (1u64 << ideal.ilog2())
-        .clamp(u64::from(*format::SEGMENT_BYTES.start()), LARGEST_SEGMENT)
-        as u32;
-    Header {
-        uuid,
-        generation: 0,
-        epoch: 0,
-        head: Position {
-            seq: 1,
-            segment: 0,
-            offset: 0,
-        },
-        segment_bytes,
-        segments: FIRST_SEGMENTS,
-        required: 0,
-        floor: 0,
-    }
-}
-
 impl Journal {
     /// True when a journal of this pool was found at opening. A pool that was last written through this
     /// medium and not closed is incomplete without it.
@@ -194,197 +144,6 @@ impl Journal {
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         self.core.stats()
-    }
-
-    /// Opens a pool on two given files, filling anonymous memory from `pool`; `path` names it in errors.
-    ///
-    /// # Errors
-    /// As [`Media::open`].
-    pub fn open_on(
-        pool: Arc<dyn Storage>,
-        journal: Arc<dyn Storage>,
-        path: &Path,
-        initial: u64,
-        options: &MediaOptions,
-    ) -> Result<Self, OpenError> {
-        let io = |e| OpenError::io(path, "read", e);
-        if options.access == Access::Create {
-            pool.allocate(0, initial)
-                .map_err(|e| OpenError::io(path, "reserve space", e))?;
-        }
-        let len = pool.size().map_err(io)?;
-        let mapping = Mapping::map(path, None, Sharing::Anonymous, options.reserve)?;
-        mapping.extend(len)?;
-        let image = Image::new(mapping);
-        let mut page = vec![0; 1 << 20];
-        let mut at = 0;
-        while at < len {
-            let n = pool.read_full(at, &mut page).map_err(io)?;
-            if n == 0 {
-                break;
-            }
-            // A pool is whole lines long; a cut file's odd end is no line of it.
-            image.restore(at / LINE as u64, &page[..n - n % LINE]);
-            at += n as u64;
-        }
-        Self::start(image, pool, journal, path, options)
-    }
-
-    /// Replays what there is; starts nothing.
-    fn start(
-        image: Image,
-        pool: Arc<dyn Storage>,
-        journal: Arc<dyn Storage>,
-        path: &Path,
-        options: &MediaOptions,
-    ) -> Result<Self, OpenError> {
-        let read_only = options.access == Access::ReadOnly;
-        let journal_name = journal_path(path);
-        let source = Source {
-            storage: &*journal,
-            path: &journal_name,
-        };
-        let mut dirty = DirtyPages::new();
-        let mut header = source.header()?;
-        let mut chain = None;
-        if options.access == Access::Create {
-            // A leftover of a pool that is gone: replaced when the new pool is attached.
-            header = None;
-        }
-        if let Some((found, _)) = &header {
-            let whose = owner(&*pool, found).map_err(|e| OpenError::io(path, "read", e))?;
-            if whose == Owner::Other {
-                let chain = source.replay(found, &mut Discard)?;
-                if chain.report.batches_replayed > 0 {
-                    return Err(foreign(&journal_name, found, &chain));
-                }
-                header = None;
-            } else {
-                let pool = if read_only { None } else { Some(&*pool) };
-                let mut to = ToImage {
-                    image: &image,
-                    pool,
-                    path,
-                    dirty: &mut dirty,
-                };
-                chain = Some(source.replay(found, &mut to)?);
-            }
-        }
-        let had_journal = header.is_some();
-        let (header, slot) =
-            header.unwrap_or_else(|| (new_header([0; 16], options.journal_max), 0));
-        let chain = chain.unwrap_or_else(|| Chain {
-            end: header.head,
-            live: vec![header.head.segment],
-            report: MediaRecovery::default(),
-        });
-        let recovery = chain.report.clone();
-        let log = log_after(&header, chain, dirty);
-        let core = Core {
-            image,
-            pool,
-            journal,
-            aside: std::sync::OnceLock::new(),
-            durability: options.durability,
-            journal_max: options.journal_max,
-            // Four to a segment, so that little of one stays unused.
-            stage: Stage::new(header.segment_bytes as usize / 4),
-            chunk_lines: u64::from(header.segment_bytes) / 4 / (LINE as u64 + 8),
-            recording: AtomicBool::new(!read_only),
-            keeper: Mutex::new(Keeper {
-                header,
-                slot,
-                last: None,
-            }),
-            log: Mutex::new(log),
-            progress: Mutex::default(),
-            done: Condvar::new(),
-            work: Condvar::new(),
-            write: Condvar::new(),
-            written: AtomicU64::new(0),
-            synced: AtomicU64::new(0),
-            trouble: AtomicBool::new(false),
-            stats: Stats::default(),
-        };
-        {
-            let log = lock(&core.log);
-            let tight =
-                !read_only && recovery.batches_replayed > 0 && log.free.len() <= log.reserve();
-            drop(log);
-            if tight {
-                // The image is exactly what the journal says, so it may go to the pool file now;
-                // later, the first frame might find no segment on a full disk.
-                core.journal
-                    .sync()
-                    .map_err(|e| OpenError::io(&journal_name, "sync", e))?;
-                core.checkpoint(&mut lock(&core.keeper))?;
-            }
-        }
-        Ok(Self {
-            core: Arc::new(core),
-            path: path.to_path_buf(),
-            read_only,
-            had_journal,
-            recovery,
-            begun: AtomicBool::new(false),
-            attached: AtomicBool::new(false),
-            recorder: Recorder::default(),
-            threads: Mutex::default(),
-        })
-    }
-
-    /// Makes a new journal file, or a foreign one without live frames this pool's.
-    fn create_journal(&self, keeper: &mut Keeper, uuid: [u8; 16]) -> Result<(), OpenError> {
-        let path = journal_path(&self.path);
-        let error = |doing| move |e| OpenError::io(&path, doing, e);
-        let storage = &*self.core.journal;
-        let header = Header {
-            uuid,
-            ..new_header(uuid, self.core.journal_max)
-        };
-        let end = header.file_offset(header.segments, 0);
-        storage.truncate(0).map_err(error.clone()("empty"))?;
-        storage
-            .allocate(0, end)
-            .map_err(error.clone()("reserve space"))?;
-        zero(storage, 0, end).map_err(error.clone()("zero"))?;
-        // PERSIST: a journal of zeros, before a header says that it is one.
-        storage.sync().map_err(error("sync"))?;
-        keeper.header = header;
-        self.begun.store(false, Ordering::Relaxed);
-        let mut log = lock(&self.core.log);
-        let dirty = std::mem::replace(&mut log.dirty, DirtyPages::new());
-        let chain = Chain {
-            end: header.head,
-            live: vec![0],
-            report: MediaRecovery::default(),
-        };
-        *log = log_after(&header, chain, dirty);
-        Ok(())
-    }
-
-    /// Begins a session on the journal that there is: until then no frame may be written, and no
-    /// page that was replayed from frames that are perhaps in the page cache only.
-    fn begin(&self, keeper: &mut Keeper) -> Result<(), OpenError> {
-        // ORDERING: Relaxed; only looked at under the keeper's lock.
-        if self.begun.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let path = journal_path(&self.path);
-        let aside = (self.core.journal.another()).map_err(|e| OpenError::io(&path, "open", e))?;
-        let aside = self.core.aside.get_or_init(|| aside);
-        // PERSIST: every frame that was replayed, before frames are written behind it (a killed
-        // writer's were perhaps never synced).
-        aside.sync().map_err(|e| OpenError::io(&path, "sync", e))?;
-        let header = Header {
-            epoch: keeper.header.epoch + 1,
-            ..keeper.header
-        };
-        // PERSIST: the new epoch, before a frame carries it.
-        self.core.write_header(keeper, header)?;
-        lock(&self.core.log).epoch = header.epoch;
-        self.begun.store(true, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Starts the checkpointer and the background writer.
@@ -467,30 +226,15 @@ impl Journal {
     }
 }
 
-/// The log that goes on where `chain` ends.
-fn log_after(header: &Header, chain: Chain, dirty: DirtyPages) -> Log {
-    let live = std::collections::VecDeque::from(chain.live);
-    let free = (0..header.segments).filter(|s| !live.contains(s)).collect();
-    Log {
-        salt: format::salt(&header.uuid),
-        epoch: header.epoch,
-        segment_bytes: header.segment_bytes,
-        segments: header.segments,
-        at: chain.end,
-        next_seq: chain.end.seq,
-        durable: chain.end.seq,
-        written_lines: 0,
-        durable_lines: 0,
-        live,
-        free,
-        pending: std::collections::VecDeque::new(),
-        dirty,
-    }
+#[cfg(feature = "explore")]
+impl crate::media::Instrument for Journal {
+    type Dram = crate::media::Untraced;
 }
 
-impl Media for Journal {
-    type Dram = Untraced;
-
+// SAFETY: 1, 2, 6. the image's: a private mapping of the pool file, or anonymous memory, reserved up front (`mapping.rs`);
+// 3. the pool file is locked, and the image is private; recovery fills it before `open` returns; 4. invariants 1 to 3 in
+// the module's head; 5. the hole is durable before the image reads as zero; stores go to the image, and need no space.
+unsafe impl Media for Journal {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let read_only = options.access == Access::ReadOnly;
         let create = options.access == Access::Create;
@@ -555,7 +299,8 @@ impl Media for Journal {
         if start as u64 >= end {
             return;
         }
-        self.recorder.note(core.image.base(), addr, len);
+        let pool = (core.image.base().cast_const(), core.image.len());
+        self.recorder.note(pool, addr, len);
         core.stage
             .note(start as u64 / LINE as u64, end.div_ceil(LINE as u64));
     }
@@ -722,5 +467,3 @@ impl Drop for Journal {
         }
     }
 }
-
-const _: () = assert!(FIRST_SEGMENTS <= MAX_SEGMENTS && DATA_AT >= 2 * PAGE);

@@ -14,8 +14,9 @@
 //! 3. Chunks leave in the order in which they were filled.
 
 use super::format::{FRAME_HEAD, MAX_RUN, run_word};
-use super::image::{Image, bytes_of};
+use super::image::Image;
 use crate::media::LINE;
+use crate::media::capture::bytes_of;
 use crate::sync::lock;
 use crossbeam_utils::CachePadded;
 use std::sync::Mutex;

@@ -170,7 +170,7 @@ fn count(counter: &AtomicU64, more: u64) {
 }
 
 /// INs and PLNs of a tree on medium `M`.
-type Nodes<K, M> = Inner<K, <M as Media>::Dram>;
+type Nodes<K, M> = Inner<K, <M as bristlecone_pmem::media::Instrument>::Dram>;
 
 /// A durable ordered index. See the module's head.
 pub struct NvTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {

@@ -13,7 +13,7 @@
 use super::BzTree;
 use super::build::Image;
 use super::find::Step;
-use super::node::{FROZEN, HEADER, MOST_WORDS, Node, Status, next_version};
+use super::node::{FROZEN, HEADER, MAX_WORDS, Node, Status, next_version};
 use super::reshape::Place;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
@@ -94,7 +94,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             // child could never be merged otherwise.
             let few = !node.is_leaf()
                 && (node.sorted + other.sorted < 4 || node.sorted.min(other.sorted) == 1)
-                && both <= MOST_WORDS;
+                && both <= MAX_WORDS;
             if other_status & FROZEN != 0 || both > self.sizes.node && !few {
                 continue;
             }

@@ -43,8 +43,7 @@ const SHAPE: usize = 1;
 const MEMORY: usize = 2;
 
 /// Most words of a node: the largest block.
-pub(super) const MOST_WORDS: usize =
-    (bristlecone_pmem::heap::activated::MAX_ACTIVATED / 8) as usize;
+pub(super) const MAX_WORDS: usize = (bristlecone_pmem::heap::activated::MAX_ACTIVATED / 8) as usize;
 
 /// Bits of a leaf's status for entries, words of records, and deleted words.
 const BITS: u32 = 12;
@@ -52,7 +51,7 @@ const COUNT: u64 = (1 << BITS) - 1;
 /// The version of a leaf's status, where it is.
 const VERSION: u64 = (1 << 60) - (1 << (3 * BITS));
 
-const _: () = assert!(MOST_WORDS <= COUNT as usize, "a status has room for words");
+const _: () = assert!(MAX_WORDS <= COUNT as usize, "a status has room for words");
 
 /// The bit of a status that says that nothing in the node changes any more.
 pub(super) const FROZEN: u64 = 1 << 60;
@@ -258,7 +257,7 @@ pub(super) fn word_at<M: Media>(pm: &M, at: u64) -> &PWord {
 
 /// The shape word of a node.
 pub(super) fn shape(size: usize, sorted: usize, level: u8) -> u64 {
-    debug_assert!(size <= MOST_WORDS && sorted < 1 << 12);
+    debug_assert!(size <= MAX_WORDS && sorted < 1 << 12);
     size as u64 | (sorted as u64) << 20 | u64::from(level) << 32
 }
 
@@ -277,7 +276,7 @@ impl<'a, M: Media> Node<'a, M> {
         let shape = word_at(pm, off + SHAPE as u64 * 8).load(pm, Ordering::Relaxed);
         let size = field(shape, 0, 20);
         let sorted = field(shape, 20, 12);
-        if !(HEADER..=MOST_WORDS).contains(&size)
+        if !(HEADER..=MAX_WORDS).contains(&size)
             || off + size as u64 * 8 > len
             || HEADER + sorted > size
         {

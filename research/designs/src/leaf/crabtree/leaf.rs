@@ -255,7 +255,7 @@ impl<'t, M: Media> Leaf<'t, M> {
     #[inline(always)]
     #[track_caller]
     pub(super) fn flush_line(&self, slot: usize) {
-        // PERSIST: as the caller says.
+        // PERSIST: the slot's pair, not fenced; each call says what it precedes.
         self.pm.flush_of(&self.words[HEADER_WORDS + 2 * slot]);
     }
 
@@ -263,7 +263,7 @@ impl<'t, M: Media> Leaf<'t, M> {
     #[track_caller]
     pub(super) fn flush_slots(&self, from: usize, to: usize) {
         if from < to {
-            // PERSIST: as the caller says.
+            // PERSIST: the slots' pairs, not fenced; each call says what they precede.
             self.pm
                 .flush_of(&self.words[HEADER_WORDS + 2 * from..HEADER_WORDS + 2 * to]);
         }
@@ -273,7 +273,7 @@ impl<'t, M: Media> Leaf<'t, M> {
     #[track_caller]
     pub(super) fn flush_all(&self) {
         let words = lines(self.n(), self.capacity()) * LINE / 8;
-        // PERSIST: as the caller says.
+        // PERSIST: all that the leaf holds, not fenced; it precedes whatever leads to the leaf.
         self.pm.flush_of(&self.words[..words.min(self.words.len())]);
     }
 

@@ -454,7 +454,7 @@ where
     }
 
     fn flush_filled(tree: &LeafTree<Self, K, V, M>, leaf: &CrabLeaf) {
-        // PERSIST: as the caller says.
+        // PERSIST: the whole leaf; the tree fences, before anything leads to it.
         Crab(tree).view(leaf).flush_all();
     }
 

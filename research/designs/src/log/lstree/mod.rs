@@ -242,7 +242,7 @@ impl Shape {
 }
 
 /// The inner index of a tree on medium `M`.
-type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as Media>::Dram>;
+type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as bristlecone_pmem::media::Instrument>::Dram>;
 
 /// A durable ordered index. See the module's head.
 pub struct LsTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {

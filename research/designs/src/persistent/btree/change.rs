@@ -188,7 +188,7 @@ impl<'t> Lines<'t> {
                 let first = lines.trailing_zeros() as usize;
                 let run = (lines >> first).trailing_ones() as usize;
                 if run >= least {
-                    // PERSIST: as the caller says.
+                    // PERSIST: a run of changed lines, not fenced; each call says what it precedes.
                     pm.flush(node.words[first * LINE / 8].addr(), run * LINE);
                 }
                 lines &= (!0u128).checked_shl((first + run) as u32).unwrap_or(0);

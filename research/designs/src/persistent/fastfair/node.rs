@@ -315,7 +315,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     #[inline(always)]
     #[track_caller]
     fn persist_line<M: Media>(self, pm: &M, i: usize) {
-        // PERSIST: as the caller says.
+        // PERSIST: the entry's line is durable after the fence; each call says what that precedes.
         pm.flush_of(&self.words[Self::key_at(i)]);
         pm.fence();
     }
@@ -354,7 +354,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     /// Flushes the line of `hidden` and fences.
     #[track_caller]
     fn persist_hidden<M: Media>(self, pm: &M) {
-        // PERSIST: as the caller says.
+        // PERSIST: whether an entry is hidden is durable after the fence; each call says what that precedes.
         pm.flush_of(&self.words[META]);
         pm.fence();
     }

@@ -5,7 +5,7 @@
 #[path = "../../../../../crates/cli/tests/all/common/bench.rs"]
 mod bench;
 
-pub use bench::Bench;
+pub use bench::{Bench, Ran};
 
 /// The command.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_bristlecone-lab");
