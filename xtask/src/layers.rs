@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::process::Command;
 
 /// Each crate with the crates of the project that it may use.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("bristlecone-pmem", &[]),
     ("bristlecone-index", &["bristlecone-pmem"]),
     (
@@ -22,6 +22,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
         "bristlecone-server",
         &["bristlecone-pmem", "bristlecone-store"],
     ),
+    ("bristlecone-service", &["bristlecone"]),
     ("bristlecone-peers", &[]),
     ("bristlecone-schedules", &[]),
     (

@@ -5,6 +5,7 @@
 //! | `readme` | runs the shell blocks of the README and the book |
 //! | `layers` | checks which crate depends on which |
 //! | `references` | checks that links, file names and headings that are referred to exist |
+//! | `public-api` | compares the library's public API with its committed listing (feature `public-api`) |
 //! | `arm` | unit tests on AArch64, emulated |
 //! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
 //! | `asan` | hostile-file tests under AddressSanitizer |
@@ -18,6 +19,8 @@ mod book;
 mod cpio;
 mod dax;
 mod layers;
+#[cfg(feature = "public-api")]
+mod public_api;
 mod readme;
 mod references;
 mod tools;
@@ -48,6 +51,13 @@ enum Chore {
     Layers,
     /// Checks that links, file names and headings lead somewhere, and that the book lists every page.
     References,
+    /// Compares the public API of the crate `bristlecone` with its listing, `crates/bristlecone/public-api.txt`.
+    #[cfg(feature = "public-api")]
+    PublicApi {
+        /// Writes the listing instead.
+        #[arg(long)]
+        update: bool,
+    },
     /// Builds the unit tests of pmem, index and designs for AArch64 and runs them under qemu-user.
     Arm {
         /// Passed to the test binaries, for example a test's name.
@@ -89,6 +99,8 @@ fn main() -> ExitCode {
         Chore::Readme { list, documents } => readme::run(list, &documents),
         Chore::Layers => layers::run(),
         Chore::References => references::run(),
+        #[cfg(feature = "public-api")]
+        Chore::PublicApi { update } => public_api::compare(update),
         Chore::Arm { args } => arm::run(&args),
         Chore::Dax {
             kernel,

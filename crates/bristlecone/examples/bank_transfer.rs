@@ -18,7 +18,7 @@ fn transfer(db: &Database, accounts: &Accounts, from: &str, to: &str, amount: i6
             if old + by < 0 {
                 return Err(Error::other(format!("{name} has only {old}")));
             }
-            tx.insert(accounts.bytes(), key, accounts.value(&(old + by)))
+            tx.insert(accounts.bytes(), key, accounts.value(&(old + by))?)
         };
         change(from, -amount)?;
         change(to, amount)

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let degrees = base + 10 * hour.cast_signed();
             let (key, value) = (
                 readings.key(&(station.into(), at)),
-                readings.value(&degrees),
+                readings.value(&degrees)?,
             );
             readings.bytes().insert_expiring(key, value, keep)?;
         }

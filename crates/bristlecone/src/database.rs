@@ -1,4 +1,4 @@
-//! The database: opening, keyspaces, transactions, upkeep.
+//! The open database: its keyspaces, transactions and upkeep.
 
 use crate::transaction::{Batch, Isolation, Transaction};
 use crate::{Error, ErrorKind, Keyspace, Options, Result, Snapshot};
@@ -51,7 +51,7 @@ impl Database {
         Self { store }
     }
 
-    /// The store below: for what is built beside this crate, as the server is. Its API may change with any release.
+    /// Returns the store below, for crates that are built beside this one, as the server is. Its API may change with any release.
     #[doc(hidden)]
     #[must_use]
     pub fn store(&self) -> &Store<Auto> {
@@ -62,7 +62,7 @@ impl Database {
         self.store.pool()
     }
 
-    /// When what is written now and lives for `ttl` expires.
+    /// Returns when a value expires that is written now and lives for `ttl`.
     pub(crate) fn expiry_of(&self, ttl: Duration) -> u64 {
         let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         self.store.now().saturating_add(ms)
@@ -73,19 +73,38 @@ impl Database {
     ///
     /// # Errors
     /// As [`Options::open`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("orders.db");
+    /// let db = bristlecone::Database::open(&path)?;
+    /// assert_eq!(db.path(), path);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Options::default().open(path)
     }
 
-    /// Options for opening a database otherwise.
+    /// Returns options for opening a database in another way than [`open`](Self::open) does. See [`Options`].
     pub fn builder() -> Options {
         Options::default()
     }
 
-    /// The keyspace of that name, which is made if there is none.
+    /// Returns the keyspace of that name, which is made if there is none.
     ///
     /// # Errors
     /// [`InvalidInput`](ErrorKind::InvalidInput) unless the name has 1 to 1024 bytes; those of every write.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// assert_eq!(orders.name(), "orders");
+    /// assert_eq!(db.keyspaces().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         let handle = match self.store.find_keyspace(name) {
             Some(handle) => handle,
@@ -95,7 +114,17 @@ impl Database {
         Ok(Keyspace { db, handle })
     }
 
-    /// The keyspace of that name, if there is one.
+    /// Returns the keyspace of that name, or `None` if there is none.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// assert!(db.find_keyspace("orders").is_none());
+    /// db.keyspace("orders")?;
+    /// assert!(db.find_keyspace("orders").is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
         let handle = self.store.find_keyspace(name)?;
@@ -103,7 +132,34 @@ impl Database {
         Some(Keyspace { db, handle })
     }
 
-    /// All keyspaces, by name.
+    /// Gives a keyspace another name, as [`Keyspace::rename`] does. Returns the handle with the new name.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) if there is no keyspace `from`; else as [`Keyspace::rename`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// let archive = db.rename_keyspace("orders", "archive")?;
+    /// assert!(archive.contains_key("17")?);
+    ///
+    /// let error = db.rename_keyspace("orders", "archive").unwrap_err();
+    /// assert_eq!(error.kind(), bristlecone::ErrorKind::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rename_keyspace(&self, from: &str, to: &str) -> Result<Keyspace> {
+        let Some(keyspace) = self.find_keyspace(from) else {
+            return Err(Error::not_found(format!(
+                "{}: there is no keyspace {from:?}",
+                self.path().display()
+            )));
+        };
+        keyspace.rename(to)
+    }
+
+    /// Returns all keyspaces, in the order of their names.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<Keyspace> {
         let handles = self.store.keyspaces().into_iter();
@@ -141,11 +197,30 @@ impl Database {
         self.retry(Isolation::Snapshot, f)
     }
 
-    /// As [`transaction`](Self::transaction), and commits only if nobody has changed what it read either, keys and ranges: such
+    /// Runs `f` as [`transaction`](Self::transaction) does, and commits only if nobody has changed what it read, either, keys and ranges: such
     /// transactions take place one after the other ([`Isolation::Serializable`]).
     ///
     /// # Errors
-    /// As there.
+    /// As [`transaction`](Self::transaction).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let doctors = db.keyspace("doctors on call")?;
+    /// doctors.insert("alice", "")?;
+    /// doctors.insert("bob", "")?;
+    /// // One of them may leave, and only if another one stays: the decision rests on what is read.
+    /// let left = db.serializable(|tx| {
+    ///     if tx.iter(&doctors).count() < 2 {
+    ///         return Ok(false);
+    ///     }
+    ///     tx.remove(&doctors, "alice")?;
+    ///     Ok(true)
+    /// })?;
+    /// assert!(left);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn serializable<R>(&self, f: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
         self.retry(Isolation::Serializable, f)
     }
@@ -167,42 +242,135 @@ impl Database {
         unreachable!("the rounds do not end")
     }
 
-    /// Begins a transaction that the caller commits.
-    #[must_use]
+    /// Begins a transaction that the caller commits, of level [`Isolation::Snapshot`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// use bristlecone::ErrorKind;
+    ///
+    /// let k = db.keyspace("k")?;
+    /// let (mut one, mut other) = (db.begin(), db.begin());
+    /// one.insert(&k, "key", "1")?;
+    /// other.insert(&k, "key", "2")?;
+    /// one.commit()?;
+    /// let error = other.commit().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Conflict);
+    /// assert_eq!(error.conflict().expect("it is one").key, b"key");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn begin(&self) -> Transaction {
         self.begin_with(Isolation::Snapshot)
     }
 
-    /// Begins a transaction of that isolation level.
-    #[must_use]
+    /// Begins a transaction of that isolation level, which the caller commits.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// use bristlecone::Isolation;
+    ///
+    /// let k = db.keyspace("k")?;
+    /// let mut tx = db.begin_with(Isolation::Serializable);
+    /// let there = tx.contains_key(&k, "key")?;
+    /// k.insert("key", "by somebody else")?;
+    /// tx.insert(&k, "there", if there { "yes" } else { "no" })?;
+    /// assert!(tx.commit().unwrap_err().conflict().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn begin_with(&self, isolation: Isolation) -> Transaction {
         Transaction(self.store.begin(TransactionOptions { isolation }))
     }
 
-    /// Makes the changes of a batch, all or none. Returns the time stamp of the commit, 0 if there were none.
+    /// Makes the changes of a batch, all or none of them. Returns the time stamp of the commit, or 0 if nothing was to be changed.
     ///
     /// # Errors
     /// As [`Keyspace::insert`], for any of them.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// use bristlecone::Batch;
+    ///
+    /// let orders = db.keyspace("orders")?;
+    /// let mut batch = Batch::new();
+    /// batch.insert(&orders, "17", "packed");
+    /// batch.remove(&orders, "16");
+    /// let timestamp = db.write(batch)?;
+    /// assert!(timestamp <= db.snapshot().timestamp());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write(&self, batch: Batch) -> Result<u64> {
         Ok(self.store.write(batch.0)?)
     }
 
-    /// The database as it is now.
+    /// Returns the database as it is now, for reading. See [`Snapshot`].
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.store.snapshot())
     }
 
-    /// Makes all that has been committed durable, whatever [`Durability`](crate::Durability) it was opened with.
+    /// Returns a handle of the same database whose commits do not wait for durability, and neither do those of the keyspaces and
+    /// transactions that it gives: the choice is made for each commit by the handle that makes it.
+    ///
+    /// | handle | a commit returns once | reads see |
+    /// | --- | --- | --- |
+    /// | as opened | it is as durable as [`Options::durability`] says | what is durable to that degree |
+    /// | deferred | it is in memory | everything that is committed |
+    ///
+    /// What a deferred commit changed becomes durable with the next commit of a handle that waits, with [`flush`](Self::flush), or when
+    /// the database is closed. Until then a crash of the process or of the machine may lose it, but never a part of it, and whatever was committed after it had
+    /// returned is lost with it. Other handles and [watches](crate::Watch) do not see it before it is durable, so nobody relies on what may be
+    /// lost. Memory holds it meanwhile.
+    ///
+    /// So one `flush` can serve a thousand commits. For the opposite, single commits that are durable in a database that was opened with
+    /// [`Durability::Interval`](crate::Durability::Interval) or [`None`](crate::Durability::None), call `flush` after them.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("log.db"))?;
+    /// let deferred = db.deferred();
+    /// let log = deferred.keyspace("log")?;
+    /// for line in 0..1000u32 {
+    ///     log.insert(line.to_be_bytes(), "started")?; // does not wait
+    /// }
+    /// deferred.flush()?; // one sync for all of them
+    /// assert_eq!(db.keyspace("log")?.approximate_len(), 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn deferred(&self) -> Self {
+        Self::new(self.store.deferring())
+    }
+
+    /// Makes durable all that has been committed, whatever [`Durability`](crate::Durability) the database was opened with, and by
+    /// [`deferred`](Self::deferred) handles, too.
     ///
     /// # Errors
     /// [`NotDurable`](ErrorKind::NotDurable), [`NoSpace`](ErrorKind::NoSpace)
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Database, Durability};
+    ///
+    /// let options = Database::builder().durability(Durability::None);
+    /// let db = options.open(dir.path().join("metrics.db"))?;
+    /// let metrics = db.keyspace("metrics")?;
+    /// metrics.insert("temperature", "21")?; // may be lost
+    /// db.flush()?; // cannot be lost any more
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn flush(&self) -> Result<()> {
-        self.store.settle(self.store.applied())?;
+        self.store.make_durable(self.store.applied())?;
         self.pool().sync().map_err(Error::not_durable)
     }
 
-    /// Copies the database to a new file while others go on reading and writing: as it was at one commit. The copy is a stream, from
+    /// Copies the database, as it is at one commit, to a new file while others go on reading and writing. The copy is a stream, from
     /// which [`restore`](Self::restore) makes a database again.
     ///
     /// # Errors
@@ -238,7 +406,8 @@ impl Database {
         written
     }
 
-    /// Makes a database at `path`, where there is no file yet, from what [`backup_to`](Self::backup_to) wrote.
+    /// Makes a database at `path`, where there is no file yet, from what [`backup_to`](Self::backup_to) wrote, and opens it. There is an
+    /// example at `backup_to`.
     ///
     /// # Errors
     /// [`NotADatabase`](ErrorKind::NotADatabase) if it is no backup, [`Damaged`](ErrorKind::Damaged),
@@ -253,7 +422,17 @@ impl Database {
     /// Compares every record with its checksum and every structure with its invariants. Others may go on meanwhile.
     ///
     /// # Errors
-    /// [`Damaged`](ErrorKind::Damaged), with what and where.
+    /// [`Damaged`](ErrorKind::Damaged), with what is damaged and where.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// let report = db.check()?;
+    /// assert_eq!(report.entries, 2, "the order, and the keyspace's name");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn check(&self) -> Result<CheckReport> {
         let report = self.store.check();
         report.map_err(|violation| Error::damaged(violation.to_string()))
@@ -263,36 +442,73 @@ impl Database {
     ///
     /// # Errors
     /// Those of every write; what was freed stays free.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let k = db.keyspace("k")?;
+    /// k.insert("large", vec![0; 8 << 20])?;
+    /// k.remove("large")?;
+    /// let report = db.compact()?;
+    /// println!("{} bytes less", report.before_bytes - report.after_bytes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn compact(&self) -> Result<CompactReport> {
         self.store.vacuum_all()?;
         Ok(self.pool().compact()?)
     }
 
-    /// Counts of its keys, versions and bytes, and of the work done since it was opened.
+    /// Returns counts of keys, versions and bytes, and of the work done since the database was opened.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// assert_eq!(db.stats().keys, 2, "the order, and the keyspace's name");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         self.store.stats()
     }
 
-    /// Report of the recovery at opening, damaged records included.
+    /// Returns what opening found and repaired, damaged records included.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// assert!(db.recovery().damage.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn recovery(&self) -> &StoreRecovery {
         self.store.recovery()
     }
 
-    /// The medium that it is on, which says what an acknowledged write survives.
+    /// Returns the medium that the database is on, which says what an acknowledged write survives.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// println!("a write survives {}", db.medium().survives());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn medium(&self) -> MediumKind {
         self.pool().info().medium
     }
 
-    /// Its file.
+    /// Returns the path of the database's file.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.pool().path()
     }
 
-    /// Closes it: all that is committed is durable, and the next opening has nothing to repair.
+    /// Closes the database: all that is committed is durable, and the next opening has nothing to repair.
     ///
     /// # Errors
     /// [`InUse`](ErrorKind::InUse) if a clone, keyspace, iterator, snapshot or transaction of it is left: it is closed when the last of
@@ -319,7 +535,7 @@ impl Options {
     }
 }
 
-/// Lets the transaction that was first go on: the longer, the more often it was.
+/// Waits for the transaction that was first, the longer the more often that happened.
 fn give_way(round: u32) {
     if round < 3 {
         std::thread::yield_now();

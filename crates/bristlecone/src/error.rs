@@ -39,6 +39,7 @@ enum Cause {
     Space(SpaceError),
     Damaged(String),
     NotADatabase(String),
+    NotFound(String),
     Invalid(String),
     Io(String, io::Error),
     Other(Box<dyn StdError + Send + Sync>),
@@ -48,7 +49,7 @@ enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// There is no such file, and it was not to be created.
+    /// There is no such file, and it was not to be created; or there is no such keyspace.
     NotFound,
     /// There is such a file or keyspace already.
     AlreadyExists,
@@ -82,8 +83,8 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// An error of the caller's own, which ends a [transaction](crate::Database::transaction) without
-    /// committing it and comes back from there unchanged.
+    /// Makes an error of the caller's own. It ends a [transaction](crate::Database::transaction) without
+    /// committing it, and comes back from there unchanged.
     ///
     /// # Examples
     /// ```
@@ -109,6 +110,10 @@ impl Error {
         Cause::Damaged(what.into()).into()
     }
 
+    pub(crate) fn not_found(what: impl Into<String>) -> Self {
+        Cause::NotFound(what.into()).into()
+    }
+
     pub(crate) fn not_a_database(what: impl Into<String>) -> Self {
         Cause::NotADatabase(what.into()).into()
     }
@@ -121,7 +126,7 @@ impl Error {
         Cause::Io(doing.into(), error).into()
     }
 
-    /// Its kind.
+    /// Returns the kind of the error, by which a program decides what to do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match &*self.0 {
@@ -137,13 +142,14 @@ impl Error {
             Cause::Backup(e) => kind_of_backup(e),
             Cause::Space(e) => kind_of_space(e),
             Cause::NotADatabase(_) => ErrorKind::NotADatabase,
+            Cause::NotFound(_) => ErrorKind::NotFound,
             Cause::Invalid(_) => ErrorKind::InvalidInput,
             Cause::Io(_, e) => kind_of_io(e),
             Cause::Other(_) => ErrorKind::Other,
         }
     }
 
-    /// Which key of which keyspace another transaction has changed, if that is what the error is.
+    /// Returns which key of which keyspace another transaction has changed, if that is what the error is.
     #[must_use]
     pub fn conflict(&self) -> Option<&ConflictError> {
         match &*self.0 {
@@ -152,7 +158,7 @@ impl Error {
         }
     }
 
-    /// The caller's own error, if it was made by [`other`](Self::other); else this one back.
+    /// Returns the caller's own error, if this was made by [`other`](Self::other), else this error as it is.
     ///
     /// # Errors
     /// This error.
@@ -237,6 +243,7 @@ fn kind_of_write(e: &WriteError) -> ErrorKind {
     match e {
         WriteError::Conflict(_) => ErrorKind::Conflict,
         WriteError::Dropped { .. } => ErrorKind::Dropped,
+        WriteError::Exists { .. } => ErrorKind::AlreadyExists,
         WriteError::Space(e) => kind_of_space(e),
         WriteError::Commit(e) => kind_of_commit(e),
         WriteError::ReadOnly => ErrorKind::ReadOnly,
@@ -268,7 +275,9 @@ impl fmt::Display for Error {
             Cause::Backup(e) => write!(f, "{e}"),
             Cause::Space(e) => write!(f, "{e}"),
             Cause::Damaged(what) => write!(f, "the database is damaged: {what}"),
-            Cause::NotADatabase(what) | Cause::Invalid(what) => f.write_str(what),
+            Cause::NotADatabase(what) | Cause::NotFound(what) | Cause::Invalid(what) => {
+                f.write_str(what)
+            }
             Cause::Io(doing, e) => write!(f, "{doing}: {e}"),
             Cause::Other(e) => write!(f, "{e}"),
         }
@@ -287,7 +296,9 @@ impl StdError for Error {
             Cause::Space(e) => e.source(),
             Cause::Io(_, e) => Some(e),
             Cause::Other(e) => e.source(),
-            Cause::Damaged(_) | Cause::NotADatabase(_) | Cause::Invalid(_) => None,
+            Cause::Damaged(_) | Cause::NotADatabase(_) | Cause::NotFound(_) | Cause::Invalid(_) => {
+                None
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A bare index of numbers: no versions, no transactions, no keyspaces, and nothing between it and the tree.
 //!
-//! A [`NumberIndex`] is a file of its own, from `u64` to `u64`: an LB+-Tree whose changes are each atomic and durable by themselves. Where several changes belong together, or values are more than numbers, use a
-//! [`Database`](crate::Database).
+//! A [`NumberIndex`] is a file of its own, from `u64` to `u64`: an LB+-Tree whose changes are each atomic and durable by themselves. Where
+//! several changes belong together, or values are more than numbers, use a [`Database`](crate::Database).
 
 use crate::{Error, Options, Result};
 use bristlecone_index::{
@@ -85,13 +85,13 @@ impl NumberIndex {
         Ok(Self { tree })
     }
 
-    /// The value of a key.
+    /// Returns the value of a key, or `None` if there is no such key.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<u64> {
         self.tree.get(&key)
     }
 
-    /// The values of several keys, in their order; the waits for memory of their searches overlap.
+    /// Returns the values of several keys, in their order. The searches' waits for memory overlap.
     #[must_use]
     pub fn get_many(&self, keys: &[u64]) -> Vec<Option<u64>> {
         let mut values = Vec::new();
@@ -99,13 +99,13 @@ impl NumberIndex {
         values
     }
 
-    /// Whether there is such a key.
+    /// Returns whether there is such a key.
     #[must_use]
     pub fn contains_key(&self, key: u64) -> bool {
         self.get(key).is_some()
     }
 
-    /// Puts a value; true if there was another, which it replaces.
+    /// Puts a value. Returns whether there was another one, which it replaces.
     ///
     /// # Errors
     /// [`NoSpace`](crate::ErrorKind::NoSpace), [`ReadOnly`](crate::ErrorKind::ReadOnly): nothing has changed then.
@@ -114,7 +114,7 @@ impl NumberIndex {
         self.tree.upsert(&key, &value).map_err(refused)
     }
 
-    /// Removes a key; true if it was there.
+    /// Removes a key. Returns whether it was there.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -123,8 +123,8 @@ impl NumberIndex {
         removed.map_err(|e: RemoveError| WriteError::from(e).into())
     }
 
-    /// Fills an empty index from pairs in ascending order, leaf by leaf. A crash before it returns leaves the
-    /// index empty. Returns how many there were.
+    /// Fills an empty index with pairs in ascending order, leaf by leaf. A crash before it returns leaves the
+    /// index empty. Returns how many pairs there were.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) unless the index is empty, the pairs ascend strictly, and this handle is the only
@@ -144,14 +144,12 @@ impl NumberIndex {
         })
     }
 
-    /// All entries, ascending; descending from the other end.
-    #[must_use]
+    /// Returns all entries, in the order of their keys, from either end.
     pub fn iter(&self) -> NumberIter {
         self.range(..)
     }
 
-    /// The entries of a range, from either end.
-    #[must_use]
+    /// Returns the entries of a range, from either end.
     pub fn range(&self, range: impl RangeBounds<u64>) -> NumberIter {
         let first = match range.start_bound() {
             Bound::Unbounded => Some(0),
@@ -172,25 +170,25 @@ impl NumberIndex {
         }
     }
 
-    /// The entry with the least key.
+    /// Returns the entry with the least key, or `None` if there is no key.
     #[must_use]
     pub fn first(&self) -> Option<(u64, u64)> {
         self.iter().next()
     }
 
-    /// The entry with the greatest key.
+    /// Returns the entry with the largest key, or `None` if there is no key.
     #[must_use]
     pub fn last(&self) -> Option<(u64, u64)> {
         self.iter().next_back()
     }
 
-    /// Counts of its keys, nodes and bytes. Walks all leaves.
+    /// Returns counts of keys, nodes and bytes. It visits all leaves.
     #[must_use]
     pub fn stats(&self) -> IndexStats {
         self.tree.stats()
     }
 
-    /// Compares every structure with its invariants. Nobody writes meanwhile.
+    /// Compares every structure with its invariants. It must run while nobody writes.
     ///
     /// # Errors
     /// [`Damaged`](crate::ErrorKind::Damaged), with what and where.
@@ -201,7 +199,7 @@ impl NumberIndex {
         }
     }
 
-    /// Makes all that was done durable, whatever [`Durability`](crate::Durability) it was opened with.
+    /// Makes durable all that was changed, whatever [`Durability`](crate::Durability) the index was opened with.
     ///
     /// # Errors
     /// [`NotDurable`](crate::ErrorKind::NotDurable), [`NoSpace`](crate::ErrorKind::NoSpace)
@@ -209,13 +207,13 @@ impl NumberIndex {
         self.tree.pool().sync().map_err(Error::not_durable)
     }
 
-    /// Its file.
+    /// Returns the path of the index's file.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.tree.pool().path()
     }
 
-    /// Closes it, so that the next opening has nothing to recover.
+    /// Closes the index, so that the next opening has nothing to recover.
     ///
     /// # Errors
     /// [`InUse`](crate::ErrorKind::InUse) if a clone or an iterator is left: it is closed when the last of them is dropped.
@@ -232,6 +230,7 @@ impl NumberIndex {
 ///
 /// It sees the index as it changes: each key comes at most once and in order, and one that is there all the time comes.
 #[derive(Debug)]
+#[must_use = "it reads nothing before it is asked"]
 pub struct NumberIter {
     index: NumberIndex,
     /// The first and the last key that have not been read.

@@ -39,6 +39,7 @@ pub(crate) type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 /// assert_eq!(days.count(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "it reads nothing before it is asked"]
 pub struct Iter {
     snapshot: Snapshot<Auto>,
     keyspace: Keyspace,

@@ -1,8 +1,8 @@
-//! Keyspaces: named, ordered maps of a database.
+//! Keyspaces: the named, ordered maps of a database.
 
 use crate::iter::Bounds;
-use crate::snapshot::{owned, prefix_of};
-use crate::{Database, Error, Iter, Result, Slice, Snapshot, Value};
+use crate::snapshot::{KeyspaceAt, owned, prefix_of};
+use crate::{Database, Error, Iter, Result, Slice, Snapshot, Value, Watch, WatchOptions};
 use bristlecone_store::{Entry, Keyspace as Handle, Update};
 use std::fmt;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -41,38 +41,49 @@ impl fmt::Debug for Keyspace {
     }
 }
 
-/// A time as the store has it: ms since 1970, so that what expires in between does not live longer.
+/// Returns a time in ms since 1970, rounded down, so that no value lives longer than it should.
 pub(crate) fn millis(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Keyspace {
-    /// Its name.
+    /// Returns its name, as it was when this handle was given: [`rename`](Self::rename) returns one with the new name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// The database that it belongs to.
+    /// Returns the database that the keyspace belongs to.
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.db
     }
 
-    /// Puts a value; one that was there is replaced, its expiry too.
+    /// Puts a value. One that was there is replaced, with its expiry.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a key or value that is too long, and those of
     /// every write: [`NoSpace`](crate::ErrorKind::NoSpace), [`NotDurable`](crate::ErrorKind::NotDurable),
     /// [`ReadOnly`](crate::ErrorKind::ReadOnly), [`Dropped`](crate::ErrorKind::Dropped), [`Damaged`](crate::ErrorKind::Damaged).
     /// Nothing has changed then, but with `NotDurable`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "new")?;
+    /// orders.insert("17", "packed")?;
+    /// assert_eq!(orders.get("17")?.expect("it is there"), "packed");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         Ok(self.db.store().put(&self.handle, key, value)?)
     }
 
-    /// Puts a value that is absent again after `ttl`: from then on no read sees it, and its space is freed.
+    /// Puts a value that expires after `ttl`: from then on no read sees it, and its space is freed.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -99,17 +110,29 @@ impl Keyspace {
         Ok((self.db.store()).put_expiring(&self.handle, key, value, at)?)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key, or `None` if there is no such key. See [`Value`].
     ///
     /// # Errors
-    /// [`Damaged`](crate::ErrorKind::Damaged) if the record is.
+    /// [`Damaged`](crate::ErrorKind::Damaged) if the key's record is.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// assert!(orders.get("17")?.is_none());
+    /// orders.insert("17", "packed")?;
+    /// let value = orders.get("17")?.expect("it was inserted");
+    /// assert_eq!(value.to_vec(), b"packed");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
         let found = self.db.store().get_pinned(&self.handle, key.as_ref())?;
         Ok(found.map(Value))
     }
 
-    /// The values of several keys, in their order, all as they are at one time. Searches overlap their waits for memory, so this
-    /// is several times as fast as one [`get`](Self::get) after the other.
+    /// Returns the values of several keys, in the order of `keys`, all as they are at one time. Searches overlap their waits for memory, so
+    /// this is several times as fast as one [`get`](Self::get) after the other.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -131,26 +154,47 @@ impl Keyspace {
         let keys: Vec<K> = keys.into_iter().collect();
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         let mut values = Vec::with_capacity(keys.len());
-        (self.db.store()).get_together(&self.handle, &keys, |entry| {
+        (self.db.store()).multi_get(&self.handle, &keys, |entry| {
             values.push(entry.map(|entry| entry.value.to_vec()));
             ControlFlow::Continue(())
         })?;
         Ok(values)
     }
 
-    /// Whether there is such a key.
+    /// Returns whether there is such a key.
     ///
     /// # Errors
     /// As [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// assert!(orders.contains_key("17")? && !orders.contains_key("18")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         let found = (self.db.store()).get_with(&self.handle, key.as_ref(), |_| ())?;
         Ok(found.is_some())
     }
 
-    /// Removes a key; true if it was there.
+    /// Removes a key. Returns whether it was there.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// assert!(orders.remove("17")?);
+    /// assert!(!orders.remove("17")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.db.store().delete(&self.handle, key.as_ref())?)
     }
@@ -228,22 +272,51 @@ impl Keyspace {
         Ok(self.db.store().increment(&self.handle, key.as_ref(), by)?)
     }
 
-    /// Sets after what time the value of a key expires, or with `None` that it does not; false if there is no such key.
+    /// Lets the value of a key expire after `ttl` from now, or with `None` never. Returns false if there is no such key.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// use std::time::Duration;
+    ///
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// assert!(orders.expire("17", Some(Duration::ZERO))?);
+    /// assert!(orders.get("17")?.is_none());
+    /// assert!(!orders.expire("17", None)?, "too late");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn expire(&self, key: impl AsRef<[u8]>, ttl: Option<Duration>) -> Result<bool> {
         let at = ttl.map(|ttl| self.db.expiry_of(ttl));
         Ok(self.db.store().expire(&self.handle, key.as_ref(), at)?)
     }
 
-    /// All entries, in the order of their keys, from either end, as they are now. See [`Iter`].
-    #[must_use]
+    /// Returns all entries as they are now, in the order of their keys, from either end. See [`Iter`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("18", "new")?;
+    /// orders.insert("17", "packed")?;
+    /// let mut ids = Vec::new();
+    /// for entry in &orders {
+    ///     let (id, _) = entry?;
+    ///     ids.push(id);
+    /// }
+    /// assert_eq!(ids, ["17", "18"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn iter(&self) -> Iter {
         self.iter_over((Bound::Unbounded, Bound::Unbounded))
     }
 
-    /// The entries of a range of keys. See [`Iter`].
+    /// Returns the entries of a range of keys. See [`Iter`].
     ///
     /// # Examples
     /// ```
@@ -258,13 +331,11 @@ impl Keyspace {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
         self.iter_over(owned(&range))
     }
 
-    /// The entries whose keys begin with `prefix`. See [`Iter`].
-    #[must_use]
+    /// Returns the entries whose keys begin with `prefix`. See [`Iter`], which has an example.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
         self.iter_over(prefix_of(prefix.as_ref()))
     }
@@ -274,23 +345,45 @@ impl Keyspace {
         Iter::new(snapshot, self.handle.clone(), range)
     }
 
-    /// The entry with the least key.
+    /// Returns the entry with the least key, or `None` if there is no key.
     ///
     /// # Errors
     /// As [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// assert_eq!(orders.first()?, None);
+    /// orders.insert("17", "packed")?;
+    /// assert_eq!(orders.first()?, Some(("17".into(), "packed".into())));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().next().transpose()
     }
 
-    /// The entry with the largest key.
+    /// Returns the entry with the largest key, or `None` if there is no key.
     ///
     /// # Errors
     /// As [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// orders.insert("18", "new")?;
+    /// assert_eq!(orders.last()?.expect("there are two").0, "18");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().next_back().transpose()
     }
 
-    /// Takes the entry with the least key out, so that exactly one caller gets it: a queue.
+    /// Takes the entry with the least key out and returns it. Exactly one caller gets each entry, so a keyspace can be a queue.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -310,16 +403,27 @@ impl Keyspace {
         self.pop(true)
     }
 
-    /// Takes the entry with the largest key out. As [`pop_first`](Self::pop_first).
+    /// Takes the entry with the largest key out and returns it, as [`pop_first`](Self::pop_first) does with the least.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let stack = db.keyspace("stack")?;
+    /// stack.insert("0001", "first")?;
+    /// stack.insert("0002", "second")?;
+    /// assert_eq!(stack.pop_last()?.expect("there are two").1, "second");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pop_last(&self) -> Result<Option<(Slice, Slice)>> {
         self.pop(false)
     }
 
     fn pop(&self, first: bool) -> Result<Option<(Slice, Slice)>> {
-        // Returned is what is taken out, as it may have been replaced since it was read.
+        // The value is read again under the key's lock, since it may have been replaced meanwhile.
         let take = |entry: Option<Entry<'_>>| {
             Ok(match entry {
                 Some(entry) => (Update::Delete, Some(entry.value.to_vec())),
@@ -350,26 +454,59 @@ impl Keyspace {
         }
     }
 
-    /// How many keys there are: exact for what is committed, but for keys that have expired and are not freed yet, which count. Takes
-    /// a moment, however many there are; [`count`](Iterator::count) of [`iter`](Self::iter) is exact, and reads all of them.
+    /// Returns about how many keys there are: keys that have expired count until they are freed, and commits under way may count. It
+    /// takes the same short time however many keys there are. `iter().count()` is exact, and reads all of them.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// for id in 0..100u32 {
+    ///     orders.insert(id.to_be_bytes(), "new")?;
+    /// }
+    /// assert_eq!(orders.approximate_len(), 100, "nothing expires here");
+    /// assert_eq!(orders.iter().count(), 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn approximate_len(&self) -> u64 {
         self.db.store().len(&self.handle)
     }
 
-    /// Whether there is no key.
+    /// Returns whether there is no key. Keys that have expired do not count.
     ///
     /// # Errors
     /// As [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// assert!(orders.is_empty()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.first()?.is_none())
     }
 
-    /// Empties the keyspace, by one commit: a crash leaves all or nothing of it. This handle and its clones lead nowhere from then on; the
-    /// one that is returned is the empty keyspace's.
+    /// Empties the keyspace, by one commit: a crash leaves all or nothing of it. Returns the handle of the empty keyspace; all earlier
+    /// handles lead nowhere from then on. Snapshots from before see what was there until they end.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// let orders = orders.clear()?;
+    /// assert!(orders.is_empty()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn clear(self) -> Result<Self> {
         let handle = self.db.store().clear(self.handle)?;
         let db = self.db;
@@ -395,7 +532,80 @@ impl Keyspace {
         Ok(self.db.store().drop_keyspace(self.handle)?)
     }
 
-    /// The keyspace as `snapshot` has it.
+    /// Gives the keyspace another name, by one commit: a crash leaves the old name or the new one. Every handle stays valid; the
+    /// one that is returned has the new [`name`](Self::name).
+    ///
+    /// # Errors
+    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if another keyspace has that name,
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) unless it has 1 to 1024 bytes; those of every write. Nothing has changed
+    /// then, but with [`NotDurable`](crate::ErrorKind::NotDurable) and [`NoSpace`](crate::ErrorKind::NoSpace) the new name may be there.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// let archive = orders.rename("orders of 2026")?;
+    /// assert_eq!(archive.name(), "orders of 2026");
+    /// assert!(db.find_keyspace("orders").is_none());
+    /// assert!(orders.contains_key("17")?, "the old handle is of the same keyspace");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rename(&self, name: &str) -> Result<Self> {
+        let handle = self.db.store().rename_keyspace(&self.handle, name)?;
+        let db = self.db.clone();
+        Ok(Self { db, handle })
+    }
+
+    /// Watches the whole keyspace: returns a feed of what is committed from now on. See [`Watch`].
+    ///
+    /// # Errors
+    /// [`ReadOnly`](crate::ErrorKind::ReadOnly), [`Dropped`](crate::ErrorKind::Dropped),
+    /// [`NotDurable`](crate::ErrorKind::NotDurable), [`NoSpace`](crate::ErrorKind::NoSpace)
+    pub fn watch(&self) -> Result<Watch> {
+        self.watch_prefix("")
+    }
+
+    /// Watches the keys that begin with `prefix`. See [`Watch`].
+    ///
+    /// # Errors
+    /// As [`watch`](Self::watch).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("settings.db"))?;
+    /// use bristlecone::Event;
+    ///
+    /// let settings = db.keyspace("settings")?;
+    /// let mut watch = settings.watch_prefix("mail/")?;
+    /// settings.insert("log/level", "debug")?;
+    /// settings.insert("mail/port", "587")?;
+    /// match watch.next().transpose()? {
+    ///     Some(Event::Insert { key, value, .. }) => assert_eq!((key, value), ("mail/port".into(), "587".into())),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn watch_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Watch> {
+        self.watch_with(prefix, WatchOptions::default())
+    }
+
+    /// Watches the keys that begin with `prefix`, with other limits on the memory that a slow subscriber takes.
+    ///
+    /// # Errors
+    /// As [`watch`](Self::watch).
+    pub fn watch_with(&self, prefix: impl AsRef<[u8]>, options: WatchOptions) -> Result<Watch> {
+        let store = self.db.store();
+        Ok(Watch(store.watch(
+            &self.handle,
+            prefix.as_ref(),
+            options.0,
+        )?))
+    }
+
+    /// Returns the keyspace as `snapshot` has it, for reading. [`Snapshot`] has an example.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the snapshot is another database's.
@@ -408,45 +618,6 @@ impl Keyspace {
         }
         let handle = self.handle.clone();
         Ok(KeyspaceAt { snapshot, handle })
-    }
-}
-
-/// A keyspace as a [`Snapshot`] has it, for reading.
-#[derive(Debug)]
-pub struct KeyspaceAt<'s> {
-    snapshot: &'s Snapshot,
-    handle: Handle,
-}
-
-impl KeyspaceAt<'_> {
-    /// The value of a key then.
-    ///
-    /// # Errors
-    /// As [`Keyspace::get`].
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
-        let found = self.snapshot.0.get_pinned(&self.handle, key.as_ref())?;
-        Ok(found.map(Value))
-    }
-
-    /// The entries of a range then.
-    #[must_use]
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        let range = owned(&range);
-        Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
-    }
-
-    /// All entries then.
-    #[must_use]
-    pub fn iter(&self) -> Iter {
-        let range = (Bound::Unbounded, Bound::Unbounded);
-        Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
-    }
-
-    /// The entries whose keys begin with `prefix` then.
-    #[must_use]
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
-        let range = prefix_of(prefix.as_ref());
-        Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
     }
 }
 

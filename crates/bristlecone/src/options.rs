@@ -1,4 +1,4 @@
-//! How a database is opened.
+//! Options for opening a database.
 
 use crate::{Database, Error, Result};
 use bristlecone_pmem::media::Auto;
@@ -15,7 +15,8 @@ const STORE: &str = "store";
 /// The root of a bare index, which is something else than a database.
 const BARE_INDEX: &str = "main";
 
-/// How a database is opened: a builder, from [`Database::builder`].
+/// Options for opening a database: a builder, from [`Database::builder`]. Each option has a default, so most programs need only
+/// [`Database::open`].
 ///
 /// # Examples
 /// ```
@@ -50,20 +51,56 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether to make a database where there is none; by default yes.
+    /// Sets whether a database is made where there is none; by default it is.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Database, ErrorKind};
+    ///
+    /// let missing = Database::builder().create(false).open(dir.path().join("orders.db"));
+    /// assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Whether there must be no file yet; by default no.
+    /// Sets whether a file that is there already is an error; by default it is opened.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Database, ErrorKind};
+    ///
+    /// let path = dir.path().join("orders.db");
+    /// Database::builder().create_new(true).open(&path)?.close()?;
+    /// let again = Database::builder().create_new(true).open(&path);
+    /// assert_eq!(again.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn create_new(mut self, create_new: bool) -> Self {
         self.create_new = create_new;
         self
     }
 
-    /// Opens for reading only: any number of processes may, while none writes. What recovery repairs stays
-    /// in this process's memory.
+    /// Sets whether the database is opened for reading only; by default it is opened for writing, too. Any number of processes may read
+    /// a database at one time, while none has it open for writing. What recovery repairs stays in this process's memory.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("orders.db");
+    /// # bristlecone::Database::open(&path)?.keyspace("orders")?.insert("17", "packed")?;
+    /// use bristlecone::{Database, ErrorKind};
+    ///
+    /// let reader = Database::builder().read_only(true).open(&path)?;
+    /// let another = Database::builder().read_only(true).open(&path)?;
+    /// let orders = another.find_keyspace("orders").expect("it was made before");
+    /// assert_eq!(orders.insert("18", "new").unwrap_err().kind(), ErrorKind::ReadOnly);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.media.access = if read_only {
             Access::ReadOnly
@@ -73,29 +110,30 @@ impl Options {
         self
     }
 
-    /// When a commit is durable; by default when it returns ([`Durability::Immediate`]). It matters on the
-    /// journal only: on persistent memory every commit is durable when it returns.
+    /// Sets when a commit is durable; by default it is when it returns ([`Durability::Immediate`]). The option matters on the
+    /// journal only: on persistent memory every commit is durable when it returns. [`Database::deferred`] chooses for single
+    /// commits.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.media.durability = durability;
         self
     }
 
-    /// The medium, instead of the one that fits the path: persistent memory where the file system grants it, a plain
+    /// Sets the medium, instead of the one that fits the path: persistent memory where the file system grants it, a plain
     /// mapping on tmpfs, else the journal.
     pub fn medium(mut self, medium: Medium) -> Self {
         self.media.medium = Some(medium);
         self
     }
 
-    /// Bytes that the file can grow to; address space is reserved for so many. By default 1 TiB, or what the
+    /// Sets how many bytes the file can grow to; address space is reserved for them. By default that is 1 TiB, or what the
     /// system grants.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.media.reserve = bytes;
         self
     }
 
-    /// How often superseded versions are freed by a thread of the database's, by default every 50 ms; `None`
-    /// for never: then [`Database::compact`] does it.
+    /// Sets how often a thread of the database frees superseded versions, by default every 50 ms. With `None` there is no such thread, and
+    /// [`Database::compact`] frees them.
     pub fn vacuum_every(mut self, every: Option<Duration>) -> Self {
         self.vacuum_every = every;
         self

@@ -9,6 +9,19 @@ use std::ops::Deref;
 /// A key or a value of an [iterator](crate::Iter): bytes that are cheap to clone and may be kept and sent
 /// anywhere. Neighbours share one allocation, so a small one that is kept for long is better copied
 /// ([`to_vec`](slice::to_vec)).
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// # db.keyspace("orders")?.insert("17", "packed")?;
+/// let (key, value) = db.keyspace("orders")?.first()?.expect("it was inserted");
+/// assert_eq!(key, "17");
+/// assert!(value.starts_with(b"pack"), "it is a slice of bytes");
+/// let owned: Vec<u8> = value.into();
+/// # assert_eq!(owned, b"packed");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slice(pub(crate) Bytes);
 
@@ -32,7 +45,7 @@ pub struct Slice(pub(crate) Bytes);
 pub struct Value<'a>(pub(crate) PinnedValue<'a>);
 
 impl Value<'_> {
-    /// When it expires, in ms since 1970, if it does.
+    /// Returns when the value expires, in ms since 1970, if it does.
     #[must_use]
     pub fn expires_at(&self) -> Option<u64> {
         self.0.expires_at()
@@ -52,6 +65,18 @@ impl Deref for Slice {
 
     fn deref(&self) -> &[u8] {
         &self.0
+    }
+}
+
+impl<B: AsRef<[u8]> + ?Sized> From<&B> for Slice {
+    fn from(bytes: &B) -> Self {
+        Self(Bytes::copy_from_slice(bytes.as_ref()))
+    }
+}
+
+impl From<Vec<u8>> for Slice {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
     }
 }
 

@@ -1,9 +1,9 @@
 //! Snapshots: a database as it was at one commit.
 
-use crate::Database;
 use crate::iter::Bounds;
+use crate::{Database, Iter, Result, Slice, Value};
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::Snapshot as StoreSnapshot;
+use bristlecone_store::{Keyspace as Handle, Snapshot as StoreSnapshot};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
@@ -26,7 +26,18 @@ use std::sync::Arc;
 pub struct Snapshot(pub(crate) StoreSnapshot<Auto>);
 
 impl Snapshot {
-    /// The time stamp of the last commit that it sees: it rises with every commit of the database.
+    /// Returns the time stamp of the last commit that the snapshot sees. Time stamps rise with every commit of the database.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let before = db.snapshot();
+    /// orders.insert("17", "packed")?;
+    /// assert!(db.snapshot().timestamp() > before.timestamp());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn timestamp(&self) -> u64 {
         self.0.timestamp()
@@ -34,6 +45,90 @@ impl Snapshot {
 
     pub(crate) fn is_of(&self, db: &Database) -> bool {
         Arc::ptr_eq(self.0.pool(), db.store().pool())
+    }
+}
+
+/// A keyspace as a [`Snapshot`] has it, for reading.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// let orders = db.keyspace("orders")?;
+/// orders.insert("17", "packed")?;
+/// let snapshot = db.snapshot();
+/// orders.insert("18", "new")?;
+/// let before = orders.at(&snapshot)?;
+/// assert_eq!(before.iter().count(), 1);
+/// assert!(before.contains_key("17")? && !before.contains_key("18")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct KeyspaceAt<'s> {
+    pub(crate) snapshot: &'s Snapshot,
+    pub(crate) handle: Handle,
+}
+
+impl KeyspaceAt<'_> {
+    /// Returns the value that a key had then.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`](crate::Keyspace::get).
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
+        let found = self.snapshot.0.get_pinned(&self.handle, key.as_ref())?;
+        Ok(found.map(Value))
+    }
+
+    /// Returns the entries of a range of keys then.
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
+        let range = owned(&range);
+        Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
+    }
+
+    /// Returns whether there was such a key then.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`](crate::Keyspace::get).
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let found = (self.snapshot.0).get_with(&self.handle, key.as_ref(), |_| ())?;
+        Ok(found.is_some())
+    }
+
+    /// Returns the entry that had the least key then.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`](crate::Keyspace::get).
+    pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next().transpose()
+    }
+
+    /// Returns the entry that had the largest key then.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`](crate::Keyspace::get).
+    pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next_back().transpose()
+    }
+
+    /// Returns all entries then.
+    pub fn iter(&self) -> Iter {
+        let range = (Bound::Unbounded, Bound::Unbounded);
+        Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
+    }
+
+    /// Returns the entries then whose keys begin with `prefix`.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
+        let range = prefix_of(prefix.as_ref());
+        Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
+    }
+}
+
+impl IntoIterator for &KeyspaceAt<'_> {
+    type Item = Result<(Slice, Slice)>;
+    type IntoIter = Iter;
+
+    fn into_iter(self) -> Iter {
+        self.iter()
     }
 }
 

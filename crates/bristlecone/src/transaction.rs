@@ -1,4 +1,4 @@
-//! Transactions, and batches.
+//! Transactions and batches: changes that are committed together.
 
 use crate::iter::{Bounds, Ends};
 use crate::keyspace::millis;
@@ -10,7 +10,7 @@ use bristlecone_store::{
     Transaction as StoreTransaction,
 };
 use std::iter::FusedIterator;
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
 use std::time::{Duration, SystemTime};
 
 pub use bristlecone_store::Isolation;
@@ -39,6 +39,7 @@ pub use bristlecone_store::Isolation;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[must_use = "dropping a transaction forgets its changes"]
 pub struct Transaction(pub(crate) StoreTransaction<Auto>);
 
 /// A place in a transaction that [`rollback_to`](Transaction::rollback_to) comes back to.
@@ -46,7 +47,7 @@ pub struct Transaction(pub(crate) StoreTransaction<Auto>);
 pub struct Savepoint(StoreSavepoint);
 
 impl Transaction {
-    /// A copy of the value of a key, as this transaction sees it.
+    /// Returns a copy of the value of a key, as this transaction sees it.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -54,7 +55,7 @@ impl Transaction {
         Ok(self.0.get(&keyspace.handle, key.as_ref())?)
     }
 
-    /// Whether there is such a key, as this transaction sees it.
+    /// Returns whether there is such a key, as this transaction sees it.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -63,7 +64,7 @@ impl Transaction {
         Ok(found.is_some())
     }
 
-    /// Puts a value, when the transaction is committed.
+    /// Puts a value. Others see it once the transaction is committed.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a key or value that is too long, or the keyspace of another database.
@@ -77,7 +78,7 @@ impl Transaction {
         Ok(self.0.put(&keyspace.handle, key, value)?)
     }
 
-    /// Puts a value that is absent again `ttl` from now.
+    /// Puts a value that expires after `ttl` from now.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -93,7 +94,7 @@ impl Transaction {
         Ok(self.0.put_expiring(&keyspace.handle, key, value, at)?)
     }
 
-    /// Removes a key, if it is there, when the transaction is committed.
+    /// Removes a key, if it is there. Others see that once the transaction is committed.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -101,8 +102,21 @@ impl Transaction {
         Ok(self.0.delete(&keyspace.handle, key.as_ref())?)
     }
 
-    /// The entries of a range, as this transaction sees them, ascending; [`rev`](DoubleEndedIterator) gives them descending. A
-    /// serialisable transaction has read all that was asked of the iterator, and what was read ahead.
+    /// Returns the entries of a range, as this transaction sees them, from either end. A serialisable transaction has read everything
+    /// that the iterator has given, and what it has read ahead.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let k = db.keyspace("k")?;
+    /// k.insert("a", "1")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&k, "b", "2")?;
+    /// let (last, _) = tx.range(&k, "a"..).next_back().expect("there are two")?;
+    /// assert_eq!(last, "b");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn range<'t, K: AsRef<[u8]>>(
         &'t mut self,
         keyspace: &Keyspace,
@@ -111,7 +125,12 @@ impl Transaction {
         self.iter_over(keyspace, owned(&range))
     }
 
-    /// The entries whose keys begin with `prefix`. As [`range`](Self::range).
+    /// Returns all entries, as [`range`](Self::range) does.
+    pub fn iter(&mut self, keyspace: &Keyspace) -> TransactionIter<'_> {
+        self.iter_over(keyspace, (Bound::Unbounded, Bound::Unbounded))
+    }
+
+    /// Returns the entries whose keys begin with `prefix`, as [`range`](Self::range) does.
     pub fn prefix<'t>(
         &'t mut self,
         keyspace: &Keyspace,
@@ -128,13 +147,13 @@ impl Transaction {
         }
     }
 
-    /// How many keys it has changed.
+    /// Returns how many keys the transaction has changed.
     #[must_use]
     pub fn changes(&self) -> usize {
         self.0.changes()
     }
 
-    /// A place that [`rollback_to`](Self::rollback_to) comes back to.
+    /// Returns a place that [`rollback_to`](Self::rollback_to) comes back to.
     #[must_use]
     pub fn savepoint(&self) -> Savepoint {
         Savepoint(self.0.savepoint())
@@ -145,7 +164,7 @@ impl Transaction {
         self.0.rollback_to(savepoint.0);
     }
 
-    /// Commits: all changes, or none. Returns the time stamp of the commit, 0 if nothing was changed.
+    /// Commits all changes, or none of them. Returns the time stamp of the commit, or 0 if nothing was changed.
     ///
     /// # Errors
     /// [`Conflict`](crate::ErrorKind::Conflict) if another transaction was first; those of every
@@ -158,8 +177,9 @@ impl Transaction {
     pub fn rollback(self) {}
 }
 
-/// The entries of a range as a [`Transaction`] sees them. As [`Iter`](crate::Iter).
+/// The entries of a range as a [`Transaction`] sees them, from either end, like an [`Iter`](crate::Iter).
 #[derive(Debug)]
+#[must_use = "it reads nothing before it is asked"]
 pub struct TransactionIter<'t> {
     transaction: &'t mut Transaction,
     keyspace: Handle,
@@ -216,18 +236,18 @@ impl FusedIterator for TransactionIter<'_> {}
 pub struct Batch(pub(crate) StoreBatch);
 
 impl Batch {
-    /// An empty one.
+    /// Returns an empty batch.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts a value.
+    /// Adds a value that is to be put.
     pub fn insert(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.0.put(&keyspace.handle, key.as_ref(), value.as_ref());
     }
 
-    /// Puts a value that is absent again at that time.
+    /// Adds a value that is to be put, and expires at that time.
     pub fn insert_expiring(
         &mut self,
         keyspace: &Keyspace,
@@ -240,18 +260,18 @@ impl Batch {
         self.0.put_expiring(&keyspace.handle, key, value, at);
     }
 
-    /// Removes a key, if it is there.
+    /// Adds a key that is to be removed, if it is there.
     pub fn remove(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.0.delete(&keyspace.handle, key.as_ref());
     }
 
-    /// How many keys it changes.
+    /// Returns how many keys the batch changes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it changes none.
+    /// Returns whether the batch changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

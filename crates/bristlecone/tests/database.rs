@@ -1,6 +1,6 @@
 //! The crate as its users have it: opening, reading back, iterating from both ends, transactions.
 
-use bristlecone::{Batch, Database, Error, ErrorKind, Isolation, Iter, Slice};
+use bristlecone::{Batch, Database, Error, ErrorKind, Event, Isolation, Medium, Slice};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,20 +22,6 @@ fn database() -> (TempDir, Database) {
     let home = home();
     let db = Database::open(home.path().join("test.db")).unwrap();
     (home, db)
-}
-
-fn assert_send_sync<T: Send + Sync>() {}
-
-#[test]
-fn handles_may_be_sent_and_shared() {
-    assert_send_sync::<Database>();
-    assert_send_sync::<bristlecone::Keyspace>();
-    assert_send_sync::<bristlecone::Snapshot>();
-    assert_send_sync::<bristlecone::Error>();
-    assert_send_sync::<Slice>();
-    fn assert_send<T: Send>() {}
-    assert_send::<Iter>();
-    assert_send::<bristlecone::Transaction>();
 }
 
 #[test]
@@ -428,4 +414,139 @@ fn what_comes_before_a_damaged_entry_is_given_and_then_the_error() {
     assert_eq!(both.next_back().unwrap().unwrap().0, [6]);
     assert_eq!(both.next().unwrap().unwrap().0, [0]);
     assert_eq!(keys(&mut both), [1, 2, 3]);
+}
+
+/// Events as text: `key=value`, `-key`, or what else it is.
+fn shown(event: &Event) -> String {
+    match event {
+        Event::Insert { key, value, .. } => {
+            format!("{}={}", key.escape_ascii(), value.escape_ascii())
+        }
+        Event::Remove { key, .. } => format!("-{}", key.escape_ascii()),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_watch_has_every_change_of_its_prefix_and_ends_with_the_database() {
+    let (_home, db) = database();
+    let mut k = db.keyspace("k").unwrap();
+    let watch = k.watch_prefix("a/").unwrap();
+    let reader = std::thread::spawn(move || {
+        let events = watch.map(|event| shown(&event.unwrap()));
+        events.collect::<Vec<_>>()
+    });
+    k.insert("a/1", "1").unwrap();
+    k.insert("b", "1").unwrap();
+    k.increment("a/n", 7).unwrap();
+    k.merge("a/1", |_| Some(b"2".into())).unwrap();
+    k.insert_expiring("a/2", "2", Duration::MAX).unwrap();
+    let mut batch = Batch::new();
+    batch.insert(&k, "a/3", "3");
+    batch.remove(&k, "a/2");
+    db.write(batch).unwrap();
+    db.transaction(|tx| tx.insert(&k, "a/4", "4")).unwrap();
+    let swapped = k.compare_and_swap("a/4", Some(b"4"), None).unwrap();
+    assert_eq!(swapped, Ok(()));
+    assert_eq!(k.pop_first().unwrap().unwrap().0, "a/1");
+    let renamed = k.rename("renamed").unwrap();
+    drop(std::mem::replace(&mut k, renamed));
+    assert_eq!(k.pop_last().unwrap().unwrap().0, "b");
+    let k = k.clear().unwrap();
+    k.insert("a/5", "5").unwrap();
+    drop(k);
+    db.close().unwrap();
+    let mut events = reader.join().unwrap();
+    assert!(events.remove(9).starts_with("Clear"), "{events:?}");
+    let expected = "a/1=1 a/n=7 a/1=2 a/2=2 -a/2 a/3=3 a/4=4 -a/4 -a/1 a/5=5";
+    assert_eq!(events.join(" "), expected);
+}
+
+#[test]
+fn a_keyspace_is_renamed_unless_the_name_is_taken() {
+    let (home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    k.insert("a", "1").unwrap();
+    db.keyspace("taken").unwrap();
+    let kind = |name: &str| k.rename(name).unwrap_err().kind();
+    assert_eq!(kind("taken"), ErrorKind::AlreadyExists);
+    assert_eq!(kind(""), ErrorKind::InvalidInput);
+    let missing = db.rename_keyspace("none", "new").unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    assert!(missing.to_string().contains("test.db"), "{missing}");
+    let new = db.rename_keyspace("k", "new").unwrap();
+    new.insert("b", "2").unwrap();
+    assert_eq!(k.get("b").unwrap().unwrap(), "2");
+    k.clone().remove_keyspace().unwrap();
+    assert_eq!(kind("again"), ErrorKind::Dropped);
+    db.rename_keyspace("taken", "kept").unwrap();
+    drop((k, new, db));
+
+    let reader = Database::builder().read_only(true);
+    let db = reader.open(home.path().join("test.db")).unwrap();
+    let names: Vec<_> = db.keyspaces().iter().map(|k| k.name().to_owned()).collect();
+    assert_eq!(names, ["kept"]);
+    let refused = db.rename_keyspace("kept", "other").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    let refused = db.keyspaces()[0].watch().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+}
+
+#[test]
+fn deferred_commits_are_seen_by_others_once_they_are_durable() {
+    let home = home();
+    let path = home.path().join("test.db");
+    let db = Database::builder().medium(Medium::Journal);
+    let db = db.open(&path).unwrap();
+    let k = db.keyspace("k").unwrap();
+    let mut watch = k.watch().unwrap();
+    let deferred = db.deferred();
+    let mine = deferred.keyspace("k").unwrap();
+    mine.insert("a", "1").unwrap();
+    deferred.transaction(|tx| tx.insert(&k, "b", "2")).unwrap();
+    let mut batch = Batch::new();
+    batch.insert(&k, "c", "3");
+    deferred.write(batch).unwrap();
+    assert_eq!(mine.iter().count(), 3, "its own reads see it at once");
+    assert_eq!(k.iter().count(), 0, "a crash could still undo it");
+    assert_eq!(watch.try_next().unwrap(), None);
+    db.flush().unwrap();
+    assert_eq!(k.iter().count(), 3);
+    assert_eq!(watch.by_ref().take(3).count(), 3);
+
+    // A commit that waits takes along what others deferred, and so does closing.
+    mine.insert("d", "4").unwrap();
+    k.insert("e", "5").unwrap();
+    assert_eq!(k.get("d").unwrap().unwrap(), "4");
+    mine.insert("f", "6").unwrap();
+    drop((k, mine, deferred, watch));
+    db.close().unwrap();
+    let db = Database::open(&path).unwrap();
+    assert_eq!(db.keyspace("k").unwrap().iter().count(), 6);
+}
+
+#[test]
+fn a_keyspace_in_a_snapshot_and_a_typed_one_have_the_same_ends() {
+    let (_home, db) = database();
+    let typed = db.typed::<u32, String>("k").unwrap();
+    for n in [3, 1, 2] {
+        typed.insert(&n, &n.to_string()).unwrap();
+    }
+    let snapshot = db.snapshot();
+    assert_eq!(typed.first().unwrap().unwrap(), (1, "1".into()));
+    assert_eq!(typed.pop_first().unwrap().unwrap(), (1, "1".into()));
+    assert_eq!(typed.pop_last().unwrap().unwrap(), (3, "3".into()));
+    assert_eq!(typed.last().unwrap().unwrap(), (2, "2".into()));
+    let before = typed.bytes().at(&snapshot).unwrap();
+    let ends = [before.first(), before.last()].map(|end| end.unwrap().unwrap().1);
+    assert_eq!(ends, [Slice::from("1"), Slice::from("3")]);
+    assert!(before.contains_key(typed.key(&1)).unwrap());
+    assert!(!typed.contains_key(&1).unwrap());
+    assert_eq!(
+        ((&before).into_iter().count(), (&typed).into_iter().count()),
+        (3, 1)
+    );
+    let mut tx = db.begin();
+    tx.remove(typed.bytes(), typed.key(&2)).unwrap();
+    assert_eq!(tx.iter(typed.bytes()).count(), 0);
 }

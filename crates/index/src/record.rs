@@ -6,6 +6,7 @@
 //! ```
 
 use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Media, POff, planted};
 
@@ -16,6 +17,17 @@ pub const MAX_VALUE: usize = 32 << 20;
 pub const HEADER: usize = 8;
 pub(crate) const TAG_SHIFT: u32 = 48;
 pub(crate) const OFFSET_MASK: u64 = (1 << TAG_SHIFT) - 1;
+
+/// Returns the bytes to allocate for a record of `bytes` bytes, so that a record that fits into one line
+/// is in one: two of three blocks of 48 bytes begin in one line and end in the next.
+#[must_use]
+pub const fn within_one_line(bytes: u64) -> u64 {
+    const LINE_BYTES: u64 = LINE as u64;
+    match bytes {
+        33..LINE_BYTES => LINE_BYTES,
+        _ => bytes,
+    }
+}
 
 /// Bytes of a string's record.
 pub fn record_bytes(string: &[u8]) -> u64 {

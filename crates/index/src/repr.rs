@@ -26,7 +26,9 @@
 //! A record that no leaf leads to is found by no walk, so recovery frees it. A record's lines are
 //! flushed when it is made and fenced before the word that leads to it is published.
 
-pub use crate::record::{HEADER, MAX_VALUE, check_record, record_bytes, write_record};
+pub use crate::record::{
+    HEADER, MAX_VALUE, check_record, record_bytes, within_one_line, write_record,
+};
 
 use crate::damage;
 use crate::inner::Separator;
@@ -280,7 +282,7 @@ impl Stored for [u8] {
     }
 
     fn make<M: Media>(&self, heap: &Heap<M>) -> Result<u64, SpaceError> {
-        let block = heap.alloc(record_bytes(self))?;
+        let block = heap.alloc(within_one_line(record_bytes(self)))?;
         // SAFETY: 1. the block has room; 2. it was just allocated, so no one else has its address.
         let crc = unsafe { write_record(heap.pool().pm(), block, self) };
         Ok(block.get() | u64::from(crc >> 16) << TAG_SHIFT)

@@ -419,11 +419,11 @@ fn execute_ahead(
     while let Some(one) = ahead.get(done) {
         let rest = &ahead[done..];
         let rest = || rest.iter().map(|one| &*one.args);
-        let together = session.run_together(server, rest().map_while(Plain::of), out);
+        let together = session.execute_batch(server, rest().map_while(Plain::of), out);
         done += together;
         if together == 0 && !asked && rest().len() > 1 {
             asked = true;
-            session.ask_ahead(server, rest());
+            session.prefetch(server, rest());
         }
         if together == 0 {
             done += 1;

@@ -74,7 +74,7 @@ fn load(store: &Store<Mapped>, k: &Keyspace, records: u64) -> Result<(), Box<dyn
         let puts: Vec<(&[u8], [u8; VALUE])> = (keys.iter())
             .map(|key| (key.as_bytes(), [key.as_bytes()[22]; VALUE]))
             .collect();
-        let put = store.put_together(k, &puts, |_| true)?;
+        let put = store.multi_put(k, &puts, |_| true)?;
         assert_eq!(put, puts.len(), "keys differ");
     }
     Ok(())

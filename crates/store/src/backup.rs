@@ -11,8 +11,8 @@
 //! Numbers are little-endian. A backup without its end is damaged. Writers go on while one is made, and are in it or not as
 //! the snapshot has it.
 
+use crate::catalogue::Keyspace;
 use crate::error::{BackupError, StoreError};
-use crate::keyspace::Keyspace;
 use crate::store::{Store, StoreOptions, WORD_UNFINISHED};
 use crate::{Batch, Snapshot};
 use bristlecone_index::engine::{EngineKind, LbEngine};

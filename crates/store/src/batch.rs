@@ -1,10 +1,10 @@
 //! Batches: changes that are made together, without reading anything.
 
-use crate::commit::{Write, check_key, check_value};
+use crate::catalogue::{Catalogue, Keyspace};
+use crate::entry::expiry;
 use crate::error::WriteError;
-use crate::index::IndexKey;
-use crate::keyspace::{Catalogue, Keyspace};
-use crate::store::expiry;
+use crate::key::{IndexKey, PREFIX};
+use crate::write::{Write, check_key, check_value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -100,7 +100,7 @@ impl Batch {
 /// [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]
 pub(crate) fn checked(writes: &BTreeMap<Vec<u8>, Write>) -> Result<(), WriteError> {
     for (key, write) in writes {
-        check_key(&key[crate::index::PREFIX..])?;
+        check_key(&key[PREFIX..])?;
         if let Write::Put { value, .. } = write {
             check_value(value)?;
         }

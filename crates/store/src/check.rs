@@ -1,9 +1,9 @@
 //! Checking a store, and what it counts.
 
-use crate::commit::Inner;
 use crate::error::{Damage, DamagedRecord};
-use crate::index::split;
+use crate::key::split;
 use crate::record;
+use crate::shared::Shared;
 use crate::slots::DamagedSlot;
 use crate::store::Store;
 use bristlecone_index::Direction;
@@ -99,26 +99,26 @@ impl<M: Media> Store<M> {
     #[must_use]
     pub fn find_damage(&self) -> Vec<DamagedRecord> {
         let _held = self.shared.control.hold();
-        self.shared.look_at_records().damaged
+        self.shared.scan_records().damaged
     }
 }
 
 /// What all records together are.
 #[derive(Default)]
-struct Looked {
+struct Findings {
     report: CheckReport,
     /// Blocks that were reached.
     seen: HashSet<u64>,
     damaged: Vec<DamagedRecord>,
 }
 
-impl<M: Media> Inner<M> {
+impl<M: Media> Shared<M> {
     fn check_records(&self) -> Result<CheckReport, Violation> {
-        let looked = self.look_at_records();
-        if looked.damaged.is_empty() {
-            return self.check_space(&looked.seen, &looked.report);
+        let findings = self.scan_records();
+        if findings.damaged.is_empty() {
+            return self.check_space(&findings.seen, &findings.report);
         }
-        let lines: Vec<String> = looked.damaged.iter().map(ToString::to_string).collect();
+        let lines: Vec<String> = findings.damaged.iter().map(ToString::to_string).collect();
         Err(Violation::new(format!(
             "{} damaged records, which are kept; put or delete their keys, or take them from a backup:\n{}",
             lines.len(),
@@ -126,18 +126,18 @@ impl<M: Media> Inner<M> {
         )))
     }
 
-    fn look_at_records(&self) -> Looked {
+    fn scan_records(&self) -> Findings {
         let (_, slots) = self.slots.all(self.pm());
-        let mut looked = Looked {
+        let mut findings = Findings {
             damaged: slots.into_iter().map(DamagedRecord::from).collect(),
-            ..Looked::default()
+            ..Findings::default()
         };
         let all = (Bound::Unbounded, Bound::Unbounded);
         self.index
             .scan(all, Direction::Up, None, &mut |key, &entry| {
-                looked.report.entries += 1;
-                if let Err(e) = self.check_chain(key, entry, &mut looked) {
-                    looked.damaged.push(DamagedRecord {
+                findings.report.entries += 1;
+                if let Err(e) = self.check_chain(key, entry, &mut findings) {
+                    findings.damaged.push(DamagedRecord {
                         index_key: Some(key.to_vec()),
                         offset: entry,
                         what: e.0,
@@ -145,7 +145,7 @@ impl<M: Media> Inner<M> {
                 }
                 ControlFlow::Continue(())
             });
-        looked
+        findings
     }
 
     /// That what is in use is what was reached, and the counts are right.
@@ -155,14 +155,14 @@ impl<M: Media> Inner<M> {
         report: &CheckReport,
     ) -> Result<CheckReport, Violation> {
         // The commit table is a block too, and what is kept for deletions.
-        let reached = seen.len() as u64 + 1 + u64::from(self.spare != 0);
+        let reached = seen.len() as u64 + 1 + u64::from(self.deletion_reserve != 0);
         let live = self.heap.live_blocks();
         if live != reached {
             let what = format!("{live} blocks of {reached} that are reached are in use");
             return Err(Violation::leak(what));
         }
         let counts = self.stripes.counts();
-        let dropped = self.dropped.remaining();
+        let dropped = self.dropped_ranges.numbers();
         let lost = (counts.keys.iter()).find(|(number, keys)| {
             *keys > 0 && !self.catalogue.has(*number) && !dropped.contains(number)
         });
@@ -181,22 +181,22 @@ impl<M: Media> Inner<M> {
         Ok(*report)
     }
 
-    fn check_chain(&self, key: &[u8], entry: u64, looked: &mut Looked) -> Result<(), Damage> {
+    fn check_chain(&self, key: &[u8], entry: u64, findings: &mut Findings) -> Result<(), Damage> {
         let pm = self.pm();
-        let Looked { report, seen, .. } = looked;
+        let Findings { report, seen, .. } = findings;
         if split(key).is_none() {
             return Err(Damage::new("too short for a key"));
         }
         let (mut off, mut above) = (entry, u64::MAX);
         while off != 0 {
-            let terms = record::check(&self.heap, key, off)?;
-            for block in record::blocks(pm, off, &terms)? {
+            let meta = record::check(&self.heap, key, off)?;
+            for block in record::blocks(pm, off, &meta)? {
                 if !seen.insert(block) {
                     return Err(Damage::new(format!("block {block:#x} is reached twice")));
                 }
             }
             report.versions += 1;
-            report.bytes += terms.bytes();
+            report.bytes += meta.bytes();
             let header = record::header(pm, off)?;
             let Some(ts) = self.stamp_of(off, header, 0)?.ts() else {
                 report.dead += 1;

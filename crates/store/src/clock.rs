@@ -74,12 +74,12 @@ pub(crate) fn wait(backoff: &Backoff) {
 /// A time stamp that was taken: applied when this is dropped, as what it stands for is published then, or undone. Where a panic
 /// drops it, no one knows which, and nothing is committed any more.
 #[derive(Debug)]
-pub(crate) struct Taken<'c> {
+pub(crate) struct CommitTimestamp<'c> {
     clock: &'c Clock,
     pub ts: u64,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for CommitTimestamp<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.clock.fail(&CommitError::Failed {
@@ -119,9 +119,15 @@ impl Clock {
 
     /// Whether a commit can have had that time stamp so far. The caller has found it where one that has it leads to.
     #[inline]
-    pub fn was_given(&self, ts: u64) -> bool {
+    pub fn was_issued(&self, ts: u64) -> bool {
         // ORDERING: Relaxed; what led the caller to the time stamp orders that after its taking.
         (1..self.next.load(Ordering::Relaxed)).contains(&ts)
+    }
+
+    /// The latest time stamp that was taken. The caller holds the locks of all stripes, so no commit of a change is under way.
+    pub fn last_taken(&self) -> u64 {
+        // ORDERING: Relaxed; the stripes' locks order it after the commits that held them.
+        self.next.load(Ordering::Relaxed) - 1
     }
 
     /// Every commit up to it is published.
@@ -147,7 +153,7 @@ impl Clock {
     ///
     /// # Errors
     /// The failure of an earlier commit.
-    pub fn take(&self) -> Result<Taken<'_>, CommitError> {
+    pub fn take(&self) -> Result<CommitTimestamp<'_>, CommitError> {
         self.sound()?;
         // ORDERING: Relaxed; the locks of who takes it order what it stands for.
         let ts = self.next.fetch_add(1, Ordering::Relaxed);
@@ -157,7 +163,7 @@ impl Clock {
             self.sound()?;
             wait(&backoff);
         }
-        Ok(Taken { clock: self, ts })
+        Ok(CommitTimestamp { clock: self, ts })
     }
 
     fn apply(&self, ts: u64) {
@@ -283,11 +289,11 @@ mod tests {
     #[test]
     fn a_panic_while_committing_ends_all_waiting() {
         let clock = Clock::after(0, RING);
-        let cut_short = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let unfinished = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _taken = clock.take().unwrap();
             panic!("as planned");
         }));
-        assert!(cut_short.is_err());
+        assert!(unfinished.is_err());
         let error = clock.wait_applied(1).unwrap_err();
         assert!(
             error.to_string().contains("open the store again"),

@@ -1,7 +1,7 @@
 //! What can go wrong: one enum per kind of operation.
 
-use crate::index::split;
-use crate::keyspace::CATALOGUE;
+use crate::key::{CATALOGUE, split};
+use crate::limits::{MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES};
 use bristlecone_index::{InsertError, RemoveError, TreeError, UpdateError};
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, SpaceError};
@@ -196,6 +196,11 @@ pub enum WriteError {
         /// Name that it had.
         keyspace: String,
     },
+    /// Another keyspace has the name that this one was to get.
+    Exists {
+        /// The name.
+        keyspace: String,
+    },
     /// The keyspace's handle was given by another store, or before this one was opened.
     OtherStore {
         /// Name of the keyspace.
@@ -241,11 +246,17 @@ impl fmt::Display for WriteError {
                 write!(f, "{number} + {by} does not fit into 64 bits")
             }
             Self::Dropped { keyspace } => write!(f, "keyspace {keyspace:?} was dropped"),
+            Self::Exists { keyspace } => {
+                write!(
+                    f,
+                    "there is a keyspace {keyspace:?} already; drop it first, or take another name"
+                )
+            }
             Self::OtherStore { keyspace } => write!(f, "{}", other_store(keyspace)),
             Self::BadName { name } => write!(
                 f,
                 "keyspace name {name:?}: must have 1 to {} bytes",
-                crate::keyspace::NAME_MOST
+                MAX_KEYSPACE_NAME_BYTES
             ),
             Self::Space(e) => write!(f, "{e}"),
             Self::Commit(e) => write!(f, "{e}"),
@@ -377,7 +388,7 @@ pub enum StoreError {
     NewerVersion {
         /// The format version found.
         found: u64,
-        /// The newest that this build reads.
+        /// The one that this build reads.
         supported: u64,
     },
     /// A restore into this store was cut short, so that it has only part of the backup; remove it and restore again.
@@ -396,7 +407,7 @@ impl fmt::Display for StoreError {
             Self::BadName(name) => write!(
                 f,
                 "store name {name:?}: must have 1 to {} bytes",
-                crate::store::NAME_MOST
+                MAX_NAME_BYTES
             ),
             Self::Root(e) => write!(f, "{e}"),
             Self::Index(e) => write!(f, "the store's index: {e}"),
@@ -420,7 +431,7 @@ impl fmt::Display for StoreError {
             ),
             Self::NewerVersion { found, supported } => write!(
                 f,
-                "the store has format version {found}; this build reads up to {supported}: use a newer one"
+                "the store has format version {found}, and this build reads {supported}: use a build that reads {found}"
             ),
             Self::Unfinished(name) => write!(
                 f,

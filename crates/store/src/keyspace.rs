@@ -1,169 +1,41 @@
-//! Keyspaces: named ranges of the index.
+//! Making, finding and dropping keyspaces.
 //!
-//! A keyspace has a number, which its keys begin with in the index. The catalogue is keyspace 0: name to number (32 bits,
-//! little-endian). Numbers are not used again while the store is open, and after that only once nothing is left of their keys. Entries of
-//! a number that no name has are those of a keyspace that was dropped ([`dropped`](crate::dropped)), so the catalogue's records are checked before that
-//! is believed.
+//! Numbers of keyspaces are not reused while the store is open, and after that only once none of their keys are left. Entries of
+//! a number without a name belong to a [dropped](crate::dropped) keyspace. The catalogue's records are verified before that is believed,
+//! since the vacuum removes such entries.
 
-use crate::Snapshot;
+use crate::bounds::Bounds;
+use crate::catalogue::{Keyspace, parse};
 use crate::clock::Wait;
-use crate::commit::Inner;
-use crate::error::{Damage, OtherStore, ReadError, StoreError, WriteError};
-use crate::index::{IndexKey, IndexKeys, split};
-use crate::read::Bounds;
-use crate::stripes::HeldMany;
+use crate::commit::Committer;
+use crate::error::{Damage, StoreError, WriteError};
+use crate::key::{CATALOGUE, IndexKey};
+use crate::limits::MAX_KEYSPACE_NAME_BYTES;
+use crate::stripes::LockedStripes;
+use crate::write::Write;
 use bristlecone_index::Direction;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-/// Longest name in bytes.
-pub const NAME_MOST: usize = 1024;
-/// The catalogue's own number.
-pub(crate) const CATALOGUE: u32 = 0;
-
-/// A named keyspace of a store. Cheap to clone. It is of use only with the store that gave it, for as
-/// long as that is open; any other refuses it with `OtherStore`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keyspace {
-    id: u32,
-    /// [`Catalogue::store`] of the store that gave it.
-    store: u64,
-    name: Arc<str>,
+/// Checks that a keyspace can have that name.
+///
+/// # Errors
+/// [`WriteError::BadName`]
+fn check_name(name: &str) -> Result<(), WriteError> {
+    if name.is_empty() || name.len() > MAX_KEYSPACE_NAME_BYTES {
+        let name = name.into();
+        return Err(WriteError::BadName { name });
+    }
+    Ok(())
 }
 
-impl Keyspace {
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its number, which it has for as long as it exists.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.id
-    }
-
-    /// One of the same name, with another number.
-    pub(crate) fn renumbered(self, id: u32) -> Self {
-        Self { id, ..self }
-    }
-
-    /// Whether both were given by one store.
-    pub(crate) fn same_store(&self, other: &Self) -> bool {
-        self.store == other.store
-    }
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    by_name: BTreeMap<Arc<str>, u32>,
-    /// Names of those that were dropped, for messages.
-    dropped: BTreeMap<u32, Arc<str>>,
-    /// No keyspace ever had this number or a larger one.
-    next: u32,
-}
-
-/// The keyspaces that there are.
-#[derive(Debug)]
-pub(crate) struct Catalogue {
-    /// Tells the open stores of a process apart.
-    store: u64,
-    known: Mutex<Known>,
-    /// Held while one is made or forgotten. Before any stripe's lock; `known` is after all of them.
-    changing: Mutex<()>,
-}
-
-impl Catalogue {
-    /// An empty one.
-    pub fn new() -> Self {
-        static STORES: AtomicU64 = AtomicU64::new(1);
-        Self {
-            // ORDERING: Relaxed; only that numbers differ matters.
-            store: STORES.fetch_add(1, Ordering::Relaxed),
-            known: Mutex::default(),
-            changing: Mutex::default(),
-        }
-    }
-
-    fn handle(&self, id: u32, name: Arc<str>) -> Keyspace {
-        let store = self.store;
-        Keyspace { id, store, name }
-    }
-
-    /// The number that the keys of a keyspace begin with.
-    ///
-    /// # Errors
-    /// [`OtherStore`]: with another store's number a write would change somebody else's keys.
-    pub fn number(&self, keyspace: &Keyspace) -> Result<u32, OtherStore> {
-        if keyspace.store != self.store {
-            return Err(OtherStore(keyspace.name().to_owned()));
-        }
-        Ok(keyspace.id)
-    }
-
-    /// The name of a keyspace, for messages.
-    pub fn name_of(&self, id: u32) -> String {
-        let known = lock(&self.known);
-        let name = known.by_name.iter().find(|(_, other)| **other == id);
-        match name.map(|(name, _)| name).or(known.dropped.get(&id)) {
-            Some(name) => name.to_string(),
-            None => format!("number {id}"),
-        }
-    }
-
-    /// Whether there is a keyspace of that number.
-    pub fn has(&self, id: u32) -> bool {
-        id == CATALOGUE || lock(&self.known).by_name.values().any(|other| *other == id)
-    }
-
-    /// A number that no keyspace has or had. It is used up, whether its keyspace comes to be or not: what could not be made
-    /// durable may become so.
-    pub fn new_number(&self) -> Result<u32, Damage> {
-        let mut known = lock(&self.known);
-        let id = known.next;
-        if id >= u32::MAX - 1 {
-            return Err(Damage::new("there are no more numbers for keyspaces"));
-        }
-        known.next = id + 1;
-        Ok(id)
-    }
-}
-
-/// The name and the number that an entry of the catalogue has.
-pub(crate) fn parse(key: &[u8], value: &[u8]) -> Option<(Arc<str>, u32)> {
-    let name = std::str::from_utf8(split(key)?.1).ok()?;
-    let id = u32::from_le_bytes(*value.first_chunk::<4>()?);
-    (id != CATALOGUE && id < u32::MAX - 1).then(|| (name.into(), id))
-}
-
-impl<M: Media> Snapshot<M> {
-    /// The keyspaces as the snapshot has them, by name.
-    ///
-    /// # Errors
-    /// [`ReadError`]
-    pub fn keyspaces(&self) -> Result<Vec<Keyspace>, ReadError> {
-        let mut all = Vec::new();
-        let bounds = Bounds::new(CATALOGUE, Bound::Unbounded, Bound::Unbounded);
-        self.visit(bounds.range(), Direction::Up, &mut |key, entry| {
-            // Opening has seen to it that there are no others.
-            if let Some((name, id)) = parse(key, entry.value) {
-                all.push(self.shared.catalogue.handle(id, name));
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(all)
-    }
-}
-
-impl<M: Media> Inner<M> {
-    /// Reads the catalogue, once the store is recovered. `largest`: the largest number that a key begins with. `damaged`: how many
-    /// records opening found damaged.
+impl<M: Media> Committer<M> {
+    /// Reads the catalogue of a recovered store. `largest` is the largest number that an index key begins with, `damaged` the count of
+    /// damaged records that recovery found.
     ///
     /// # Errors
     /// [`StoreError::Damaged`]
@@ -196,7 +68,7 @@ impl<M: Media> Inner<M> {
         if nameless.is_empty() {
             return Ok(());
         }
-        // Its name may be among what is damaged: then its keys are nobody's to take away.
+        // Its name may be among the damaged records. Then its keys must not be removed.
         let broken = match damaged {
             0 => self
                 .index
@@ -213,12 +85,12 @@ impl<M: Media> Inner<M> {
             ))));
         }
         for (id, _) in nameless {
-            self.dropped.leave(id, self.clock.floor());
+            self.dropped_ranges.add(id, self.clock.floor());
         }
         Ok(())
     }
 
-    /// The keyspace of that name, if there is one.
+    /// Returns the keyspace of that name, if there is one.
     pub(crate) fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
         let known = lock(&self.catalogue.known);
         known
@@ -227,22 +99,19 @@ impl<M: Media> Inner<M> {
             .map(|(name, id)| self.catalogue.handle(*id, Arc::clone(name)))
     }
 
-    /// The keyspace of that name, which is made if there is none.
+    /// Returns the keyspace of that name, and makes it if there is none.
     ///
     /// # Errors
     /// [`WriteError`]
     pub(crate) fn make_keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
-        if name.is_empty() || name.len() > NAME_MOST {
-            let name = name.into();
-            return Err(WriteError::BadName { name });
-        }
+        check_name(name)?;
         let _changing = lock(&self.catalogue.changing);
         if let Some(there) = self.find_keyspace(name) {
             return Ok(there);
         }
         let id = self.catalogue.new_number()?;
         let key = IndexKey::new(CATALOGUE, name.as_bytes());
-        self.with_room(|| {
+        self.retry_for_space(|| {
             let record = self.prepare(&key, Some(&id.to_le_bytes()), 0)?;
             self.modify(&key, None, Wait::Durable, |_| Ok((Some(record), ())))
         })?;
@@ -253,7 +122,7 @@ impl<M: Media> Inner<M> {
         Ok(self.catalogue.handle(id, name))
     }
 
-    /// The keyspaces, by name.
+    /// Returns the keyspaces, by name.
     pub(crate) fn all_keyspaces(&self) -> Vec<Keyspace> {
         let known = lock(&self.catalogue.known);
         let each = known.by_name.iter();
@@ -261,66 +130,85 @@ impl<M: Media> Inner<M> {
             .collect()
     }
 
-    /// A key of a keyspace, as the index has it.
+    /// Gives a keyspace another name, in one commit.
     ///
     /// # Errors
-    /// [`OtherStore`]
-    #[inline]
-    pub(crate) fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<IndexKey, OtherStore> {
-        Ok(IndexKey::new(self.catalogue.number(keyspace)?, key))
-    }
-
-    /// Keys of a keyspace, as the index has them.
-    ///
-    /// # Errors
-    /// [`OtherStore`]
-    pub(crate) fn keys<'k>(
+    /// [`WriteError::Exists`], [`WriteError::Dropped`], [`WriteError::BadName`], [`WriteError::OtherStore`], and those of a write.
+    pub(crate) fn rename_keyspace(
         &self,
         keyspace: &Keyspace,
-        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
-    ) -> Result<IndexKeys, OtherStore> {
-        Ok(IndexKeys::new(self.catalogue.number(keyspace)?, keys))
+        to: &str,
+    ) -> Result<Keyspace, WriteError> {
+        check_name(to)?;
+        let id = self.catalogue.number(keyspace)?;
+        if self.pm().read_only() {
+            return Err(WriteError::ReadOnly);
+        }
+        let _changing = lock(&self.catalogue.changing);
+        let from = self.catalogue.name_now(keyspace)?;
+        let to: Arc<str> = to.into();
+        if from == to {
+            return Ok(self.catalogue.handle(id, to));
+        }
+        if self.find_keyspace(&to).is_some() {
+            let keyspace = to.to_string();
+            return Err(WriteError::Exists { keyspace });
+        }
+        let [old, new] = [&from, &to].map(|name| IndexKey::new(CATALOGUE, name.as_bytes()));
+        let put = Write::Put {
+            value: id.to_le_bytes().into(),
+            expiry: 0,
+        };
+        let mut writes = [(&old, Write::Delete), (&new, put)]
+            .map(|(key, write)| (Cow::Borrowed(&**key), Cow::Owned(write)));
+        writes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let ts = self.commit_many(&writes, None, None, Wait::Applied)?;
+        let waited = self.wait_for(ts, Wait::Durable);
+        // The rename is applied, so it becomes durable with the next commit that does, even if this one did not.
+        let mut known = lock(&self.catalogue.known);
+        known.by_name.remove(&from);
+        known.by_name.insert(Arc::clone(&to), id);
+        drop(known);
+        waited?;
+        Ok(self.catalogue.handle(id, to))
     }
 
-    /// Drops a keyspace. Its name is no keyspace's then, or that of the empty one with this number.
+    /// Drops a keyspace. With `empty`, its name becomes that of an empty keyspace with this number. Returns the name.
     ///
     /// # Errors
-    /// [`WriteError::Dropped`] if it was before, [`WriteError::OtherStore`], and others.
+    /// [`WriteError::Dropped`] if it was dropped before, [`WriteError::OtherStore`], and those of a write.
     pub(crate) fn drop_keyspace(
         &self,
         keyspace: &Keyspace,
         empty: Option<u32>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<Arc<str>, WriteError> {
         self.catalogue.number(keyspace)?;
         let _changing = lock(&self.catalogue.changing);
-        let name = &keyspace.name;
-        if lock(&self.catalogue.known).by_name.get(name) != Some(&keyspace.id) {
-            let keyspace = name.to_string();
-            return Err(WriteError::Dropped { keyspace });
-        }
+        let name = self.catalogue.name_now(keyspace)?;
         let key = IndexKey::new(CATALOGUE, name.as_bytes());
         let value = empty.map(u32::to_le_bytes);
         let value = value.as_ref().map(<[u8; 4]>::as_slice);
-        let ts = self.with_room(|| {
+        let ts = self.retry_for_space(|| {
             let record = self.prepare(&key, value, 0)?;
-            let mut held = HeldMany::lock(&self.stripes, 0..self.stripes.len());
+            let mut held = LockedStripes::lock(&self.stripes, 0..self.stripes.len());
             let before = self.newest(&key, &epoch::pin());
             let taken = self.clock.take()?;
             let stripe = held.get(self.stripes.of(&key));
             self.publish(stripe, &key, &before, record, taken.ts)?;
             self.dropped.add(keyspace.id, taken.ts);
+            self.feed.keyspace_dropped(keyspace.id, empty, taken.ts);
             Ok(taken.ts)
         })?;
-        // After the locks: the vacuum takes them while it holds this one.
-        self.dropped.leave(keyspace.id, ts);
-        let settled = self.settle(ts, Wait::Durable);
-        // Not before: who does not find the name any more reads nothing that was under it, either.
+        // Without the stripes' locks: the vacuum takes them while it holds the lock of the ranges.
+        self.dropped_ranges.add(keyspace.id, ts);
+        let waited = self.wait_for(ts, Wait::Durable);
+        // Only now: a client that no longer finds the name must not be able to read the keyspace's keys.
         let mut known = lock(&self.catalogue.known);
-        known.by_name.remove(name);
-        known.dropped.insert(keyspace.id, Arc::clone(name));
+        known.by_name.remove(&name);
+        known.dropped.insert(keyspace.id, Arc::clone(&name));
         if let Some(id) = empty {
-            known.by_name.insert(Arc::clone(name), id);
+            known.by_name.insert(Arc::clone(&name), id);
         }
-        settled
+        waited.map(|()| name)
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! index (LB+-Tree)               records (scan-recovered heap of the store's root)
-//! (keyspace, key) --> offset --> | previous | stamp | expiry, flags | length, CRC-32C | value ... |
+//! (keyspace, key) --> offset --> | previous | stamp | length, flags, CRC-32C | expiry | value ... |
 //!                                     |
 //!                                     +--> the version before, while a snapshot may read it
 //! ```
@@ -25,6 +25,7 @@
 //! | `read`, `horizon` | lock-free reading, and which versions are still read |
 //! | `vacuum` | freeing the others |
 //! | `keyspace`, `dropped` | named ranges of keys: making, clearing and dropping them |
+//! | `feed` | committed changes for subscribers |
 //! | `recovery` | opening after a crash |
 //! | `backup`, `check` | copies of a snapshot; verification and statistics |
 //! | `salvage` | what a damaged store still has |
@@ -53,14 +54,22 @@
 
 mod backup;
 mod batch;
+mod bounds;
+mod catalogue;
 mod check;
+mod checksum;
 mod clock;
 mod commit;
+mod damaged;
 mod dropped;
+mod entry;
 mod error;
+mod feed;
 mod horizon;
 mod index;
+mod key;
 mod keyspace;
+mod limits;
 mod newest;
 mod pinned;
 mod read;
@@ -68,33 +77,34 @@ mod record;
 mod recovery;
 mod salvage;
 mod serial;
+mod shared;
 mod slots;
 mod snapshot;
 mod store;
 mod stripes;
-mod sum;
 mod transaction;
 mod vacuum;
+mod wall;
+mod write;
 
 pub use backup::{BackupReport, is_backup};
 pub use batch::Batch;
 pub use bristlecone_index::engine::{EngineInfo, EngineKind, LbEngine};
+pub use catalogue::Keyspace;
 pub use check::{CheckReport, StoreStats};
-pub use commit::Step;
+pub use entry::{Entry, Update};
 pub use error::{
     BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError, StoreError,
     WriteError,
 };
-pub use index::KEY_MOST;
-
-pub use keyspace::{Keyspace, NAME_MOST as KEYSPACE_NAME_MOST};
+pub use feed::{Watch, WatchEvent, WatchLimits};
+pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 pub use pinned::PinnedValue;
 pub use recovery::StoreRecovery;
 pub use salvage::{SalvageReport, Salvaged};
 pub use snapshot::{Cursor, Pair, Snapshot};
-pub use store::{Entry, NAME_MOST, Store, StoreOptions, Update, WallClock};
+pub use store::{Store, StoreOptions};
 pub use transaction::{Isolation, Savepoint, Transaction, TransactionOptions};
 pub use vacuum::VacuumReport;
-
-/// Longest value in bytes.
-pub const VALUE_MOST: usize = record::VALUE_MOST;
+pub use wall::WallClock;
+pub use write::Step;

@@ -1,11 +1,13 @@
 //! Values that are read in place: a record that nobody frees while it is looked at.
 
-use crate::commit::check_key;
+use crate::catalogue::Keyspace;
+use crate::entry::expires_at;
 use crate::error::{Damage, ReadError};
-use crate::keyspace::Keyspace;
+use crate::key::PREFIX;
 use crate::read::Found;
 use crate::snapshot::Snapshot;
-use crate::store::{Store, expires_at};
+use crate::store::Store;
+use crate::write::check_key;
 use bristlecone_pmem::Media;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
@@ -75,8 +77,8 @@ impl<M: Media> Store<M> {
         keyspace: &Keyspace,
         key: &[u8],
     ) -> Result<Option<PinnedValue<'_>>, ReadError> {
-        let key = self.shared.key(keyspace, key)?;
-        if check_key(&key[crate::index::PREFIX..]).is_err() {
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        if check_key(&key[PREFIX..]).is_err() {
             return Ok(None);
         }
         PinnedValue::of(&key, |guard, take| {
@@ -95,8 +97,8 @@ impl<M: Media> Snapshot<M> {
         keyspace: &Keyspace,
         key: &[u8],
     ) -> Result<Option<PinnedValue<'_>>, ReadError> {
-        let key = self.shared.key(keyspace, key)?;
-        if check_key(&key[crate::index::PREFIX..]).is_err() {
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        if check_key(&key[PREFIX..]).is_err() {
             return Ok(None);
         }
         PinnedValue::of(&key, |guard, take| {

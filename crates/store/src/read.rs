@@ -1,42 +1,44 @@
-//! Reading: without locks, at a time stamp.
+//! Reading: without locks, at a timestamp.
 //!
-//! A reader is pinned, takes the record that the index leads to, and goes along `previous` to the first version at or below its time stamp. A
-//! pending record of a time stamp that is applied is committed: what was undone is dead by then.
+//! A reader pins an epoch, takes the record that the index leads to, and follows `previous` to the first version at or below its
+//! timestamp. A pending record whose timestamp is applied is committed: an undone commit's records are dead by then.
 //!
-//! A record that cannot be what was written is an error, never passed by: a stamp that no commit has or had, a pending one at a
-//! time that is applied whose slot does not say so, and a checksum that fails, which is compared wherever a value is
-//! given, and wherever there would be none because of what the record says (a tombstone, an expiry, dead).
+//! # Damage
+//! A record that no commit can have written is an error and never skipped: an impossible stamp, or a pending record of an applied
+//! commit whose slot does not confirm it. The checksum is compared wherever a value is returned, and wherever a record says that
+//! there is no value (a tombstone, an expiry, a dead record).
 
-use crate::clock::Wait;
-use crate::commit::Inner;
+use crate::clock::{Clock, Wait};
+use crate::damaged::DamagedEntries;
+use crate::dropped::Dropped;
 use crate::error::{Damage, ReadError};
-use crate::horizon::Ticket;
-use crate::record::{self, Header, Stamp, Terms};
-use crate::slots::Verdict;
+use crate::horizon::{Snapshots, Ticket};
+use crate::key::split;
+use crate::record::{self, Header, Meta, Stamp};
+use crate::slots::{Slots, Verdict};
+use crate::wall::WallClock;
 use bristlecone_index::Direction;
 use bristlecone_index::Place;
-use bristlecone_index::engine::Range;
-use bristlecone_pmem::Media;
+use bristlecone_index::engine::{Engine, Range};
 use bristlecone_pmem::media::{LINE, cpu};
+use bristlecone_pmem::{Heap, Media};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
-/// Bytes of a record that are asked for before it is read.
-pub(crate) const AHEAD: usize = 2 * LINE;
-/// The same where all of its value is read, mostly with the records before and after it.
-const SCAN_AHEAD: usize = 3 * LINE;
+/// Bytes of a record that are prefetched before it is read.
+pub(crate) const PREFETCHED_BYTES: usize = 2 * LINE;
 
-/// Dead records that a reader may meet on its way, one being given up meanwhile.
-const DEAD_MOST: u32 = 64;
+/// Dead records that a reader may meet in one chain: commits that were undone while it went along.
+const MAX_DEAD_RECORDS: u32 = 64;
 
-/// A version that a reader has found.
+/// The version of a key that a reader found.
 pub(crate) struct Found<'p, M: Media> {
     pm: &'p M,
     off: u64,
-    /// When it was committed.
+    /// Timestamp of its commit.
     pub ts: u64,
-    terms: Terms,
+    meta: Meta,
 }
 
 impl<M: Media> Clone for Found<'_, M> {
@@ -48,47 +50,83 @@ impl<M: Media> Clone for Found<'_, M> {
 impl<M: Media> Copy for Found<'_, M> {}
 
 impl<'p, M: Media> Found<'p, M> {
-    /// The value, if the record's checksum is that of it and of the index key.
+    /// Returns the value, once the record's checksum has been compared.
+    ///
+    /// # Errors
+    /// [`Damage`]: the checksum is not that of this index key and this value.
     #[inline]
     pub fn value(&self, key: &[u8]) -> Result<Cow<'p, [u8]>, Damage> {
-        record::sound_value(self.pm, key, self.off, &self.terms)
+        record::verified_value(self.pm, key, self.off, &self.meta)
     }
 
-    /// Whether it reads as absent, if the record's checksum does not say that it is another one.
+    /// Returns whether the version reads as absent. The checksum is compared first, since the flag that says so may be
+    /// what is damaged.
     #[inline]
     fn is_absent(&self, key: &[u8], now: impl FnOnce() -> u64) -> Result<bool, Damage> {
-        let absent = self.terms.absent_by(now);
+        let absent = self.meta.absent_by(now);
         if absent {
-            record::check_sum(self.pm, key, self.off, &self.terms)?;
+            record::verify_checksum(self.pm, key, self.off, &self.meta)?;
         }
         Ok(absent)
     }
 
-    /// In ms since 1970; 0 for none.
+    /// Returns the expiry in ms since 1970; 0 for none.
     pub fn expiry(&self) -> u64 {
-        self.terms.expiry()
+        self.meta.expiry()
     }
 }
 
-/// What a scan calls with an index key and the version that it reads.
+/// The visitor of a scan: gets each index key with the version that the scan reads.
 pub(crate) type Visit<'a, M> =
     dyn FnMut(&[u8], &Found<'_, M>) -> Result<ControlFlow<()>, Damage> + 'a;
 
-impl<M: Media> Inner<M> {
-    /// Which commit the record at `off` is of, or is to be of once it is applied. `given`: a time stamp that was given.
+/// What reading needs, and every other role builds on: the index, the records, and what tells which of
+/// them count.
+pub(crate) struct Reader<M: Media> {
+    // Fields are dropped in this order: the index closes while the heap is still there.
+    pub index: Box<dyn Engine>,
+    pub clock: Clock,
+    pub snapshots: Snapshots,
+    pub slots: Slots,
+    pub dropped: Dropped,
+    pub damaged: DamagedEntries,
+    pub wall: WallClock,
+    pub heap: Heap<M>,
+}
+
+impl<M: Media> Reader<M> {
+    #[inline]
+    pub(crate) fn pm(&self) -> &M {
+        self.heap.pool().pm()
+    }
+
+    /// Returns whether the keyspace of an index key is visible to a read at `ts`: not dropped by then.
+    #[inline]
+    pub(crate) fn is_visible(&self, key: &[u8], ts: u64, guard: &Guard) -> bool {
+        let number = split(key).map_or(0, |(number, _)| number);
+        let since = self.dropped.since(number, guard);
+        since.is_none_or(|since| ts < since)
+    }
+
+    /// Returns whether a keyspace was dropped.
+    pub(crate) fn is_dropped(&self, number: u32) -> bool {
+        self.dropped.since(number, &epoch::pin()).is_some()
+    }
+
+    /// Returns the stamp of the record at `off`. `issued` is a timestamp known to have been issued: stamps up to it are
+    /// accepted without a look at the clock, whose line every writer changes.
     ///
     /// # Errors
-    /// No commit can be: [`Damage`].
+    /// [`Damage`]: no commit can have that stamp.
     #[inline]
-    pub(crate) fn stamp_of(&self, off: u64, header: &Header, given: u64) -> Result<Stamp, Damage> {
+    pub(crate) fn stamp_of(&self, off: u64, header: &Header, issued: u64) -> Result<Stamp, Damage> {
         let pm = self.pm();
         let stamp = header.stamp(pm);
-        // Mostly without a look at what every writer changes.
-        let was_given = |ts| (1..=given).contains(&ts) || self.clock.was_given(ts);
+        let was_issued = |ts| (1..=issued).contains(&ts) || self.clock.was_issued(ts);
         match stamp {
-            Stamp::At(ts) if was_given(ts) => Ok(stamp),
+            Stamp::At(ts) if was_issued(ts) => Ok(stamp),
             Stamp::Dead => Ok(stamp),
-            Stamp::Pending { slot, ts } if was_given(ts) => {
+            Stamp::Pending { slot, ts } if was_issued(ts) => {
                 self.pending_stamp(off, header, (slot, ts))
             }
             _ => Err(Damage::new(format!(
@@ -97,7 +135,7 @@ impl<M: Media> Inner<M> {
         }
     }
 
-    /// As [`stamp_of`](Self::stamp_of), of a record that was pending.
+    /// As [`stamp_of`](Self::stamp_of), for a record that was pending when its stamp was loaded.
     #[cold]
     fn pending_stamp(
         &self,
@@ -106,7 +144,7 @@ impl<M: Media> Inner<M> {
         (slot, ts): (usize, u64),
     ) -> Result<Stamp, Damage> {
         let pm = self.pm();
-        // Before the slot: what is not applied then may be under way.
+        // Loaded before the slot: a commit that was not applied by then may still be in progress.
         let applied = self.clock.applied();
         let why = match self.slots.judge(pm, slot, ts) {
             Verdict::Committed => return Ok(Stamp::Pending { slot, ts }),
@@ -114,7 +152,7 @@ impl<M: Media> Inner<M> {
             Verdict::Never => format!("slot {slot} does not say that it is committed"),
             Verdict::Impossible(why) => why,
         };
-        // It is stamped before its slot goes on, and dead before it is applied if it was undone.
+        // A record is stamped before its slot is reused, and marked dead before an undone commit is applied.
         match header.stamp(pm) {
             stamp @ (Stamp::At(_) | Stamp::Dead) => Ok(stamp),
             stamp @ Stamp::Pending { .. } => Err(Damage::new(format!(
@@ -123,8 +161,8 @@ impl<M: Media> Inner<M> {
         }
     }
 
-    /// Calls `f` with the newest version of a key at or below `ts`, from the record `entry` on, if there is one. The caller is pinned,
-    /// and was when it read `entry`.
+    /// Calls `f` with the newest version at or below `ts`, if there is one, searching from the record `entry` along
+    /// `previous`. The caller is pinned, and was when it read `entry` from the index.
     #[inline]
     fn with_version<'s, R>(
         &'s self,
@@ -142,12 +180,12 @@ impl<M: Media> Inner<M> {
                         pm,
                         off,
                         ts: at,
-                        terms: header.terms(pm),
+                        meta: header.meta(pm),
                     }));
                 }
                 Stamp::At(at) | Stamp::Pending { ts: at, .. } if at < above => above = at,
-                Stamp::Dead if dead < DEAD_MOST => {
-                    record::check_sum(pm, key, off, &header.terms(pm))?;
+                Stamp::Dead if dead < MAX_DEAD_RECORDS => {
+                    record::verify_checksum(pm, key, off, &header.meta(pm))?;
                     dead += 1;
                 }
                 stamp => {
@@ -161,7 +199,7 @@ impl<M: Media> Inner<M> {
         f(None)
     }
 
-    /// Calls `f` with the value of a key at a watermark.
+    /// Calls `f` with the version of a key at the watermark.
     #[inline]
     pub(crate) fn get_latest<R>(
         &self,
@@ -172,7 +210,7 @@ impl<M: Media> Inner<M> {
         self.get_latest_in(&epoch::pin(), wait, key, f)
     }
 
-    /// As [`get_latest`](Self::get_latest); what `f` finds is there for as long as the guard is.
+    /// As [`get_latest`](Self::get_latest); the version stays readable while the guard is held.
     #[inline]
     pub(crate) fn get_latest_in<'s, R>(
         &'s self,
@@ -183,7 +221,7 @@ impl<M: Media> Inner<M> {
     ) -> Result<Option<R>, ReadError> {
         loop {
             let ts = wait.watermark(&self.clock);
-            if !self.is_there(key, ts, guard) {
+            if !self.is_visible(key, ts, guard) {
                 return Ok(None);
             }
             let Some(entry) = self.index.get(key) else {
@@ -196,8 +234,9 @@ impl<M: Media> Inner<M> {
         }
     }
 
-    /// The value that `entry` leads to at the watermark `ts`, if there is one. Nothing if it may have been cut off: there is a newer
-    /// time to read at. The caller is pinned, as for [`with_version`](Self::with_version).
+    /// Returns the version at the watermark `ts`, `Some(None)` if the key has no value then. Returns `None` if the version
+    /// may have been unlinked meanwhile: the caller reads again at a newer watermark. The caller is pinned, as for
+    /// [`with_version`](Self::with_version).
     #[inline]
     fn latest_of(
         &self,
@@ -217,8 +256,9 @@ impl<M: Media> Inner<M> {
         })
     }
 
-    /// Calls `f` with the value of each key at a watermark, in order, until it breaks; the waits for memory of their searches overlap.
-    pub(crate) fn get_together(
+    /// Calls `f` with the version of each key at one watermark, in order, until it breaks. The cache misses of the searches
+    /// overlap.
+    pub(crate) fn multi_get(
         &self,
         wait: Wait,
         keys: &[&[u8]],
@@ -226,14 +266,15 @@ impl<M: Media> Inner<M> {
     ) -> Result<(), ReadError> {
         let guard = epoch::pin();
         let ts = wait.watermark(&self.clock);
-        let entries = self.find_ahead(keys);
-        // One was read at a newer time: those after it are, too, as if each was read when the one before was.
+        let entries = self.multi_find(keys);
+        // Once one key had to be read at a newer watermark, so are all after it: each is read no earlier than the one
+        // before it.
         let mut late = false;
         for (key, (entry, _)) in keys.iter().zip(entries) {
             let named = |e: Damage| Damage::of_key(key, &e);
             let found = match entry {
                 _ if late => None,
-                Some(entry) if self.is_there(key, ts, &guard) => {
+                Some(entry) if self.is_visible(key, ts, &guard) => {
                     self.latest_of(key, entry, ts).map_err(named)?
                 }
                 _ => Some(None),
@@ -253,15 +294,15 @@ impl<M: Media> Inner<M> {
         Ok(())
     }
 
-    /// What the index leads to for each key, and their places; the records have been asked for.
-    pub(crate) fn find_ahead(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Place)> {
+    /// Looks up each key: the offset of its record, and its place in the index. The records are prefetched.
+    pub(crate) fn multi_find(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Place)> {
         let base = self.pm().base();
         self.index.find(keys, &mut |&off| {
-            cpu::prefetch(base.wrapping_add(off as usize), AHEAD);
+            cpu::prefetch(base.wrapping_add(off as usize), PREFETCHED_BYTES);
         })
     }
 
-    /// Calls `f` with the value of a key in a snapshot that is entered.
+    /// Calls `f` with the version of a key in a registered snapshot.
     pub(crate) fn get_at<R>(
         &self,
         at: Ticket,
@@ -271,7 +312,7 @@ impl<M: Media> Inner<M> {
         self.get_at_in(&epoch::pin(), at, key, f)
     }
 
-    /// As [`get_at`](Self::get_at); what `f` finds is there for as long as the guard is.
+    /// As [`get_at`](Self::get_at); the version stays readable while the guard is held.
     pub(crate) fn get_at_in<'s, R>(
         &'s self,
         guard: &Guard,
@@ -279,7 +320,7 @@ impl<M: Media> Inner<M> {
         key: &[u8],
         f: impl FnOnce(&Found<'s, M>) -> Result<R, Damage>,
     ) -> Result<Option<R>, ReadError> {
-        if !self.is_there(key, at.ts, guard) {
+        if !self.is_visible(key, at.ts, guard) {
             return Ok(None);
         }
         let Some(entry) = self.index.get(key) else {
@@ -292,7 +333,7 @@ impl<M: Media> Inner<M> {
         Ok(read.map_err(|e| Damage::of_key(key, &e))?)
     }
 
-    /// Visits the keys of a range, which is of one keyspace, in a snapshot that is entered.
+    /// Visits the keys of a range of one keyspace in a registered snapshot.
     pub(crate) fn scan_at(
         &self,
         at: Ticket,
@@ -302,7 +343,7 @@ impl<M: Media> Inner<M> {
     ) -> Result<(), ReadError> {
         let guard = epoch::pin();
         if let Bound::Included(first) | Bound::Excluded(first) = range.0
-            && !self.is_there(first, at.ts, &guard)
+            && !self.is_visible(first, at.ts, &guard)
         {
             return Ok(());
         }
@@ -318,79 +359,10 @@ impl<M: Media> Inner<M> {
             })
         };
         let base = self.pm().base();
-        let mut ahead = |&off: &u64| cpu::prefetch(base.wrapping_add(off as usize), SCAN_AHEAD);
+        let mut prefetch =
+            |&off: &u64| cpu::prefetch(base.wrapping_add(off as usize), PREFETCHED_BYTES);
         self.index
-            .scan(range, direction, Some(&mut ahead), &mut each);
+            .scan(range, direction, Some(&mut prefetch), &mut each);
         damage.map_or(Ok(()), |e| Err(e.into()))
-    }
-}
-
-/// Bounds of a keyspace's index keys, in room of the caller's: those of `range`, with the prefix before them.
-pub(crate) struct Bounds {
-    start: Bound<Vec<u8>>,
-    end: Bound<Vec<u8>>,
-}
-
-impl Bounds {
-    pub fn new(keyspace: u32, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Self {
-        let prefix = keyspace.to_be_bytes();
-        let with = |key: &[u8]| [&prefix, key].concat();
-        Self {
-            start: match start {
-                Bound::Unbounded => Bound::Included(prefix.to_vec()),
-                bound => bound.map(with),
-            },
-            end: match end {
-                // Numbers of keyspaces end before the largest.
-                Bound::Unbounded => Bound::Excluded((keyspace + 1).to_be_bytes().to_vec()),
-                bound => bound.map(with),
-            },
-        }
-    }
-
-    /// The keys that begin with `prefix`.
-    pub fn prefix(keyspace: u32, prefix: &[u8]) -> Self {
-        let start = [&keyspace.to_be_bytes(), prefix].concat();
-        // The least that is above all of them: without what cannot be raised, and the last byte raised.
-        let mut end = start.clone();
-        while let Some(last) = end.pop() {
-            if last < u8::MAX {
-                end.push(last + 1);
-                break;
-            }
-        }
-        Self {
-            start: Bound::Included(start),
-            end: Bound::Excluded(end),
-        }
-    }
-
-    pub fn range(&self) -> Range<'_> {
-        (
-            self.start.as_ref().map(Vec::as_slice),
-            self.end.as_ref().map(Vec::as_slice),
-        )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::ops::RangeBounds;
-
-    #[test]
-    fn a_prefix_has_exactly_the_keys_that_begin_with_it() {
-        let contains =
-            |bounds: &Bounds, key: &[u8]| RangeBounds::<[u8]>::contains(&bounds.range(), key);
-        let bounds = Bounds::prefix(1, &[5, 255]);
-        assert!(contains(&bounds, &[0, 0, 0, 1, 5, 255]));
-        assert!(contains(&bounds, &[0, 0, 0, 1, 5, 255, 255, 255]));
-        assert!(!contains(&bounds, &[0, 0, 0, 1, 6]));
-        assert!(!contains(&bounds, &[0, 0, 0, 1, 5, 254]));
-        let all = Bounds::prefix(255, b"");
-        assert!(contains(&all, &[0, 0, 0, 255, 255]));
-        assert!(!contains(&all, &[0, 0, 1, 0]));
-        let whole = Bounds::new(7, Bound::Unbounded, Bound::Unbounded);
-        assert!(contains(&whole, &[0, 0, 0, 7]) && !contains(&whole, &[0, 0, 0, 8]));
     }
 }

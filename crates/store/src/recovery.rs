@@ -40,11 +40,10 @@
 //! Each change of step 3 is atomic, and a walk after it finds the same: a crash in between is recovered likewise. Nothing
 //! is allocated from the store's heap before step 4.
 
-use crate::commit::Inner;
 use crate::error::{Damage, DamagedRecord, StoreError, WriteError};
-use crate::index::split;
-use crate::read::AHEAD;
-use crate::record::{self, Stamp, Terms, is_time_stamp};
+use crate::key::split;
+use crate::read::PREFETCHED_BYTES;
+use crate::record::{self, MAX_VERIFIED_BYTES, Meta, Stamp, is_valid_timestamp};
 use crate::slots::{SLOTS, Slots, TABLE, Verdict};
 use crate::stripes::{Counts, Stripes};
 use bristlecone_index::Direction;
@@ -60,12 +59,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Entries whose records are asked for at once.
-const TOGETHER: usize = 32;
-/// Longest value whose checksum is compared, in bytes: opening is not to read all of a store's long values.
-pub(crate) const SUMMED_MOST: usize = 4096;
+const ENTRIES_AT_ONCE: usize = 32;
 const _: () = assert!(SLOTS <= u64::BITS as usize, "a bit for each");
 /// Damaged records that a report names.
-const NAMED_MOST: usize = 1000;
+const MAX_REPORTED: usize = 1000;
 
 /// What opening a store did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,7 +89,7 @@ impl StoreRecovery {
     /// Counts and names what is damaged.
     fn found(&mut self, damaged: DamagedRecord) {
         self.damaged += 1;
-        if self.damage.len() < NAMED_MOST {
+        if self.damage.len() < MAX_REPORTED {
             self.damage.push(damaged);
         }
     }
@@ -100,12 +97,12 @@ impl StoreRecovery {
 
 /// Entries that are followed at once: keys, one after the other, and where each ends, with its offset.
 #[derive(Default)]
-struct Together {
+struct EntryBatch {
     keys: Vec<u8>,
     ends: Vec<(usize, u64)>,
 }
 
-impl Together {
+impl EntryBatch {
     fn push(&mut self, key: &[u8], entry: u64) {
         self.keys.extend_from_slice(key);
         self.ends.push((self.keys.len(), entry));
@@ -131,7 +128,7 @@ struct Claims {
 
 impl Claims {
     /// How many of these entries are still nobody's; they are claimed.
-    fn claim(&mut self, together: &Together, direction: Direction) -> usize {
+    fn claim(&mut self, together: &EntryBatch, direction: Direction) -> usize {
         let (own, other) = match direction {
             Direction::Up => (&mut self.up, &self.down),
             Direction::Down => (&mut self.down, &self.up),
@@ -151,11 +148,11 @@ impl Claims {
 }
 
 /// What an entry is to become.
-enum Mend {
+enum Fix {
     /// It goes.
     Remove(Vec<u8>),
     /// It leads to the version before, at this offset, instead of to a record that was never committed.
-    LeadTo {
+    PointTo {
         key: Vec<u8>,
         before: u64,
         undone: u64,
@@ -173,10 +170,10 @@ pub(crate) struct Walk<'a, M: Media> {
     pub largest: u32,
     /// Time stamps of the last commits through slots, ascending.
     last: Vec<u64>,
-    mends: Vec<Mend>,
+    fixes: Vec<Fix>,
     pending: Vec<(u64, u64)>,
     /// What is pending under slots that do not say that it is committed: keys, offsets, slots.
-    cut_short: Vec<(Vec<u8>, u64, usize)>,
+    unfinished: Vec<(Vec<u8>, u64, usize)>,
     /// Bits of the slots whose last commits have pending records.
     has_pending: u64,
     /// Bits of the slots that are to go on, as damaged records are pending under them.
@@ -184,15 +181,15 @@ pub(crate) struct Walk<'a, M: Media> {
     /// Damaged records: whatever may be theirs stays in use.
     kept: Vec<u64>,
     /// Keys that lead to them, and where.
-    pub suspects: Vec<(Vec<u8>, u64)>,
+    pub damaged_entries: Vec<(Vec<u8>, u64)>,
     /// The store was closed in order: no commit was under way.
     closed: bool,
     pub report: StoreRecovery,
 }
 
 /// What a record is, and of which commit.
-struct Judged {
-    terms: Terms,
+struct Classified {
+    meta: Meta,
     stamp: Stamp,
     /// It counts.
     committed: bool,
@@ -207,13 +204,13 @@ impl<'a, M: Media> Walk<'a, M> {
             floor: last.last().copied().unwrap_or(0),
             largest: 0,
             last: last.to_vec(),
-            mends: Vec::new(),
+            fixes: Vec::new(),
             pending: Vec::new(),
-            cut_short: Vec::new(),
+            unfinished: Vec::new(),
             has_pending: 0,
             sealed: 0,
             kept: Vec::new(),
-            suspects: Vec::new(),
+            damaged_entries: Vec::new(),
             closed,
             report: StoreRecovery::default(),
         }
@@ -258,11 +255,11 @@ impl<'a, M: Media> Walk<'a, M> {
             });
             walk.floor = walk.floor.max(down.floor);
             walk.largest = walk.largest.max(down.largest);
-            walk.mends.append(&mut down.mends);
+            walk.fixes.append(&mut down.fixes);
             walk.pending.append(&mut down.pending);
             walk.kept.append(&mut down.kept);
-            walk.suspects.append(&mut down.suspects);
-            walk.cut_short.append(&mut down.cut_short);
+            walk.damaged_entries.append(&mut down.damaged_entries);
+            walk.unfinished.append(&mut down.unfinished);
             walk.has_pending |= down.has_pending;
             walk.sealed |= down.sealed;
             walk.counts.add(&down.counts);
@@ -272,7 +269,7 @@ impl<'a, M: Media> Walk<'a, M> {
             // From the upper end downwards.
             let above = down.report.damage.into_iter().rev();
             walk.report.damage.extend(above);
-            walk.report.damage.truncate(NAMED_MOST);
+            walk.report.damage.truncate(MAX_REPORTED);
         }
         walk.undo_all();
         stripes.lock(0).counts.add(&walk.counts);
@@ -284,16 +281,16 @@ impl<'a, M: Media> Walk<'a, M> {
     fn go(&mut self, index: &dyn Engine, direction: Direction, claims: &Mutex<Claims>) {
         let pm = self.heap.pool().pm();
         let guard = epoch::pin();
-        let mut together = Together::default();
+        let mut together = EntryBatch::default();
         let mut goes_on = true;
         let mut visit = |key: &[u8], &entry: &u64| {
             if let Ok(header) = record::header(pm, entry) {
                 let at = std::ptr::from_ref(header).cast::<u8>();
-                bristlecone_pmem::media::cpu::prefetch(at.cast_mut(), AHEAD);
+                bristlecone_pmem::media::cpu::prefetch(at.cast_mut(), PREFETCHED_BYTES);
             }
             together.push(key, entry);
-            if together.ends.len() == TOGETHER {
-                goes_on = self.follow_all(&mut together, direction, claims, &guard);
+            if together.ends.len() == ENTRIES_AT_ONCE {
+                goes_on = self.classify_all(&mut together, direction, claims, &guard);
             }
             if goes_on {
                 ControlFlow::Continue(())
@@ -304,14 +301,14 @@ impl<'a, M: Media> Walk<'a, M> {
         let all = (Bound::Unbounded, Bound::Unbounded);
         index.scan(all, direction, None, &mut visit);
         if goes_on {
-            self.follow_all(&mut together, direction, claims, &guard);
+            self.classify_all(&mut together, direction, claims, &guard);
         }
     }
 
     /// Follows what has been put together and the other direction has not claimed; false if that has been met.
-    fn follow_all(
+    fn classify_all(
         &mut self,
-        together: &mut Together,
+        together: &mut EntryBatch,
         direction: Direction,
         claims: &Mutex<Claims>,
         guard: &Guard,
@@ -320,7 +317,7 @@ impl<'a, M: Media> Walk<'a, M> {
         for (key, entry) in together.entries().take(mine) {
             self.report.entries += 1;
             if let Err(e) = self.follow(key, entry, guard) {
-                self.found_damaged(key, entry, e);
+                self.note_damage(key, entry, e);
             }
         }
         let all = mine == together.ends.len();
@@ -339,24 +336,25 @@ impl<'a, M: Media> Walk<'a, M> {
             return Err(Damage::new(format!("no keyspace has number {keyspace}")));
         }
         self.largest = self.largest.max(keyspace);
-        let judged = self.judge(entry)?;
-        match judged.stamp {
-            _ if judged.committed => self.keep(key, entry, &judged, guard),
+        let classified = self.judge(entry)?;
+        match classified.stamp {
+            _ if classified.committed => self.keep(key, entry, &classified, guard),
             // Once it is known whether the slot's last commit has pending records.
             Stamp::Pending { slot, .. } => {
-                self.cut_short.push((key.to_vec(), entry, slot));
+                self.unfinished.push((key.to_vec(), entry, slot));
                 Ok(())
             }
-            _ => self.undo(key, entry, &judged, guard),
+            _ => self.undo(key, entry, &classified, guard),
         }
     }
 
     /// Sees to what is pending under slots that do not say that it is committed.
     fn undo_all(&mut self) {
         let guard = epoch::pin();
-        for (key, entry, slot) in std::mem::take(&mut self.cut_short) {
+        for (key, entry, slot) in std::mem::take(&mut self.unfinished) {
             let undone = if self.has_pending & 1 << slot == 0 {
-                (self.judge(entry)).and_then(|judged| self.undo(&key, entry, &judged, &guard))
+                (self.judge(entry))
+                    .and_then(|classified| self.undo(&key, entry, &classified, &guard))
             } else {
                 Err(Damage::new(format!(
                     "record {entry:#x} is pending under slot {slot}, whose last commit's records would have been stamped before"
@@ -364,7 +362,7 @@ impl<'a, M: Media> Walk<'a, M> {
             };
             match undone {
                 Ok(()) => self.report.undone += 1,
-                Err(e) => self.found_damaged(&key, entry, e),
+                Err(e) => self.note_damage(&key, entry, e),
             }
         }
     }
@@ -377,30 +375,30 @@ impl<'a, M: Media> Walk<'a, M> {
         &mut self,
         key: &[u8],
         entry: u64,
-        judged: &Judged,
+        classified: &Classified,
         guard: &Guard,
     ) -> Result<(), Damage> {
         let pm = self.heap.pool().pm();
         // Dead, or undone now; nothing is taken away for a damaged record's sake: what the index leads to was durable as a
         // whole, and a stamp has no sum.
-        record::check_sum(pm, key, entry, &judged.terms)?;
+        record::verify_checksum(pm, key, entry, &classified.meta)?;
         let before = record::header(pm, entry)?.previous(pm);
         if before == 0 {
-            self.mends.push(Mend::Remove(key.to_vec()));
+            self.fixes.push(Fix::Remove(key.to_vec()));
         } else {
-            let judged = self.judge(before)?;
-            if !judged.committed {
+            let classified = self.judge(before)?;
+            if !classified.committed {
                 return Err(Damage::new(format!(
                     "record {entry:#x} is not committed, nor is {before:#x} before it"
                 )));
             }
-            record::check_sum(pm, key, before, &judged.terms)?;
-            let tombstone = judged.terms.is_tombstone();
+            record::verify_checksum(pm, key, before, &classified.meta)?;
+            let tombstone = classified.meta.is_tombstone();
             if tombstone {
-                self.mends.push(Mend::Remove(key.to_vec()));
+                self.fixes.push(Fix::Remove(key.to_vec()));
             } else {
-                self.keep(key, before, &judged, guard)?;
-                self.mends.push(Mend::LeadTo {
+                self.keep(key, before, &classified, guard)?;
+                self.fixes.push(Fix::PointTo {
                     key: key.to_vec(),
                     before,
                     undone: entry,
@@ -411,15 +409,15 @@ impl<'a, M: Media> Walk<'a, M> {
     }
 
     /// Notes what is damaged, and counts it as what it says that it is, as far as who replaces it can tell.
-    fn found_damaged(&mut self, key: &[u8], entry: u64, e: Damage) {
+    fn note_damage(&mut self, key: &[u8], entry: u64, e: Damage) {
         let possible = split(key).filter(|(number, _)| *number < u32::MAX - 1);
         if let Some((keyspace, _)) = possible
-            && let Ok(judged) = self.judge(entry)
-            && judged.committed
+            && let Ok(classified) = self.judge(entry)
+            && classified.committed
         {
-            self.stamp_again(entry, judged.stamp);
-            self.counts.made(&judged.terms);
-            self.counts.is_newest(keyspace, &judged.terms);
+            self.restamp(entry, classified.stamp);
+            self.counts.made(&classified.meta);
+            self.counts.is_newest(keyspace, &classified.meta);
         }
         let pm = self.heap.pool().pm();
         if let Ok(Stamp::Pending { slot, .. }) = record::header(pm, entry).map(|it| it.stamp(pm))
@@ -432,29 +430,29 @@ impl<'a, M: Media> Walk<'a, M> {
             offset: entry,
             what: e.0,
         });
-        self.suspects.push((key.to_vec(), entry));
+        self.damaged_entries.push((key.to_vec(), entry));
         self.kept.push(entry);
     }
 
     /// What a record is, and whether it counts.
-    fn judge(&mut self, off: u64) -> Result<Judged, Damage> {
+    fn judge(&mut self, off: u64) -> Result<Classified, Damage> {
         let pm = self.heap.pool().pm();
         let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
-        self.heap.check(off, record::HEADER).map_err(broken)?;
+        self.heap.check(off, record::MIN_BLOCK).map_err(broken)?;
         let header = record::header(pm, off)?;
         let stamp = header.stamp(pm);
         let impossible = |why: &str| broken(format!("no commit has {stamp:?}{why}"));
         match stamp {
             Stamp::Dead => {}
-            Stamp::At(ts) | Stamp::Pending { ts, .. } if is_time_stamp(ts) => {
+            Stamp::At(ts) | Stamp::Pending { ts, .. } if is_valid_timestamp(ts) => {
                 // Also of what is damaged otherwise: who reads it is to find that it is not under way.
                 self.floor = self.floor.max(ts);
             }
             _ => return Err(impossible("")),
         }
-        let terms = header.terms(pm);
-        if !terms.sound() {
-            return Err(broken(format!("no record is {terms:?}")));
+        let meta = header.meta(pm);
+        if !meta.is_valid() {
+            return Err(broken(format!("no record is {meta:?}")));
         }
         let committed = match stamp {
             Stamp::Dead => false,
@@ -475,8 +473,8 @@ impl<'a, M: Media> Walk<'a, M> {
                 Verdict::Never => false,
             },
         };
-        Ok(Judged {
-            terms,
+        Ok(Classified {
+            meta,
             stamp,
             committed,
         })
@@ -484,7 +482,7 @@ impl<'a, M: Media> Walk<'a, M> {
 
     /// A committed record is to be stamped, if it is of the last commit through a slot. A process may have ended before its stamps
     /// were durable, while the memory has kept them.
-    fn stamp_again(&mut self, off: u64, stamp: Stamp) {
+    fn restamp(&mut self, off: u64, stamp: Stamp) {
         match stamp {
             Stamp::Pending { slot, ts } => {
                 self.has_pending |= 1 << slot;
@@ -499,22 +497,28 @@ impl<'a, M: Media> Walk<'a, M> {
     ///
     /// # Errors
     /// It is damaged; nothing was counted then.
-    fn keep(&mut self, key: &[u8], off: u64, judged: &Judged, guard: &Guard) -> Result<(), Damage> {
-        let terms = &judged.terms;
+    fn keep(
+        &mut self,
+        key: &[u8],
+        off: u64,
+        classified: &Classified,
+        guard: &Guard,
+    ) -> Result<(), Damage> {
+        let meta = &classified.meta;
         // Nothing is deleted for a damaged one's sake.
-        if terms.is_tombstone() || terms.len() <= SUMMED_MOST {
-            record::check_sum(self.heap.pool().pm(), key, off, terms)?;
+        if meta.is_tombstone() || meta.len() <= MAX_VERIFIED_BYTES {
+            record::verify_checksum(self.heap.pool().pm(), key, off, meta)?;
         }
-        if terms.is_tombstone() {
+        if meta.is_tombstone() {
             self.report.tombstones += 1;
-            self.mends.push(Mend::Remove(key.to_vec()));
+            self.fixes.push(Fix::Remove(key.to_vec()));
         } else {
-            record::mark(self.heap, off, terms, guard)?;
+            record::mark(self.heap, off, meta, guard)?;
             let keyspace = split(key).map_or(0, |(keyspace, _)| keyspace);
-            self.counts.made(terms);
-            self.counts.is_newest(keyspace, terms);
+            self.counts.made(meta);
+            self.counts.is_newest(keyspace, meta);
         }
-        self.stamp_again(off, judged.stamp);
+        self.restamp(off, classified.stamp);
         Ok(())
     }
 
@@ -522,7 +526,7 @@ impl<'a, M: Media> Walk<'a, M> {
     ///
     /// # Errors
     /// [`StoreError`]
-    pub fn mend(&mut self, index: &dyn Engine, stripes: &Stripes) -> Result<(), StoreError> {
+    pub fn apply_fixes(&mut self, index: &dyn Engine, stripes: &Stripes) -> Result<(), StoreError> {
         let begun = Instant::now();
         let pm = self.heap.pool().pm();
         let guard = epoch::pin();
@@ -535,16 +539,16 @@ impl<'a, M: Media> Walk<'a, M> {
         }
         // One commit for all, below.
         deferring_commits(|| -> Result<(), StoreError> {
-            for mend in std::mem::take(&mut self.mends) {
+            for apply_fixes in std::mem::take(&mut self.fixes) {
                 if pm.read_only() {
-                    self.pass_by(index, &mend, stripes, &guard)?;
+                    self.mask(index, &apply_fixes, stripes, &guard)?;
                     continue;
                 }
-                match mend {
-                    Mend::Remove(key) => {
+                match apply_fixes {
+                    Fix::Remove(key) => {
                         index.remove(&key).map_err(WriteError::from)?;
                     }
-                    Mend::LeadTo {
+                    Fix::PointTo {
                         key,
                         before,
                         undone,
@@ -578,24 +582,24 @@ impl<'a, M: Media> Walk<'a, M> {
     }
 
     /// The pool is open for reading only: what the index should not lead to is marked dead, in this process's memory.
-    fn pass_by(
+    fn mask(
         &self,
         index: &dyn Engine,
-        mend: &Mend,
+        apply_fixes: &Fix,
         stripes: &Stripes,
         guard: &Guard,
     ) -> Result<(), Damage> {
-        let key = match mend {
-            Mend::LeadTo { undone, .. } => return self.leave(*undone, stripes, guard),
-            Mend::Remove(key) => key,
+        let key = match apply_fixes {
+            Fix::PointTo { undone, .. } => return self.leave(*undone, stripes, guard),
+            Fix::Remove(key) => key,
         };
         let pm = self.heap.pool().pm();
         let mut off = index.get(key).unwrap_or(0);
         while off != 0 {
             let header = record::header(pm, off)?;
-            let terms = header.terms(pm);
-            record::mark(self.heap, off, &terms, guard)?;
-            stripes.lock(0).counts.made(&terms);
+            let meta = header.meta(pm);
+            record::mark(self.heap, off, &meta, guard)?;
+            stripes.lock(0).counts.made(&meta);
             let committed = match header.stamp(pm) {
                 Stamp::Dead => false,
                 Stamp::At(_) => true,
@@ -614,12 +618,12 @@ impl<'a, M: Media> Walk<'a, M> {
     fn leave(&self, undone: u64, stripes: &Stripes, guard: &Guard) -> Result<(), Damage> {
         let pm = self.heap.pool().pm();
         let header = record::header(pm, undone)?;
-        let terms = header.terms(pm);
-        record::mark(self.heap, undone, &terms, guard)?;
+        let meta = header.meta(pm);
+        record::mark(self.heap, undone, &meta, guard)?;
         header.set_stamp(pm, Stamp::Dead);
         // PERSIST: the record is dead; fenced by the caller, before its slot is used again.
         pm.flush_of::<PWord>(&header.stamp);
-        stripes.lock(0).counts.made(&terms);
+        stripes.lock(0).counts.made(&meta);
         Ok(())
     }
 }
@@ -630,23 +634,6 @@ pub(crate) fn root_word<M: Media>(pm: &M, word: &PWord) -> u64 {
     word.load(pm, Ordering::Relaxed)
 }
 
-impl<M: Media> Inner<M> {
-    /// Checks that what opening found is what a handle may work with.
-    pub(crate) fn index_is_empty(index: &dyn Engine) -> bool {
-        let mut empty = true;
-        index.scan(
-            (Bound::Unbounded, Bound::Unbounded),
-            Direction::Up,
-            None,
-            &mut |_, _| {
-                empty = false;
-                ControlFlow::Break(())
-            },
-        );
-        empty
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -654,7 +641,7 @@ mod tests {
     #[test]
     fn walks_from_both_ends_share_the_entries() {
         let batch = |keys: &[&str]| {
-            let mut together = Together::default();
+            let mut together = EntryBatch::default();
             for key in keys {
                 together.push(key.as_bytes(), 0);
             }

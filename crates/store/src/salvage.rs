@@ -7,12 +7,14 @@
 //! Nothing is changed in the pool. Run inside `bristlecone_index::damage::collecting_damage`, damaged keys of the index are passed
 //! over, too.
 
+use crate::catalogue::parse;
+use crate::entry::{Entry, expires_at};
 use crate::error::{Damage, ReadError, StoreError};
-use crate::index::{self, split};
-use crate::keyspace::{CATALOGUE, parse};
-use crate::record::{self, Stamp, Terms};
+use crate::index;
+use crate::key::{CATALOGUE, split};
+use crate::record::{self, Meta, Stamp};
 use crate::slots::{Slots, Verdict};
-use crate::store::{Entry, Store, StoreRoot, expires_at};
+use crate::store::{Store, StoreRoot};
 use bristlecone_index::Direction;
 use bristlecone_index::Violation;
 use bristlecone_index::engine::{Engine, EngineKind, LbEngine};
@@ -23,7 +25,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 /// Records that were never committed and may lie before one that was.
-const UNDONE_MOST: u32 = 64;
+const MAX_UNCOMMITTED: u32 = 64;
 
 /// A key of a damaged store.
 #[derive(Debug)]
@@ -134,10 +136,10 @@ impl<M: Media> Walk<'_, M> {
         index.scan(range, Direction::Up, None, &mut |key, &entry| {
             self.walked += 1;
             let found = self.committed(key, entry).and_then(|found| {
-                let Some((off, terms)) = found.filter(|(_, terms)| !terms.is_tombstone()) else {
+                let Some((off, meta)) = found.filter(|(_, meta)| !meta.is_tombstone()) else {
                     return Ok(None);
                 };
-                let value = record::value(self.heap.pool().pm(), off, &terms)?;
+                let value = record::value(self.heap.pool().pm(), off, &meta)?;
                 let parsed = parse(key, &value);
                 parsed
                     .map(Some)
@@ -182,11 +184,11 @@ impl<M: Media> Walk<'_, M> {
             }
             let pm = self.heap.pool().pm();
             let found = match self.committed(index_key, entry) {
-                Ok(Some((_, terms))) if terms.absent_by(|| self.now) => {
+                Ok(Some((_, meta))) if meta.absent_by(|| self.now) => {
                     return ControlFlow::Continue(());
                 }
-                Ok(Some((off, terms))) => {
-                    record::value(pm, off, &terms).map(|value| (value, terms.expiry()))
+                Ok(Some((off, meta))) => {
+                    record::value(pm, off, &meta).map(|value| (value, meta.expiry()))
                 }
                 Ok(None) => return ControlFlow::Continue(()),
                 Err(e) => Err(e),
@@ -212,20 +214,20 @@ impl<M: Media> Walk<'_, M> {
     }
 
     /// The newest committed record from `entry` on, which agrees with its checksum.
-    fn committed(&self, key: &[u8], entry: u64) -> Result<Option<(u64, Terms)>, Damage> {
+    fn committed(&self, key: &[u8], entry: u64) -> Result<Option<(u64, Meta)>, Damage> {
         let pm = self.heap.pool().pm();
         let mut off = entry;
-        for _ in 0..=UNDONE_MOST {
+        for _ in 0..=MAX_UNCOMMITTED {
             if off == 0 {
                 return Ok(None);
             }
             let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
-            self.heap.check(off, record::HEADER).map_err(broken)?;
+            self.heap.check(off, record::MIN_BLOCK).map_err(broken)?;
             let header = record::header(pm, off)?;
             let stamp = header.stamp(pm);
             let is_committed = match stamp {
                 Stamp::Dead => false,
-                Stamp::At(ts) if record::is_time_stamp(ts) => true,
+                Stamp::At(ts) if record::is_valid_timestamp(ts) => true,
                 Stamp::At(_) => return Err(broken(format!("no commit has {stamp:?}"))),
                 Stamp::Pending { slot, ts } => match self.slots.judge(pm, slot, ts) {
                     Verdict::Committed => true,
@@ -236,18 +238,18 @@ impl<M: Media> Walk<'_, M> {
                 },
             };
             if is_committed {
-                let terms = header.terms(pm);
-                if !terms.sound() {
-                    return Err(broken(format!("no record is {terms:?}")));
+                let meta = header.meta(pm);
+                if !meta.is_valid() {
+                    return Err(broken(format!("no record is {meta:?}")));
                 }
-                record::mark(self.heap, off, &terms, &epoch::pin())?;
-                record::check_sum(pm, key, off, &terms)?;
-                return Ok(Some((off, terms)));
+                record::mark(self.heap, off, &meta, &epoch::pin())?;
+                record::verify_checksum(pm, key, off, &meta)?;
+                return Ok(Some((off, meta)));
             }
             off = header.previous(pm);
         }
         Err(Damage::new(format!(
-            "record {entry:#x}: more than {UNDONE_MOST} that were never committed"
+            "record {entry:#x}: more than {MAX_UNCOMMITTED} that were never committed"
         )))
     }
 }

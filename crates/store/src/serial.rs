@@ -1,23 +1,25 @@
-//! Serialisable transactions: what they read must be what they would read at their own time stamp.
+//! Validation of serialisable transactions: what they read must be what they would read at their own timestamp.
 //!
-//! A snapshot-isolation transaction is checked against others that write the same keys. A serialisable one that writes is also
-//! checked against what it read, keys and ranges:
+//! Snapshot isolation checks a transaction against others that write the same keys. A serialisable transaction that writes
+//! is also checked against the keys and ranges that it read:
 //!
-//! 1. It takes its time stamp T, with the locks of what it writes held.
+//! 1. It takes its timestamp T, while it holds the locks of what it writes.
 //! 2. It waits until every commit before T is applied.
-//! 3. It looks again at what it read: no version between its snapshot and T may be there, and no keyspace of it may have been dropped.
+//! 3. It checks what it read again: no version may have been committed between its snapshot and T, and none of the keyspaces dropped.
 //!
-//! Then reading at T would have given the same, phantoms included: it takes place at T, as a whole. So all serialisable transactions
-//! that write take place in the order of their time stamps, whatever others do meanwhile, and those that only read at their
-//! snapshot. Others pay nothing while nobody is serialisable; who is waits once more for the commits before it. While it looks
-//! again at what it read, commits after T wait to be seen: a large range is a long wait for all.
+//! Reading at T would then return the same, phantoms included, so the whole transaction takes place at T. Serialisable
+//! transactions that write are therefore ordered by their timestamps, whatever others do meanwhile, and read-only ones by their
+//! snapshots. Other transactions pay nothing. A serialisable one waits once more for the commits before it, and while it
+//! validates, commits after T stay invisible: validating a large range delays everybody.
 //!
-//! Waiting is no deadlock: who has a time stamp holds all the locks that it needs, and each waits for lower time stamps only.
+//! Waiting cannot deadlock: a transaction with a timestamp holds all the locks that it needs, and waits for lower timestamps
+//! only.
 
-use crate::commit::{Inner, check_key};
 use crate::error::{Damage, WriteError};
 use crate::horizon::Ticket;
+use crate::read::Reader;
 use crate::record::{self, Stamp};
+use crate::write::check_key;
 use bristlecone_index::Direction;
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
@@ -28,7 +30,7 @@ use std::ops::{Bound, ControlFlow};
 /// Bounds of index keys.
 type OwnedRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// What a transaction has read, in index keys.
+/// The index keys and ranges that a transaction has read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReadSet {
     keys: BTreeSet<Vec<u8>>,
@@ -47,72 +49,81 @@ impl ReadSet {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         self.ranges.push((owned(range.0), owned(range.1)));
     }
-}
 
-impl<M: Media> Inner<M> {
-    /// Checks that no commit between the snapshot and `ts` changed what was read.
+    /// Returns an index key that a commit between the snapshot `since` and `ts` changed, if there is one. Waits until all
+    /// commits before `ts` are applied.
     ///
     /// # Errors
-    /// [`WriteError::Conflict`] and others.
-    pub(crate) fn validate(
+    /// [`WriteError::Damaged`], or the failure of a commit.
+    pub fn first_conflict<M: Media>(
         &self,
-        reads: &ReadSet,
+        reader: &Reader<M>,
         since: Ticket,
         ts: u64,
-    ) -> Result<(), WriteError> {
-        self.clock.wait_applied(ts - 1)?;
+    ) -> Result<Option<Vec<u8>>, WriteError> {
+        reader.clock.wait_applied(ts - 1)?;
         let guard = epoch::pin();
-        let ranges = reads.ranges.iter().map(|(start, _)| start);
-        let firsts = ranges.filter_map(|start| match start {
+        let starts = self.ranges.iter().map(|(start, _)| start);
+        let firsts = starts.filter_map(|start| match start {
             Bound::Included(first) | Bound::Excluded(first) => Some(first),
             Bound::Unbounded => None,
         });
-        for key in reads.keys.iter().chain(firsts) {
-            // Dropped since; what was read as dropped stays so.
-            if self.is_there(key, since.ts, &guard) && !self.is_there(key, ts, &guard) {
-                return Err(self.conflict(key, true).into());
-            }
+        // A keyspace that was dropped before the snapshot stays dropped: only a drop since then is a conflict.
+        let mut read = self.keys.iter().chain(firsts);
+        let dropped = read.find(|key| {
+            reader.is_visible(key, since.ts, &guard) && !reader.is_visible(key, ts, &guard)
+        });
+        if let Some(key) = dropped {
+            return Ok(Some(key.clone()));
         }
-        for key in &reads.keys {
-            if let Some(entry) = self.index.get(key)
-                && (self.changed_between(entry, since.ts, ts))
-                    .map_err(|e| Damage::of_key(key, &e))?
+        let changed = |key: &[u8], entry: u64| {
+            changed_between(reader, entry, since.ts, ts).map_err(|e| Damage::of_key(key, &e))
+        };
+        for key in &self.keys {
+            if let Some(entry) = reader.index.get(key)
+                && changed(key, entry)?
             {
-                return Err(self.conflict(key, true).into());
+                return Ok(Some(key.clone()));
             }
         }
-        for (start, end) in &reads.ranges {
-            let mut found: Result<(), WriteError> = Ok(());
+        for (start, end) in &self.ranges {
+            let mut found = Ok(None);
             let range = (
                 start.as_ref().map(Vec::as_slice),
                 end.as_ref().map(Vec::as_slice),
             );
-            self.index
-                .scan(range, Direction::Up, None, &mut |key, &entry| {
-                    found = match self.changed_between(entry, since.ts, ts) {
-                        Ok(false) => return ControlFlow::Continue(()),
-                        Ok(true) => Err(self.conflict(key, true).into()),
-                        Err(e) => Err(Damage::of_key(key, &e).into()),
-                    };
-                    ControlFlow::Break(())
-                });
-            found?;
-        }
-        Ok(())
-    }
-
-    /// Whether a version of the key was committed after `since` and before `ts`.
-    fn changed_between(&self, entry: u64, since: u64, ts: u64) -> Result<bool, Damage> {
-        let pm = self.pm();
-        let mut off = entry;
-        while off != 0 {
-            let header = record::header(pm, off)?;
-            match self.stamp_of(off, header, since)? {
-                Stamp::At(at) | Stamp::Pending { ts: at, .. } if at <= since => return Ok(false),
-                Stamp::At(at) | Stamp::Pending { ts: at, .. } if at < ts => return Ok(true),
-                _ => off = header.previous(pm),
+            (reader.index).scan(range, Direction::Up, None, &mut |key, &entry| {
+                found = match changed(key, entry) {
+                    Ok(false) => return ControlFlow::Continue(()),
+                    Ok(true) => Ok(Some(key.to_vec())),
+                    Err(e) => Err(e),
+                };
+                ControlFlow::Break(())
+            });
+            if let Some(key) = found? {
+                return Ok(Some(key));
             }
         }
-        Ok(false)
+        Ok(None)
     }
+}
+
+/// Returns whether a version was committed after `since` and before `ts`, in the chain that begins at the record `entry`.
+fn changed_between<M: Media>(
+    reader: &Reader<M>,
+    entry: u64,
+    since: u64,
+    ts: u64,
+) -> Result<bool, Damage> {
+    let pm = reader.pm();
+    let mut off = entry;
+    while off != 0 {
+        let header = record::header(pm, off)?;
+        match reader.stamp_of(off, header, since)? {
+            Stamp::At(at) | Stamp::Pending { ts: at, .. } if at <= since => return Ok(false),
+            Stamp::At(at) | Stamp::Pending { ts: at, .. } if at < ts => return Ok(true),
+            _ => off = header.previous(pm),
+        }
+    }
+    Ok(false)
 }

@@ -25,7 +25,7 @@
 
 use crate::clock::wait;
 use crate::error::Damage;
-use crate::record::{self, Stamp, TS_MOST};
+use crate::record::{self, MAX_TIMESTAMP, Stamp};
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::sync::{lock, worker};
@@ -79,7 +79,7 @@ fn encode(ts: u64) -> u64 {
 
 /// The time stamp in a slot's word, 0 for none; nothing if the word is damaged.
 fn decode(word: u64) -> Option<u64> {
-    let ts = word & TS_MOST;
+    let ts = word & MAX_TIMESTAMP;
     (word == ts || word == encode(ts)).then_some(ts)
 }
 
@@ -184,7 +184,7 @@ impl Slots {
         for slot in 0..SLOTS {
             match self.committed(pm, slot) {
                 Some(0) => {}
-                Some(ts) if record::is_time_stamp(ts) => last.push(ts),
+                Some(ts) if record::is_valid_timestamp(ts) => last.push(ts),
                 _ => damaged.push(DamagedSlot {
                     number: slot,
                     offset: self.table + (slot * LINE) as u64,
@@ -283,7 +283,15 @@ mod tests {
 
     #[test]
     fn no_flipped_bit_of_a_slot_makes_one_commit_another() {
-        for ts in [1, 2, 0x0101, 0x55, 1 << 20, (1 << 40) + 12_345, TS_MOST / 2] {
+        for ts in [
+            1,
+            2,
+            0x0101,
+            0x55,
+            1 << 20,
+            (1 << 40) + 12_345,
+            MAX_TIMESTAMP / 2,
+        ] {
             let word = encode(ts);
             assert_eq!(decode(word), Some(ts));
             for bit in 0..64 {

@@ -1,13 +1,14 @@
 //! Snapshots: the store as it was at one durable commit; and cursors, which go on where they stopped.
 
+use crate::bounds::Bounds;
+use crate::catalogue::{Keyspace, parse};
 use crate::clock::Wait;
-use crate::commit::check_key;
+use crate::entry::{Entry, expires_at};
 use crate::error::{OtherStore, ReadError};
 use crate::horizon::Ticket;
-use crate::index::PREFIX;
-use crate::keyspace::Keyspace;
-use crate::read::Bounds;
-use crate::store::{Entry, Shared, expires_at};
+use crate::key::{CATALOGUE, PREFIX};
+use crate::shared::Shared;
+use crate::write::check_key;
 use bristlecone_index::Direction;
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
@@ -60,6 +61,23 @@ impl<M: Media> Snapshot<M> {
             shared: Arc::clone(shared),
             wait,
         }
+    }
+
+    /// Returns the keyspaces of the snapshot, by name.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn keyspaces(&self) -> Result<Vec<Keyspace>, ReadError> {
+        let mut all = Vec::new();
+        let bounds = Bounds::new(CATALOGUE, Bound::Unbounded, Bound::Unbounded);
+        self.visit(bounds.range(), Direction::Up, &mut |key, entry| {
+            // Opening refuses a store with malformed entries.
+            if let Some((name, id)) = parse(key, entry.value) {
+                all.push(self.shared.catalogue.handle(id, name));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(all)
     }
 
     /// The bounds of a range of keys of any kind.
@@ -121,7 +139,7 @@ impl<M: Media> Snapshot<M> {
         if check_key(key).is_err() {
             return Ok(None);
         }
-        self.get_index_key(&self.shared.key(keyspace, key)?, f)
+        self.get_index_key(&self.shared.catalogue.index_key(keyspace, key)?, f)
     }
 
     pub(crate) fn get_index_key<R>(
@@ -147,7 +165,7 @@ impl<M: Media> Snapshot<M> {
             return Ok(None);
         }
         let at = self.ticket;
-        let key = self.shared.key(keyspace, key)?;
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
         self.shared.get_at(at, &key, |found| Ok(found.ts))
     }
 

@@ -1,39 +1,37 @@
-//! The store: creating, opening, keyspaces. Operations on keys are in `store/keys.rs`.
+//! The store's handle: making, opening and closing it, and its keyspaces. Operations on keys are in `store/keys.rs`.
 
 mod keys;
 
-use crate::clock::Clock;
-use crate::clock::Wait;
-use crate::commit::Inner;
+use crate::catalogue::{Catalogue, Keyspace};
+use crate::clock::{Clock, Wait};
+use crate::commit::Committer;
+use crate::damaged::DamagedEntries;
 use crate::dropped::Dropped;
 use crate::error::{CloseError, StoreError, WriteError};
+use crate::feed::{Watch, WatchLimits};
 use crate::horizon::Snapshots;
-use crate::keyspace::{Catalogue, Keyspace};
-use crate::newest::Suspects;
-use crate::record::HEADER;
+use crate::limits::{INDEX_SUFFIX, MAX_NAME_BYTES};
+use crate::read::Reader;
+use crate::record::MIN_BLOCK;
 use crate::recovery::{StoreRecovery, Walk, root_word};
+use crate::shared::{CLOSED_IN_ORDER, Shared, WORD_OPEN};
 use crate::slots::Slots;
 use crate::stripes::Stripes;
-use crate::vacuum::{self, Control, VacuumReport};
+use crate::vacuum::{self, Vacuum, VacuumReport};
+use crate::wall::WallClock;
 use crate::{Batch, Snapshot, Transaction, TransactionOptions, index};
-use bristlecone_index::engine::{EngineKind, LbEngine};
-use bristlecone_pmem::pool::{DataKind, ROOT_NAME, Root, RootError, RootKind};
+use bristlecone_index::engine::{Engine, EngineKind, LbEngine};
+use bristlecone_pmem::pool::{DataKind, Root, RootError, RootKind};
 use bristlecone_pmem::{Heap, Media, POff, Pool};
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-/// Longest name of a store in bytes.
-pub const NAME_MOST: usize = ROOT_NAME - INDEX.len();
-/// What the root of a store's index has after the store's name.
-const INDEX: &str = ".index";
 /// What the root table calls a store.
 const DESIGN: &str = "store";
 /// Version of the format.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// Root word: the version of the format.
 const WORD_FORMAT: usize = 0;
@@ -41,54 +39,17 @@ const WORD_FORMAT: usize = 0;
 const WORD_SLOTS: usize = 1;
 /// Root word: 1 while a backup is being restored into the store.
 pub(crate) const WORD_UNFINISHED: usize = 2;
-/// Root word: 1 while the store is open for writing, and until it has been closed in order, which makes it 2.
-/// In a store that only earlier builds have written it is 0, which says neither.
-const WORD_OPEN: usize = 3;
-const CLOSED_IN_ORDER: u64 = 2;
-
-/// Where the time comes from that expiries are compared with.
-#[derive(Clone)]
-pub struct WallClock(Arc<dyn Fn() -> u64 + Send + Sync>);
-
-impl WallClock {
-    /// A clock of the caller's, which gives ms since 1970.
-    pub fn new(now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
-    }
-
-    /// Ms since 1970.
-    #[must_use]
-    pub fn now(&self) -> u64 {
-        (self.0)()
-    }
-}
-
-impl Default for WallClock {
-    /// The system's.
-    fn default() -> Self {
-        Self::new(|| {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            since.map_or(0, |since| since.as_millis() as u64)
-        })
-    }
-}
-
-impl fmt::Debug for WallClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WallClock({})", self.now())
-    }
-}
 
 /// How a store is made and run. Only the leaf size of its index is stored in the pool.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Bytes in a leaf of the index, for a store that is made; `None` for what its kind takes by default.
+    /// Bytes in a leaf of the index of a new store; `None` for the engine's default.
     pub node_bytes: Option<u32>,
-    /// Threads that recover the index; the store's own walk takes two at the most.
+    /// Threads that recover the index. The store's own walk uses at most two.
     pub recovery_threads: usize,
-    /// How often a thread of the store's vacuums; `None` for never: [`Store::vacuum`] does it.
+    /// Interval at which a thread of the store vacuums. With `None` there is no thread, and [`Store::vacuum`] has to be called.
     pub vacuum_every: Option<Duration>,
-    /// Where the time comes from.
+    /// The clock that expiries are compared with.
     pub clock: WallClock,
 }
 
@@ -104,7 +65,7 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// Without a thread of the store's own.
+    /// Returns these options without the vacuum's thread.
     #[must_use]
     pub fn without_thread(self) -> Self {
         Self {
@@ -114,72 +75,18 @@ impl StoreOptions {
     }
 }
 
-/// What every handle keeps alive.
-pub(crate) struct Shared<M: Media> {
-    inner: Arc<Inner<M>>,
-    thread: Option<JoinHandle<()>>,
-    pub recovery: StoreRecovery,
-}
-
-impl<M: Media> Deref for Shared<M> {
-    type Target = Inner<M>;
-
-    fn deref(&self) -> &Inner<M> {
-        &self.inner
-    }
-}
-
-impl<M: Media> Drop for Shared<M> {
-    fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            self.inner.control.stop();
-            // It ends; whether it panicked was shown when it did.
-            let _ = thread.join();
-        }
-        // What failed, or a panic cut short, may have left records of a commit that never was, as a crash does.
-        if !self.inner.pm().read_only() && self.inner.clock.sound().is_ok() {
-            // PERSIST: (in `publish`) nothing is under way; after all that this store has fenced.
-            let word = self.inner.root.word(WORD_OPEN);
-            word.publish(self.inner.pm(), CLOSED_IN_ORDER);
-        }
-    }
-}
-
-/// A key's value, as an [update](Store::update) finds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
-    /// The value.
-    pub value: &'a [u8],
-    /// When it expires, in ms since 1970.
-    pub expires_at: Option<u64>,
-}
-
-/// What an [update](Store::update) makes of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Update {
-    /// As it was.
-    Keep,
-    /// A new value.
-    Put {
-        /// The value, up to 512 MiB.
-        value: Vec<u8>,
-        /// When it expires, in ms since 1970.
-        expires_at: Option<u64>,
-    },
-    /// Nothing.
-    Delete,
-}
-
 /// A durable multi-version store. Cheap to clone: all clones are one store, which is closed when the last of them, of its
 /// snapshots and of its transactions is dropped, or by [`close`](Self::close), which reports errors.
 ///
 /// # Promises
-/// 1. A write that has returned `Ok` is durable at the pool's level, and every later read sees it.
-/// 2. After a crash each write, batch and transaction is wholly there or wholly absent; those that had returned `Ok` are there.
-/// 3. Reads take no lock. They see durable commits only, each wholly or not at all.
+/// 1. A write that has returned `Ok` is as durable as the pool's medium promises, and every later read sees it.
+/// 2. After a crash each write, batch and transaction is there completely or not at all. Those that had returned `Ok` are
+///    there.
+/// 3. Reads take no lock. They see durable commits only, and each of them completely or not at all.
 ///
 /// # Persist cost
-/// A write of one key: its record (32 bytes and the value) and a fence, then the index's insertion or update.
+/// A write of one key costs the lines of its record (24 bytes and the value) and a fence, then the index's insertion or
+/// update.
 pub struct Store<M: Media> {
     pub(crate) shared: Arc<Shared<M>>,
     wait: Wait,
@@ -222,14 +129,14 @@ fn kind() -> RootKind {
 }
 
 fn index_root(name: &str) -> Result<String, StoreError> {
-    if name.is_empty() || name.len() > NAME_MOST {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
         return Err(StoreError::BadName(name.to_owned()));
     }
-    Ok(format!("{name}{INDEX}"))
+    Ok(format!("{name}{INDEX_SUFFIX}"))
 }
 
 impl<M: Media> Store<M> {
-    /// Makes an empty store as roots `name` and `name.index`. It is there after a crash once this has returned.
+    /// Makes an empty store as roots `name` and `name.index`. The store is durable once this has returned.
     ///
     /// # Errors
     /// [`StoreError`]; no store is left behind.
@@ -241,7 +148,7 @@ impl<M: Media> Store<M> {
         Self::create_with(pool, name, options, &LbEngine)
     }
 
-    /// As [`create`](Self::create), with an index of that kind.
+    /// As [`create`](Self::create), with another engine for the index.
     ///
     /// # Errors
     /// As there.
@@ -254,7 +161,7 @@ impl<M: Media> Store<M> {
         Self::create_marked(pool, name, options, kind, false)
     }
 
-    /// As [`create`](Self::create); an `unfinished` one cannot be opened until that mark is taken away.
+    /// As [`create_with`](Self::create_with). A store made with `unfinished` cannot be opened until that mark is removed.
     pub(crate) fn create_marked(
         pool: &Arc<Pool<M>>,
         name: &str,
@@ -292,29 +199,26 @@ impl<M: Media> Store<M> {
             root.unpublish();
             return Err(e.into());
         }
-        let inner = Inner {
+        let parts = Parts {
             index,
             clock: Clock::on(pm, 0),
             stripes: Stripes::new(pm),
-            snapshots: Snapshots::new(),
             slots,
-            catalogue: Catalogue::new(),
-            suspects: Suspects::default(),
-            dropped: Dropped::default(),
-            control: Control::default(),
-            wall: options.clock.clone(),
-            name: name.to_owned(),
-            design: info.name.to_owned(),
-            node_bytes,
-            spare: spare(&heap),
+            damaged: DamagedEntries::default(),
             heap,
-            root,
         };
-        inner.load_catalogue(0, 0)?;
-        Self::run(inner, options, StoreRecovery::default())
+        let committer = parts.assemble(options);
+        committer.load_catalogue(0, 0)?;
+        let index = (info.name.to_owned(), node_bytes);
+        Self::run(
+            committer,
+            (name, root, index),
+            options,
+            StoreRecovery::default(),
+        )
     }
 
-    /// Opens the store `name`, with the index that it was made with.
+    /// Opens the store `name`, whose index is an LB+-Tree.
     ///
     /// # Errors
     /// [`StoreError`]
@@ -326,7 +230,7 @@ impl<M: Media> Store<M> {
         Self::open_with(pool, name, options, &[&LbEngine])
     }
 
-    /// As [`open`](Self::open), of a store whose index is of one of these kinds.
+    /// As [`open`](Self::open), for a store whose index is of one of these engines.
     ///
     /// # Errors
     /// As there.
@@ -352,33 +256,29 @@ impl<M: Media> Store<M> {
         let in_order = root_word(pm, root.word(WORD_OPEN)) == CLOSED_IN_ORDER;
         let closed = pool.info().was_clean && in_order;
         let mut walk = Walk::of(&*index, &heap, &slots, &stripes, (table, threads), closed)?;
-        walk.mend(&*index, &stripes)?;
-        let suspects = Suspects::new(std::mem::take(&mut walk.suspects));
+        walk.apply_fixes(&*index, &stripes)?;
+        let damaged = DamagedEntries::new(std::mem::take(&mut walk.damaged_entries));
         let (floor, largest, mut report) = (walk.floor, walk.largest, walk.report);
         report.index = index.recovery().clone();
-        let inner = Inner {
+        let parts = Parts {
             index,
             clock: Clock::on(pm, floor),
             stripes,
-            snapshots: Snapshots::new(),
             slots,
-            catalogue: Catalogue::new(),
-            suspects,
-            dropped: Dropped::default(),
-            control: Control::default(),
-            wall: options.clock.clone(),
-            name: name.to_owned(),
-            design,
-            node_bytes,
-            spare: spare(&heap),
+            damaged,
             heap,
-            root,
         };
-        inner.load_catalogue(largest, report.damaged)?;
-        Self::run(inner, options, report)
+        let committer = parts.assemble(options);
+        committer.load_catalogue(largest, report.damaged)?;
+        Self::run(
+            committer,
+            (name, root, (design, node_bytes)),
+            options,
+            report,
+        )
     }
 
-    /// Opens a store's root, of a format that this build reads, of a store that is finished.
+    /// Opens the root of a store. Its format must be the one that this build reads, and it must not be unfinished.
     pub(crate) fn open_root(pool: &Arc<Pool<M>>, name: &str) -> Result<StoreRoot<M>, StoreError> {
         let index_name = index_root(name)?;
         let root = pool.open_root(name, Some(&kind()))?;
@@ -401,7 +301,7 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// The stores in a pool, by name, whether they can be opened or not.
+    /// Returns the names of the stores in a pool, whether they can be opened or not.
     #[must_use]
     pub fn names(pool: &Pool<M>) -> Vec<String> {
         let stores = pool.roots().into_iter().filter(|root| root.kind == kind());
@@ -416,45 +316,56 @@ impl<M: Media> Store<M> {
         let index_name = index_root(name)?;
         let root = pool.open_root(name, Some(&kind()))?;
         match pool.open_root(&index_name, None) {
-            // PERSIST: (in `unpublish`) the index is gone, before the store is: what has none can be removed again.
+            // PERSIST: (in `unpublish`) the removal of the index, before the store's: a store without an index can still be removed.
             Ok(index) => index.unpublish(),
             Err(RootError::NotFound(_)) => {}
             Err(e) => return Err(e.into()),
         }
-        // PERSIST: (in `unpublish`) the store is gone.
+        // PERSIST: (in `unpublish`) the removal of the store's root.
         root.unpublish();
         Ok(pool.pm().commit()?)
     }
 
+    /// Starts the vacuum's thread of a store that is otherwise open.
     fn run(
-        inner: Inner<M>,
+        committer: Committer<M>,
+        (name, root, (design, node_bytes)): (&str, Root<M>, (String, u32)),
         options: &StoreOptions,
         recovery: StoreRecovery,
     ) -> Result<Self, StoreError> {
-        if !inner.pm().read_only() {
-            // PERSIST: (in `publish`) the store is open, before any commit of it is under way.
-            inner.root.word(WORD_OPEN).publish(inner.pm(), 1);
+        let writable = !committer.pm().read_only();
+        if writable {
+            // PERSIST: (in `publish`) the store is open, before any commit of it can be in progress.
+            root.word(WORD_OPEN).publish(committer.pm(), 1);
         }
-        let inner = Arc::new(inner);
-        let every = options.vacuum_every.filter(|_| !inner.pm().read_only());
-        let thread = match every {
-            Some(every) => Some(vacuum::spawn(&inner, every).map_err(StoreError::Thread)?),
+        let thread = match options.vacuum_every.filter(|_| writable) {
+            Some(every) => {
+                Some(vacuum::spawn(&committer.vacuum, every).map_err(StoreError::Thread)?)
+            }
             None => None,
         };
+        let deletion_reserve = reserve_for_deletions(&committer.heap);
         Ok(Self {
             shared: Arc::new(Shared {
-                inner,
+                committer,
                 thread,
                 recovery,
+                name: name.to_owned(),
+                design,
+                node_bytes,
+                deletion_reserve,
+                root,
             }),
             wait: Wait::Durable,
         })
     }
 
-    /// A handle of the same store that does not wait for durability, nor does anything that is begun by it: its writes return when every
-    /// later read of such handles sees them, and it reads what may not be durable yet. Before anyone is answered, on the ground of what
-    /// it wrote or read, the [applied](Self::applied) time stamp is to be made durable by [`settle`](Self::settle): one commit of the medium then serves
-    /// any number of operations. For servers.
+    /// Returns a handle of the same store that does not wait for durability, for servers. Its writes return as soon as later reads
+    /// of such handles see them, and it reads commits that may not be durable yet. This also holds for its snapshots and
+    /// transactions.
+    ///
+    /// Before a client is answered on the ground of such reads or writes, call [`make_durable`](Self::make_durable) with the
+    /// [applied](Self::applied) timestamp. One commit of the medium then serves any number of operations.
     #[must_use]
     pub fn deferring(&self) -> Self {
         Self {
@@ -463,36 +374,32 @@ impl<M: Media> Store<M> {
         }
     }
 
-    /// What operations of this handle wait for.
+    /// Returns what operations of this handle wait for.
     pub(crate) fn wait(&self) -> Wait {
         self.wait
     }
 
-    /// Every commit up to this time stamp is there, durable or not.
+    /// Returns the timestamp up to which every commit is visible to [deferring](Self::deferring) handles, durable or not.
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.shared.clock.applied()
     }
 
-    /// Makes every commit up to that time stamp durable, with whatever else is applied; at once, if they are.
+    /// Makes every commit up to that timestamp durable, and all others that are applied. Returns at once if they are durable.
     ///
     /// # Errors
-    /// [`WriteError::Commit`]; what is [durable](Self::durable) stays so.
-    pub fn settle(&self, ts: u64) -> Result<(), WriteError> {
-        Ok(self.shared.clock.make_durable(self.shared.pm(), ts)?)
+    /// [`WriteError::Commit`]; the [durable](Self::durable) timestamp stays where it was.
+    pub fn make_durable(&self, ts: u64) -> Result<(), WriteError> {
+        Ok(self.shared.make_durable(ts)?)
     }
 
-    /// Closes the store: all that is [applied](Self::applied) is durable, the vacuum's thread has ended, and the root can be opened
-    /// again. Dropping the last handle does the same as far as it can, and says nothing where it cannot. The pool stays open.
+    /// Closes the store: everything [applied](Self::applied) is made durable, the vacuum's thread ends, and the store can be
+    /// opened again. Dropping the last handle does the same as far as it can, but reports no errors. The pool stays open.
     ///
     /// # Errors
-    /// [`CloseError`], with the store, which is open as before: another call tries again.
+    /// [`CloseError`], together with the store, which stays open: another call tries again.
     pub fn close(mut self) -> Result<(), (Self, CloseError)> {
-        if let Err(e) = self
-            .shared
-            .clock
-            .make_durable(self.shared.pm(), self.applied())
-        {
+        if let Err(e) = self.shared.make_durable(self.applied()) {
             return Err((self, CloseError::Commit(e)));
         }
         if Arc::get_mut(&mut self.shared).is_none() {
@@ -504,31 +411,31 @@ impl<M: Media> Store<M> {
         }
     }
 
-    /// Its name.
+    /// Returns the store's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// The design of its index, and bytes in a leaf.
+    /// Returns the design of the index and the bytes in one of its leaves.
     #[must_use]
     pub fn design(&self) -> (&str, u32) {
         (&self.shared.design, self.shared.node_bytes)
     }
 
-    /// The pool.
+    /// Returns the pool that the store is in.
     #[must_use]
     pub fn pool(&self) -> &Arc<Pool<M>> {
         self.shared.heap.pool()
     }
 
-    /// What opening did.
+    /// Returns what opening the store found and did.
     #[must_use]
     pub fn recovery(&self) -> &StoreRecovery {
         &self.shared.recovery
     }
 
-    /// The keyspace of that name, which is made if there is none.
+    /// Returns the keyspace of that name, and makes it if there is none.
     ///
     /// # Errors
     /// [`WriteError::BadName`] unless the name has 1 to 1024 bytes; those of a write.
@@ -536,19 +443,19 @@ impl<M: Media> Store<M> {
         self.shared.make_keyspace(name)
     }
 
-    /// The keyspace of that name, if there is one.
+    /// Returns the keyspace of that name, if there is one.
     #[must_use]
     pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
         self.shared.find_keyspace(name)
     }
 
-    /// All keyspaces, by name.
+    /// Returns all keyspaces, ordered by name.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<Keyspace> {
         self.shared.all_keyspaces()
     }
 
-    /// Empties a keyspace, atomically: it is dropped, and there is an empty one of its name, which is given. All else is as for
+    /// Removes all keys of a keyspace atomically: drops it, and returns an empty keyspace of the same name. Otherwise as
     /// [`drop_keyspace`](Self::drop_keyspace).
     ///
     /// # Errors
@@ -556,28 +463,38 @@ impl<M: Media> Store<M> {
     pub fn clear(&self, keyspace: Keyspace) -> Result<Keyspace, WriteError> {
         self.shared.catalogue.number(&keyspace)?;
         let number = self.shared.catalogue.new_number()?;
-        self.shared.drop_keyspace(&keyspace, Some(number))?;
-        Ok(keyspace.renumbered(number))
+        let name = self.shared.drop_keyspace(&keyspace, Some(number))?;
+        Ok(self.shared.catalogue.handle(number, name))
     }
 
-    /// Drops a keyspace with all its keys, however many it has, by one commit: a crash leaves all of it or nothing. Its space is
-    /// free once it is vacuumed, which opening the store takes up again if need be.
-    ///
-    /// Snapshots and transactions from before see it as it was, and keep it from being vacuumed, until they end. Whoever else still
-    /// has a handle of it finds nothing there, and cannot write: [`WriteError::Dropped`]. A keyspace that is made under its
-    /// name is another one.
-    ///
-    /// All writers wait while it is committed, some tens of microseconds. Dropping n keyspaces while a store is open takes memory, and
-    /// time for the last one, in proportion to n.
+    /// Gives a keyspace another name, by one commit: a crash leaves the old name or the new one. Nothing of its keys is written. The handle that is
+    /// returned says the new name; others are of the same keyspace, and say the one it had when they were given.
     ///
     /// # Errors
-    /// [`WriteError::Dropped`] if it was dropped before; those of a write.
-    pub fn drop_keyspace(&self, keyspace: Keyspace) -> Result<(), WriteError> {
-        self.shared.drop_keyspace(&keyspace, None)
+    /// [`WriteError::Exists`] if another keyspace has that name, [`WriteError::Dropped`], [`WriteError::BadName`]; those of a write.
+    /// After [`WriteError::Commit`] it has the new name.
+    pub fn rename_keyspace(&self, keyspace: &Keyspace, to: &str) -> Result<Keyspace, WriteError> {
+        self.shared.rename_keyspace(keyspace, to)
     }
 
-    /// How many keys a keyspace has; those that have expired count until they are vacuumed, and commits under way may count.
-    /// Takes each stripe's lock for a moment. A keyspace of another store has none here.
+    /// Drops a keyspace with all its keys in one commit, however many there are: a crash leaves all of them or none. The vacuum frees
+    /// the space afterwards, and goes on with that when the store is opened again.
+    ///
+    /// Snapshots and transactions from before the drop still see the keyspace, and keep it from being vacuumed. Other reads
+    /// through its handles find nothing, and writes fail with [`WriteError::Dropped`]. A keyspace that is made later under the same
+    /// name is a different one.
+    ///
+    /// All writers wait during the commit, some tens of microseconds. Dropping n keyspaces while a store is open takes memory in
+    /// proportion to n, and so does the time of the last drop.
+    ///
+    /// # Errors
+    /// [`WriteError::Dropped`] if it was dropped before, and those of a write.
+    pub fn drop_keyspace(&self, keyspace: Keyspace) -> Result<(), WriteError> {
+        self.shared.drop_keyspace(&keyspace, None).map(drop)
+    }
+
+    /// Returns how many keys a keyspace has. Expired keys count until they are vacuumed; commits in progress may count. Takes each
+    /// stripe's lock for a moment. Returns 0 for a keyspace of another store.
     #[must_use]
     pub fn len(&self, keyspace: &Keyspace) -> u64 {
         let Ok(number) = self.shared.catalogue.number(keyspace) else {
@@ -591,19 +508,36 @@ impl<M: Media> Store<M> {
         of.map_or(0, |(_, keys)| *keys)
     }
 
-    /// True if a keyspace has no keys. As [`len`](Self::len).
+    /// Returns whether a keyspace has no keys, counted as [`len`](Self::len) does.
     #[must_use]
     pub fn is_empty(&self, keyspace: &Keyspace) -> bool {
         self.len(keyspace) == 0
     }
 
-    /// Makes the changes of a batch, all or none of them; gives the time stamp of the commit, 0 if nothing changed.
+    /// Commits the changes of a batch atomically. Returns the timestamp of the commit, 0 if nothing changed.
     ///
     /// # Errors
-    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`].
+    /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
     pub fn write(&self, batch: Batch) -> Result<u64, WriteError> {
         let writes = batch.into_writes(&self.shared.catalogue)?;
         self.shared.commit_many(&writes, None, None, self.wait)
+    }
+
+    /// The changes of the keys of a keyspace that begin with `prefix`, from now on. A snapshot that is taken after this returns has all
+    /// that was changed before; what comes has a higher time stamp than that snapshot, or is in it. While somebody watches, each change of the
+    /// keyspace is copied into memory, and its committer takes a lock.
+    ///
+    /// Subscribing makes all writers wait for some tens of microseconds.
+    ///
+    /// # Errors
+    /// [`WriteError::ReadOnly`], [`WriteError::Dropped`], [`WriteError::OtherStore`], [`WriteError::Commit`]
+    pub fn watch(
+        &self,
+        keyspace: &Keyspace,
+        prefix: &[u8],
+        limits: WatchLimits,
+    ) -> Result<Watch, WriteError> {
+        self.shared.watch(keyspace, prefix, limits)
     }
 
     /// Begins a transaction.
@@ -612,50 +546,80 @@ impl<M: Media> Store<M> {
         Transaction::begin(self.snapshot(), options)
     }
 
-    /// The store as it is now, for as long as the snapshot is kept. Versions that it can read are not vacuumed.
+    /// Returns a snapshot: the store as it is now. Versions that it can read are not vacuumed while it exists.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<M> {
         Snapshot::enter(&self.shared, self.wait)
     }
 
-    /// Every commit up to this time stamp is durable and can be read.
+    /// Returns the timestamp up to which every commit is durable and visible.
     #[must_use]
     pub fn durable(&self) -> u64 {
         self.shared.clock.durable()
     }
 
-    /// The time, in ms since 1970, as the store has it.
+    /// Returns the time in ms since 1970, by the clock of the store's options.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.shared.wall.now()
     }
 
-    /// Frees up to `most` versions that nobody can read any more.
+    /// Frees up to `most` versions that no snapshot can read any more.
     ///
     /// # Errors
-    /// [`WriteError`]; what was freed stays freed.
+    /// [`WriteError`]; the versions freed by then stay freed.
     pub fn vacuum(&self, most: usize) -> Result<VacuumReport, WriteError> {
-        self.shared.vacuum_step(most)
+        self.shared.step(most)
     }
 
-    /// Frees all versions that nobody can read any more.
+    /// Frees all versions that no snapshot can read any more.
     ///
     /// # Errors
     /// As [`vacuum`](Self::vacuum).
     pub fn vacuum_all(&self) -> Result<VacuumReport, WriteError> {
-        self.shared.vacuum_everything()
+        self.shared.run_to_end()
     }
 }
 
-/// See [`Inner::spare`].
-fn spare<M: Media>(heap: &Heap<M>) -> u64 {
+/// The parts of a store that differ between a new one and one that is opened.
+struct Parts<M: Media> {
+    index: Box<dyn Engine>,
+    clock: Clock,
+    stripes: Stripes,
+    slots: Slots,
+    damaged: DamagedEntries,
+    heap: Heap<M>,
+}
+
+impl<M: Media> Parts<M> {
+    fn assemble(self, options: &StoreOptions) -> Committer<M> {
+        let reader = Reader {
+            index: self.index,
+            clock: self.clock,
+            snapshots: Snapshots::new(),
+            slots: self.slots,
+            dropped: Dropped::default(),
+            damaged: self.damaged,
+            wall: options.clock.clone(),
+            heap: self.heap,
+        };
+        Committer {
+            vacuum: Arc::new(Vacuum::new(reader, self.stripes)),
+            catalogue: Catalogue::new(),
+            feed: Arc::default(),
+        }
+    }
+}
+
+/// Allocates [`Shared::deletion_reserve`].
+fn reserve_for_deletions<M: Media>(heap: &Heap<M>) -> u64 {
     if heap.pool().pm().read_only() {
         return 0;
     }
-    heap.alloc(HEADER).map_or(0, POff::get)
+    heap.alloc(MIN_BLOCK).map_or(0, POff::get)
 }
 
-/// Takes away the index of a store whose making was cut short.
+/// Removes the index that a crash left while a store was being made.
 fn clear_remains<M: Media>(
     pool: &Arc<Pool<M>>,
     index_name: &str,
@@ -665,22 +629,11 @@ fn clear_remains<M: Media>(
         return Ok(());
     }
     let (index, ..) = index::open(pool, index_name, &[kind], 1)?;
-    // The making of a store leaves an empty one; this one is somebody else's.
-    if !Inner::<M>::index_is_empty(&*index) {
+    // Such an index is empty. This one belongs to somebody else.
+    if !index::is_empty(&*index) {
         return Err(RootError::Exists(index_name.to_owned()).into());
     }
     drop(index);
     pool.open_root(index_name, None)?.unpublish();
     Ok(())
-}
-
-/// Expiry as records have it.
-pub(crate) fn expiry(expires_at: Option<u64>) -> u64 {
-    // 0 stands for none, and all of these have passed.
-    expires_at.map_or(0, |at| at.max(1))
-}
-
-/// Expiry as users have it.
-pub(crate) fn expires_at(expiry: u64) -> Option<u64> {
-    (expiry != 0).then_some(expiry)
 }

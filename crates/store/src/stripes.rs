@@ -5,7 +5,7 @@
 //!
 //! Order of the locks: a keyspace catalogue's, stripes ascending, a slot of the commit table, the index's own.
 
-use crate::record::Terms;
+use crate::record::Meta;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::sync::lock;
@@ -31,7 +31,7 @@ pub(crate) struct Obsolete {
     /// The record that it superseded; 0 for none.
     pub before: u64,
     /// Bytes of that one, if it is one block, and stamped; else 0.
-    pub plain: u64,
+    pub plain_bytes: u64,
     /// Its index key, if it is a tombstone: then it goes itself.
     pub tombstone: Option<Box<[u8]>>,
 }
@@ -65,43 +65,43 @@ impl Counts {
     }
 
     /// The newest record of a key has taken the place of another one.
-    pub fn replaced(&mut self, keyspace: u32, before: &Terms, terms: &Terms) {
-        if before.is_tombstone() || terms.is_tombstone() {
+    pub fn replaced(&mut self, keyspace: u32, before: &Meta, meta: &Meta) {
+        if before.is_tombstone() || meta.is_tombstone() {
             self.was_newest(keyspace, before);
-            self.is_newest(keyspace, terms);
+            self.is_newest(keyspace, meta);
             return;
         }
-        let expiring = |terms: &Terms| u64::from(terms.expiry() != 0);
+        let expiring = |meta: &Meta| u64::from(meta.expiry() != 0);
         let bytes = self.live_bytes.wrapping_sub(before.bytes());
-        self.live_bytes = bytes.wrapping_add(terms.bytes());
+        self.live_bytes = bytes.wrapping_add(meta.bytes());
         let others = self.expiring.wrapping_sub(expiring(before));
-        self.expiring = others.wrapping_add(expiring(terms));
+        self.expiring = others.wrapping_add(expiring(meta));
     }
 
     /// A record is the newest of its key now.
-    pub fn is_newest(&mut self, keyspace: u32, terms: &Terms) {
-        if !terms.is_tombstone() {
-            self.live_bytes = self.live_bytes.wrapping_add(terms.bytes());
-            self.expiring = self.expiring.wrapping_add(u64::from(terms.expiry() != 0));
+    pub fn is_newest(&mut self, keyspace: u32, meta: &Meta) {
+        if !meta.is_tombstone() {
+            self.live_bytes = self.live_bytes.wrapping_add(meta.bytes());
+            self.expiring = self.expiring.wrapping_add(u64::from(meta.expiry() != 0));
             let keys = self.keys_of(keyspace);
             *keys = keys.wrapping_add(1);
         }
     }
 
     /// It is no longer.
-    pub fn was_newest(&mut self, keyspace: u32, terms: &Terms) {
-        if !terms.is_tombstone() {
-            self.live_bytes = self.live_bytes.wrapping_sub(terms.bytes());
-            self.expiring = self.expiring.wrapping_sub(u64::from(terms.expiry() != 0));
+    pub fn was_newest(&mut self, keyspace: u32, meta: &Meta) {
+        if !meta.is_tombstone() {
+            self.live_bytes = self.live_bytes.wrapping_sub(meta.bytes());
+            self.expiring = self.expiring.wrapping_sub(u64::from(meta.expiry() != 0));
             let keys = self.keys_of(keyspace);
             *keys = keys.wrapping_sub(1);
         }
     }
 
     /// A record is reachable.
-    pub fn made(&mut self, terms: &Terms) {
+    pub fn made(&mut self, meta: &Meta) {
         self.versions = self.versions.wrapping_add(1);
-        self.bytes = self.bytes.wrapping_add(terms.bytes());
+        self.bytes = self.bytes.wrapping_add(meta.bytes());
     }
 
     /// It no longer is.
@@ -139,7 +139,7 @@ pub(crate) struct Stripe {
 pub(crate) struct Stripes(Box<[CachePadded<Mutex<Stripe>>]>);
 
 /// A locked stripe.
-pub(crate) type Held<'a> = MutexGuard<'a, Stripe>;
+pub(crate) type LockedStripe<'a> = MutexGuard<'a, Stripe>;
 
 impl Stripes {
     pub fn new<M: Media>(pm: &M) -> Self {
@@ -167,7 +167,7 @@ impl Stripes {
         cpu::prefetch(place.cast(), size_of::<Mutex<Stripe>>());
     }
 
-    pub fn lock(&self, stripe: usize) -> Held<'_> {
+    pub fn lock(&self, stripe: usize) -> LockedStripe<'_> {
         lock(&self.0[stripe])
     }
 
@@ -182,9 +182,9 @@ impl Stripes {
 }
 
 /// Several locked stripes, each once.
-pub(crate) struct HeldMany<'a>(Vec<(usize, Held<'a>)>);
+pub(crate) struct LockedStripes<'a>(Vec<(usize, LockedStripe<'a>)>);
 
-impl<'a> HeldMany<'a> {
+impl<'a> LockedStripes<'a> {
     /// Locks them in ascending order.
     pub fn lock(stripes: &'a Stripes, keys: impl Iterator<Item = usize>) -> Self {
         let mut wanted = [0u64; STRIPES / 64];

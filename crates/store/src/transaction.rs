@@ -1,16 +1,16 @@
 //! Transactions: a snapshot, and changes over it that are committed together or not at all.
 
 use crate::batch::checked;
-use crate::commit::{Write, check_key, check_value};
+use crate::bounds::Bounds;
+use crate::catalogue::Keyspace;
+use crate::entry::{Entry, expires_at, expiry};
 use crate::error::{ReadError, WriteError};
-use crate::index::PREFIX;
-use crate::keyspace::Keyspace;
-use crate::read::Bounds;
+use crate::key::PREFIX;
 use crate::serial::ReadSet;
 use crate::snapshot::Snapshot;
-use crate::store::{Entry, expires_at, expiry};
+use crate::write::{Write, check_key, check_value};
 use bristlecone_index::Direction;
-use bristlecone_index::engine::{Range, is_empty};
+use bristlecone_index::engine::is_empty;
 use bristlecone_pmem::Media;
 use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;
@@ -128,7 +128,7 @@ impl<M: Media> Transaction<M> {
         if check_key(key).is_err() {
             return Ok(None);
         }
-        let key = self.snapshot.shared.key(keyspace, key)?;
+        let key = self.snapshot.shared.catalogue.index_key(keyspace, key)?;
         if let Some(write) = self.writes.get(&*key) {
             return Ok(own(write, self.snapshot.ticket.now).map(f));
         }
@@ -179,7 +179,7 @@ impl<M: Media> Transaction<M> {
             value: value.to_vec(),
             expiry: expiry(expires_at),
         };
-        let key = self.snapshot.shared.key(keyspace, key)?;
+        let key = self.snapshot.shared.catalogue.index_key(keyspace, key)?;
         self.change(key.to_vec(), write);
         Ok(())
     }
@@ -190,7 +190,7 @@ impl<M: Media> Transaction<M> {
     /// [`WriteError::KeyTooLong`], [`WriteError::OtherStore`]
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<(), WriteError> {
         check_key(key)?;
-        let key = self.snapshot.shared.key(keyspace, key)?;
+        let key = self.snapshot.shared.catalogue.index_key(keyspace, key)?;
         self.change(key.to_vec(), Write::Delete);
         Ok(())
     }
@@ -379,16 +379,5 @@ fn merged<'w>(
     match stored {
         Some((key, entry)) => each(key, entry),
         None => ControlFlow::Continue(()),
-    }
-}
-
-/// Bounds are shown as they are.
-impl std::fmt::Debug for Bounds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let range: Range<'_> = self.range();
-        f.debug_tuple("Bounds")
-            .field(&range.0)
-            .field(&range.1)
-            .finish()
     }
 }

@@ -1,4 +1,4 @@
-//! How typed keys and values become bytes.
+//! Codecs: how typed keys and values become bytes.
 //!
 //! | type | bytes |
 //! | --- | --- |
@@ -15,88 +15,137 @@
 
 use std::fmt;
 
-/// Bytes that are no value of the type.
+/// An error of a [`Codec`]: bytes that are no value of the type, or a value that the codec cannot write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DecodeError(String);
+pub struct CodecError(String);
 
-impl DecodeError {
-    /// An error that says what was found.
+impl CodecError {
+    /// Makes an error that says what was found.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
 }
 
-impl fmt::Display for DecodeError {
+impl fmt::Display for CodecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for DecodeError {}
+impl std::error::Error for CodecError {}
 
 /// A type whose values can be stored.
 ///
+/// With the feature `serde`, `Serde<T>` is a codec for every `T` that serde can write and read.
+///
 /// # Examples
 /// ```
-/// use bristlecone::{Codec, DecodeError};
+/// use bristlecone::{Codec, CodecError};
 ///
 /// struct Celsius(i16);
 ///
 /// impl Codec for Celsius {
-///     fn encode(&self, bytes: &mut Vec<u8>) {
-///         self.0.encode(bytes);
+///     fn encode(&self, bytes: &mut Vec<u8>) -> Result<(), CodecError> {
+///         self.0.encode(bytes)
 ///     }
 ///
-///     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+///     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
 ///         Ok(Self(i16::decode(bytes)?))
 ///     }
 /// }
 /// ```
 pub trait Codec: Sized {
     /// Adds the bytes of this value to `bytes`.
-    fn encode(&self, bytes: &mut Vec<u8>);
-
-    /// The value of these bytes, all of them.
     ///
     /// # Errors
-    /// [`DecodeError`] if they are none's.
-    fn decode(bytes: &[u8]) -> Result<Self, DecodeError>;
+    /// [`CodecError`] if the value cannot be written. What was added to `bytes` is not used then.
+    fn encode(&self, bytes: &mut Vec<u8>) -> Result<(), CodecError>;
+
+    /// Returns the value that all of these bytes stand for.
+    ///
+    /// # Errors
+    /// [`CodecError`] if they stand for none.
+    fn decode(bytes: &[u8]) -> Result<Self, CodecError>;
 }
 
-/// A [`Codec`] that keeps the order, so that its type may be a key: `a < b` if and only if the bytes of `a` are less than
-/// those of `b`. It also writes a value so that something may follow, for tuples.
-pub trait KeyCodec: Codec {
+/// A type whose values can be keys: their bytes have their order. `a < b` if and only if the bytes of `a` are less than those of `b`.
+///
+/// A key can be a part of a tuple, so it is also written in a way that shows where it ends.
+///
+/// # Examples
+/// ```
+/// use bristlecone::{CodecError, KeyCodec};
+///
+/// #[derive(PartialEq, Eq, PartialOrd, Ord)]
+/// struct Station(u16);
+///
+/// impl KeyCodec for Station {
+///     fn encode_part(&self, bytes: &mut Vec<u8>) {
+///         self.0.encode_part(bytes);
+///     }
+///
+///     fn decode_part(bytes: &mut &[u8]) -> Result<Self, CodecError> {
+///         Ok(Self(u16::decode_part(bytes)?))
+///     }
+/// }
+/// ```
+pub trait KeyCodec: Sized {
     /// Adds the bytes of this value to `bytes`, so that their end is known from them.
     fn encode_part(&self, bytes: &mut Vec<u8>);
 
     /// Takes the value off the front of what [`encode_part`](Self::encode_part) wrote.
     ///
     /// # Errors
-    /// [`DecodeError`] if it begins with none.
-    fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError>;
+    /// [`CodecError`] if no value begins there.
+    fn decode_part(bytes: &mut &[u8]) -> Result<Self, CodecError>;
+
+    /// Adds the bytes of this value to `bytes`, where nothing follows.
+    fn encode_key(&self, bytes: &mut Vec<u8>) {
+        self.encode_part(bytes);
+    }
+
+    /// Returns the value that [`encode_key`](Self::encode_key) wrote: all of these bytes.
+    ///
+    /// # Errors
+    /// [`CodecError`] if they stand for none.
+    fn decode_key(mut bytes: &[u8]) -> Result<Self, CodecError> {
+        let value = Self::decode_part(&mut bytes)?;
+        match bytes.len() {
+            0 => Ok(value),
+            left => Err(CodecError(format!("{left} bytes more than it has"))),
+        }
+    }
 }
 
-/// A codec for types whose bytes say their end by themselves: `encode` and `decode` are those of a part.
-macro_rules! codec_of_part {
-    () => {
-        fn encode(&self, bytes: &mut Vec<u8>) {
-            self.encode_part(bytes);
-        }
+/// Values that are stored as keys are.
+macro_rules! stored_like_keys {
+    ($([$($part:ident)*] $type:ty;)*) => {$(
+        impl<$($part: KeyCodec),*> Codec for $type {
+            fn encode(&self, bytes: &mut Vec<u8>) -> Result<(), CodecError> {
+                self.encode_key(bytes);
+                Ok(())
+            }
 
-        fn decode(mut bytes: &[u8]) -> Result<Self, DecodeError> {
-            let value = Self::decode_part(&mut bytes)?;
-            match bytes.len() {
-                0 => Ok(value),
-                left => Err(DecodeError(format!("{left} bytes more than it has"))),
+            fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+                Self::decode_key(bytes)
             }
         }
-    };
+    )*};
+}
+
+stored_like_keys! {
+    [] u8; [] u16; [] u32; [] u64; [] u128;
+    [] i8; [] i16; [] i32; [] i64; [] i128;
+    [] bool; [] (); [] Vec<u8>; [] String;
+    [A B] (A, B);
+    [A B C] (A, B, C);
+    [A B C D] (A, B, C, D);
 }
 
 /// Takes so many bytes off the front.
-fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Result<&'b [u8], DecodeError> {
+fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Result<&'b [u8], CodecError> {
     let Some((taken, rest)) = bytes.split_at_checked(len) else {
-        return Err(DecodeError(format!(
+        return Err(CodecError(format!(
             "{} bytes where {len} are wanted",
             bytes.len()
         )));
@@ -107,24 +156,16 @@ fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Result<&'b [u8], DecodeError> {
 
 macro_rules! integers {
     ($($signed:ty, $unsigned:ty;)*) => {$(
-        impl Codec for $unsigned {
-            codec_of_part!();
-        }
-
         impl KeyCodec for $unsigned {
             fn encode_part(&self, bytes: &mut Vec<u8>) {
                 bytes.extend(self.to_be_bytes());
             }
 
-            fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+            fn decode_part(bytes: &mut &[u8]) -> Result<Self, CodecError> {
                 let taken = take(bytes, size_of::<Self>())?;
                 let whole = taken.iter().fold(0u128, |whole, byte| whole << 8 | u128::from(*byte));
                 Ok(whole as Self)
             }
-        }
-
-        impl Codec for $signed {
-            codec_of_part!();
         }
 
         impl KeyCodec for $signed {
@@ -132,7 +173,7 @@ macro_rules! integers {
                 (self.cast_unsigned() ^ <$signed>::MIN.cast_unsigned()).encode_part(bytes);
             }
 
-            fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+            fn decode_part(bytes: &mut &[u8]) -> Result<Self, CodecError> {
                 let flipped = <$unsigned>::decode_part(bytes)?;
                 Ok((flipped ^ <$signed>::MIN.cast_unsigned()).cast_signed())
             }
@@ -148,78 +189,66 @@ integers! {
     i128, u128;
 }
 
-impl Codec for bool {
-    codec_of_part!();
-}
-
 impl KeyCodec for bool {
     fn encode_part(&self, bytes: &mut Vec<u8>) {
         bytes.push(u8::from(*self));
     }
 
-    fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+    fn decode_part(bytes: &mut &[u8]) -> Result<Self, CodecError> {
         match take(bytes, 1)? {
             [0] => Ok(false),
             [1] => Ok(true),
-            other => Err(DecodeError(format!("{other:?} is neither 0 nor 1"))),
+            other => Err(CodecError(format!("{other:?} is neither 0 nor 1"))),
         }
     }
-}
-
-impl Codec for () {
-    codec_of_part!();
 }
 
 impl KeyCodec for () {
     fn encode_part(&self, _: &mut Vec<u8>) {}
 
-    fn decode_part(_: &mut &[u8]) -> Result<Self, DecodeError> {
+    fn decode_part(_: &mut &[u8]) -> Result<Self, CodecError> {
         Ok(())
     }
 }
 
-impl Codec for Vec<u8> {
-    fn encode(&self, bytes: &mut Vec<u8>) {
+impl KeyCodec for Vec<u8> {
+    fn encode_key(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(self);
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    fn decode_key(bytes: &[u8]) -> Result<Self, CodecError> {
         Ok(bytes.to_vec())
     }
-}
 
-impl KeyCodec for Vec<u8> {
     fn encode_part(&self, bytes: &mut Vec<u8>) {
         encode_escaped(self, bytes);
     }
 
-    fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+    fn decode_part(bytes: &mut &[u8]) -> Result<Self, CodecError> {
         decode_escaped(bytes)
     }
 }
 
-impl Codec for String {
-    fn encode(&self, bytes: &mut Vec<u8>) {
+impl KeyCodec for String {
+    fn encode_key(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(self.as_bytes());
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    fn decode_key(bytes: &[u8]) -> Result<Self, CodecError> {
         text(bytes.to_vec())
     }
-}
 
-impl KeyCodec for String {
     fn encode_part(&self, bytes: &mut Vec<u8>) {
         encode_escaped(self.as_bytes(), bytes);
     }
 
-    fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+    fn decode_part(bytes: &mut &[u8]) -> Result<Self, CodecError> {
         text(decode_escaped(bytes)?)
     }
 }
 
-fn text(bytes: Vec<u8>) -> Result<String, DecodeError> {
-    String::from_utf8(bytes).map_err(|e| DecodeError(e.to_string()))
+fn text(bytes: Vec<u8>) -> Result<String, CodecError> {
+    String::from_utf8(bytes).map_err(|e| CodecError(e.to_string()))
 }
 
 fn encode_escaped(part: &[u8], bytes: &mut Vec<u8>) {
@@ -232,14 +261,14 @@ fn encode_escaped(part: &[u8], bytes: &mut Vec<u8>) {
     bytes.extend([0, 0]);
 }
 
-fn decode_escaped(bytes: &mut &[u8]) -> Result<Vec<u8>, DecodeError> {
+fn decode_escaped(bytes: &mut &[u8]) -> Result<Vec<u8>, CodecError> {
     let mut part = Vec::new();
     loop {
         match take(bytes, 1)? {
             [0] => match take(bytes, 1)? {
                 [0] => return Ok(part),
                 [255] => part.push(0),
-                other => return Err(DecodeError(format!("0 is followed by {other:?}"))),
+                other => return Err(CodecError(format!("0 is followed by {other:?}"))),
             },
             plain => part.extend_from_slice(plain),
         }
@@ -249,24 +278,22 @@ fn decode_escaped(bytes: &mut &[u8]) -> Result<Vec<u8>, DecodeError> {
 /// Tuples of some parts and a last one, which needs no end.
 macro_rules! tuples {
     ($(($($part:ident $at:tt),+; $last:ident $last_at:tt))*) => {$(
-        impl<$($part: KeyCodec,)+ $last: KeyCodec> Codec for ($($part,)+ $last) {
-            fn encode(&self, bytes: &mut Vec<u8>) {
-                $(self.$at.encode_part(bytes);)+
-                self.$last_at.encode(bytes);
-            }
-
-            fn decode(mut bytes: &[u8]) -> Result<Self, DecodeError> {
-                Ok(($($part::decode_part(&mut bytes)?,)+ $last::decode(bytes)?))
-            }
-        }
-
         impl<$($part: KeyCodec,)+ $last: KeyCodec> KeyCodec for ($($part,)+ $last) {
+            fn encode_key(&self, bytes: &mut Vec<u8>) {
+                $(self.$at.encode_part(bytes);)+
+                self.$last_at.encode_key(bytes);
+            }
+
+            fn decode_key(mut bytes: &[u8]) -> Result<Self, CodecError> {
+                Ok(($($part::decode_part(&mut bytes)?,)+ $last::decode_key(bytes)?))
+            }
+
             fn encode_part(&self, bytes: &mut Vec<u8>) {
                 $(self.$at.encode_part(bytes);)+
                 self.$last_at.encode_part(bytes);
             }
 
-            fn decode_part(bytes: &mut &[u8]) -> Result<Self, DecodeError> {
+            fn decode_part(bytes: &mut &[u8]) -> Result<Self, CodecError> {
                 Ok(($($part::decode_part(bytes)?,)+ $last::decode_part(bytes)?))
             }
         }
@@ -284,16 +311,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn bytes<T: Codec>(value: &T) -> Vec<u8> {
+    fn bytes<T: KeyCodec>(value: &T) -> Vec<u8> {
         let mut bytes = Vec::new();
-        value.encode(&mut bytes);
+        value.encode_key(&mut bytes);
         bytes
     }
 
     /// Both come back, and their bytes are ordered as they are.
     fn holds<T: KeyCodec + Ord + std::fmt::Debug>(a: &T, b: &T) {
         for value in [a, b] {
-            assert_eq!(T::decode(&bytes(value)).as_ref(), Ok(value));
+            assert_eq!(T::decode_key(&bytes(value)).as_ref(), Ok(value));
             let mut part = Vec::new();
             value.encode_part(&mut part);
             part.extend([7, 8]);

@@ -1,10 +1,14 @@
 //! Keyspaces whose keys and values have types.
 
 mod codec;
+#[cfg(feature = "serde")]
+mod serde;
 
-pub use codec::{Codec, DecodeError, KeyCodec};
+pub use codec::{Codec, CodecError, KeyCodec};
+#[cfg(feature = "serde")]
+pub use serde::Serde;
 
-use crate::{Database, Error, Iter, Keyspace, Result};
+use crate::{Database, Error, Iter, Keyspace, Result, Slice};
 use std::fmt;
 use std::iter::FusedIterator;
 use std::marker::PhantomData;
@@ -13,7 +17,8 @@ use std::ops::{Bound, RangeBounds};
 /// A keyspace from keys of type `K` to values of type `V`. Keys are in the order of `K`: that of the numbers for integers, of the parts
 /// for tuples.
 ///
-/// Which types a keyspace has is not written down: whoever opens it says the same types again.
+/// The types of a keyspace are not stored: whoever opens it says the same types again. [`Codec`] and [`KeyCodec`] are implemented for integers,
+/// `bool`, `String`, `Vec<u8>`, tuples of these and `()`; the feature `serde` adds values of any type that serde knows.
 ///
 /// # Examples
 /// ```
@@ -50,7 +55,7 @@ impl<K, V> fmt::Debug for TypedKeyspace<K, V> {
 }
 
 impl Database {
-    /// The keyspace of that name with typed keys and values, which is made if there is none.
+    /// Returns the keyspace of that name with typed keys and values, which is made if there is none. See [`TypedKeyspace`].
     ///
     /// # Errors
     /// As [`keyspace`](Self::keyspace).
@@ -61,34 +66,54 @@ impl Database {
     }
 }
 
-fn encoded<T: Codec>(value: &T) -> Vec<u8> {
+fn encoded<K: KeyCodec>(key: &K) -> Vec<u8> {
     let mut bytes = Vec::new();
-    value.encode(&mut bytes);
+    key.encode_key(&mut bytes);
     bytes
 }
 
 impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
-    /// The same keyspace with keys and values of bytes: for transactions, batches and whatever else takes those, with
+    /// Returns the same keyspace with keys and values of bytes, for transactions, batches, watches and whatever else takes those, with
     /// [`key`](Self::key) and [`value`](Self::value).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("bank.db"))?;
+    /// let accounts = db.typed::<String, i64>("accounts")?;
+    /// let alice = accounts.key(&"alice".into());
+    /// db.transaction(|tx| tx.insert(accounts.bytes(), &alice, accounts.value(&10)?))?;
+    /// assert_eq!(accounts.get(&"alice".into())?, Some(10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn bytes(&self) -> &Keyspace {
         &self.bytes
     }
 
-    /// A key as it is stored.
+    /// Returns a key as it is stored.
     #[must_use]
     pub fn key(&self, key: &K) -> Vec<u8> {
         encoded(key)
     }
 
-    /// A value as it is stored.
-    #[must_use]
-    pub fn value(&self, value: &V) -> Vec<u8> {
-        encoded(value)
+    /// Returns a value as it is stored.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if its codec cannot write it.
+    pub fn value(&self, value: &V) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        match value.encode(&mut bytes) {
+            Ok(()) => Ok(bytes),
+            Err(e) => Err(Error::invalid(format!(
+                "a value for keyspace {:?} cannot be written as {}: {e}",
+                self.bytes.name(),
+                std::any::type_name::<V>()
+            ))),
+        }
     }
 
-    fn decoded<T: Codec>(&self, what: &str, bytes: &[u8]) -> Result<T> {
-        let decoded = T::decode(bytes);
+    fn decoded<T>(&self, what: &str, decoded: std::result::Result<T, CodecError>) -> Result<T> {
         decoded.map_err(|e| Error::damaged(format!(
             "a {what} of keyspace {:?} is no {}: {e} (opened with the types that it was written with?)",
             self.bytes.name(),
@@ -99,21 +124,23 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     /// Puts a value; one that was there is replaced.
     ///
     /// # Errors
-    /// As [`Keyspace::insert`].
+    /// As [`Keyspace::insert`] and [`value`](Self::value).
     pub fn insert(&self, key: &K, value: &V) -> Result<()> {
-        self.bytes.insert(encoded(key), encoded(value))
+        self.bytes.insert(encoded(key), self.value(value)?)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key, or `None` if there is no such key.
     ///
     /// # Errors
     /// As [`Keyspace::get`]; [`Damaged`](crate::ErrorKind::Damaged) if what is stored is no `V`.
     pub fn get(&self, key: &K) -> Result<Option<V>> {
         let found = self.bytes.get(encoded(key))?;
-        found.map(|value| self.decoded("value", &value)).transpose()
+        found
+            .map(|value| self.decoded("value", V::decode(&value)))
+            .transpose()
     }
 
-    /// Whether there is such a key.
+    /// Returns whether there is such a key.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -121,7 +148,7 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
         self.bytes.contains_key(encoded(key))
     }
 
-    /// Removes a key; true if it was there.
+    /// Removes a key. Returns whether it was there.
     ///
     /// # Errors
     /// As [`Keyspace::insert`].
@@ -129,14 +156,52 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
         self.bytes.remove(encoded(key))
     }
 
-    /// All entries, in the order of the keys, from either end, as they are now.
-    #[must_use]
+    /// Returns all entries as they are now, in the order of their keys, from either end.
     pub fn iter(&self) -> TypedIter<K, V> {
         self.typed(self.bytes.iter())
     }
 
-    /// The entries of a range of keys.
-    #[must_use]
+    /// Returns the entry with the least key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn first(&self) -> Result<Option<(K, V)>> {
+        self.iter().next().transpose()
+    }
+
+    /// Returns the entry with the largest key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn last(&self) -> Result<Option<(K, V)>> {
+        self.iter().next_back().transpose()
+    }
+
+    /// Takes the entry with the least key out. As [`Keyspace::pop_first`].
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert); [`Damaged`](crate::ErrorKind::Damaged) if what was stored is no `K` or no `V`: it is
+    /// taken out all the same.
+    pub fn pop_first(&self) -> Result<Option<(K, V)>> {
+        let popped = self.bytes.pop_first()?;
+        popped.map(|entry| self.decoded_entry(entry)).transpose()
+    }
+
+    /// Takes the entry with the largest key out. As [`pop_first`](Self::pop_first).
+    ///
+    /// # Errors
+    /// As [`pop_first`](Self::pop_first).
+    pub fn pop_last(&self) -> Result<Option<(K, V)>> {
+        let popped = self.bytes.pop_last()?;
+        popped.map(|entry| self.decoded_entry(entry)).transpose()
+    }
+
+    fn decoded_entry(&self, (key, value): (Slice, Slice)) -> Result<(K, V)> {
+        let key = self.decoded("key", K::decode_key(&key))?;
+        Ok((key, self.decoded("value", V::decode(&value))?))
+    }
+
+    /// Returns the entries of a range of keys.
     pub fn range(&self, range: impl RangeBounds<K>) -> TypedIter<K, V> {
         let bytes = |bound: Bound<&K>| bound.map(encoded);
         let range = (bytes(range.start_bound()), bytes(range.end_bound()));
@@ -149,7 +214,8 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     }
 }
 
-/// The entries of a [`TypedKeyspace`]. As [`Iter`].
+/// The entries of a [`TypedKeyspace`], from either end, like an [`Iter`].
+#[must_use = "it reads nothing before it is asked"]
 pub struct TypedIter<K, V> {
     bytes: Iter,
     keyspace: TypedKeyspace<K, V>,
@@ -162,10 +228,8 @@ impl<K, V> fmt::Debug for TypedIter<K, V> {
 }
 
 impl<K: KeyCodec, V: Codec> TypedIter<K, V> {
-    fn decode(&self, entry: Result<(crate::Slice, crate::Slice)>) -> Result<(K, V)> {
-        let (key, value) = entry?;
-        let key = self.keyspace.decoded("key", &key)?;
-        Ok((key, self.keyspace.decoded("value", &value)?))
+    fn decode(&self, entry: Result<(Slice, Slice)>) -> Result<(K, V)> {
+        self.keyspace.decoded_entry(entry?)
     }
 }
 
@@ -186,3 +250,12 @@ impl<K: KeyCodec, V: Codec> DoubleEndedIterator for TypedIter<K, V> {
 }
 
 impl<K: KeyCodec, V: Codec> FusedIterator for TypedIter<K, V> {}
+
+impl<K: KeyCodec, V: Codec> IntoIterator for &TypedKeyspace<K, V> {
+    type Item = Result<(K, V)>;
+    type IntoIter = TypedIter<K, V>;
+
+    fn into_iter(self) -> TypedIter<K, V> {
+        self.iter()
+    }
+}

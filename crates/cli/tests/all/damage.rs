@@ -153,10 +153,10 @@ fn all_damage_of_a_store_is_listed_and_the_rest_is_saved() {
     for i in [3, 200, 499] {
         assert!(errors.contains(&key(i)), "{errors}");
     }
-    // A head that contradicts itself: its flags, 33 bytes before the string with its tag.
+    // A head that contradicts itself: its length and flags. The head has 24 bytes, the string's tag one.
     change(&pool, |bytes| {
-        let at = find(bytes, 100) - 33;
-        bytes[at + 22..at + 24].fill(0xFF);
+        let at = find(bytes, 100) - 25;
+        bytes[at + 18..at + 20].fill(0xFF);
     });
     // It is served all the same: that key answers with an error, the others as ever.
     let mut server = Server::start(&b, &["--medium", "mapped"]);
@@ -204,17 +204,17 @@ fn entries_of_a_keyspace_whose_name_is_damaged_are_saved_by_its_number() {
     change(&b.path("s.pool"), |bytes| {
         let key = [&[0, 0, 0, 0][..], b"2"].concat();
         let head = |at: usize| {
-            let header = &bytes[at..at + 32];
-            let length = u32::from_le_bytes(header[24..28].try_into().unwrap());
-            let sum = u32::from_le_bytes(header[28..32].try_into().unwrap());
-            let crc = crc32c::crc32c_append(crc32c::crc32c(&key), &header[16..28]);
-            length == 4 && crc32c::crc32c_append(crc, &bytes[at + 32..at + 36]) == sum
+            let header = &bytes[at..at + 24];
+            let length = u32::from_le_bytes(header[16..20].try_into().unwrap());
+            let sum = u32::from_le_bytes(header[20..24].try_into().unwrap());
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&key), &header[16..20]);
+            length == 4 && crc32c::crc32c_append(crc, &bytes[at + 24..at + 28]) == sum
         };
-        let at = (0..bytes.len() - 36)
+        let at = (0..bytes.len() - 28)
             .step_by(16)
             .find(|at| head(*at))
             .unwrap();
-        bytes[at + 32] ^= 0x80;
+        bytes[at + 24] ^= 0x80;
     });
     b.run(&["serve", "s.pool", "--listen", "127.0.0.1:0"])
         .fails(&["damaged"]);

@@ -38,7 +38,7 @@ where
         let tree = self.number;
         self.find_each(
             keys,
-            |at, hash| self.ask_ahead(at, hash, &mut ahead),
+            |at, hash| self.prefetch_candidates(at, hash, &mut ahead),
             |value, at, hash| out.push((value, Place { tree, at, hash })),
         );
     }
@@ -72,7 +72,7 @@ where
 
     /// Asks for the records of what may be the entry of a key of that hash in the leaf at `at`.
     #[inline(always)]
-    fn ask_ahead(&self, at: &Located, hash: u32, ahead: &mut impl FnMut(&V)) {
+    fn prefetch_candidates(&self, at: &Located, hash: u32, ahead: &mut impl FnMut(&V)) {
         // What was read from a node in the middle of a change may be no leaf at all.
         if !self.inner.validate(at) {
             return;

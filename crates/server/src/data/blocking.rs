@@ -10,7 +10,7 @@ use super::waiting::Wants;
 use super::{Tx, double};
 use crate::command::{Access, Arg, Command, Failed, Keys, Outcome, Run, TWO};
 use crate::reply::Out;
-use bristlecone_store::KEY_MOST;
+use bristlecone_store::MAX_KEY_BYTES;
 use std::time::Duration;
 
 const fn command(
@@ -117,7 +117,7 @@ fn take(
     }
     if tx.may_wait {
         // No key is longer, so nothing will ever be there.
-        let possible = keys.iter().filter(|key| key.len() <= KEY_MOST);
+        let possible = keys.iter().filter(|key| key.len() <= MAX_KEY_BYTES);
         let keys = possible.map(|key| key.to_vec()).collect();
         tx.wants = Some(Box::new(Wants {
             keys,

@@ -7,7 +7,7 @@
 use super::value::{Kind, Value};
 use super::{Tx, damaged};
 use crate::command::{Failed, Outcome};
-use bristlecone_store::KEY_MOST;
+use bristlecone_store::MAX_KEY_BYTES;
 use std::ops::Range;
 
 /// Most entries of a small collection.
@@ -184,8 +184,8 @@ pub(super) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, 
     let mut key = id.to_be_bytes().to_vec();
     parts.iter().for_each(|part| key.extend_from_slice(part));
     key.extend_from_slice(name);
-    if key.len() > KEY_MOST {
-        let most = KEY_MOST - (key.len() - name.len());
+    if key.len() > MAX_KEY_BYTES {
+        let most = MAX_KEY_BYTES - (key.len() - name.len());
         return Err(Failed::reply(format!(
             "ERR a field or member of {} bytes: at most {most} are possible",
             name.len()
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn elements_keys_have_a_longest_name() {
         assert_eq!(element(1, &[b"m"], b"x").unwrap(), b"\0\0\0\0\0\0\0\x01mx");
-        let long = vec![0; KEY_MOST - 9];
+        let long = vec![0; MAX_KEY_BYTES - 9];
         assert!(element(1, &[b"m"], &long).is_ok());
         let error = element(1, &[b"mm"], &long).unwrap_err().to_string();
         assert!(error.ends_with("at most 65526 are possible"), "{error}");

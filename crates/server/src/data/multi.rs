@@ -7,7 +7,7 @@ use super::touched::{Listener, Touched};
 use super::tx::Tx;
 use crate::command::{Access, Command, Failed};
 use crate::reply::Out;
-use bristlecone_store::KEY_MOST;
+use bristlecone_store::MAX_KEY_BYTES;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Data {
     /// # Errors
     /// [`Failed::Read`]; too much is watched.
     pub fn watch(&self, watch: &mut Watch, db: usize, key: &[u8]) -> Result<(), Failed> {
-        if key.len() > KEY_MOST {
+        if key.len() > MAX_KEY_BYTES {
             // It is never there.
             return Ok(());
         }
@@ -396,10 +396,11 @@ mod tests {
         let fixture = Fixture::new();
         let data = fixture.open();
         let mut watch = Watch::default();
-        data.watch(&mut watch, 0, &vec![0; KEY_MOST + 1]).unwrap();
+        data.watch(&mut watch, 0, &vec![0; MAX_KEY_BYTES + 1])
+            .unwrap();
         assert!(watch.is_empty() && !data.touched.any());
-        let key = |n: usize| [&n.to_be_bytes()[..], &vec![0; KEY_MOST - 8]].concat();
-        let most = WATCHED_BYTES_MOST / KEY_MOST;
+        let key = |n: usize| [&n.to_be_bytes()[..], &vec![0; MAX_KEY_BYTES - 8]].concat();
+        let most = WATCHED_BYTES_MOST / MAX_KEY_BYTES;
         for n in 0..most {
             data.watch(&mut watch, 0, &key(n)).unwrap();
         }

@@ -225,7 +225,7 @@ mod tests {
     fn bounds_may_be_longer_than_any_key() {
         let fixture = Fixture::new();
         let data = fixture.open();
-        let most = "a".repeat(bristlecone_store::KEY_MOST);
+        let most = "a".repeat(bristlecone_store::MAX_KEY_BYTES);
         let longer = format!("{most}{}", "a".repeat(100_000));
         fixture.call(&data, &format!("mset {most} 1 b 2"));
         let call = |line: String| fixture.call(&data, &line);

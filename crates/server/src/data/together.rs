@@ -44,7 +44,7 @@ impl<'a> Plain<'a> {
 impl Data {
     /// Executes commands on database `db`, from the first on, as long as nothing else is to be done for that: how many. What they write, and
     /// what they read, may not be durable yet, if there is a `SET` among them; what `GET`s alone read is what `reads` says.
-    pub fn run_together(
+    pub fn execute_batch(
         &self,
         db: usize,
         commands: &[Plain<'_>],
@@ -63,7 +63,7 @@ impl Data {
         if keys.is_empty() {
             return 0;
         }
-        self.get_together(db, &keys, reads, out)
+        self.multi_get(db, &keys, reads, out)
     }
 
     fn set_together(&self, db: usize, commands: &[Plain<'_>], out: &mut Out<'_>) -> usize {
@@ -92,7 +92,7 @@ impl Data {
         let keyspace = self.keyspace(Space::Keys(db), self.order());
         let mark = out.mark();
         let mut at = steps.iter();
-        let done = self.deferring.run_together(keyspace, &steps, |before| {
+        let done = self.deferring.execute_batch(keyspace, &steps, |before| {
             let Some((_, step)) = at.next() else {
                 return ControlFlow::Break(());
             };
@@ -124,12 +124,12 @@ impl Data {
         done
     }
 
-    fn get_together(&self, db: usize, keys: &[Arg<'_>], reads: Reads, out: &mut Out<'_>) -> usize {
+    fn multi_get(&self, db: usize, keys: &[Arg<'_>], reads: Reads, out: &mut Out<'_>) -> usize {
         loop {
             let (mark, swaps) = (out.mark(), self.swaps());
             let keyspace = self.keyspace(Space::Keys(db), self.order());
             let mut done = 0;
-            let read = self.reader(reads).get_together(keyspace, keys, |entry| {
+            let read = self.reader(reads).multi_get(keyspace, keys, |entry| {
                 answer(entry, out)?;
                 done += 1;
                 if out.mark().saturating_sub(mark) < TOGETHER_MOST {
@@ -171,7 +171,7 @@ mod tests {
     fn together(data: &Data, commands: &[Plain<'_>]) -> (usize, String) {
         let mut reply = Vec::new();
         let mut out = Out::new(&mut reply, Protocol::Resp2);
-        let done = data.run_together(0, commands, Reads::Applied, &mut out);
+        let done = data.execute_batch(0, commands, Reads::Applied, &mut out);
         (done, String::from_utf8(reply).unwrap())
     }
 

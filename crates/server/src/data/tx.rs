@@ -8,7 +8,7 @@ use super::swap::Order;
 use super::waiting::Wants;
 use crate::command::{Failed, Outcome};
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Entry, KEY_MOST, Savepoint, Store, Transaction, TransactionOptions};
+use bristlecone_store::{Entry, MAX_KEY_BYTES, Savepoint, Store, Transaction, TransactionOptions};
 use std::ops::{Bound, ControlFlow};
 
 /// Where a record is.
@@ -35,14 +35,14 @@ pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 /// Bounds that are no longer than keys can be, of the same keys: what is longer lies right after its beginning.
 fn cut((start, end): Range<'_>) -> Range<'_> {
     let start = match start {
-        Bound::Included(key) | Bound::Excluded(key) if key.len() > KEY_MOST => {
-            Bound::Excluded(&key[..KEY_MOST])
+        Bound::Included(key) | Bound::Excluded(key) if key.len() > MAX_KEY_BYTES => {
+            Bound::Excluded(&key[..MAX_KEY_BYTES])
         }
         start => start,
     };
     let end = match end {
-        Bound::Included(key) | Bound::Excluded(key) if key.len() > KEY_MOST => {
-            Bound::Included(&key[..KEY_MOST])
+        Bound::Included(key) | Bound::Excluded(key) if key.len() > MAX_KEY_BYTES => {
+            Bound::Included(&key[..MAX_KEY_BYTES])
         }
         end => end,
     };
@@ -277,13 +277,13 @@ impl<'d> Tx<'d> {
         value: Vec<u8>,
         expires_at: Option<u64>,
     ) -> Outcome {
-        if key.len() > KEY_MOST {
+        if key.len() > MAX_KEY_BYTES {
             return Err(Failed::reply(format!(
-                "ERR a key of {} bytes: at most {KEY_MOST} are possible",
+                "ERR a key of {} bytes: at most {MAX_KEY_BYTES} are possible",
                 key.len()
             )));
         }
-        if value.len() > bristlecone_store::VALUE_MOST {
+        if value.len() > bristlecone_store::MAX_VALUE_BYTES {
             return Err(Failed::too_long());
         }
         self.change(Change {
@@ -298,7 +298,7 @@ impl<'d> Tx<'d> {
     /// # Errors
     /// [`Failed::Write`]
     pub fn delete(&mut self, space: Space, key: &[u8]) -> Outcome {
-        if key.len() > KEY_MOST {
+        if key.len() > MAX_KEY_BYTES {
             return Ok(());
         }
         self.change(Change {
@@ -349,7 +349,7 @@ impl<'d> Tx<'d> {
         prefix: &[u8],
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
-        if prefix.len() > KEY_MOST {
+        if prefix.len() > MAX_KEY_BYTES {
             return Ok(());
         }
         let keyspace = self.data.keyspace(space, self.order);

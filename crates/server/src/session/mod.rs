@@ -396,7 +396,7 @@ impl Session {
     }
 
     /// Executes as many of these as can be executed together, from the first on: how many; 0 if it has to go alone.
-    pub fn run_together<'a>(
+    pub fn execute_batch<'a>(
         &mut self,
         server: &Server,
         mut commands: impl Iterator<Item = Plain<'a>>,
@@ -413,7 +413,7 @@ impl Session {
         all.extend(commands);
         let client = Arc::clone(&self.client);
         let mut reply = Out::for_client(out, self.protocol, &client);
-        let done = (server.data).run_together(self.db, &all, self.reads(), &mut reply);
+        let done = (server.data).execute_batch(self.db, &all, self.reads(), &mut reply);
         let sets = all.iter().any(|command| command.value.is_some());
         self.unsettled |= done > 0 && sets;
         self.were_executed(server, &all[..done]);
@@ -458,7 +458,7 @@ impl Session {
     }
 
     /// Asks for what these commands are going to look at, so that waits for memory overlap.
-    pub fn ask_ahead<'a>(&self, server: &Server, commands: impl Iterator<Item = &'a [Arg<'a>]>) {
+    pub fn prefetch<'a>(&self, server: &Server, commands: impl Iterator<Item = &'a [Arg<'a>]>) {
         if !self.is_plain() {
             return;
         }
@@ -469,7 +469,7 @@ impl Session {
         });
         let keys: Vec<Arg<'_>> = keys.collect();
         if keys.len() > 1 {
-            server.data.ask_ahead(self.db, &keys);
+            server.data.prefetch(self.db, &keys);
         }
     }
 

@@ -319,7 +319,7 @@ fn together(bench: &Bench, session: &mut Session, lines: &[&str]) -> (usize, Str
         Plain::of(&args)
     });
     let mut out = Vec::new();
-    let done = session.run_together(&bench.server, commands, &mut out);
+    let done = session.execute_batch(&bench.server, commands, &mut out);
     (done, String::from_utf8(out).unwrap())
 }
 

@@ -1,16 +1,18 @@
-//! Operations on keys, one at a time or some together.
+//! Operations on keys, one at a time or several at once.
 
-use super::{Entry, Store, Update, expires_at, expiry};
-use crate::commit::{Inner, Step, check_key};
+use super::Store;
+use crate::catalogue::Keyspace;
+use crate::commit::Committer;
+use crate::entry::{Entry, Update, expires_at, expiry};
 use crate::error::{ReadError, WriteError};
-use crate::keyspace::Keyspace;
 use crate::newest::Current;
 use crate::record::Prepared;
+use crate::write::{Step, check_key};
 use bristlecone_pmem::Media;
 use std::ops::ControlFlow;
 
 impl<M: Media> Store<M> {
-    /// A copy of the value of `key`.
+    /// Returns a copy of the value of `key`.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -18,8 +20,8 @@ impl<M: Media> Store<M> {
         self.get_with(keyspace, key, |entry| entry.value.to_vec())
     }
 
-    /// Calls `f` with the value of `key`, if there is one, in place (values of more than 1 MiB are copied first). What
-    /// is deleted meanwhile is not freed before `f` returns.
+    /// Calls `f` with the value of `key`, if there is one. The value is read in place; one of more than 1 MiB is copied first. No
+    /// memory is reclaimed before `f` returns.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -32,7 +34,7 @@ impl<M: Media> Store<M> {
         if check_key(key).is_err() {
             return Ok(None);
         }
-        let key = self.shared.key(keyspace, key)?;
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
         self.shared.get_latest(self.wait, &key, |found| {
             let value = found.value(&key)?;
             Ok(f(Entry {
@@ -42,21 +44,24 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Calls `f` with the value of each of these keys, or that there is none, in order, until it breaks, as [`get_with`](Self::get_with)
-    /// does with one. They are read at one time, but if one is changed and vacuumed meanwhile, it and those after it are read later. The searches'
-    /// waits for memory overlap.
+    /// Calls `f` with the value of each key in order, `None` if there is none, until `f` breaks. The keys are read at one timestamp,
+    /// except that a key that is changed and vacuumed meanwhile, and those after it, are read at a later one. The cache misses of
+    /// the searches overlap.
     ///
     /// # Errors
     /// [`ReadError`]
-    pub fn get_together(
+    pub fn multi_get(
         &self,
         keyspace: &Keyspace,
         keys: &[&[u8]],
         mut f: impl FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let keys = self.shared.keys(keyspace, keys.iter().copied())?;
+        let keys = self
+            .shared
+            .catalogue
+            .index_keys(keyspace, keys.iter().copied())?;
         let keys: Vec<&[u8]> = keys.iter().collect();
-        self.shared.get_together(self.wait, &keys, |key, found| {
+        self.shared.multi_get(self.wait, &keys, |key, found| {
             let Some(found) = found else {
                 return Ok(f(None));
             };
@@ -68,14 +73,18 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Asks for what reading or writing these keys is going to look at, so that waits for memory overlap. Nothing else happens.
-    pub fn ask_ahead(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
-        // Nothing is to be had ahead of an operation that is going to be refused.
-        let Ok(keys) = self.shared.keys(keyspace, keys.iter().copied()) else {
+    /// Prefetches what reading or writing these keys will access, so that cache misses overlap.
+    pub fn prefetch(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
+        // An operation on another store's keyspace will be refused anyway.
+        let Ok(keys) = self
+            .shared
+            .catalogue
+            .index_keys(keyspace, keys.iter().copied())
+        else {
             return;
         };
         let keys: Vec<&[u8]> = keys.iter().collect();
-        self.shared.find_ahead(&keys);
+        self.shared.multi_find(&keys);
     }
 
     /// Puts a value.
@@ -86,7 +95,7 @@ impl<M: Media> Store<M> {
         self.put_expiring(keyspace, key, value, None)
     }
 
-    /// Puts a value that expires at that time, in ms since 1970. From then on it is read as absent, and vacuumed.
+    /// Puts a value that expires at that time, in ms since 1970. From then on it reads as absent, and the vacuum removes it.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -98,22 +107,22 @@ impl<M: Media> Store<M> {
         expires_at: Option<u64>,
     ) -> Result<(), WriteError> {
         check_key(key)?;
-        let inner: &Inner<M> = &self.shared;
-        let key = inner.key(keyspace, key)?;
-        inner.with_room(|| {
-            let record = inner.prepare(&key, Some(value), expiry(expires_at))?;
-            inner.modify(&key, None, self.wait, |_| Ok((Some(record), ())))?;
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        self.shared.retry_for_space(|| {
+            let record = self.shared.prepare(&key, Some(value), expiry(expires_at))?;
+            self.shared
+                .modify(&key, None, self.wait, |_| Ok((Some(record), ())))?;
             Ok(())
         })
     }
 
-    /// Puts values one after the other, as [`put`](Self::put) does, but makes them durable together, and readers see all or none of them. A
-    /// crash before this returns keeps some of them, each wholly. It ends before a key that was there before in `puts`,
-    /// before one whose value `replaces` refuses to have replaced, expired or not, and after 1,024: how many were put is what it returns.
+    /// Puts a prefix of `puts` under one timestamp, and returns its length. Readers see all of them or none, and they become
+    /// durable together; a crash before this returns may keep some of them, each complete. The prefix ends before a key that occurs again,
+    /// before a value, expired or not, that `replaces` refuses to have replaced, and after 1,024 puts.
     ///
     /// # Errors
-    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`].
-    pub fn put_together<V: AsRef<[u8]>>(
+    /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
+    pub fn multi_put<V: AsRef<[u8]>>(
         &self,
         keyspace: &Keyspace,
         puts: &[(&[u8], V)],
@@ -123,8 +132,8 @@ impl<M: Media> Store<M> {
             .iter()
             .map(|(key, value)| (*key, Step::Put(value.as_ref())));
         let steps: Vec<_> = steps.collect();
-        self.shared.with_room(|| {
-            self.try_together(keyspace, &steps, |entry| {
+        self.shared.retry_for_space(|| {
+            self.try_batch(keyspace, &steps, |entry| {
                 if entry.is_none_or(&replaces) {
                     ControlFlow::Continue(())
                 } else {
@@ -134,36 +143,39 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Gets and puts values, in order and at one time: nobody changes these keys between two of the steps, and readers see all or none of what is
-    /// put. It ends before a key that comes again, unless both steps read it, before a value of more than 64 KiB that is to be read, before a step
-    /// at which `each` breaks, and after 1,024 steps: how many were taken is what it returns. `each` is called at each step with what is there: for a put, that is the value to be replaced, expired or not. It runs
-    /// under locks: it should be short, and must not use the store. Puts are as durable as those of [`put_together`](Self::put_together).
+    /// Executes a prefix of `steps` under one timestamp, and returns its length. Nobody changes the keys between two of the steps, and
+    /// readers see all of the puts or none. Puts are as durable as those of [`multi_put`](Self::multi_put).
+    ///
+    /// The prefix ends before a key that occurs again (unless both steps read it), before a value of more than 64 KiB that is to be
+    /// read, before a step at which `each` breaks, and after 1,024 steps. `each` is called at each step with the current value; for
+    /// a put, that is the value to be replaced, expired or not. It runs under locks, so it should be short and must not use
+    /// the store.
     ///
     /// # Errors
-    /// [`WriteError`]; nothing has changed then, but for [`WriteError::Commit`]. After [`WriteError::Space`] a [`put`](Self::put) may
-    /// find room all the same: `each` is not called twice for a step, so where it was called nothing is tried again.
-    pub fn run_together(
+    /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`]. After [`WriteError::Space`] a
+    /// [`put`](Self::put) may still succeed: it vacuums and tries again, which this does only if `each` was not called yet.
+    pub fn execute_batch(
         &self,
         keyspace: &Keyspace,
         steps: &[(&[u8], Step<'_>)],
         mut each: impl FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<usize, WriteError> {
-        let mut asked = false;
-        let done = self.try_together(keyspace, steps, |entry| {
-            asked = true;
+        let mut called = false;
+        let done = self.try_batch(keyspace, steps, |entry| {
+            called = true;
             each(entry)
         });
         match done {
-            Err(WriteError::Space(_)) if !asked => {
-                self.shared.make_room();
-                self.try_together(keyspace, steps, each)
+            Err(WriteError::Space(_)) if !called => {
+                self.shared.reclaim_space();
+                self.try_batch(keyspace, steps, each)
             }
             done => done,
         }
     }
 
-    /// As [`run_together`](Self::run_together), if there is room.
-    fn try_together(
+    /// As [`execute_batch`](Self::execute_batch), without a second attempt for want of space.
+    fn try_batch(
         &self,
         keyspace: &Keyspace,
         steps: &[(&[u8], Step<'_>)],
@@ -172,27 +184,30 @@ impl<M: Media> Store<M> {
         for (key, _) in steps {
             check_key(key)?;
         }
-        let keys = (self.shared).keys(keyspace, steps.iter().map(|(key, _)| *key))?;
+        let keys = self
+            .shared
+            .catalogue
+            .index_keys(keyspace, steps.iter().map(|(key, _)| *key))?;
         let steps: Vec<_> = keys
             .iter()
             .zip(steps.iter().map(|(_, step)| *step))
             .collect();
-        self.shared.run_together(&steps, self.wait, |key, current| {
-            with_entry(key, current, |entry| Ok(each(entry).is_continue()))
-        })
+        self.shared
+            .execute_batch(&steps, self.wait, |key, current| {
+                with_entry(key, current, |entry| Ok(each(entry).is_continue()))
+            })
     }
 
-    /// Deletes a key; true if it was there.
+    /// Deletes a key. Returns whether it had a value.
     ///
     /// # Errors
     /// [`WriteError`]
     pub fn delete(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool, WriteError> {
         check_key(key)?;
-        let inner: &Inner<M> = &self.shared;
-        let key = inner.key(keyspace, key)?;
-        inner.with_room(|| {
-            let tombstone = inner.prepare(&key, None, 0)?;
-            let (there, _) = inner.modify(&key, None, self.wait, |current| {
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        self.shared.retry_for_space(|| {
+            let tombstone = self.shared.prepare(&key, None, 0)?;
+            let (there, _) = self.shared.modify(&key, None, self.wait, |current| {
                 let there = current.is_some();
                 Ok((Some(tombstone), there))
             })?;
@@ -200,9 +215,9 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Changes a key to what `f` makes of it, atomically, and returns what else `f` returns. `f` runs under the lock of the key's
-    /// stripe: it should be short, and must not use the store. It is called again, with what is there by then, if there was no room for
-    /// what it made of it before.
+    /// Atomically changes a key to what `f` returns for its current value, and returns the other result of `f`. `f` runs under the
+    /// lock of the key's stripe, so it should be short and must not use the store. If there is no space for the new value, the store
+    /// is vacuumed and `f` called again.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -213,18 +228,18 @@ impl<M: Media> Store<M> {
         mut f: impl FnMut(Option<Entry<'_>>) -> Result<(Update, R), WriteError>,
     ) -> Result<R, WriteError> {
         check_key(key)?;
-        let inner: &Inner<M> = &self.shared;
-        let key = inner.key(keyspace, key)?;
-        inner.with_room(|| {
-            let (answer, _) = inner.modify(&key, None, self.wait, |current| {
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        self.shared.retry_for_space(|| {
+            let (answer, _) = self.shared.modify(&key, None, self.wait, |current| {
                 let (update, answer) = with_entry(&key, current.as_ref(), &mut f)?;
-                Ok((prepared(inner, &key, update)?, answer))
+                Ok((prepared(&self.shared, &key, update)?, answer))
             })?;
             Ok(answer)
         })
     }
 
-    /// If the value of `key` is `expected` (`None`: there is none), replaces it by `new` (`None`: deletes it). Returns `Ok` if so, else what is there.
+    /// Replaces the value of `key` by `new` if it is `expected`. `None` stands for no value in both. Returns `Ok` if it was replaced, else
+    /// the current value.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -251,10 +266,10 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Adds to a decimal number, 0 if the key is not there, and returns the sum. The expiry stays.
+    /// Adds `by` to a decimal number and returns the sum. A key without a value counts as 0. The expiry is kept.
     ///
     /// # Errors
-    /// [`WriteError::NotANumber`], [`WriteError::Overflow`] and others.
+    /// [`WriteError::NotANumber`], [`WriteError::Overflow`], and those of a write.
     pub fn increment(&self, keyspace: &Keyspace, key: &[u8], by: i64) -> Result<i64, WriteError> {
         self.update(keyspace, key, |entry| {
             let number = match entry {
@@ -275,11 +290,11 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Replaces the value of `key` by what `f` makes of it; `None` stands for no value. As [`update`](Self::update), and the expiry stays.
+    /// Replaces the value of `key` by what `f` returns for it. `None` stands for no value in both. Otherwise as
+    /// [`update`](Self::update); the expiry is kept.
     ///
-    /// Merging takes place at once, under the lock of the key, so `f` is any function, and may be another one each time. (Stores that
-    /// write operands down, and merge them when somebody reads or compacts, have functions registered when they are opened, by name, as
-    /// later openings have to know them.)
+    /// `f` is called at once, under the lock of the key, so it may be any function, and another one each time. Stores that log
+    /// operands and merge them later need functions that are registered by name.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -323,7 +338,7 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Sets when the value of `key` expires, in ms since 1970, or that it does not; false if it is not there.
+    /// Sets the expiry of `key`, in ms since 1970; `None` removes it. Returns whether the key has a value.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -343,7 +358,7 @@ impl<M: Media> Store<M> {
     }
 }
 
-/// A decimal number as this crate writes it: no sign but `-`, no leading zeros.
+/// Parses a decimal number in the form that this crate writes: no sign except `-`, no leading zeros.
 fn parse(text: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == text).then_some(number)
@@ -365,16 +380,16 @@ fn with_entry<M: Media, R>(
 }
 
 fn prepared<'s, M: Media>(
-    inner: &'s Inner<M>,
+    committer: &'s Committer<M>,
     key: &[u8],
     update: Update,
 ) -> Result<Option<Prepared<'s, M>>, WriteError> {
     match update {
         Update::Keep => Ok(None),
         Update::Put { value, expires_at } => {
-            let record = inner.prepare(key, Some(&value), expiry(expires_at))?;
+            let record = committer.prepare(key, Some(&value), expiry(expires_at))?;
             Ok(Some(record))
         }
-        Update::Delete => Ok(Some(inner.prepare(key, None, 0)?)),
+        Update::Delete => Ok(Some(committer.prepare(key, None, 0)?)),
     }
 }

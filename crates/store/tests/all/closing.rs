@@ -78,6 +78,8 @@ fn a_disk_that_fails_for_good_is_reported() {
 fn what_the_vacuums_thread_failed_with_is_said() {
     // In several blocks.
     const LONG: u32 = 1_234_567;
+    /// The flag of a record whose value is in segments.
+    const APART: u32 = 1 << 30;
     let f = Fixture::with(
         "lbtree",
         StoreOptions {
@@ -93,7 +95,7 @@ fn what_the_vacuums_thread_failed_with_is_said() {
     let bytes = std::fs::read(&path).unwrap();
     let length = bytes
         .windows(4)
-        .position(|found| found == LONG.to_le_bytes());
+        .position(|found| found == (LONG | APART).to_le_bytes());
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(&[0xFF; 4], length.unwrap() as u64)
         .unwrap();

@@ -105,7 +105,7 @@ fn values_that_are_put_together_share_two_fences_and_a_commit() {
     let (store, k) = store("lbtree");
     let together = |value: &[u8]| {
         let puts = [b"a", b"b", b"c"].map(|key| (&key[..], value));
-        assert_eq!(store.put_together(&k, &puts, |_| true).unwrap(), 3);
+        assert_eq!(store.multi_put(&k, &puts, |_| true).unwrap(), 3);
     };
     // Three records, three updates of the index.
     assert_eq!(cost(&store, || together(b"6")), counts(3 + 3, 1 + 1));

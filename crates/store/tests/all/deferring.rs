@@ -42,7 +42,7 @@ fn what_is_deferred_is_seen_by_those_that_defer_and_by_all_once_it_is_settled() 
         );
     }
     let before = store.snapshot();
-    store.settle(applied).unwrap();
+    store.make_durable(applied).unwrap();
     assert!(store.durable() >= applied);
     assert_eq!(store.get(&keys, b"a").unwrap().as_deref(), Some(&b"5"[..]));
     assert_eq!(
@@ -99,7 +99,7 @@ fn what_one_thread_deferred_another_one_makes_durable() {
         let write = || store.deferring().put(&keys, b"a", b"1").unwrap();
         scope.spawn(write).join().unwrap();
     });
-    store.settle(store.applied()).unwrap();
+    store.make_durable(store.applied()).unwrap();
     // What is not in the files now, a power cut takes.
     let after = dir.path().join("after");
     crate::journal::copy(&home, &after);

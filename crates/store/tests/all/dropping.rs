@@ -82,12 +82,12 @@ fn who_still_has_a_dropped_keyspace_finds_nothing_there_and_cannot_write() {
             assert_eq!(found, None);
             ControlFlow::Continue(())
         };
-        f.store.get_together(&stale, &[b"large"], one).unwrap();
+        f.store.multi_get(&stale, &[b"large"], one).unwrap();
         let puts: [(&[u8], &[u8]); 1] = [(b"a", b"1")];
         is_dropped(f.store.put(&stale, b"a", b"1"));
         is_dropped(f.store.delete(&stale, b"large"));
         is_dropped(f.store.increment(&stale, b"a", 1));
-        is_dropped(f.store.put_together(&stale, &puts, |_| true));
+        is_dropped(f.store.multi_put(&stale, &puts, |_| true));
         is_dropped(late.commit());
         let mut batch = Batch::new();
         batch.put(&f.k, b"not alone", b"1");
@@ -421,13 +421,13 @@ fn a_damaged_catalogue_takes_nothing_away() {
     let record = (0..bytes.len() / 16).map(|at| at * 16).find(|at| {
         let word = |i: usize| &bytes[at + i..at + i + 4];
         bytes.len() >= at + 40
-            && word(16) == [0; 4]
-            && word(20) == [0; 4]
-            && word(24) == [4, 0, 0, 0]
-            && word(32) == value
+            && word(0) == [0; 4]
+            && word(4) == [0; 4]
+            && word(16) == [4, 0, 0, 0]
+            && word(24) == value
     });
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.write_all_at(&[99], record.unwrap() as u64 + 32)
+    file.write_all_at(&[99], record.unwrap() as u64 + 24)
         .unwrap();
     let pool = Pool::<Mapped>::open(&path, &PoolOptions::default()).unwrap();
     let error = crate::common::open(&pool, "s", &f.options)

@@ -10,7 +10,7 @@ use bristlecone_store::{
 use std::path::Path;
 use std::sync::Arc;
 
-fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Journal>> {
+pub fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Journal>> {
     let path = Path::new("a disk in memory");
     let options = MediaOptions {
         access,
@@ -27,7 +27,7 @@ fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Journal>> {
     .unwrap()
 }
 
-fn options() -> StoreOptions {
+pub fn options() -> StoreOptions {
     StoreOptions::default().without_thread()
 }
 
@@ -67,7 +67,7 @@ fn each_write(store: &Store<Journal>, k: &Keyspace) -> [Result<(), WriteError>; 
     [
         store.put(k, b"a", b"new"),
         store.update(k, b"b", |_| Ok((put.clone(), ()))),
-        (store.put_together(k, &[(b"c", b"new")], |_| true)).map(|put| assert_eq!(put, 1)),
+        (store.multi_put(k, &[(b"c", b"new")], |_| true)).map(|put| assert_eq!(put, 1)),
         store.write(batch).map(drop),
         tx.commit().map(drop),
         store.delete(k, b"f").map(|there| assert!(there)),
@@ -143,7 +143,7 @@ fn without_space_nothing_is_lost_and_with_it_the_store_goes_on() {
     assert!(matches!(dropped, Err(WriteError::Commit(_))), "{dropped:?}");
     assert_eq!(values(&store, &k), new(), "nor is that durable");
     assert_eq!(store.deferring().get(&k, b"a").unwrap(), None);
-    assert!(store.settle(store.applied()).is_err());
+    assert!(store.make_durable(store.applied()).is_err());
     let (cut, at) = after_a_cut(&disk, 3);
     assert_eq!(values(&cut, &at), new());
     assert_eq!(cut.keyspaces().len(), 2, "{:?}", cut.keyspaces());
@@ -151,7 +151,7 @@ fn without_space_nothing_is_lost_and_with_it_the_store_goes_on() {
     assert!(cut.is_empty(&one));
     drop(cut);
     disk.set_full(false);
-    store.settle(store.applied()).unwrap();
+    store.make_durable(store.applied()).unwrap();
     assert_eq!(store.get(&k, b"a").unwrap(), None);
     drop(before);
     store.vacuum_all().unwrap();
@@ -184,7 +184,7 @@ fn a_disk_that_fails_for_good_takes_nothing_more_and_loses_nothing() {
             3 => cannot(store.drop_keyspace(other), "a drop"),
             4 => {
                 store.deferring().put(&k, b"a", b"new").unwrap();
-                cannot(store.settle(store.applied()), "a settling");
+                cannot(store.make_durable(store.applied()), "a settling");
             }
             _ => {
                 let mut batch = Batch::new();
@@ -199,7 +199,7 @@ fn a_disk_that_fails_for_good_takes_nothing_more_and_loses_nothing() {
         }
         cannot(store.keyspace("two").map(drop), "a later keyspace");
         cannot(store.vacuum_all().map(drop), "a vacuum");
-        cannot(store.settle(store.applied()), "a later settling");
+        cannot(store.make_durable(store.applied()), "a later settling");
         assert_eq!(values(&store, &k), old(), "readers go on");
         assert_eq!(store.durable(), durable);
         drop(store);

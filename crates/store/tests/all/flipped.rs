@@ -20,12 +20,13 @@ use tempfile::TempDir;
 const NOW: u64 = 1_700_000_000_000;
 /// Expiry of the empty value, by which it is found.
 const LATER: u64 = NOW + 0x1234_5678;
-/// Bytes of a record before its value.
-const HEADER: u64 = 32;
+/// Bytes of a record before a value that does not expire.
+const HEADER: u64 = 24;
 /// Words of a record.
 const STAMP: u64 = 1;
-const TERMS: u64 = 2;
-const BODY: u64 = 3;
+const BODY: u64 = 2;
+/// The expiry, or the first bytes of a value that does not expire.
+const EXPIRY: u64 = 3;
 
 type Expected = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -80,6 +81,9 @@ impl Subject {
             Some(NOW + 5_000_000),
         );
         put(&mut expected, "empty", Vec::new(), Some(LATER));
+        // Its first bytes are a time long ago.
+        let dated = [&(NOW - 5_000_000).to_le_bytes()[..], b"is no expiry"].concat();
+        put(&mut expected, "dated", dated, None);
         let lines = b"a value of more lines ".repeat(9);
         put(&mut expected, "lines", lines, None);
         put(&mut expected, "newer", b"the old value".to_vec(), None);
@@ -107,8 +111,9 @@ impl Subject {
         let of_value = |text: &[u8]| place(&file, text) - HEADER;
         let records = BTreeMap::from([
             ("plain", of_value(b"a plain value")),
-            ("expiring", of_value(b"some value that expires")),
-            ("empty", place(&file, &LATER.to_le_bytes()) - TERMS * 8),
+            ("expiring", of_value(b"some value that expires") - 8),
+            ("dated", of_value(b"is no expiry") - 8),
+            ("empty", place(&file, &LATER.to_le_bytes()) - EXPIRY * 8),
             ("lines", of_value(b"a value of more lines")),
             ("newer", of_value(b"the new value")),
             ("tx 1", of_value(b"by a transaction: tx 1")),
@@ -213,7 +218,7 @@ impl Subject {
         }
         let keys: Vec<&[u8]> = self.expected.keys().map(Vec::as_slice).collect();
         let mut count = 0;
-        let together = store.get_together(k, &keys, |entry| {
+        let together = store.multi_get(k, &keys, |entry| {
             let (key, value) = self.expected.iter().nth(count).unwrap();
             assert_eq!(
                 entry.map(|entry| entry.value),
@@ -286,7 +291,7 @@ fn flip(subject: &Subject, word: u64, keys: &[&str], what: &str) {
 #[test]
 fn a_flipped_bit_of_a_record_is_reported_or_harmless_after_a_close_and_after_a_kill() {
     let all = [
-        "plain", "expiring", "empty", "lines", "newer", "tx 1", "large",
+        "plain", "expiring", "empty", "dated", "lines", "newer", "tx 1", "large",
     ];
     for design in DESIGNS {
         for closed in [true, false] {
@@ -295,7 +300,7 @@ fn a_flipped_bit_of_a_record_is_reported_or_harmless_after_a_close_and_after_a_k
             let (store, k) = subject.open(&subject.flipped(&[], 0));
             assert!(subject.look(&store, &k, &what).is_empty());
             drop(store);
-            for word in [STAMP, TERMS, BODY] {
+            for word in [STAMP, BODY, EXPIRY] {
                 flip(&subject, word, &all, &what);
             }
         }
@@ -345,12 +350,12 @@ fn a_flipped_bit_of_the_commit_table_undoes_no_transaction() {
 fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
     for design in DESIGNS {
         let subject = Subject::new(design, true);
-        // An impossible stamp; an expiry long ago; another checksum.
+        // An impossible stamp; an expiry that there is not; a value that is elsewhere; another checksum; another length.
         for (word, bit) in [
             (STAMP, 63),
             (STAMP, 60),
-            (TERMS, 3),
-            (TERMS, 48),
+            (BODY, 31),
+            (BODY, 30),
             (BODY, 40),
             (BODY, 2),
         ] {
@@ -372,7 +377,7 @@ fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
             store.put(&k, b"plain", b"put again").unwrap();
             assert!(store.delete(&k, b"lines").unwrap(), "{what}");
             let puts: [(&[u8], &[u8]); 1] = [(b"newer", b"once more")];
-            let refused = store.put_together(&k, &puts, |_| true);
+            let refused = store.multi_put(&k, &puts, |_| true);
             assert!(
                 matches!(refused, Err(WriteError::Damaged(_))),
                 "{what}: {refused:?}"
@@ -413,10 +418,10 @@ fn damage_of_the_keyspaces_names_refuses_the_opening() {
         let mut records = (0..file.len() / 16).map(|i| i * 16);
         let record = records.find(|at| {
             let word = |i: usize| file.get(at + i * 8..at + i * 8 + 8).unwrap_or(&[]);
-            word(2) == [0; 8] && word(3).starts_with(&[4, 0, 0, 0]) && word(4) == number
+            word(0) == [0; 8] && word(2).starts_with(&[4, 0, 0, 0]) && word(3) == number
         });
         let record = record.unwrap() as u64;
-        for (word, bit) in [(STAMP, 63), (TERMS, 5), (BODY, 33)] {
+        for (word, bit) in [(STAMP, 63), (BODY, 5), (BODY, 31), (BODY, 33)] {
             let path = subject.flipped(&[record + word * 8], bit);
             let pool: std::sync::Arc<Pool<Mapped>> =
                 Pool::open(&path, &PoolOptions::default()).unwrap();

@@ -172,7 +172,7 @@ fn what_is_put_together_in_a_full_pool_is_put_whole_or_not_at_all() {
             let value = vec![there as u8; 1 + refused % 20];
             let puts: Vec<_> = group.iter().map(|key| (&key[..], &value)).collect();
             let before: Vec<_> = puts.iter().map(|put| store.get(&k, put.0)).collect();
-            match store.put_together(&k, &puts, |_| true) {
+            match store.multi_put(&k, &puts, |_| true) {
                 Ok(put) => {
                     assert_eq!(put, 12);
                     for (key, _) in &puts {
@@ -209,7 +209,7 @@ fn every_kind_of_write_makes_the_room_that_its_index_needs() {
         let writes: [(&str, Writes); 6] = [
             ("put", |store, k| store.put(k, &NEW, b"v")),
             ("put together", |store, k| {
-                store.put_together(k, &[(&NEW[..], b"v")], |_| true)?;
+                store.multi_put(k, &[(&NEW[..], b"v")], |_| true)?;
                 Ok(())
             }),
             ("compare and swap", |store, k| {

@@ -67,9 +67,9 @@ fn writes_are_refused(store: &Store<Mapped>, mine: &Keyspace, theirs: &Keyspace)
     refuses_write(store.put(theirs, b"key", b"stray"));
     refuses_write(store.put_expiring(theirs, b"key", b"stray", Some(1)));
     let puts: [(&[u8], &[u8]); 1] = [(b"key", b"stray")];
-    refuses_write(store.put_together(theirs, &puts, |_| true));
+    refuses_write(store.multi_put(theirs, &puts, |_| true));
     let steps: [(&[u8], _); 1] = [(b"key", Step::Put(b"stray"))];
-    refuses_write(store.run_together(theirs, &steps, |_| ControlFlow::Continue(())));
+    refuses_write(store.execute_batch(theirs, &steps, |_| ControlFlow::Continue(())));
     refuses_write(store.delete(theirs, b"key"));
     refuses_write(store.update(theirs, b"key", |_| Ok((Update::Delete, ()))));
     refuses_write(store.compare_and_swap(theirs, b"key", None, Some(b"stray")));
@@ -100,7 +100,7 @@ fn writes_are_refused(store: &Store<Mapped>, mine: &Keyspace, theirs: &Keyspace)
 
 fn reads_are_refused(store: &Store<Mapped>, theirs: &Keyspace) {
     refuses_read(store.get(theirs, b"key"));
-    refuses_read(store.get_together(theirs, &[b"key"], |_| ControlFlow::Continue(())));
+    refuses_read(store.multi_get(theirs, &[b"key"], |_| ControlFlow::Continue(())));
     assert_eq!(store.len(theirs), 0);
     let snapshot = store.snapshot();
     refuses_read(snapshot.get(theirs, b"key"));

@@ -54,7 +54,7 @@ fn a_key_that_leads_to_anothers_record_is_put_anew_without_harm_to_that() {
         let (dir, options) = f.ended(true);
         let path = dir.path().join("pool");
         let file = std::fs::read(&path).unwrap();
-        let record = |i: u32| find(&file, &value(i))[0] as u64 - 32;
+        let record = |i: u32| find(&file, &value(i))[0] as u64 - 24;
         let (one, other) = (record(100), record(300));
         // Where the index leads to the one: words with its offset.
         let words = find(&file, &one.to_le_bytes());

@@ -98,10 +98,10 @@ fn each_damaged_entry_is_named_and_the_others_are_given() {
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         let record = |i: u32| find(&bytes, format!("a value to be found, {i:03}").as_bytes());
         file.write_all_at(b"X", record(100)).unwrap();
-        // The head: length and checksum, flags, stamp.
+        // The head: length, flags and checksum; length and flags; stamp.
         file.write_all_at(&[0xFF; 8], record(101) - 8).unwrap();
-        file.write_all_at(&[0xFF; 2], record(102) - 10).unwrap();
-        file.write_all_at(&[0xFF; 8], record(103) - 24).unwrap();
+        file.write_all_at(&[0xFF; 2], record(102) - 6).unwrap();
+        file.write_all_at(&[0xFF; 8], record(103) - 16).unwrap();
         let pool = Pool::<Mapped>::open(&path, &PoolOptions::read_only()).unwrap();
         let store = crate::common::open(&pool, "s", &f.options).unwrap();
         assert!(store.recovery().damaged >= 3, "{:?}", store.recovery());

@@ -1,7 +1,7 @@
 //! Operations on single keys, in every design that the crate promises, through kills and reopenings.
 
 use crate::common::{DESIGNS, Fixture, k, text};
-use bristlecone_store::{KEY_MOST, Update, WriteError};
+use bristlecone_store::{MAX_KEY_BYTES, Update, WriteError};
 
 #[test]
 fn what_was_put_is_read_also_after_a_kill_and_a_reopening() {
@@ -116,7 +116,7 @@ fn values_of_all_sizes_come_back() {
 fn keys_have_up_to_64_kib_and_an_error_names_both_lengths() {
     for design in DESIGNS {
         let f = Fixture::new(design);
-        let longest = vec![b'k'; KEY_MOST];
+        let longest = vec![b'k'; MAX_KEY_BYTES];
         f.store.put(&f.k, &longest, b"v").unwrap();
         f.store.put(&f.k, b"", b"of the empty key").unwrap();
         assert_eq!(text(f.store.get(&f.k, &longest).unwrap()).unwrap(), "v");
@@ -125,7 +125,7 @@ fn keys_have_up_to_64_kib_and_an_error_names_both_lengths() {
             text(killed.get(&k(&killed), b"").unwrap()).unwrap(),
             "of the empty key"
         );
-        let longer = vec![b'k'; KEY_MOST + 1];
+        let longer = vec![b'k'; MAX_KEY_BYTES + 1];
         let error = f.store.put(&f.k, &longer, b"v").unwrap_err();
         assert!(matches!(
             error,
@@ -320,7 +320,7 @@ fn a_store_that_is_removed_can_be_made_again() {
     assert!(bristlecone_store::Store::open(&pool, "s", &options).is_err());
     let again = bristlecone_store::Store::create(&pool, "s", &options).unwrap();
     assert!(again.find_keyspace("k").is_none());
-    let name = "n".repeat(bristlecone_store::NAME_MOST + 1);
+    let name = "n".repeat(bristlecone_store::MAX_NAME_BYTES + 1);
     let error = bristlecone_store::Store::create(&pool, &name, &options).unwrap_err();
     assert!(error.to_string().contains("41"), "{error}");
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 fn put(f: &Fixture, keys: &[&str], value: &str, replaces: impl Fn(Entry<'_>) -> bool) -> usize {
     let puts: Vec<_> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
-    f.store.put_together(&f.k, &puts, replaces).unwrap()
+    f.store.multi_put(&f.k, &puts, replaces).unwrap()
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn gets_and_puts_are_one_step_after_the_other() {
         });
         let steps: Vec<_> = steps.collect();
         let mut seen = Vec::new();
-        let done = f.store.run_together(&f.k, &steps, |entry| {
+        let done = f.store.execute_batch(&f.k, &steps, |entry| {
             if seen.len() == enough {
                 return ControlFlow::Break(());
             }
@@ -128,7 +128,7 @@ fn steps_of_two_threads_do_not_mix() {
         }
         let mut got = 0;
         let mut at = steps.iter();
-        let done = f.store.run_together(&f.k, &steps, |entry| {
+        let done = f.store.execute_batch(&f.k, &steps, |entry| {
             if let (Some((_, Step::Get)), Some(entry)) = (at.next(), entry) {
                 got = text(Some(entry.value.to_vec())).unwrap().parse().unwrap();
             }
@@ -165,10 +165,10 @@ fn steps_of_two_threads_do_not_mix() {
 #[test]
 fn what_cannot_be_put_changes_nothing() {
     let f = Fixture::new("lbtree");
-    let long = vec![b'k'; bristlecone_store::KEY_MOST + 1];
+    let long = vec![b'k'; bristlecone_store::MAX_KEY_BYTES + 1];
     let puts = [(&b"a"[..], b"1"), (&long[..], b"1")];
     assert!(matches!(
-        f.store.put_together(&f.k, &puts, |_| true),
+        f.store.multi_put(&f.k, &puts, |_| true),
         Err(WriteError::KeyTooLong { .. })
     ));
     assert_eq!(f.get("a"), None);
@@ -182,7 +182,7 @@ fn threads_that_put_the_same_keys_together_leave_whole_groups_to_readers() {
     let group = |offset: usize, value: &str| {
         let keys = (0..8).map(|i| names[(i * 3 + offset) % 8].as_bytes());
         let puts: Vec<_> = keys.map(|key| (key, value)).collect();
-        assert_eq!(f.store.put_together(&f.k, &puts, |_| true).unwrap(), 8);
+        assert_eq!(f.store.multi_put(&f.k, &puts, |_| true).unwrap(), 8);
     };
     group(0, "start");
     std::thread::scope(|scope| {
@@ -218,13 +218,13 @@ fn values_are_got_together_at_one_time_until_it_is_enough() {
         .put_expiring(&f.k, b"key 07", b"x", Some(2000))
         .unwrap();
     assert!(f.store.delete(&f.k, b"key 13").unwrap());
-    let long = vec![b'k'; bristlecone_store::KEY_MOST + 1];
+    let long = vec![b'k'; bristlecone_store::MAX_KEY_BYTES + 1];
     let names: Vec<_> = (0..100).map(|i| format!("key {i:02}")).collect();
     let mut keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
     keys.extend([&b"none"[..], &long, b"key 00"]);
     let got = |most: usize| {
         let mut got = Vec::new();
-        let read = f.store.get_together(&f.k, &keys, |entry| {
+        let read = f.store.multi_get(&f.k, &keys, |entry| {
             got.push(entry.map(|entry| String::from_utf8(entry.value.to_vec()).unwrap()));
             if got.len() < most {
                 ControlFlow::Continue(())
@@ -246,9 +246,9 @@ fn values_are_got_together_at_one_time_until_it_is_enough() {
     f.hands.set(2000);
     assert_eq!(got(8)[7], None);
     f.store
-        .get_together(&f.k, &[], |_| unreachable!("there is no key"))
+        .multi_get(&f.k, &[], |_| unreachable!("there is no key"))
         .unwrap();
-    f.store.ask_ahead(&f.k, &keys);
+    f.store.prefetch(&f.k, &keys);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn who_gets_together_what_is_written_and_vacuumed_meanwhile_finds_it() {
     let all = |value: u64| {
         let value = value.to_string();
         let puts: Vec<_> = keys.iter().map(|key| (*key, &value)).collect();
-        assert_eq!(f.store.put_together(&f.k, &puts, |_| true).unwrap(), 40);
+        assert_eq!(f.store.multi_put(&f.k, &puts, |_| true).unwrap(), 40);
     };
     all(0);
     std::thread::scope(|scope| {
@@ -274,7 +274,7 @@ fn who_gets_together_what_is_written_and_vacuumed_meanwhile_finds_it() {
         let mut last = 0;
         while !writer.is_finished() {
             let mut found = Vec::new();
-            let read = f.store.get_together(&f.k, &keys, |entry| {
+            let read = f.store.multi_get(&f.k, &keys, |entry| {
                 let value = entry.expect("it is always there").value;
                 found.push(std::str::from_utf8(value).unwrap().parse().unwrap());
                 ControlFlow::Continue(())

@@ -299,7 +299,7 @@ impl LiveStore {
             .collect();
         while !puts.is_empty() {
             let expired = |entry: Entry<'_>| entry.expires_at.is_some();
-            let put = self.store.put_together(self.keyspace(0), &puts, expired)?;
+            let put = self.store.multi_put(self.keyspace(0), &puts, expired)?;
             // What it ended before is tried once more, as the first one, and left out if it is there.
             puts.drain(..put.max(1));
         }
@@ -319,7 +319,7 @@ impl LiveStore {
         match (there, bytes) {
             (None, Some(bytes)) if expires_at.is_none() && key.is_multiple_of(2) => {
                 let puts = [(&name[..], bytes)];
-                let put = self.store.put_together(keyspace, &puts, |_| true)?;
+                let put = self.store.multi_put(keyspace, &puts, |_| true)?;
                 debug_assert_eq!(put, 1);
                 Ok(true)
             }

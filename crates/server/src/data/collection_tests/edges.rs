@@ -203,7 +203,7 @@ fn random_elements_of_large_ones_are_all_found() {
 #[test]
 fn names_that_are_too_long_are_refused_and_nothing_is_changed() {
     let mut server = Server::new();
-    let long = "x".repeat(bristlecone_store::KEY_MOST);
+    let long = "x".repeat(bristlecone_store::MAX_KEY_BYTES);
     for line in [
         format!("hset h a 1 {long} 2"),
         format!("sadd s a {long}"),

@@ -9,18 +9,18 @@ const SHORT: usize = 512;
 
 /// The sum of three pieces in a row.
 #[inline]
-pub(crate) fn of_three(a: &[u8], b: &[u8; 12], c: &[u8]) -> u32 {
+pub(crate) fn of_three(a: &[u8], b: &[u8; 4], c: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if c.len() <= SHORT && is_x86_feature_detected!("sse4.2") {
         // SAFETY: 1. the processor has SSE4.2, which is all that it asks for.
         return unsafe { short::of_three(a, b, c) };
     }
-    append_two(crc32c::crc32c(a), b, c)
+    append(crc32c::crc32c(a), &[b, c])
 }
 
-/// The sum of what has the sum `crc` and of two pieces after it.
-pub(crate) fn append_two(crc: u32, a: &[u8; 12], b: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c_append(crc, a), b)
+/// The sum of what has the sum `crc` and of pieces after it.
+pub(crate) fn append(crc: u32, pieces: &[&[u8]]) -> u32 {
+    (pieces.iter()).fold(crc, |crc, piece| crc32c::crc32c_append(crc, piece))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -28,8 +28,9 @@ mod short {
     use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64};
 
     #[target_feature(enable = "sse4.2")]
-    pub fn of_three(a: &[u8], b: &[u8; 12], c: &[u8]) -> u32 {
-        !append(append(append(!0, a), b), c)
+    pub fn of_three(a: &[u8], b: &[u8; 4], c: &[u8]) -> u32 {
+        let state = _mm_crc32_u32(append(!0, a), u32::from_le_bytes(*b));
+        !append(state, c)
     }
 
     /// `state` is the complement of the sum.
@@ -61,7 +62,7 @@ mod tests {
                 let (key, value) = (&bytes[len % 8..][..key], &bytes[key % 8 + 3..][..len]);
                 let whole = crc32c::crc32c(&[key, &words, value].concat());
                 assert_eq!(of_three(key, &words, value), whole, "{} {len}", key.len());
-                assert_eq!(append_two(crc32c::crc32c(key), &words, value), whole);
+                assert_eq!(append(crc32c::crc32c(key), &[&words, value]), whole);
             }
         }
         assert_eq!(crc32c::crc32c(b"123456789"), 0xE306_9283, "CRC-32C");

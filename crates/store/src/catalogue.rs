@@ -1,0 +1,178 @@
+//! The catalogue: which keyspaces a store has.
+//!
+//! A keyspace is a named range of the index. It has a number, which its index keys begin with. The catalogue is keyspace 0: name to
+//! number (32 bits, little-endian).
+
+use crate::error::{Damage, OtherStore, WriteError};
+use crate::key::{CATALOGUE, IndexKey, IndexKeys, split};
+use bristlecone_pmem::sync::lock;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A handle of a named keyspace. Cheap to clone. Only the store that returned it takes it, for as long as that is open; any
+/// other refuses it with `OtherStore`.
+///
+/// Two handles are equal if they are of the same keyspace, whatever its name was when they were returned.
+#[derive(Clone, Debug)]
+pub struct Keyspace {
+    pub(crate) id: u32,
+    /// [`Catalogue::store`] of the store that returned it.
+    store: u64,
+    pub(crate) name: Arc<str>,
+}
+
+impl PartialEq for Keyspace {
+    fn eq(&self, other: &Self) -> bool {
+        (self.store, self.id) == (other.store, other.id)
+    }
+}
+
+impl Eq for Keyspace {}
+
+impl Keyspace {
+    /// Returns its name at the time when this handle was returned. [Renaming](crate::Store::rename_keyspace) returns a new handle.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns its number, which does not change while the keyspace exists.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.id
+    }
+
+    /// Returns whether both handles are of one store.
+    pub(crate) fn same_store(&self, other: &Self) -> bool {
+        self.store == other.store
+    }
+}
+
+/// What the catalogue's records say, in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    pub by_name: BTreeMap<Arc<str>, u32>,
+    /// Names of dropped keyspaces, for messages.
+    pub dropped: BTreeMap<u32, Arc<str>>,
+    /// No keyspace ever had this number or a larger one.
+    pub next: u32,
+}
+
+impl Known {
+    /// Returns the name that a keyspace has now.
+    fn name_of(&self, id: u32) -> Option<&Arc<str>> {
+        let entry = self.by_name.iter().find(|(_, other)| **other == id);
+        entry.map(|(name, _)| name)
+    }
+}
+
+/// The keyspaces of a store.
+#[derive(Debug)]
+pub(crate) struct Catalogue {
+    /// Tells the open stores of a process apart.
+    store: u64,
+    /// Locked after all stripes.
+    pub known: Mutex<Known>,
+    /// Held while a keyspace is made or dropped. Locked before any stripe.
+    pub changing: Mutex<()>,
+}
+
+impl Catalogue {
+    /// A catalogue without keyspaces.
+    pub fn new() -> Self {
+        static STORES: AtomicU64 = AtomicU64::new(1);
+        Self {
+            // ORDERING: Relaxed; only that numbers differ matters.
+            store: STORES.fetch_add(1, Ordering::Relaxed),
+            known: Mutex::default(),
+            changing: Mutex::default(),
+        }
+    }
+
+    /// Returns a handle of a keyspace.
+    pub fn handle(&self, id: u32, name: Arc<str>) -> Keyspace {
+        let store = self.store;
+        Keyspace { id, store, name }
+    }
+
+    /// Returns the name that a keyspace has now.
+    ///
+    /// # Errors
+    /// [`WriteError::Dropped`]
+    pub fn name_now(&self, keyspace: &Keyspace) -> Result<Arc<str>, WriteError> {
+        let known = lock(&self.known);
+        let name = known.name_of(keyspace.id);
+        name.cloned().ok_or_else(|| WriteError::Dropped {
+            keyspace: keyspace.name().to_owned(),
+        })
+    }
+
+    /// Returns the number that the keyspace's index keys begin with.
+    ///
+    /// # Errors
+    /// [`OtherStore`]: with another store's number a write would change somebody else's keys.
+    pub fn number(&self, keyspace: &Keyspace) -> Result<u32, OtherStore> {
+        if keyspace.store != self.store {
+            return Err(OtherStore(keyspace.name().to_owned()));
+        }
+        Ok(keyspace.id)
+    }
+
+    /// Returns the name of a keyspace, for messages.
+    pub fn name_of(&self, id: u32) -> String {
+        let known = lock(&self.known);
+        match known.name_of(id).or(known.dropped.get(&id)) {
+            Some(name) => name.to_string(),
+            None => format!("number {id}"),
+        }
+    }
+
+    /// Returns the index key of a key.
+    ///
+    /// # Errors
+    /// [`OtherStore`]
+    #[inline]
+    pub fn index_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<IndexKey, OtherStore> {
+        Ok(IndexKey::new(self.number(keyspace)?, key))
+    }
+
+    /// Returns the index keys of several keys.
+    ///
+    /// # Errors
+    /// [`OtherStore`]
+    pub fn index_keys<'k>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
+    ) -> Result<IndexKeys, OtherStore> {
+        Ok(IndexKeys::new(self.number(keyspace)?, keys))
+    }
+
+    /// Returns whether there is a keyspace of that number.
+    pub fn has(&self, id: u32) -> bool {
+        id == CATALOGUE || lock(&self.known).by_name.values().any(|other| *other == id)
+    }
+
+    /// Returns a number that no keyspace has or had. It is used up even if the keyspace cannot be made durable now, since it may
+    /// become durable later.
+    ///
+    /// # Errors
+    /// [`Damage`]: all numbers are used.
+    pub fn new_number(&self) -> Result<u32, Damage> {
+        let mut known = lock(&self.known);
+        let id = known.next;
+        if id >= u32::MAX - 1 {
+            return Err(Damage::new("there are no more numbers for keyspaces"));
+        }
+        known.next = id + 1;
+        Ok(id)
+    }
+}
+
+/// Returns the name and the number in an entry of the catalogue, unless it is malformed.
+pub(crate) fn parse(key: &[u8], value: &[u8]) -> Option<(Arc<str>, u32)> {
+    let name = std::str::from_utf8(split(key)?.1).ok()?;
+    let id = u32::from_le_bytes(*value.first_chunk::<4>()?);
+    (id != CATALOGUE && id < u32::MAX - 1).then(|| (name.into(), id))
+}

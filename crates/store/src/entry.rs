@@ -1,0 +1,37 @@
+//! Values with their expiries, as the store gives and takes them.
+
+/// The value of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The value.
+    pub value: &'a [u8],
+    /// When it expires, in ms since 1970.
+    pub expires_at: Option<u64>,
+}
+
+/// The change that the function of an [update](crate::Store::update) decides on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// No change.
+    Keep,
+    /// A new value.
+    Put {
+        /// The value, up to 512 MiB.
+        value: Vec<u8>,
+        /// When it expires, in ms since 1970.
+        expires_at: Option<u64>,
+    },
+    /// The key goes.
+    Delete,
+}
+
+/// Returns the expiry as records store it: 0 for none.
+pub(crate) fn expiry(expires_at: Option<u64>) -> u64 {
+    // 0 stands for none. A time of 0 and one of 1 have both passed.
+    expires_at.map_or(0, |at| at.max(1))
+}
+
+/// Returns the expiry as users see it.
+pub(crate) fn expires_at(expiry: u64) -> Option<u64> {
+    (expiry != 0).then_some(expiry)
+}

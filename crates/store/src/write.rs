@@ -1,0 +1,63 @@
+//! What a commit is asked for: changes to keys, and steps of a batch.
+
+use crate::error::WriteError;
+use crate::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+
+/// A step of [`Store::execute_batch`](crate::Store::execute_batch).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'v> {
+    /// Reads the key.
+    Get,
+    /// Puts this value.
+    Put(&'v [u8]),
+}
+
+impl<'v> Step<'v> {
+    pub(crate) fn value(self) -> Option<&'v [u8]> {
+        match self {
+            Self::Get => None,
+            Self::Put(value) => Some(value),
+        }
+    }
+}
+
+/// A change to one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    Put { value: Vec<u8>, expiry: u64 },
+    Delete,
+}
+
+impl Write {
+    /// Returns the value to be written and its expiry; no value for a deletion.
+    pub fn parts(&self) -> (Option<&[u8]>, u64) {
+        match self {
+            Self::Put { value, expiry } => (Some(value), *expiry),
+            Self::Delete => (None, 0),
+        }
+    }
+}
+
+/// # Errors
+/// [`WriteError::KeyTooLong`]
+pub(crate) fn check_key(key: &[u8]) -> Result<(), WriteError> {
+    if key.len() <= MAX_KEY_BYTES {
+        return Ok(());
+    }
+    Err(WriteError::KeyTooLong {
+        len: key.len(),
+        most: MAX_KEY_BYTES,
+    })
+}
+
+/// # Errors
+/// [`WriteError::ValueTooLong`]
+pub(crate) fn check_value(value: &[u8]) -> Result<(), WriteError> {
+    if value.len() <= MAX_VALUE_BYTES {
+        return Ok(());
+    }
+    Err(WriteError::ValueTooLong {
+        len: value.len(),
+        most: MAX_VALUE_BYTES,
+    })
+}
