@@ -140,11 +140,14 @@ pub fn run(list: bool, named: &[String]) -> Outcome {
         return Ok(());
     }
 
+    let mut build = tools::cargo();
+    build.args(["build", "--release"]);
     for (program, package) in PROGRAMS {
         if documents.iter().any(|document| document.runs(program)) {
-            tools::run(tools::cargo().args(["build", "--release", "--package", package]))?;
+            build.args(["--package", package]);
         }
     }
+    tools::run(&mut build)?;
     let path = std::env::join_paths(std::iter::once(tools::target_dir().join("release")).chain(
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
     ))

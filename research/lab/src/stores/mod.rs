@@ -28,8 +28,8 @@ pub use engine::Engine;
 pub use report::{EngineReport, Machine, OperationReport, Rate, Ratio, Report, Run};
 
 use crate::LabError;
-use crate::scratch::{Purpose, Scratch};
 use crate::workload::{Keys, Permutation, Random, value_of};
+use bristlecone_command::scratch::{Purpose, Scratch};
 use bristlecone_peers::store::Store;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
