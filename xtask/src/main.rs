@@ -8,6 +8,8 @@
 //! | `arm` | unit tests on AArch64, emulated |
 //! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
 //! | `asan` | hostile-file tests under AddressSanitizer |
+//! | `tsan` | tests of threads under ThreadSanitizer |
+//! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
 //! A chore that needs a tool says which Debian package has it; `arm` and `dax` install what is
 //! missing where apt is there and the user may.
@@ -17,9 +19,11 @@ mod asan;
 mod cpio;
 mod dax;
 mod layers;
+mod miri;
 mod readme;
 mod references;
 mod tools;
+mod tsan;
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -79,6 +83,18 @@ enum Chore {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Runs tests of threads under ThreadSanitizer.
+    Tsan {
+        /// Passed to `cargo test` instead of the default selection.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Runs unit tests of pmem and index under Miri.
+    Miri {
+        /// Passed to the test binaries instead of the default selection, for example a test's name.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -102,6 +118,8 @@ fn main() -> ExitCode {
             probe_only,
         }),
         Chore::Asan { args } => asan::run(&args),
+        Chore::Tsan { args } => tsan::run(&args),
+        Chore::Miri { args } => miri::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -17,7 +17,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// Most places whose damage is described; of others only the offset is kept.
-const DESCRIBED_MOST: usize = 1 << 20;
+const MAX_DESCRIBED: usize = 1 << 20;
 
 /// Damage that was found: the offset of each damaged block, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub fn note<E: ToString>(off: u64, what: E) -> Result<(), E> {
         let Some(found) = found.as_mut() else {
             return Err(what);
         };
-        let described = found.blocks.len() < DESCRIBED_MOST;
+        let described = found.blocks.len() < MAX_DESCRIBED;
         found.blocks.entry(off).or_insert_with(|| {
             if described {
                 what.to_string()

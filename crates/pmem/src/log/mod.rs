@@ -60,7 +60,7 @@ const TAG: u64 = (u32::from_le_bytes(*b"mlog") as u64) << 32;
 pub const NEAR: usize = LINE / 8 - 1;
 /// Most payload words of a slot: 64 KiB.
 const MAX_WORDS: usize = 8 << 10;
-const MOST_SLOTS: u32 = 1 << 10;
+const MAX_SLOTS: u32 = 1 << 10;
 /// Words copied at a time.
 const COPIED: usize = LINE;
 
@@ -148,7 +148,7 @@ impl<M: Media> Logs<M> {
     /// If there are no slots, or more or longer ones than a log can have: a bug in the design.
     pub fn create(heap: &Heap<M>, slots: u32, words: usize) -> Result<Self, SpaceError> {
         assert!(
-            (1..=MOST_SLOTS).contains(&slots) && (1..=MAX_WORDS).contains(&words),
+            (1..=MAX_SLOTS).contains(&slots) && (1..=MAX_WORDS).contains(&words),
             "{slots} log slots of {words} words"
         );
         let at = heap.alloc(area(slots, words))?.get();
@@ -184,7 +184,7 @@ impl<M: Media> Logs<M> {
         let shape = logs.word(at + 8).load(pm, Ordering::Relaxed);
         let (slots, words) = (shape as u32, (shape >> 32) as usize);
         if magic != MAGIC
-            || !(1..=MOST_SLOTS).contains(&slots)
+            || !(1..=MAX_SLOTS).contains(&slots)
             || !(needed.max(1)..=MAX_WORDS).contains(&words)
         {
             return Err(wrong(format!(

@@ -161,7 +161,12 @@ impl Mapping {
         let need = len
             .checked_next_multiple_of(HUGE)
             .unwrap_or(u64::MAX - HUGE);
-        let most = u64::MAX - 2 * HUGE;
+        // Under Miri address space is memory.
+        let most = if cfg!(miri) {
+            need + 16 * HUGE
+        } else {
+            u64::MAX - 2 * HUGE
+        };
         let mut capacity = if fixed {
             len
         } else {
@@ -227,6 +232,9 @@ impl Mapping {
     fn map_range(&self, from: u64, to: u64) -> Result<(), Errno> {
         let at = self.base.wrapping_add(from as usize).cast::<c_void>();
         let bytes = (to - from) as usize;
+        if cfg!(miri) && self.file.is_none() {
+            return Ok(()); // `reserve_range` mapped all of it
+        }
         if matches!(self.sharing, Sharing::Private | Sharing::Anonymous) {
             // What the file holds is no part of it, and is not to be refused for being mapped.
             crate::memory::ask(bytes).map_err(|_| Errno::NOMEM)?;
@@ -603,16 +611,16 @@ impl Drop for Mapping {
 
 /// Reserves `bytes` of address space without access.
 fn reserve_range(bytes: u64) -> Result<*mut u8, Errno> {
+    // Miri knows no mappings without access.
+    let (access, flags) = if cfg!(miri) {
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    } else {
+        (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+    };
     // SAFETY: a fresh anonymous mapping at an address that the kernel chooses touches nothing of
     // ours.
-    let at = unsafe {
-        rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            bytes as usize,
-            ProtFlags::empty(),
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )?
-    };
+    let at =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes as usize, access, flags) }?;
     Ok(at.cast())
 }
 

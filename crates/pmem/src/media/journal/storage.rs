@@ -123,7 +123,7 @@ pub(super) fn write_error(doing: &'static str, source: io::Error) -> CommitError
 }
 
 /// Longer writes go through the page cache.
-const DIRECT_MOST: usize = 256 << 10;
+const MAX_DIRECT: usize = 256 << 10;
 const PAGE_BYTES: usize = PAGE as usize;
 
 /// Memory that direct writes are made from.
@@ -144,14 +144,14 @@ impl Direct {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-        let buffer = Mutex::new(vec![Page([0; PAGE_BYTES]); DIRECT_MOST / PAGE_BYTES]);
+        let buffer = Mutex::new(vec![Page([0; PAGE_BYTES]); MAX_DIRECT / PAGE_BYTES]);
         Some(Self { fd, buffer })
     }
 
     /// True for what may be written so; where the disk's sectors are longer, it refuses.
     fn takes(offset: u64, bytes: &[u8]) -> bool {
         let whole = bytes.len().is_multiple_of(SECTOR) && offset.is_multiple_of(SECTOR as u64);
-        whole && bytes.len() <= DIRECT_MOST
+        whole && bytes.len() <= MAX_DIRECT
     }
 
     /// Writes all of `bytes`; false if some of it, or all, is to be written in another way.
@@ -346,7 +346,7 @@ mod tests {
         // Beside the sources: there, files may be written past the page cache.
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let file = FileStorage::at(&dir.path().join("file"), false).unwrap();
-        let end = 4 * DIRECT_MOST;
+        let end = 4 * MAX_DIRECT;
         file.allocate(0, end as u64).unwrap();
         let mut model = vec![0; end];
         let lengths = [
@@ -357,8 +357,8 @@ mod tests {
             4096,
             4608,
             20_000,
-            DIRECT_MOST,
-            DIRECT_MOST + 512,
+            MAX_DIRECT,
+            MAX_DIRECT + 512,
         ];
         for (i, length) in lengths.into_iter().cycle().take(60).enumerate() {
             let at = match i % 3 {

@@ -18,7 +18,7 @@ const PAGE_WORDS: u32 = (PAGE / 8) as u32;
 /// The largest buffer that is kept for later.
 const LARGEST_KEPT: usize = 128 << 20;
 /// How many are.
-const MOST_KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
 /// The free buffers, those given back last at the end.
 static FREE: Mutex<Vec<Buffer>> = Mutex::new(Vec::new());
@@ -81,7 +81,7 @@ impl Buffer {
             unsafe { self.base().wrapping_add(at).write_bytes(0, PAGE) }
         }
         let mut free = lock(&FREE);
-        if free.len() >= MOST_KEPT {
+        if free.len() >= MAX_KEPT {
             free.remove(0);
         }
         free.push(self);
