@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::process::Command;
 
 /// Each crate with the crates of the project that it may use.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 14] = [
     ("bristlecone-pmem", &[]),
     ("bristlecone-index", &["bristlecone-pmem"]),
     (
@@ -39,20 +39,33 @@ const LAYERS: [(&str, &[&str]); 12] = [
     (
         "bristlecone-lab",
         &[
+            "bristlecone",
+            "bristlecone-command",
             "bristlecone-designs",
             "bristlecone-peers",
             "bristlecone-pmem",
         ],
     ),
+    ("bristlecone-command", &["bristlecone-pmem"]),
     (
         "bristlecone-cli",
         &[
+            "bristlecone",
+            "bristlecone-command",
+            "bristlecone-index",
+            "bristlecone-pmem",
+            "bristlecone-server",
+            "bristlecone-store",
+        ],
+    ),
+    (
+        "bristlecone-lab-cli",
+        &[
+            "bristlecone-command",
             "bristlecone-crash",
             "bristlecone-designs",
             "bristlecone-lab",
             "bristlecone-pmem",
-            "bristlecone-server",
-            "bristlecone-store",
         ],
     ),
     ("xtask", &[]),

@@ -2,7 +2,7 @@
 //!
 //! | command | does |
 //! | --- | --- |
-//! | `readme` | runs the README's shell blocks |
+//! | `readme` | runs the shell blocks of the README and the book |
 //! | `layers` | checks which crate depends on which |
 //! | `references` | checks that links, file names and headings that are referred to exist |
 //! | `arm` | unit tests on AArch64, emulated |
@@ -16,6 +16,7 @@
 
 mod arm;
 mod asan;
+mod book;
 mod cpio;
 mod dax;
 mod layers;
@@ -39,15 +40,17 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Runs the shell blocks of README.md, in order, with the built command on the PATH.
+    /// Runs the shell blocks of README.md and of the book's pages, with the built commands on the PATH.
     Readme {
         /// Only list what would run.
         #[arg(long)]
         list: bool,
+        /// Only these documents, as paths from the repository's root [default: README.md and every page].
+        documents: Vec<String>,
     },
     /// Checks that crates depend only on those below them.
     Layers,
-    /// Checks that links, file names and headings in sources and documents lead somewhere.
+    /// Checks that links, file names and headings lead somewhere, and that the book lists every page.
     References,
     /// Builds the unit tests of pmem, index and designs for AArch64 and runs them under qemu-user.
     Arm {
@@ -99,7 +102,7 @@ enum Chore {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
-        Chore::Readme { list } => readme::run(list),
+        Chore::Readme { list, documents } => readme::run(list, &documents),
         Chore::Layers => layers::run(),
         Chore::References => references::run(),
         Chore::Arm { args } => arm::run(&args),

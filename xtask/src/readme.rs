@@ -1,18 +1,26 @@
-//! Runs the README's shell blocks, so that what it tells people to type works.
+//! Runs the shell blocks of the README and of the book's pages, so that what they tell people to type works.
 //!
 //! The word after the fence decides:
 //!
 //! | fence | what happens |
 //! | --- | --- |
-//! | `sh` | runs in a scratch folder that all such blocks share, in order, with `bristlecone` on the PATH |
+//! | `sh` | runs in a scratch folder that all such blocks of the document share, in order, with `bristlecone` and `bristlecone-lab` on the PATH |
 //! | `sh checkout` | runs in the repository's root |
 //! | `sh ci` | each line must stand in `.ci/run`, which runs it |
 //! | anything else | not a command |
 
+use crate::book;
 use crate::tools::{self, Outcome, say};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
+
+/// The commands that blocks may run, and the packages that build them.
+const PROGRAMS: [(&str, &str); 2] = [
+    ("bristlecone", "bristlecone-cli"),
+    ("bristlecone-lab", "bristlecone-lab-cli"),
+];
 
 /// Where a block runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +38,8 @@ struct Block {
     text: String,
 }
 
-/// The shell blocks of `text`, in order.
-fn blocks(text: &str) -> Outcome<Vec<Block>> {
+/// The shell blocks of `document`, whose text is `text`, in order.
+fn blocks(document: &str, text: &str) -> Outcome<Vec<Block>> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
     while let Some((at, line)) = lines.next() {
@@ -44,7 +52,7 @@ fn blocks(text: &str) -> Outcome<Vec<Block>> {
             "sh ci" => Some(Place::Ci),
             other if other.split_whitespace().next() == Some("sh") => {
                 return Err(format!(
-                    "README.md:{}: `{other}`: after sh there may be `checkout` or `ci`",
+                    "{document}:{}: `{other}`: after sh there may be `checkout` or `ci`",
                     at + 1
                 ));
             }
@@ -58,7 +66,7 @@ fn blocks(text: &str) -> Outcome<Vec<Block>> {
                     body.push_str(line);
                     body.push('\n');
                 }
-                None => return Err(format!("README.md:{}: the block is never closed", at + 1)),
+                None => return Err(format!("{document}:{}: the block is never closed", at + 1)),
             }
         }
         if let Some(place) = place {
@@ -84,62 +92,111 @@ fn missing_in_ci(block: &Block, ci: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs every block, or lists them.
-pub fn run(list: bool) -> Outcome {
-    let root = tools::root();
-    let read =
-        |name: &str| std::fs::read_to_string(root.join(name)).map_err(|e| format!("{name}: {e}"));
-    let blocks = blocks(&read("README.md")?)?;
-    if blocks.is_empty() {
-        return Err(
-            "README.md: no block is marked ```sh; it should tell people what to type".into(),
-        );
+/// A document and its shell blocks.
+struct Document {
+    name: String,
+    blocks: Vec<Block>,
+}
+
+/// The documents that have shell blocks: those that are named, or else the README and every page of the book.
+fn documents(root: &Path, named: &[String]) -> Outcome<Vec<Document>> {
+    let read = |name: &str| read(root, name);
+    let names = if named.is_empty() {
+        let readme = std::iter::once("README.md".to_owned());
+        readme.chain(book::pages(&read(book::SUMMARY)?)).collect()
+    } else {
+        named.to_vec()
+    };
+    let mut documents = Vec::new();
+    for name in names {
+        let blocks = blocks(&name, &read(&name)?)?;
+        let asked_for = name == "README.md" || !named.is_empty();
+        if blocks.is_empty() && asked_for {
+            return Err(format!(
+                "{name}: no block is marked ```sh; it should tell people what to type"
+            ));
+        }
+        if !blocks.is_empty() {
+            documents.push(Document { name, blocks });
+        }
     }
+    Ok(documents)
+}
+
+fn read(root: &Path, name: &str) -> Outcome<String> {
+    std::fs::read_to_string(root.join(name)).map_err(|e| format!("{name}: {e}"))
+}
+
+/// Runs every block of `named`, or of the README and the book if that is empty; or lists them.
+pub fn run(list: bool, named: &[String]) -> Outcome {
+    let root = tools::root();
+    let documents = documents(&root, named)?;
     if list {
-        for block in &blocks {
-            println!("README.md:{} {:?}\n{}", block.line, block.place, block.text);
+        for Document { name, blocks } in &documents {
+            for block in blocks {
+                println!("{name}:{} {:?}\n{}", block.line, block.place, block.text);
+            }
         }
         return Ok(());
     }
 
-    tools::run(tools::cargo().args(["build", "--release"]))?;
+    for (program, package) in PROGRAMS {
+        if documents.iter().any(|document| document.runs(program)) {
+            tools::run(tools::cargo().args(["build", "--release", "--package", package]))?;
+        }
+    }
     let path = std::env::join_paths(std::iter::once(tools::target_dir().join("release")).chain(
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
     ))
     .map_err(|e| format!("PATH: {e}"))?;
-    let scratch = tempfile::tempdir().map_err(|e| format!("a scratch folder: {e}"))?;
-    let ci = read(".ci/run")?;
-    for block in &blocks {
-        let start = Instant::now();
-        match block.place {
-            Place::Ci => {
-                let missing = missing_in_ci(block, &ci);
-                if !missing.is_empty() {
-                    return Err(format!(
-                        "README.md:{}: .ci/run does not run: {}",
-                        block.line,
-                        missing.join("; ")
-                    ));
-                }
-            }
-            Place::Scratch => shell(block, scratch.path(), &path)?,
-            Place::Checkout => shell(block, &root, &path)?,
-        }
-        say(format!(
-            "README.md:{}: ok, {:.1} s",
-            block.line,
-            start.elapsed().as_secs_f64()
-        ));
+    let ci = read(&root, ".ci/run")?;
+    let mut ran = 0;
+    for document in &documents {
+        document.run(&root, &path, &ci)?;
+        ran += document.blocks.len();
     }
     println!(
-        "README: {} shell blocks ran as they are written",
-        blocks.len()
+        "{ran} shell blocks of {} documents ran as they are written",
+        documents.len()
     );
     Ok(())
 }
 
-fn shell(block: &Block, folder: &Path, path: &std::ffi::OsStr) -> Outcome {
-    say(format!("README.md:{}:", block.line));
+impl Document {
+    /// Whether a block that runs in the scratch folder begins a line with `program`.
+    fn runs(&self, program: &str) -> bool {
+        let scratch = self.blocks.iter().filter(|b| b.place == Place::Scratch);
+        let mut lines = scratch.flat_map(|block| block.text.lines());
+        lines.any(|line| line.split_whitespace().next() == Some(program))
+    }
+
+    fn run(&self, root: &Path, path: &OsStr, ci: &str) -> Outcome {
+        let scratch = tempfile::tempdir().map_err(|e| format!("a scratch folder: {e}"))?;
+        for block in &self.blocks {
+            let place = format!("{}:{}", self.name, block.line);
+            let start = Instant::now();
+            match block.place {
+                Place::Ci => {
+                    let missing = missing_in_ci(block, ci);
+                    if !missing.is_empty() {
+                        let missing = missing.join("; ");
+                        return Err(format!("{place}: .ci/run does not run: {missing}"));
+                    }
+                }
+                Place::Scratch => shell(&place, block, scratch.path(), path)?,
+                Place::Checkout => shell(&place, block, root, path)?,
+            }
+            say(format!(
+                "{place}: ok, {:.1} s",
+                start.elapsed().as_secs_f64()
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn shell(place: &str, block: &Block, folder: &Path, path: &OsStr) -> Outcome {
+    say(format!("{place}:"));
     let status = tools::as_from_a_shell(&mut Command::new("bash"))
         .args(["-euo", "pipefail", "-x", "-c", &block.text])
         .env("PATH", path)
@@ -151,8 +208,7 @@ fn shell(block: &Block, folder: &Path, path: &std::ffi::OsStr) -> Outcome {
         Ok(())
     } else {
         Err(format!(
-            "README.md:{}: the block that begins there ended with {status}; the last line above that begins with + is the command",
-            block.line
+            "{place}: the block that begins there ended with {status}; the last line above that begins with + is the command"
         ))
     }
 }
@@ -164,7 +220,7 @@ mod tests {
     #[test]
     fn blocks_are_found_with_their_place_and_line() {
         let text = "a\n```sh\none\ntwo\n```\n```rust\nlet x = \"```sh\";\n```\n\n```sh checkout\nthree\n```\n```sh ci\nfour # why\n```\n";
-        let found = blocks(text).expect("well-formed");
+        let found = blocks("x.md", text).expect("well-formed");
         let block = |place, line, text: &str| Block {
             place,
             line,
@@ -182,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_slip_in_a_fence_is_an_error_that_names_the_line() {
-        assert!(blocks("x\n```sh chekout\n```\n").is_err_and(|e| e.contains("README.md:2")));
-        assert!(blocks("```sh\nls\n").is_err_and(|e| e.contains("never closed")));
+        assert!(blocks("a.md", "x\n```sh chekout\n```\n").is_err_and(|e| e.contains("a.md:2")));
+        assert!(blocks("a.md", "```sh\nls\n").is_err_and(|e| e.contains("never closed")));
     }
 
     #[test]

@@ -6,7 +6,9 @@
 //! | a path in backticks, with an extension | a tracked file, or the end of one's path |
 //! | `docs/design.md, "Title"` | a heading of that document |
 //! | a section of the design, by its number | nothing: numbers move, so headings are named instead |
+//! | a page of `docs/` | listed in `docs/SUMMARY.md`, once |
 
+use crate::book;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
@@ -52,7 +54,8 @@ pub fn run() -> Result<(), String> {
         files: &files,
         read: &read,
     };
-    let mut broken = Vec::new();
+    let summary = read(book::SUMMARY).ok_or_else(|| format!("there is no {}", book::SUMMARY))?;
+    let mut broken = book::disagreements(&files, &summary);
     let mut searched = 0;
     for file in &files {
         let extension = Path::new(file).extension().and_then(|e| e.to_str());

@@ -30,3 +30,9 @@ pub use bristlecone_store::{BackupReport, CheckReport, ConflictError, StoreRecov
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The book's pages on this crate, whose examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/hello.md")]
+#[doc = include_str!("../../../docs/library.md")]
+struct Book;

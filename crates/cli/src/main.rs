@@ -1,16 +1,12 @@
-//! The `bristlecone` command: argument parsing, progress bars and printing over the libraries.
+//! The command `bristlecone`: databases created, read, written, checked and served.
 
 mod args;
 mod client;
 mod commands;
-mod failure;
-mod keyspaces;
-mod progress;
-mod rows;
+mod contents;
+mod damage;
+mod database;
 mod server;
-mod signals;
-mod store;
-mod text;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -23,8 +19,8 @@ fn main() -> ExitCode {
         Command::Put(a) => commands::records::put(&a),
         Command::Get(a) => commands::records::get(&a),
         Command::Del(a) => commands::records::del(&a),
-        Command::Scan(a) => commands::scan::run(&a),
-        Command::Import(a) => commands::import::run(&a),
+        Command::Scan(a) => commands::records::scan(&a),
+        Command::Import(a) => commands::records::import(&a),
         Command::Export(a) => commands::export::run(&a),
         Command::Info(a) => commands::inspect::info(&a),
         Command::Check(a) => commands::inspect::check(&a),
@@ -35,19 +31,8 @@ fn main() -> ExitCode {
         Command::Top(a) => commands::top::run(&a),
         Command::Bench(a) => commands::bench::run(&a),
         Command::Torture(a) => commands::torture::run(&a),
-        Command::Crash(a) => commands::crash::run(&a),
-        Command::TortureWriter(a) => commands::torture::writer::run(&a),
+        Command::TortureWriter(a) => commands::torture::writer(&a),
         Command::DemoWriter(a) => commands::demo::writer(&a),
-        Command::Model(a) => commands::model::run(&a),
-        Command::Figure(a) => commands::figure::run(&a),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if let Some(message) = failure.message() {
-                eprintln!("bristlecone: {message}");
-            }
-            ExitCode::from(failure.status())
-        }
-    }
+    bristlecone_command::exit("bristlecone", outcome)
 }

@@ -1,7 +1,7 @@
 //! `bristlecone serve` as a process of its own, for what kills it or measures it.
 
-use crate::commands::torture;
-use crate::failure::{Failure, Outcome};
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::process::{kill, spawn_self};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -31,7 +31,7 @@ impl Server {
                 _out: out,
             }),
             _ => {
-                torture::kill(&mut child)?;
+                kill(&mut child)?;
                 Err(Failure::new("the server ended before it served"))
             }
         }
@@ -39,7 +39,7 @@ impl Server {
 
     /// Starts a server and does not wait for it.
     pub fn spawn(pool: &Path, arguments: &[&str]) -> Outcome<Child> {
-        torture::spawn_self(|command| {
+        spawn_self(|command| {
             command
                 .arg("serve")
                 .arg(pool)
@@ -60,7 +60,7 @@ impl Server {
 
     /// Kills it with SIGKILL.
     pub fn kill(mut self) -> Outcome {
-        torture::kill(&mut self.child).map(drop)
+        kill(&mut self.child).map(drop)
     }
 
     /// Tells it to stop, and waits until it has.

@@ -1,27 +1,31 @@
-//! An index from byte strings to offsets behind a table of functions, whatever its design.
+//! An index behind a table of functions, whatever its design, its keys and values, and its medium.
 //!
-//! Code over an [`Engine`] is compiled once, however many designs there are; a design is compiled in the crate of its [`EngineKind`].
-//! The product has one, [`LbEngine`]; `research/designs` has others.
+//! Code over an [`Engine`] is compiled once, however many designs there are; a design is compiled where it is made one. The store's
+//! engines lead from byte strings to offsets ([`EngineKind`]); its own is [`LbEngine`]. `research/designs` makes engines of every design.
+//!
+//! A boxed engine is an [`OrderedIndex`] again, so that code over an index takes either.
 
 use crate::contract::{
-    Direction, DurableIndex, IndexStats, InsertError, OrderedIndex, Place, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    BulkLoad, Direction, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place,
+    RecoveryReport, RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::lbtree::{LbOptions, LbTree};
-use bristlecone_pmem::{Media, Pool};
+use crate::repr::{Stored, StoredKey};
+use bristlecone_pmem::{CommitError, Media, Pool};
+use std::borrow::Borrow;
 use std::marker::PhantomData;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 /// Bounds of keys.
-pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+pub type Range<'a, K = [u8]> = (Bound<&'a K>, Bound<&'a K>);
 
-/// The visitor of a scan: gets keys with their offsets, and ends the scan by breaking.
-pub type Visit<'a> = &'a mut dyn FnMut(&[u8], u64) -> ControlFlow<()>;
+/// Visitor of a scan: gets keys with their values, and ends the scan by breaking.
+pub type Visit<'a, K = [u8], V = u64> = &'a mut dyn FnMut(&K, &V) -> ControlFlow<()>;
 
-/// Whether no key can be in a range.
+/// Returns whether no key can be in a range.
 #[must_use]
-pub fn is_empty(range: &Range<'_>) -> bool {
+pub fn is_empty<K: Ord + ?Sized>(range: &Range<'_, K>) -> bool {
     match (range.0, range.1) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
         (Bound::Included(start), Bound::Included(end)) => start > end,
@@ -30,53 +34,77 @@ pub fn is_empty(range: &Range<'_>) -> bool {
     }
 }
 
-/// A durable ordered index from byte strings to offsets. Each method does what the one of [`OrderedIndex`] or
-/// [`DurableIndex`] does that is named.
-pub trait Engine: Send + Sync {
+/// A durable ordered index from `K` to `V`; by default from byte strings to offsets, as a store's is. Each method does what the
+/// one of [`OrderedIndex`] or [`DurableIndex`] does that is named.
+pub trait Engine<K = [u8], V = u64>: Send + Sync
+where
+    K: ?Sized,
+    V: ToOwned + ?Sized,
+{
     /// [`OrderedIndex::get`]
-    fn get(&self, key: &[u8]) -> Option<u64>;
+    fn get(&self, key: &K) -> Option<V::Owned>;
 
-    /// [`OrderedIndex::multi_find`]: what each key leads to, and its place. `ahead` is told early what may be the offsets, for
-    /// prefetching what is there.
-    fn find(&self, keys: &[&[u8]], ahead: &mut dyn FnMut(u64)) -> Vec<(Option<u64>, Place)>;
+    /// [`OrderedIndex::multi_get`]
+    fn get_many(&self, keys: &[&K], out: &mut Vec<Option<V::Owned>>);
+
+    /// [`OrderedIndex::multi_find`]: the value of each key, and its place. `ahead` is told early what may be the values, for
+    /// prefetching what they lead to.
+    fn find(&self, keys: &[&K], ahead: &mut dyn FnMut(&V)) -> Vec<(Option<V::Owned>, Place)>;
 
     /// [`OrderedIndex::insert`]
     ///
     /// # Errors
     /// As there.
-    fn insert(&self, key: &[u8], offset: u64) -> Result<(), InsertError>;
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError>;
 
     /// [`OrderedIndex::multi_insert`]: says of each entry whether it is there now.
-    fn insert_many(&self, entries: &[(&[u8], u64)]) -> Vec<Result<(), InsertError>>;
+    fn insert_many(&self, entries: &[(&K, &V)]) -> Vec<Result<(), InsertError>>;
+
+    /// [`OrderedIndex::upsert`]
+    ///
+    /// # Errors
+    /// As there.
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError>;
 
     /// [`OrderedIndex::update`]
     ///
     /// # Errors
     /// As there.
-    fn update(&self, key: &[u8], offset: u64) -> Result<(), UpdateError>;
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError>;
 
     /// [`OrderedIndex::update_at`]
     ///
     /// # Errors
     /// As there.
-    fn update_at(&self, place: &Place, key: &[u8], offset: u64)
-    -> Result<Option<u64>, UpdateError>;
+    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError>;
 
     /// [`OrderedIndex::remove`]
     ///
     /// # Errors
     /// As there.
-    fn remove(&self, key: &[u8]) -> Result<bool, RemoveError>;
+    fn remove(&self, key: &K) -> Result<bool, RemoveError>;
 
-    /// Visits the entries of a range. `ahead`, if there is one, is told early what may be the next offsets, for prefetching what is
-    /// there. A range that [is empty](is_empty) has none.
+    /// Visits the entries of a range. `ahead`, if there is one, is told early what may be the next values, for prefetching what
+    /// they lead to. A range that [is empty](is_empty) has no entries.
     fn scan(
         &self,
-        range: Range<'_>,
+        range: Range<'_, K>,
         direction: Direction,
-        ahead: Option<&mut dyn FnMut(u64)>,
-        visit: Visit<'_>,
+        ahead: Option<&mut dyn FnMut(&V)>,
+        visit: Visit<'_, K, V>,
     );
+
+    /// [`BulkLoad::bulk_load`]
+    ///
+    /// # Errors
+    /// As there.
+    fn load(
+        &mut self,
+        sorted: &mut dyn Iterator<Item = Pair<K, V>>,
+        fill: Fill,
+    ) -> Result<u64, InsertError>
+    where
+        K: ToOwned;
 
     /// [`OrderedIndex::stats`]
     fn stats(&self) -> IndexStats;
@@ -88,8 +116,17 @@ pub trait Engine: Send + Sync {
     fn verify(&self) -> Result<VerifyReport, Violation>;
 
     /// [`DurableIndex::recovery`]
-    fn recovery(&self) -> RecoveryReport;
+    fn recovery(&self) -> &RecoveryReport;
+
+    /// [`DurableIndex::close`]
+    ///
+    /// # Errors
+    /// As there.
+    fn close(self: Box<Self>) -> Result<(), CommitError>;
 }
+
+/// A key and a value, owned.
+pub type Pair<K, V> = (<K as ToOwned>::Owned, <V as ToOwned>::Owned);
 
 /// The name and the leaf sizes of a kind of engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,11 +169,13 @@ pub trait EngineKind<M: Media>: Send + Sync {
     ) -> Result<Box<dyn Engine>, TreeError>;
 }
 
-/// An index as an [`Engine`].
-pub fn engine<I, M>(index: I) -> Box<dyn Engine>
+/// Returns the index as an [`Engine`].
+pub fn engine<I, K, V, M>(index: I) -> Box<dyn Engine<K, V>>
 where
+    I: DurableIndex<K, V, M> + 'static,
+    K: StoredKey + ?Sized + 'static,
+    V: Stored + ?Sized + 'static,
     M: Media,
-    I: DurableIndex<[u8], u64, M> + 'static,
 {
     Box::new(Erased(index, PhantomData::<fn(&M)>))
 }
@@ -144,67 +183,74 @@ where
 /// An index with its medium, which its contract does not name.
 struct Erased<I, M>(I, PhantomData<fn(&M)>);
 
-impl<I, M> Engine for Erased<I, M>
+impl<I, K, V, M> Engine<K, V> for Erased<I, M>
 where
+    I: DurableIndex<K, V, M>,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
     M: Media,
-    I: DurableIndex<[u8], u64, M>,
 {
-    fn get(&self, key: &[u8]) -> Option<u64> {
-        self.0.get_with(key, |offset| *offset)
+    fn get(&self, key: &K) -> Option<V::Owned> {
+        OrderedIndex::get(&self.0, key)
     }
 
-    fn find(&self, keys: &[&[u8]], ahead: &mut dyn FnMut(u64)) -> Vec<(Option<u64>, Place)> {
+    fn get_many(&self, keys: &[&K], out: &mut Vec<Option<V::Owned>>) {
+        self.0.multi_get(keys, out);
+    }
+
+    fn find(&self, keys: &[&K], ahead: &mut dyn FnMut(&V)) -> Vec<(Option<V::Owned>, Place)> {
         let mut found = Vec::new();
-        self.0.multi_find(keys, |offset| ahead(*offset), &mut found);
+        self.0.multi_find(keys, ahead, &mut found);
         found
     }
 
-    fn insert(&self, key: &[u8], offset: u64) -> Result<(), InsertError> {
-        self.0.insert(key, &offset)
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        self.0.insert(key, value)
     }
 
-    fn insert_many(&self, entries: &[(&[u8], u64)]) -> Vec<Result<(), InsertError>> {
+    fn insert_many(&self, entries: &[(&K, &V)]) -> Vec<Result<(), InsertError>> {
         let mut inserted = Vec::new();
         self.0.multi_insert(entries, &mut inserted);
         inserted
     }
 
-    fn update(&self, key: &[u8], offset: u64) -> Result<(), UpdateError> {
-        self.0.update(key, &offset)
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        self.0.upsert(key, value)
     }
 
-    fn update_at(
-        &self,
-        place: &Place,
-        key: &[u8],
-        offset: u64,
-    ) -> Result<Option<u64>, UpdateError> {
-        self.0.update_at(place, key, &offset)
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        self.0.update(key, value)
     }
 
-    fn remove(&self, key: &[u8]) -> Result<bool, RemoveError> {
+    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError> {
+        self.0.update_at(place, key, value)
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
         OrderedIndex::remove(&self.0, key)
     }
 
     fn scan(
         &self,
-        range: Range<'_>,
+        range: Range<'_, K>,
         direction: Direction,
-        ahead: Option<&mut dyn FnMut(u64)>,
-        visit: Visit<'_>,
+        ahead: Option<&mut dyn FnMut(&V)>,
+        visit: Visit<'_, K, V>,
     ) {
-        if is_empty(&range) {
-            return;
-        }
-        let visit = |key: &[u8], offset: &u64| visit(key, *offset);
         match (direction, ahead) {
             (Direction::Up, None) => self.0.scan(range, visit),
-            (Direction::Down, None) => ReverseScan::scan_reverse(&self.0, range, visit),
-            (Direction::Up, Some(ahead)) => self.0.scan_ahead(range, |at| ahead(*at), visit),
-            (Direction::Down, Some(ahead)) => {
-                ReverseScan::scan_reverse_ahead(&self.0, range, |at| ahead(*at), visit);
-            }
+            (Direction::Down, None) => self.0.scan_reverse(range, visit),
+            (Direction::Up, Some(ahead)) => self.0.scan_ahead(range, ahead, visit),
+            (Direction::Down, Some(ahead)) => self.0.scan_reverse_ahead(range, ahead, visit),
         }
+    }
+
+    fn load(
+        &mut self,
+        sorted: &mut dyn Iterator<Item = Pair<K, V>>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.0.bulk_load(sorted, fill)
     }
 
     fn stats(&self) -> IndexStats {
@@ -215,8 +261,141 @@ where
         self.0.verify()
     }
 
-    fn recovery(&self) -> RecoveryReport {
-        self.0.recovery().clone()
+    fn recovery(&self) -> &RecoveryReport {
+        self.0.recovery()
+    }
+
+    fn close(self: Box<Self>) -> Result<(), CommitError> {
+        self.0.close()
+    }
+}
+
+/// The bounds of a range.
+fn bounds<K: ?Sized>(range: &impl RangeBounds<K>) -> Range<'_, K> {
+    (range.start_bound(), range.end_bound())
+}
+
+impl<K, V> OrderedIndex<K, V> for Box<dyn Engine<K, V>>
+where
+    K: ToOwned + Ord + ?Sized,
+    V: ToOwned + ?Sized,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        (**self).insert(key, value)
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        (**self).upsert(key, value)
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        (**self).update(key, value)
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        (**self).remove(key)
+    }
+
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        (**self).get(key).map(|value| f(value.borrow()))
+    }
+
+    fn get(&self, key: &K) -> Option<V::Owned> {
+        (**self).get(key)
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, mut visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        (**self).scan(bounds(&range), Direction::Up, None, &mut visit);
+    }
+
+    fn scan_ahead<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        mut ahead: impl FnMut(&V),
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        (**self).scan(bounds(&range), Direction::Up, Some(&mut ahead), &mut visit);
+    }
+
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        let keys: Vec<&K> = keys.iter().map(Borrow::borrow).collect();
+        self.get_many(&keys, out);
+    }
+
+    fn multi_find<Q: Borrow<K>>(
+        &self,
+        keys: &[Q],
+        mut ahead: impl FnMut(&V),
+        out: &mut Vec<(Option<V::Owned>, Place)>,
+    ) {
+        let keys: Vec<&K> = keys.iter().map(Borrow::borrow).collect();
+        *out = self.find(&keys, &mut ahead);
+    }
+
+    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError> {
+        (**self).update_at(place, key, value)
+    }
+
+    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        let entries = pairs
+            .iter()
+            .map(|(key, value)| (key.borrow(), value.borrow()));
+        *out = self.insert_many(&entries.collect::<Vec<_>>());
+    }
+
+    fn stats(&self) -> IndexStats {
+        (**self).stats()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        (**self).verify()
+    }
+}
+
+impl<K, V> ReverseScan<K, V> for Box<dyn Engine<K, V>>
+where
+    K: ToOwned + Ord + ?Sized,
+    V: ToOwned + ?Sized,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        (**self).scan(bounds(&range), Direction::Down, None, &mut visit);
+    }
+
+    fn scan_reverse_ahead<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        mut ahead: impl FnMut(&V),
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        (**self).scan(
+            bounds(&range),
+            Direction::Down,
+            Some(&mut ahead),
+            &mut visit,
+        );
+    }
+}
+
+impl<K, V> BulkLoad<K, V> for Box<dyn Engine<K, V>>
+where
+    K: ToOwned + Ord + ?Sized,
+    V: ToOwned + ?Sized,
+{
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        let owned = |(key, value): (Q, W)| (key.borrow().to_owned(), value.borrow().to_owned());
+        (**self).load(&mut sorted.map(owned), fill)
     }
 }
 
@@ -267,7 +446,7 @@ where
     } else {
         I::open(pool, root, options)
     };
-    made.map(engine::<I, M>)
+    made.map(engine)
 }
 
 impl<M: Media> EngineKind<M> for LbEngine {
@@ -306,7 +485,7 @@ mod tests {
     #[test]
     fn ranges_without_keys_are_known() {
         use Bound::{Excluded, Included, Unbounded};
-        let (a, b): (&[u8], &[u8]) = (b"a", b"b");
+        let (a, b) = ("a", "b");
         assert!(is_empty(&(Included(b), Included(a))));
         assert!(is_empty(&(Excluded(a), Excluded(a))));
         assert!(is_empty(&(Excluded(a), Included(a))));
@@ -320,11 +499,12 @@ mod tests {
         for bytes in kind.info().node_bytes {
             let pool = Pool::<Dram>::create(Path::new("none"), &PoolOptions::default()).unwrap();
             let index = kind.create(&pool, "i", *bytes, 1).unwrap();
+            let index = &*index;
             assert_eq!(pool.roots()[0].kind.node_bytes, *bytes);
             for i in 0..100u64 {
-                index.insert(&i.to_be_bytes(), i).unwrap();
+                index.insert(&i.to_be_bytes(), &i).unwrap();
             }
-            index.update(&5u64.to_be_bytes(), 500).unwrap();
+            index.update(&5u64.to_be_bytes(), &500).unwrap();
             assert!(index.remove(&6u64.to_be_bytes()).unwrap());
             assert_eq!(index.get(&5u64.to_be_bytes()), Some(500));
             assert_eq!(index.stats().entries, 99);
@@ -335,7 +515,7 @@ mod tests {
                 (Direction::Down, [99, 98, 97]),
             ] {
                 let (mut told, mut seen) = (0, Vec::new());
-                let mut visit = |_: &[u8], offset| {
+                let mut visit = |_: &[u8], &offset: &u64| {
                     seen.push(offset);
                     match seen.len() {
                         3 => ControlFlow::Break(()),

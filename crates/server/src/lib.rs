@@ -17,6 +17,7 @@
 //! | `command` | commands on data, as the table has them |
 //! | `table` | the table of all commands |
 //! | `server`, `listen` | what connections share; starting, stopping, listening |
+//! | `local` | commands without a connection |
 //! | `connection` | a connection's loop: read, execute, settle, answer |
 //! | `session` | commands on connections and the server: `HELLO`, `MULTI`, `CONFIG`, `INFO` ... |
 //! | `committer` | durability for many connections at once |
@@ -33,6 +34,7 @@ pub mod config;
 mod connection;
 pub mod data;
 mod listen;
+mod local;
 pub mod log;
 mod metrics;
 pub mod pubsub;
@@ -46,3 +48,4 @@ mod tls;
 pub mod users;
 
 pub use listen::{Running, StartError, raise_open_files};
+pub use local::Local;

@@ -134,7 +134,7 @@ impl<M: Media> Inner<M> {
         };
         let all = (Bound::Unbounded, Bound::Unbounded);
         self.index
-            .scan(all, Direction::Up, None, &mut |key, entry| {
+            .scan(all, Direction::Up, None, &mut |key, &entry| {
                 looked.report.entries += 1;
                 if let Err(e) = self.check_chain(key, entry, &mut looked) {
                     looked.damaged.push(DamagedRecord {

@@ -239,9 +239,9 @@ impl<M: Media> Inner<M> {
     fn lead_to(&self, key: &[u8], off: u64, there: bool) -> Result<(), WriteError> {
         deferring_commits(|| -> Result<(), WriteError> {
             if there {
-                Ok(self.index.update(key, off)?)
+                Ok(self.index.update(key, &off)?)
             } else {
-                Ok(self.index.insert(key, off)?)
+                Ok(self.index.insert(key, &off)?)
             }
         })
     }
@@ -478,7 +478,7 @@ impl<M: Media> Inner<M> {
                 .filter(|(_, change)| change.place.is_none())
         };
         let entries: Vec<_> = added()
-            .map(|(_, change)| (change.key, change.record.off))
+            .map(|(_, change)| (change.key, &change.record.off))
             .collect();
         let mut led = Vec::with_capacity(changes.len());
         let mut outcome = Ok(());
@@ -497,7 +497,7 @@ impl<M: Media> Inner<M> {
             if outcome.is_err() {
                 break;
             }
-            let (key, off) = (change.key, change.record.off);
+            let (key, off) = (change.key, &change.record.off);
             match deferring_commits(|| self.index.update_at(place, key, off)) {
                 Ok(word) => {
                     unflushed.extend(word);

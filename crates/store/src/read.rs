@@ -256,7 +256,7 @@ impl<M: Media> Inner<M> {
     /// What the index leads to for each key, and their places; the records have been asked for.
     pub(crate) fn find_ahead(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Place)> {
         let base = self.pm().base();
-        self.index.find(keys, &mut |off| {
+        self.index.find(keys, &mut |&off| {
             cpu::prefetch(base.wrapping_add(off as usize), AHEAD);
         })
     }
@@ -307,7 +307,7 @@ impl<M: Media> Inner<M> {
             return Ok(());
         }
         let mut damage = None;
-        let mut each = |key: &[u8], entry: u64| {
+        let mut each = |key: &[u8], &entry: &u64| {
             let step = self.with_version((key, entry), at.ts, |found| match found {
                 Some(found) if !found.is_absent(key, || at.now)? => visit(key, found),
                 _ => Ok(ControlFlow::Continue(())),
@@ -318,7 +318,7 @@ impl<M: Media> Inner<M> {
             })
         };
         let base = self.pm().base();
-        let mut ahead = |off: u64| cpu::prefetch(base.wrapping_add(off as usize), SCAN_AHEAD);
+        let mut ahead = |&off: &u64| cpu::prefetch(base.wrapping_add(off as usize), SCAN_AHEAD);
         self.index
             .scan(range, direction, Some(&mut ahead), &mut each);
         damage.map_or(Ok(()), |e| Err(e.into()))

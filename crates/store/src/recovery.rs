@@ -286,7 +286,7 @@ impl<'a, M: Media> Walk<'a, M> {
         let guard = epoch::pin();
         let mut together = Together::default();
         let mut goes_on = true;
-        let mut visit = |key: &[u8], entry: u64| {
+        let mut visit = |key: &[u8], &entry: &u64| {
             if let Ok(header) = record::header(pm, entry) {
                 let at = std::ptr::from_ref(header).cast::<u8>();
                 bristlecone_pmem::media::cpu::prefetch(at.cast_mut(), AHEAD);
@@ -548,7 +548,7 @@ impl<'a, M: Media> Walk<'a, M> {
                         key,
                         before,
                         undone,
-                    } => match index.update(&key, before) {
+                    } => match index.update(&key, &before) {
                         Ok(()) => {}
                         Err(UpdateError::Space(_)) => self.leave(undone, stripes, &guard)?,
                         Err(e) => return Err(WriteError::from(e).into()),

@@ -131,7 +131,7 @@ impl<M: Media> Walk<'_, M> {
     ) {
         let first_other = (CATALOGUE + 1).to_be_bytes();
         let range = (Bound::Unbounded, Bound::Excluded(&first_other[..]));
-        index.scan(range, Direction::Up, None, &mut |key, entry| {
+        index.scan(range, Direction::Up, None, &mut |key, &entry| {
             self.walked += 1;
             let found = self.committed(key, entry).and_then(|found| {
                 let Some((off, terms)) = found.filter(|(_, terms)| !terms.is_tombstone()) else {
@@ -170,7 +170,7 @@ impl<M: Media> Walk<'_, M> {
     ) {
         let first = (CATALOGUE + 1).to_be_bytes();
         let range = (Bound::Included(&first[..]), Bound::Unbounded);
-        index.scan(range, Direction::Up, None, &mut |index_key, entry| {
+        index.scan(range, Direction::Up, None, &mut |index_key, &entry| {
             self.walked += 1;
             let Some((number, key)) = split(index_key) else {
                 return ControlFlow::Continue(());

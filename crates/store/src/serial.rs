@@ -88,7 +88,7 @@ impl<M: Media> Inner<M> {
                 end.as_ref().map(Vec::as_slice),
             );
             self.index
-                .scan(range, Direction::Up, None, &mut |key, entry| {
+                .scan(range, Direction::Up, None, &mut |key, &entry| {
                     found = match self.changed_between(entry, since.ts, ts) {
                         Ok(false) => return ControlFlow::Continue(()),
                         Ok(true) => Err(self.conflict(key, true).into()),

@@ -355,7 +355,7 @@ impl<M: Media> Store<M> {
         walk.mend(&*index, &stripes)?;
         let suspects = Suspects::new(std::mem::take(&mut walk.suspects));
         let (floor, largest, mut report) = (walk.floor, walk.largest, walk.report);
-        report.index = index.recovery();
+        report.index = index.recovery().clone();
         let inner = Inner {
             index,
             clock: Clock::on(pm, floor),

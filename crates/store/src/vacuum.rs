@@ -365,7 +365,7 @@ impl<M: Media> Inner<M> {
                 (from, Bound::Unbounded),
                 Direction::Up,
                 None,
-                &mut |key, entry| {
+                &mut |key, &entry| {
                     looks += 1;
                     // What is damaged stays; opening and a check name it.
                     if let Ok(header) = record::header(self.pm(), entry)

@@ -238,7 +238,7 @@ impl Finding {
     pub fn explain(&self) -> String {
         let text = explanation(&self.violation, &self.ops);
         format!(
-            "{text}  replay: bristlecone crash --replay '{}'",
+            "{text}  replay: bristlecone-lab crash --replay '{}'",
             self.token
         )
     }

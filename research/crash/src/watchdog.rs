@@ -175,7 +175,7 @@ fn hangs(subject: &dyn Subject, recording: &Recording, options: &Options, doing:
             point,
             nested,
         };
-        text += &format!("  replay: bristlecone crash --replay '{token}'");
+        text += &format!("  replay: bristlecone-lab crash --replay '{token}'");
     }
     text
 }

@@ -1,13 +1,186 @@
-//! Designs as engines of a store, whose own is the LB+-Tree.
+//! Designs as engines: behind a table of functions, so that what uses them is compiled once.
+//!
+//! [`maker`] makes and opens engines of every design, by name. They are compiled here, once for each medium and kind of keys and
+//! values that [`Compiled`] lists, and not again in the programs that use them:
+//!
+//! ```
+//! use bristlecone_designs::designs::Choice;
+//! use bristlecone_designs::engines::maker;
+//! use bristlecone_pmem::media::Auto;
+//! use bristlecone_pmem::{Pool, PoolOptions};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let pool = Pool::<Auto>::create(&dir.path().join("pool"), &PoolOptions::default())?;
+//! let index = maker::<[u8], [u8], Auto>(&Choice::of("fptree"))?.create(&pool, "main")?;
+//! index.insert(b"key", b"value")?;
+//! assert_eq!(index.get(b"key").as_deref(), Some(&b"value"[..]));
+//! index.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A store takes engines of one design, from byte strings to offsets ([`Kind`]): its own is the LB+-Tree, and here is [`NVTREE`].
 
-use crate::designs::{Design, Nv, table};
-use crate::index::TreeError;
+use crate::designs::{
+    AnyDesign, Choice, Design, Holds, Nv, Task, UnknownDesign, Wide, WideDesign, WideTask, info,
+    table,
+};
+use crate::index::{DurableIndex, TreeError};
 use crate::nvtree::NvOptions;
-use bristlecone_index::engine::{Engine, EngineInfo, EngineKind, engine};
+use crate::repr::{KeyRepr, Repr, Stored, StoredKey};
+use bristlecone_index::engine::{EngineInfo, EngineKind, engine};
+use bristlecone_pmem::media::{Auto, Counting, Dram, Sim};
 use bristlecone_pmem::{Media, Pool};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Engines of a design.
+pub use bristlecone_index::engine::{Engine, Range, Visit};
+
+/// Makes and opens engines of one design with its options, on one medium.
+pub trait Maker<K, V, M>: Send + Sync
+where
+    K: ?Sized,
+    V: ToOwned + ?Sized,
+    M: Media,
+{
+    /// [`DurableIndex::create`]
+    ///
+    /// # Errors
+    /// As there.
+    fn create(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Box<dyn Engine<K, V>>, TreeError>;
+
+    /// [`DurableIndex::open`]
+    ///
+    /// # Errors
+    /// As there.
+    fn open(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Box<dyn Engine<K, V>>, TreeError>;
+
+    /// [`DurableIndex::SNAPSHOT`]
+    fn snapshot(&self) -> bool;
+
+    /// [`Design::failure_unit`]
+    fn failure_unit(&self) -> u8;
+
+    /// [`Design::longest_key`]
+    fn longest_key(&self) -> usize;
+
+    /// [`Design::longest_value`]
+    fn longest_value(&self) -> usize;
+}
+
+impl<D, K, V, M> Maker<K, V, M> for D
+where
+    D: Holds<K, V, M, Held: 'static>,
+    K: StoredKey + ?Sized + 'static,
+    V: Stored + ?Sized + 'static,
+    M: Media,
+{
+    fn create(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Box<dyn Engine<K, V>>, TreeError> {
+        self.create_at(pool, root).map(engine)
+    }
+
+    fn open(&self, pool: &Arc<Pool<M>>, root: &str) -> Result<Box<dyn Engine<K, V>>, TreeError> {
+        self.open_at(pool, root).map(engine)
+    }
+
+    fn snapshot(&self) -> bool {
+        D::Held::SNAPSHOT
+    }
+
+    fn failure_unit(&self) -> u8 {
+        self.unit()
+    }
+
+    fn longest_key(&self) -> usize {
+        self.most_key()
+    }
+
+    fn longest_value(&self) -> usize {
+        self.most_value()
+    }
+}
+
+/// A medium that engines from `K` to `V` of every design are compiled for, in this crate.
+pub trait Compiled<K, V>: Media
+where
+    K: ?Sized,
+    V: ToOwned + ?Sized,
+{
+    /// Returns what makes and opens engines of the design; `None` if it holds no such keys and values.
+    fn maker_of(design: AnyDesign) -> Option<Box<dyn Maker<K, V, Self>>>;
+}
+
+/// Returns what makes and opens engines of the chosen design.
+///
+/// # Errors
+/// [`UnknownDesign`]
+pub fn maker<K, V, M>(choice: &Choice<'_>) -> Result<Box<dyn Maker<K, V, M>>, UnknownDesign>
+where
+    K: ?Sized,
+    V: ToOwned + ?Sized,
+    M: Compiled<K, V>,
+{
+    let design = info(choice.name)?.name;
+    M::maker_of(AnyDesign::of(choice)?).ok_or(UnknownDesign::Narrow { design })
+}
+
+/// Boxes a design as a [`Maker`].
+struct Boxed<K: ?Sized, V: ?Sized, M>(PhantomData<fn(&K, &V, M)>);
+
+impl<K, V, M> Task for Boxed<K, V, M>
+where
+    K: KeyRepr + ?Sized + 'static,
+    V: Repr + ?Sized + 'static,
+    M: Media,
+{
+    type Output = Box<dyn Maker<K, V, M>>;
+
+    fn run<D: Design>(self, design: D) -> Self::Output {
+        Box::new(design)
+    }
+}
+
+impl<M: Media> WideTask for Boxed<u128, u128, M> {
+    type Output = Box<dyn Maker<u128, u128, M>>;
+
+    fn run_wide<D: WideDesign>(self, design: D) -> Self::Output {
+        Box::new(Wide(design))
+    }
+}
+
+/// Compiles every design for these kinds of keys and values on these media. The functions are not generic, so that is here.
+macro_rules! compiled {
+    ($($(#[$when:meta])* $key:ty, $value:ty: $medium:ty;)*) => {$(
+        $(#[$when])*
+        impl Compiled<$key, $value> for $medium {
+            fn maker_of(design: AnyDesign) -> Option<Box<dyn Maker<$key, $value, Self>>> {
+                Some(design.run(Boxed(PhantomData)))
+            }
+        }
+    )*};
+}
+
+compiled! {
+    // For the crash explorer, and the device model.
+    u64, u64: Sim;
+    [u8], [u8]: Sim;
+    // For what the command line creates and opens.
+    [u8], [u8]: Auto;
+    // For measuring.
+    u64, u64: Auto;
+    u64, u64: Counting<Dram>;
+    #[cfg(not(debug_assertions))]
+    u64, u64: bristlecone_pmem::media::Mapped;
+    #[cfg(not(debug_assertions))]
+    u64, u64: Dram;
+}
+
+impl Compiled<u128, u128> for Sim {
+    fn maker_of(design: AnyDesign) -> Option<Box<dyn Maker<u128, u128, Self>>> {
+        design.run_wide(Boxed(PhantomData))
+    }
+}
+
+/// Engines of a store, of one design.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind<D> {
     info: EngineInfo,

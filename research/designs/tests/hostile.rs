@@ -1,6 +1,7 @@
 //! Damaged pool files: every design refuses them with an error or serves what is undamaged, and touches
 //! nothing outside the pool. One program, so that it can be run under a sanitizer by itself.
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use bristlecone_designs::cddstree::CddsOptions;

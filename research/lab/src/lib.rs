@@ -6,7 +6,7 @@
 //! | [`limits`] | what the hardware allows: flush, fence, cache miss, copy, sync |
 //! | [`model`] | what a run would cost on a memory that is not at hand |
 //! | [`micro`] | single operations on one index, beside its peers in the same run |
-//! | [`scratch`] | directories for temporary pools |
+//! | `stores` | embedded databases against each other (feature `peers`) |
 //! | [`workload`] | what keys an experiment uses, and in which order |
 //!
 //! Speeds drift with the machine's mood, so nothing here compares two runs: whatever is to be
@@ -18,7 +18,8 @@ pub mod figure;
 pub mod limits;
 pub mod micro;
 pub mod model;
-pub mod scratch;
+#[cfg(feature = "peers")]
+pub mod stores;
 pub mod workload;
 
 pub use count::parse_count;

@@ -249,7 +249,7 @@ fn fdatasync_us(dir: &Path) -> Result<f64, LabError> {
 }
 
 /// The processor's name as the kernel gives it, else its architecture.
-fn cpu_name() -> String {
+pub(crate) fn cpu_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = |field: &str| {
         text.lines()

@@ -7,14 +7,22 @@
 //! | peer | feature | compiled from |
 //! | --- | --- | --- |
 //! | `lmdb::Lmdb` | `lmdb` | C, through `heed` |
+//! | `redb::Redb` | `redb` | Rust |
+//! | `fjall::Fjall` | `fjall` | Rust |
 //!
-//! The features are off by default, so that an ordinary build compiles no C.
+//! [`Peer`] is an index of numbers, for comparison with a single index; [`store::Store`] is an embedded database,
+//! for comparison with the product. The features are off by default: an ordinary build compiles none of them.
 
 use std::fmt;
 use std::path::PathBuf;
 
+#[cfg(feature = "fjall")]
+pub mod fjall;
 #[cfg(feature = "lmdb")]
 pub mod lmdb;
+#[cfg(feature = "redb")]
+pub mod redb;
+pub mod store;
 
 /// What a peer answered when it refused.
 #[derive(Debug)]

@@ -8,6 +8,8 @@
 //! | reads | one read transaction per call | each call sees the latest commit, as an index does |
 //! | scans | a cursor per call | the same |
 
+mod store;
+
 use crate::{Peer, PeerError};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, IntegerComparator, WithTls};

@@ -1,6 +1,6 @@
 //! The command line of `bench server`.
 
-use super::{TortureMedium, count};
+use bristlecone_command::args::{TortureMedium, count};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 

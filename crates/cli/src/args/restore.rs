@@ -1,6 +1,6 @@
 //! The command line of `restore`.
 
-use super::WriteArgs;
+use bristlecone_command::args::WriteArgs;
 use clap::Args;
 use std::path::PathBuf;
 

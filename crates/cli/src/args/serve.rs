@@ -1,6 +1,6 @@
 //! The command line of `serve`.
 
-use super::WriteArgs;
+use bristlecone_command::args::WriteArgs;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -57,9 +57,6 @@ pub struct Serve {
     /// Where to answer with metrics for Prometheus, over HTTP
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
-    /// Make the server's store in a pool that has an index of its own (what `create` makes), or serve the one there
-    #[arg(long)]
-    pub beside_index: bool,
     /// Another setting, as in the file; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,

@@ -1,98 +1,17 @@
-//! `bench`: what the hardware allows, and what the index makes of it.
+//! `bench`: what a server makes of the hardware.
 
 mod drive;
 mod server;
 
-use crate::args::{Bench, Limits, Micro};
-use crate::failure::{Failure, Outcome};
-use crate::progress;
-use crate::signals::remove_temporary_files_on_signals;
-use bristlecone_lab::micro::{self, Event, MicroParams};
-use bristlecone_lab::{LabError, limits};
-use indicatif::ProgressBar;
-use serde::Serialize;
-use std::fmt::Display;
-use std::io::{self, Write};
+use crate::args::Bench;
+use bristlecone_command::failure::Outcome;
+use bristlecone_command::print_report;
+use bristlecone_command::signals::remove_temporary_files_on_signals;
 
 /// Runs a benchmark.
 pub fn run(bench: &Bench) -> Outcome {
     remove_temporary_files_on_signals()?;
-    match bench {
-        Bench::Micro(args) => run_micro(args),
-        Bench::Limits(args) => run_limits(args),
-        Bench::Server(args) => print(&server::run(args)?, args.json),
-    }
-}
-
-fn failed(error: LabError) -> Failure {
-    Failure::new(error.to_string())
-}
-
-/// The table for a person, then the JSON line if asked for.
-fn print(report: &(impl Display + Serialize), json: bool) -> Outcome {
-    if json {
-        eprintln!("{report}");
-        super::print_json(report)
-    } else {
-        writeln!(io::stdout(), "{report}").map_err(|e| Failure::output(&e))
-    }
-}
-
-fn run_limits(args: &Limits) -> Outcome {
-    if !args.path.is_dir() {
-        return Err(Failure::new(format!(
-            "{}: not a directory; --path names one, to measure fdatasync in",
-            args.path.display()
-        )));
-    }
-    let report = progress::waiting("measuring", || limits::measure(&args.path)).map_err(failed)?;
-    print(&report, args.json)
-}
-
-fn run_micro(args: &Micro) -> Outcome {
-    let defaults = MicroParams::default();
-    let choice = args.index.any()?;
-    let params = MicroParams {
-        index: choice.name.into(),
-        node_bytes: choice.node_bytes,
-        keys: args.keys,
-        threads: args.threads.into(),
-        ops: if args.ops.is_empty() {
-            defaults.ops
-        } else {
-            args.ops.clone()
-        },
-        medium: args.medium.kind(),
-        durability: args.durability,
-        path: args.path.clone().unwrap_or(defaults.path),
-        seed: args.seed.unwrap_or(defaults.seed),
-        against: args.against.clone(),
-        slices: defaults.slices,
-        ops_limit: args.ops_limit,
-    };
-    if !params.path.is_dir() {
-        return Err(Failure::new(format!(
-            "{}: not a directory; --path names one for the benchmark's files",
-            params.path.display()
-        )));
-    }
-    let bar = progress::steps("measuring", 1);
-    let mut on_event = |event: &Event<'_>| follow(&bar, event);
-    if let Some(threads) = args.scaling {
-        let report = micro::scaling(&params, threads.into(), &mut on_event).map_err(failed)?;
-        bar.finish_and_clear();
-        return print(&report, args.json);
-    }
-    let report = micro::run(&params, &mut on_event).map_err(failed)?;
-    bar.finish_and_clear();
-    print(&report, args.json)
-}
-
-fn follow(bar: &ProgressBar, event: &Event<'_>) {
-    bar.set_message(format!("{} {}", event.contender, event.phase));
-    if bar.length() != Some(event.total) {
-        bar.set_length(event.total);
-        bar.reset_eta();
-    }
-    bar.set_position(event.done);
+    let Bench::Server(args) = bench;
+    let report = server::run(args)?;
+    print_report(&report, &report, args.json)
 }

@@ -1,16 +1,19 @@
 //! `demo`: the main job on real data, told in under forty lines.
 
-use super::import::{Stop, Tally, load};
-use super::records::survival;
-use super::torture::{kill, spawn_self};
 use crate::args::{Demo, DemoWriter};
-use crate::failure::{Failure, Outcome};
-use crate::rows::{self, Kind, Row, RowError};
-use crate::signals::remove_temporary_files_on_signals;
-use crate::store::{How, Range, Store, files_of};
-use crate::text::{bytes, duration, escape, grouped, program, quoted, rate, shell_path};
-use bristlecone_designs::designs::Choice;
-use bristlecone_lab::scratch::{Purpose, Scratch, Unfinished};
+use crate::contents::{Contents, close};
+use crate::database::{self, DEFAULT};
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::import::{Stop, Tally, load};
+use bristlecone_command::pool::{How, files_of};
+use bristlecone_command::process::{kill, spawn_self};
+use bristlecone_command::records::{Range, Records, survival};
+use bristlecone_command::rows::{self, Kind, Row, RowError};
+use bristlecone_command::scratch::{Purpose, Scratch, Unfinished};
+use bristlecone_command::signals::remove_temporary_files_on_signals;
+use bristlecone_command::text::{
+    bytes, duration, escape, grouped, program, quoted, rate, shell_path,
+};
 use rand::RngExt;
 use std::collections::HashMap;
 use std::fs;
@@ -52,9 +55,10 @@ fn show_with(cities: &Path, killed: &Path, args: &Demo, out: &mut impl Write) ->
         "Bristlecone keeps records in key order and loses no acknowledged write.\n"
     )?;
 
-    let store = Store::create(cities, How::durable(None), &Choice::of("lbtree"))?;
-    let medium = store.info().medium;
-    say!(out, "1. A pool is one file: {}", cities.display())?;
+    let how = How::durable(None);
+    let store = Contents::named(cities, database::create(cities, how)?, DEFAULT)?;
+    let medium = store.database().medium();
+    say!(out, "1. A database is one file: {}", cities.display())?;
     say!(
         out,
         "   Medium {}, by what the path offers; {}.\n",
@@ -72,8 +76,8 @@ fn show_with(cities: &Path, killed: &Path, args: &Demo, out: &mut impl Write) ->
     say!(out, "   {}\n", tally.summary(started.elapsed()))?;
 
     look_around(&store, out)?;
-    let total = store.stats().entries;
-    store.close()?;
+    let total = entries(&store)?;
+    Box::new(store).close()?;
 
     let acknowledged = kill_a_writer(killed, total, out)?;
     recover(killed, &acknowledged, total, out)?;
@@ -159,6 +163,16 @@ fn places(dir: Option<&Path>) -> Outcome<(PathBuf, PathBuf, Pools)> {
     Ok((cities, killed, Pools::Files(files)))
 }
 
+/// Counts the keys.
+fn entries(store: &Contents) -> Outcome<u64> {
+    let mut keys = 0;
+    store.scan(&Range::ALL, false, &mut |_, _| {
+        keys += 1;
+        ControlFlow::Continue(())
+    })?;
+    Ok(keys)
+}
+
 fn city_rows() -> Outcome<rows::Rows<'static>> {
     rows::read(Kind::Csv, CITIES, None, 1).map_err(|e| bundled(&e))
 }
@@ -174,9 +188,9 @@ fn stopped(stop: Stop) -> Failure {
     }
 }
 
-fn look_around(store: &Store, out: &mut impl Write) -> Outcome {
+fn look_around(store: &Contents, out: &mut impl Write) -> Outcome {
     let value = store
-        .get(CITY)
+        .get(CITY)?
         .ok_or_else(|| Failure::new(format!("{} is not there after the import", quoted(CITY))))?;
     say!(out, "3. Look up {}:", quoted(CITY))?;
     say!(out, "   {}\n", escape(&value))?;
@@ -184,13 +198,13 @@ fn look_around(store: &Store, out: &mut impl Write) -> Outcome {
     let range = Range::new(None, None, Some(PREFIX));
     for (reverse, way) in [(false, "upwards"), (true, "downwards")] {
         let (mut keys, mut first) = (0, Vec::new());
-        store.scan(&range, reverse, |key, _| {
+        store.scan(&range, reverse, &mut |key, _| {
             keys += 1;
             if first.len() < 4 {
                 first.push(escape(key));
             }
             ControlFlow::Continue(())
-        });
+        })?;
         if !reverse {
             say!(
                 out,
@@ -206,7 +220,7 @@ fn look_around(store: &Store, out: &mut impl Write) -> Outcome {
 /// Starts the import once more, in another process on another pool, kills it on the way, and answers
 /// the keys that it had acknowledged.
 fn kill_a_writer(pool: &Path, total: u64, out: &mut impl Write) -> Outcome<Vec<Vec<u8>>> {
-    Store::create(pool, How::durable(None), &Choice::of("lbtree"))?.close()?;
+    close(pool, database::create(pool, How::durable(None))?)?;
     let mut child = spawn_self(|command| {
         command.arg("demo-writer").arg(pool);
     })?;
@@ -253,32 +267,32 @@ fn kill_a_writer(pool: &Path, total: u64, out: &mut impl Write) -> Outcome<Vec<V
 /// Reopens the killed writer's pool and compares it with what was acknowledged.
 fn recover(pool: &Path, acknowledged: &[Vec<u8>], total: u64, out: &mut impl Write) -> Outcome {
     let started = Instant::now();
-    let store = Store::open(pool, How::durable(None))?;
+    let store = Contents::default_of(pool, How::durable(None))?;
     let took = started.elapsed();
-    let (info, recovery) = (store.info(), store.recovery());
+    let db = store.database();
+    let (info, recovery) = (db.store().pool().info(), db.recovery());
     let rows = city_rows()?
         .map(|row| row.map(|Row { key, value, .. }| (key, value)))
         .collect::<Result<HashMap<_, _>, _>>()
         .map_err(|e| bundled(&e))?;
-    let whole = |key: &[u8]| {
-        store
-            .get(key)
-            .is_some_and(|value| rows.get(key).is_some_and(|row| *row == value))
-    };
-    let lost = acknowledged.iter().filter(|key| !whole(key)).count();
+    let mut lost = 0;
+    for key in acknowledged {
+        let value = store.get(key)?;
+        lost += u64::from(value.is_none() || rows.get(key) != value.as_ref());
+    }
     let (mut there, mut strange) = (0u64, 0);
-    store.scan(&Range::ALL, false, |key, value| {
+    store.scan(&Range::ALL, false, &mut |key, shown| {
         there += 1;
-        strange += u64::from(rows.get(key).is_none_or(|row| *row != value));
+        strange += u64::from(rows.get(key).map(Vec::as_slice) != shown.value);
         ControlFlow::Continue(())
-    });
-    let verified = store.verify();
+    })?;
+    let verified = db.check();
     say!(
         out,
-        "6. Reopened in {}: {} leaves walked, {} repaired, {} read from the journal.",
+        "6. Reopened in {}: {} entries followed, {} undone, {} read from the journal.",
         duration(took),
-        grouped(recovery.leaves_scanned),
-        grouped(recovery.repaired),
+        grouped(recovery.entries),
+        grouped(recovery.undone),
         bytes(info.media_recovery.bytes_read),
     )?;
     let acked = acknowledged.len() as u64;
@@ -306,8 +320,8 @@ fn recover(pool: &Path, acknowledged: &[Vec<u8>], total: u64, out: &mut impl Wri
     let started = Instant::now();
     load(&store, city_rows()?, 1024, &mut tally, |_| Ok(())).map_err(stopped)?;
     let took = started.elapsed();
-    let entries = store.stats().entries;
-    store.close()?;
+    let entries = entries(&store)?;
+    Box::new(store).close()?;
     say!(
         out,
         "   Importing again completes it: {} rows ({}/s), {} keys.\n",
@@ -319,7 +333,7 @@ fn recover(pool: &Path, acknowledged: &[Vec<u8>], total: u64, out: &mut impl Wri
 
 /// The process that `demo` kills: imports and writes each key to standard output once it is durable.
 pub fn writer(args: &DemoWriter) -> Outcome {
-    let store = Store::open(&args.pool, How::durable(None))?;
+    let store = Contents::default_of(&args.pool, How::durable(None))?;
     let keys: Vec<Vec<u8>> = city_rows()?
         .map(|row| row.map(|r| r.key))
         .collect::<Result<_, _>>()

@@ -1,193 +1,140 @@
-//! `export`: a pool as a file that appears whole or not at all.
-//!
-//! All that is read is compared with its checksums first: a damaged value is never written as if it were one. With
-//! `--skip-damaged` it is left out, and said to be.
+//! `export`: a keyspace as a file, damaged or not.
 
-mod source;
-
-use super::import::kind_of;
 use crate::args::Export;
-use crate::failure::{Failure, Outcome};
-use crate::keyspaces::Form;
-use crate::progress;
-use crate::rows::{Kind, csv, json};
-use crate::signals::remove_temporary_files_on_signals;
-use crate::text::{duration, grouped, program, rate, shell_path, shell_word};
-use bristlecone_lab::scratch::Unfinished;
+use crate::damage::{self, Survey};
+use crate::database::{self, Place};
+use bristlecone_command::export::{self, Source, beyond_saving, refuse, report};
+use bristlecone_command::failure::Outcome;
+use bristlecone_command::pool::{How, about, open_pool};
+use bristlecone_command::records::Visit;
+use bristlecone_command::text::quoted;
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::pool::Pool;
+use bristlecone_store::WallClock;
 use indicatif::ProgressBar;
-use serde::Serialize;
-use source::Source;
-use std::fs::{File, Permissions};
-use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// What was written.
-#[derive(Debug, Default, Serialize)]
-struct Report {
-    records: u64,
-    /// Of these: collections of a server's, of which only key and type are there.
-    collections: u64,
-    skipped: u64,
-    /// Where `import` would not guess it.
-    key: Option<String>,
-}
-
-/// Writes a pool to a file.
+/// Writes a keyspace to a file.
 pub fn run(args: &Export) -> Outcome {
-    let kind = kind_of(&args.file, "export")?;
-    let target = &args.file;
-    if target.is_dir() {
-        return Err(Failure::new(format!(
-            "{}: a directory; name a file in it",
-            target.display()
-        )));
-    }
-    if let (Ok(a), Ok(b)) = (args.pool.canonicalize(), target.canonicalize())
-        && a == b
-    {
-        return Err(Failure::Usage(format!(
-            "{}: the pool itself; export to another file",
-            target.display()
-        )));
-    }
-    let mut source = Source::open(args)?;
-    if kind == Kind::Csv && source.form() == Form::Server {
-        return Err(Failure::Usage(format!(
-            "{}: a server's keys have types and expiries, which a .csv file has no room for; name a .jsonl file",
-            target.display()
-        )));
-    }
-    let folder = match target.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let failed = |e: &io::Error| Failure::io(target, "writing", e);
-    remove_temporary_files_on_signals()?;
-    // As a plain creation would make it: the process's umask applies.
-    let mut file = tempfile::Builder::new()
-        .prefix(".bristlecone-export-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(|e| failed(&e))?;
-    let unfinished = Unfinished::new([file.path().to_path_buf()]);
-    let started = Instant::now();
-    let bar = progress::steps("exporting", source.entries());
-    let mut report = write(&mut source, kind, file.as_file_mut(), &bar, target)?;
-    report.skipped = source.finish(report.records, &bar);
-    bar.finish_and_clear();
-    file.as_file().sync_all().map_err(|e| failed(&e))?;
-    file.persist(target).map_err(|e| failed(&e.error))?;
-    unfinished.keep();
-    File::open(folder)
-        .and_then(|f| f.sync_all())
-        .map_err(|e| failed(&e))?;
-    tell(args, &report, started.elapsed())?;
-    if source.is_damaged() {
-        return Err(Failure::Skipped);
-    }
-    Ok(())
+    export::run(&args.export, || Ok(Box::new(Salvage::open(args)?)))
 }
 
-fn tell(args: &Export, report: &Report, took: Duration) -> Outcome {
-    let records = report.records;
-    let mut text = format!(
-        "exported {} records in {} ({} records/s)",
-        grouped(records),
-        duration(took),
-        rate(records, took),
-    );
-    if report.skipped > 0 {
-        text += &format!(
-            "\nskipped {} damaged records, named above",
-            grouped(report.skipped)
-        );
-    }
-    if report.collections > 0 {
-        text += &format!(
-            "\n{} of them are collections, of which only key and type are there: a server's SAVE and `restore` copy all",
-            grouped(report.collections)
-        );
-    }
-    let key = report.key.as_ref();
-    let key = key
-        .map(|k| format!(" --key {}", shell_word(k)))
-        .unwrap_or_default();
-    text += &format!(
-        "\n{} import POOL {}{key}    # reads it back",
-        program(),
-        shell_path(&args.file),
-    );
-    if args.json {
-        eprintln!("{text}");
-        super::print_json(report)
-    } else {
-        writeln!(io::stdout(), "{text}").map_err(|e| Failure::output(&e))
-    }
+/// A keyspace of a database that is not open.
+struct Salvage {
+    pool: Arc<Pool<Auto>>,
+    path: PathBuf,
+    place: Place,
+    /// The keyspace that it has.
+    keyspace: String,
+    survey: Survey,
+    /// Entries of the keyspace that were skipped.
+    skipped: u64,
 }
 
-/// Writes all records.
-fn write(
-    source: &mut Source,
-    kind: Kind,
-    file: &mut File,
-    bar: &ProgressBar,
-    target: &Path,
-) -> Outcome<Report> {
-    let failed = |e: &io::Error| Failure::io(target, "writing", e);
-    let mut out = BufWriter::with_capacity(256 << 10, file);
-    let mut report = Report::default();
-    let mut result = Ok(());
-    let mut step = |records: &mut u64, written: io::Result<()>| {
-        *records += 1;
-        if records.is_multiple_of(4096) {
-            bar.set_position(*records);
-        }
-        match written {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(e) => {
-                result = Err(e);
-                ControlFlow::Break(())
+impl Salvage {
+    fn open(args: &Export) -> Outcome<Self> {
+        let (asked, args) = (args.keyspace.as_deref(), &args.export);
+        let path = &args.pool;
+        let pool = open_pool(path, How::read(args.medium))?;
+        database::expect(&pool, path)?;
+        let survey = Survey::of(&pool, path).map_err(|e| {
+            if args.skip_damaged {
+                beyond_saving(&e)
+            } else {
+                e
             }
+        })?;
+        let damage = survey.problems().next();
+        if let Some(what) = damage
+            && !args.skip_damaged
+        {
+            return Err(refuse(args, &what));
         }
-    };
-    match kind {
-        Kind::Jsonl => {
-            let mut line = String::new();
-            source.each(Some(bar), &mut |key, shown| {
-                line.clear();
-                match (shown.kind, shown.value, shown.expires_at) {
-                    (None, Some(value), None) => json::push_line(key, value, &mut line),
-                    // As a pair, so that an import has the string itself.
-                    (Some(_), Some(value), None) => json::push_pair(key, value, &mut line),
-                    _ => json::push_shown(key, shown, &mut line),
+        let there = survey.keyspaces();
+        let place = Place::choose(path, asked, &there)?;
+        let keyspace = place.keyspace(survey.order.as_deref());
+        if asked.is_some() && !there.contains(&keyspace) {
+            return Err(about(
+                path,
+                &format_args!(
+                    "no keyspace {}; {}",
+                    quoted(keyspace.as_bytes()),
+                    database::list(&there)
+                ),
+            ));
+        }
+        Ok(Self {
+            pool,
+            path: path.clone(),
+            place,
+            keyspace,
+            survey,
+            skipped: 0,
+        })
+    }
+}
+
+impl Source for Salvage {
+    fn typed(&self) -> bool {
+        self.place.typed()
+    }
+
+    fn entries(&self) -> u64 {
+        let whole = self.survey.whole.get(&self.keyspace);
+        whole.copied().unwrap_or(0)
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.skipped > 0 || self.survey.problems().next().is_some()
+    }
+
+    fn each(&mut self, bar: Option<&ProgressBar>, visit: Visit<'_>) -> Outcome {
+        let now = WallClock::default().now();
+        let (place, keyspace, skipped) = (&self.place, &self.keyspace, &mut self.skipped);
+        let walked = damage::salvage(&self.pool, &self.path, &mut |salvaged| {
+            if damage::keyspace_name(&salvaged) != *keyspace {
+                return ControlFlow::Continue(());
+            }
+            let shown = match &salvaged.found {
+                Ok(entry) => place.show(entry, now),
+                Err(e) => Err(e.to_string()),
+            };
+            match shown {
+                Ok(Some(shown)) => visit(salvaged.key, &shown),
+                Ok(None) => ControlFlow::Continue(()),
+                Err(what) => {
+                    if let Some(bar) = bar {
+                        *skipped += 1;
+                        let key = quoted(salvaged.key);
+                        report(bar, &format_args!("skipped key {key}: {what}"));
+                    }
+                    ControlFlow::Continue(())
                 }
-                report.collections += u64::from(shown.value.is_none());
-                line.push('\n');
-                step(&mut report.records, out.write_all(line.as_bytes()))
-            })?;
-        }
-        Kind::Csv => {
-            let mut survey = csv::Survey::new();
-            source.each(None, &mut |key, shown| {
-                survey.see(key, shown.value.unwrap_or_default());
-                ControlFlow::Continue(())
-            })?;
-            let plan = survey.plan();
-            if let csv::Plan::Table { names, key } = &plan
-                && *key > 0
-            {
-                report.key = Some(names[*key].clone());
             }
-            plan.write_header(&mut out).map_err(|e| failed(&e))?;
-            source.each(Some(bar), &mut |key, shown| {
-                let written = plan.write(key, shown.value.unwrap_or_default(), &mut out);
-                step(&mut report.records, written)
-            })?;
-        }
+        });
+        walked.map(drop)
     }
-    result.and_then(|()| out.flush()).map_err(|e| failed(&e))?;
-    Ok(report)
+
+    fn finish(&self, _written: u64, bar: &ProgressBar) -> u64 {
+        let survey = &self.survey;
+        for name in survey.broken.iter().filter(|broken| broken.is_name) {
+            report(bar, &format_args!("damaged: {}: {}", name.entry, name.what));
+        }
+        for what in survey.index.blocks.values() {
+            report(bar, &format_args!("damaged: index: {what}"));
+        }
+        if let Some(violation) = &survey.report.violation {
+            report(bar, &format_args!("damaged: index: {violation}"));
+        }
+        let unseen = survey.unseen();
+        if unseen > 0 {
+            report(
+                bar,
+                &format_args!("skipped {unseen} keys that cannot be read, of whatever keyspace"),
+            );
+        }
+        self.skipped + unseen
+    }
 }

@@ -1,112 +1,67 @@
-//! `create`, `put`, `get`, `del`: one pool, one key.
+//! `create`, `put`, `get`, `del`, `scan`, `import`: the records of a keyspace.
 
-use crate::args::{Create, Del, Get, Put};
-use crate::failure::{Failure, Outcome};
-use crate::store::{How, KEY_MOST, Store, VALUE_MOST};
-use crate::text::{program, quoted, shell_path};
-use bristlecone_pmem::MediumKind;
-use std::ffi::OsStr;
-use std::io::{self, IsTerminal, Read, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use crate::args::{Create, Del, Get, Import, Put, Scan};
+use crate::contents::{Contents, close};
+use crate::database;
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::pool::How;
+use bristlecone_command::records::{self, survival};
+use bristlecone_command::{import, scan};
+use std::io::{self, Write};
 
-/// Makes an empty pool and tells what it survives.
+/// Makes an empty database and tells what it survives.
 pub fn create(args: &Create) -> Outcome {
-    let store = Store::create(&args.pool, How::write(args.write), &args.index.durable()?)?;
-    let (medium, design, node_bytes) = (store.info().medium, store.design(), store.node_bytes());
-    store.close()?;
-    let mut out = io::stdout().lock();
+    let db = database::create(&args.pool, How::write(args.write))?;
+    let medium = db.medium();
+    close(&args.pool, db)?;
     writeln!(
-        out,
-        "created {}: {} with {node_bytes}-byte nodes on the {} medium\n{}",
+        io::stdout(),
+        "created {}: an empty database on the {} medium\n{}",
         args.pool.display(),
-        design.name,
         medium.name(),
         survival(medium),
     )
     .map_err(|e| Failure::output(&e))
 }
 
-/// What a medium survives, as a sentence.
-pub fn survival(medium: MediumKind) -> String {
-    format!("acknowledged writes survive {}", medium.survives())
-}
-
 /// Stores a value.
 pub fn put(args: &Put) -> Outcome {
-    let key = key(&args.key)?;
-    let stdin;
-    let value = if args.value == "-" {
-        stdin = standard_input()?;
-        &stdin[..]
-    } else {
-        args.value.as_bytes()
-    };
-    if value.len() > VALUE_MOST {
-        return Err(Failure::new(format!(
-            "the value for key {} has more than {VALUE_MOST} bytes, which is the most; split it over several keys",
-            quoted(key)
-        )));
-    }
-    let store = Store::open(&args.pool, How::write(args.write))?;
-    store.upsert(key, value)?;
-    store.close()
-}
-
-/// Everything on standard input, up to one byte more than a value may have.
-fn standard_input() -> Outcome<Vec<u8>> {
-    let mut value = Vec::new();
-    io::stdin()
-        .lock()
-        .take(VALUE_MOST as u64 + 1)
-        .read_to_end(&mut value)
-        .map_err(|e| Failure::new(format!("standard input: reading failed: {e}")))?;
-    Ok(value)
+    let key = records::key(&args.key)?;
+    let value = records::value(key, &args.value)?;
+    let keyspace = args.keyspace.as_deref();
+    let records = Contents::write(&args.pool, How::write(args.write), keyspace)?;
+    records.put(key, &value)?;
+    records.close()
 }
 
 /// Prints a value.
 pub fn get(args: &Get) -> Outcome {
-    let key = key(&args.key)?;
-    let store = Store::open(&args.pool, How::read(args.medium))?;
-    let value = store.get(key).ok_or_else(|| missing(&args.pool, key))?;
-    let mut out = io::stdout().lock();
-    let line_break: &[u8] = if out.is_terminal() { b"\n" } else { b"" };
-    out.write_all(&value)
-        .and_then(|()| out.write_all(line_break))
-        .and_then(|()| out.flush())
-        .map_err(|e| Failure::output(&e))
+    let key = records::key(&args.key)?;
+    let keyspace = args.keyspace.as_deref();
+    let contents = Contents::read(&args.pool, How::read(args.medium), keyspace)?;
+    records::print_value(&contents, key)
 }
 
 /// Removes a key.
 pub fn del(args: &Del) -> Outcome {
-    let key = key(&args.key)?;
-    let store = Store::open(&args.pool, How::write(args.write))?;
-    let there = store.remove(key)?;
-    store.close()?;
-    if there {
-        Ok(())
-    } else {
-        Err(missing(&args.pool, key))
-    }
+    let key = records::key(&args.key)?;
+    let keyspace = args.keyspace.as_deref();
+    let records = Contents::write(&args.pool, How::write(args.write), keyspace)?;
+    records::delete(records, key)
 }
 
-fn key(arg: &OsStr) -> Outcome<&[u8]> {
-    let key = arg.as_bytes();
-    if key.len() > KEY_MOST {
-        return Err(Failure::new(format!(
-            "key {}: a key may have up to {KEY_MOST} bytes; store a digest of it as the key and the rest in the value",
-            quoted(key)
-        )));
-    }
-    Ok(key)
+/// Prints a range.
+pub fn scan(args: &Scan) -> Outcome {
+    let keyspace = args.keyspace.as_deref();
+    let contents = Contents::read(&args.pool, How::read(args.medium), keyspace)?;
+    scan::print(&contents, &args.scan)
 }
 
-fn missing(pool: &Path, key: &[u8]) -> Failure {
-    Failure::new(format!(
-        "{}: no key {}; `{} scan {}` lists what there is",
-        pool.display(),
-        quoted(key),
-        program(),
-        shell_path(pool)
-    ))
+/// Loads a file.
+pub fn import(args: &Import) -> Outcome {
+    let keyspace = args.keyspace.as_deref();
+    let args = &args.import;
+    import::run(args, keyspace, || {
+        Contents::write(&args.pool, How::write(args.write), keyspace)
+    })
 }

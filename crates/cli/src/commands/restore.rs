@@ -1,22 +1,20 @@
 //! `restore`: a pool made from a server's backup.
 
-use super::records::survival;
-use super::serve::ROOT;
 use crate::args::Restore;
-use crate::failure::{Failure, Outcome};
-use crate::progress;
-use crate::signals::remove_temporary_files_on_signals;
-use crate::store::files_of;
-use crate::text::{bytes, duration, grouped, program, shell_path};
-use bristlecone_lab::scratch::Unfinished;
+use crate::database::ROOT;
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::pool::{about, files_of};
+use bristlecone_command::records::survival;
+use bristlecone_command::scratch::Unfinished;
+use bristlecone_command::signals::remove_temporary_files_on_signals;
+use bristlecone_command::text::{bytes, duration, grouped, program, shell_path};
+use bristlecone_command::{print_report, progress};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{MediumKind, OpenError, Pool, PoolOptions};
 use bristlecone_store::{BackupError, BackupReport, LbEngine, Store, StoreOptions, is_backup};
 use serde::Serialize;
-use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Serialize)]
@@ -40,7 +38,7 @@ pub fn run(args: &Restore) -> Outcome {
         .metadata()
         .map_err(|e| Failure::io(backup, "looking at it", &e))?;
     if meta.is_dir() {
-        return Err(of(backup, &"a directory; name the file that SAVE wrote"));
+        return Err(about(backup, &"a directory; name the file that SAVE wrote"));
     }
     let bar = progress::file("restoring", meta.len());
     let started = Instant::now();
@@ -49,7 +47,7 @@ pub fn run(args: &Restore) -> Outcome {
         .fill_buf()
         .map_err(|e| Failure::io(backup, "reading", &e))?;
     if !is_backup(start) {
-        return Err(of(backup, &BackupError::NotABackup));
+        return Err(about(backup, &BackupError::NotABackup));
     }
     remove_temporary_files_on_signals()?;
     let (report, medium) = restore(args, &mut from)?;
@@ -90,11 +88,11 @@ fn restore(args: &Restore, from: &mut impl Read) -> Outcome<(BackupReport, Mediu
             "damaged: the backup ends after {} bytes, and the file goes on",
             report.bytes
         );
-        return Err(of(&args.backup, &what));
+        return Err(about(&args.backup, &what));
     }
     store
         .close()
-        .map_err(|(_, e)| of(path, &format_args!("closing: {e}")))?;
+        .map_err(|(_, e)| about(path, &format_args!("closing: {e}")))?;
     drop(pool);
     unfinished.keep();
     Ok((report, medium))
@@ -106,13 +104,9 @@ fn explain(args: &Restore, error: &BackupError) -> Failure {
         BackupError::Io(e) => Failure::io(&args.backup, "reading", e),
         BackupError::NotABackup
         | BackupError::NewerVersion { .. }
-        | BackupError::Damaged { .. } => of(&args.backup, error),
-        _ => of(&args.pool, error),
+        | BackupError::Damaged { .. } => about(&args.backup, error),
+        _ => about(&args.pool, error),
     }
-}
-
-fn of(path: &Path, what: &dyn Display) -> Failure {
-    Failure::new(format!("{}: {what}", path.display()))
 }
 
 fn tell(args: &Restore, report: BackupReport, medium: MediumKind, took: Duration) -> Outcome {
@@ -128,11 +122,7 @@ fn tell(args: &Restore, report: BackupReport, medium: MediumKind, took: Duration
         survival(medium),
         program(),
     );
-    if !args.json {
-        return writeln!(io::stdout(), "{text}").map_err(|e| Failure::output(&e));
-    }
-    eprintln!("{text}");
-    super::print_json(&Summary {
+    let summary = Summary {
         pool: args.pool.display().to_string(),
         medium: medium.name(),
         survives: medium.survives(),
@@ -142,5 +132,6 @@ fn tell(args: &Restore, report: BackupReport, medium: MediumKind, took: Duration
         backup_bytes: report.bytes,
         timestamp: report.timestamp,
         seconds: took.as_secs_f64(),
-    })
+    };
+    print_report(&text, &summary, args.json)
 }

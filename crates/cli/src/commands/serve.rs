@@ -1,25 +1,20 @@
-//! `serve`: a store in a pool, for Redis clients.
+//! `serve`: a database for Redis clients.
 
 use crate::args::Serve;
-use crate::failure::{Failure, Outcome};
-use crate::store::Contents;
-use crate::text::{program, shell_path};
+use crate::database;
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::pool::How;
 use bristlecone_pmem::media::Auto;
-use bristlecone_pmem::pool::RootKind;
-use bristlecone_pmem::{Access, Pool, PoolOptions};
 use bristlecone_server::config::Settings;
 use bristlecone_server::log::{self, LogError};
 use bristlecone_server::{Running, StartError, raise_open_files};
-use bristlecone_store::{Store, StoreOptions};
+use bristlecone_store::Store;
 use signal_hook::consts::SIGHUP;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The root that the server's store has.
-pub const ROOT: &str = "store";
 
 /// Serves until it is told to stop.
 pub fn run(args: &Serve) -> Outcome {
@@ -111,57 +106,12 @@ fn settings(args: &Serve) -> Outcome<Settings> {
     Ok(settings)
 }
 
-/// The pool's store; both are made if they are not there.
+/// Opens the database, which is made if it is not there.
 fn open(args: &Serve) -> Outcome<Store<Auto>> {
-    let path = &args.pool;
-    let named = |e: &dyn Display| Failure::new(format!("{}: {e}", path.display()));
-    let mut options = PoolOptions::default();
-    options.media.medium = args.write.medium.kind();
-    options.media.durability = args.write.durability;
-    let there = path
-        .try_exists()
-        .map_err(|e| Failure::io(path, "looking for it", &e))?;
-    let pool: Arc<Pool<Auto>> = if there {
-        options.media.access = Access::ReadWrite;
-        Pool::open(path, &options)
-    } else {
-        options.media.access = Access::Create;
-        Pool::create(path, &options)
-    }
-    .map_err(|e| Failure::new(e.to_string()))?;
-    let contents = Contents::of(&pool);
-    if let Some(index) = &contents.index
-        && !args.beside_index
-    {
-        return Err(named(&beside(
-            path,
-            index,
-            contents.stores.iter().any(|name| name == ROOT),
-        )));
-    }
-    let choice = StoreOptions::default();
-    // Its making may have been cut short.
-    if pool.roots().iter().any(|root| root.name == ROOT) {
-        Store::open(&pool, ROOT, &choice).map_err(|e| named(&e))
-    } else {
-        Store::create(&pool, ROOT, &choice).map_err(|e| named(&e))
-    }
-}
-
-/// Why a pool with an index is not served.
-fn beside(path: &Path, index: &RootKind, has_store: bool) -> String {
-    let pool = shell_path(path);
-    let (program, store) = if has_store {
-        (program(), "and a store, which is another set of keys")
-    } else {
-        (
-            program(),
-            "whose keys a server does not see: it keeps its own, in a store of its own",
-        )
-    };
-    format!(
-        "it has an index \"main\" ({index}), as `create` makes, {store}\n\
-         serve another file, which is made if it is not there; or say --beside-index, to have both in this one\n\
-         {program} info {pool}    # what is in it"
-    )
+    let how = How::write(args.write);
+    let opened = database::options(&args.pool, how)
+        .create(true)
+        .open(&args.pool);
+    let db = opened.map_err(|e| database::unopened(&args.pool, &e))?;
+    Ok(db.store().clone())
 }

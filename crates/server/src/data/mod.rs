@@ -144,7 +144,8 @@ impl Data {
             .map(|number| store.keyspace(&number.to_string()))
             .collect();
         let [elements, expiries, garbage, orders] =
-            ["elements", "expiries", "garbage", "databases"].map(|name| store.keyspace(name));
+            ["elements", "expiries", "garbage", swap::ORDER_KEYSPACE]
+                .map(|name| store.keyspace(name));
         let (elements, garbage, orders) = (elements?, garbage?, orders?);
         let order = Order::load(&store, &orders)?;
         let snapshot = store.snapshot();

@@ -26,7 +26,17 @@ pub const COMMANDS: &[Command] = &[Command::new(
     swapdb,
 )];
 
-const KEY: &[u8] = b"order";
+/// Keyspace with the order of the databases.
+pub const ORDER_KEYSPACE: &str = "databases";
+/// Key of the order in it.
+pub const ORDER_KEY: &[u8] = b"order";
+
+/// Returns the number of the keyspace that a database has, by the record that is kept of the order, if there
+/// is one.
+#[must_use]
+pub fn keyspace_of(order: Option<&[u8]>, db: usize) -> usize {
+    Order::decode(order).unwrap_or(Order::FIRST).place(db)
+}
 
 /// The keyspaces of all databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,21 +50,21 @@ impl Order {
 
     /// What was kept; the first order, if nothing was.
     pub fn load(store: &Store<Auto>, keyspace: &Keyspace) -> Result<Self, ReadError> {
-        let Some(record) = store.get(keyspace, KEY)? else {
-            return Ok(Self::FIRST);
-        };
-        let order = record
-            .try_into()
-            .ok()
-            .map(|bytes| Self(u64::from_be_bytes(bytes)));
-        let whole = |order: &Self| {
-            let places: BTreeSet<usize> = (0..DATABASES).map(|db| order.place(db)).collect();
-            places.len() == DATABASES
-        };
-        Ok(order.filter(whole).unwrap_or_else(|| {
+        let record = store.get(keyspace, ORDER_KEY)?;
+        Ok(Self::decode(record.as_deref()).unwrap_or_else(|| {
             tracing::error!("the order of the databases is damaged: the first one is taken");
             Self::FIRST
         }))
+    }
+
+    /// The order that a record says, the first order if there is no record; none if it is damaged.
+    fn decode(record: Option<&[u8]>) -> Option<Self> {
+        let Some(record) = record else {
+            return Some(Self::FIRST);
+        };
+        let order = Self(u64::from_be_bytes(record.try_into().ok()?));
+        let places: BTreeSet<usize> = (0..DATABASES).map(|db| order.place(db)).collect();
+        (places.len() == DATABASES).then_some(order)
     }
 
     pub fn of(bits: u64) -> Self {
@@ -104,7 +114,10 @@ impl Data {
         let settled = self.settle(self.applied());
         if settled.is_err() {
             let before = self.order().bits().to_be_bytes();
-            match self.deferring.put(&self.spaces().orders, KEY, &before) {
+            match self
+                .deferring
+                .put(&self.spaces().orders, ORDER_KEY, &before)
+            {
                 // What is written from now on, by the order before, becomes durable after that; or nothing is written any more,
                 // and what is durable has the order before.
                 Ok(()) | Err(WriteError::Commit(_)) => return settled,
@@ -138,7 +151,7 @@ fn swapdb(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let order = tx.order.swapped(one, other);
     tx.put(
         Space::Databases,
-        KEY,
+        ORDER_KEY,
         order.bits().to_be_bytes().to_vec(),
         None,
     )?;

@@ -327,7 +327,7 @@ fn share_of(
         };
         format!(
             "{} under {}: schedule {schedule}: no end after {PATIENCE} s, nor any access to persistent memory \
-             that counts\n  replay: bristlecone crash --replay '{token}'",
+             that counts\n  replay: bristlecone-lab crash --replay '{token}'",
             subject.name(),
             options.model.name()
         )

@@ -19,20 +19,21 @@
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_designs::crabtree::{CrabOptions, Strategy};
 use bristlecone_designs::designs::{
-    Choice, DESIGNS, Design, DesignInfo, Fair, Holds, Lb, Lcb, Task, Unsorted, WIDE, Wal, Wide,
-    WideDesign, WideTask, with_design, with_wide_design,
+    AnyDesign, Choice, Crab, DESIGNS, DesignInfo, Fair, Lb, Lcb, Ls, Unsorted, Wal,
 };
-use bristlecone_designs::designs::{Crab, Ls};
+use bristlecone_designs::engines::{Compiled, Engine, Maker};
+use bristlecone_designs::index::Direction;
 use bristlecone_designs::lstree::LsOptions;
 use bristlecone_designs::{
-    BTreeOptions, DurableIndex, FastFairOptions, InsertError, KeyRepr, LbOptions, Repr, Stored,
-    StoredKey, TreeError, UpdateError,
+    BTreeOptions, FastFairOptions, InsertError, LbOptions, TreeError, UpdateError,
 };
+use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
+use std::borrow::Borrow;
 use std::cell::Cell;
-use std::marker::PhantomData;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
 /// The only root.
 const ROOT: &str = "index";
@@ -41,7 +42,7 @@ const ROOT: &str = "index";
 const THREADS: usize = 2;
 
 /// A key or value type that numbers can be turned into and back.
-pub trait Numbered: ToOwned + std::fmt::Debug {
+pub trait Numbered: ToOwned + std::fmt::Debug + 'static {
     /// Its name in a subject's name.
     const NAME: &'static str;
 
@@ -158,169 +159,109 @@ impl Numbered for [u8] {
     }
 }
 
-/// An index as a subject.
-pub struct IndexSubject<D, K: ?Sized, V: ?Sized> {
-    design: D,
+/// An index from `K` to `K` as a subject.
+struct IndexSubject<K: Numbered + ?Sized> {
+    maker: Box<dyn Maker<K, K, Sim>>,
     name: String,
-    kinds: PhantomData<fn(&K, &V)>,
 }
 
-impl<D, K, V> IndexSubject<D, K, V>
-where
-    D: Holds<K, V, Sim>,
-    K: StoredKey + Numbered + ?Sized + 'static,
-    V: Stored + Numbered + ?Sized + 'static,
-{
-    /// `design`, called `name`, in leaves of `bytes` bytes. `suffix`: what sets it apart from the
-    /// design as usual.
-    #[must_use]
-    pub fn new(design: D, name: &str, bytes: u32, suffix: &str) -> Self {
-        Self {
-            design,
-            name: format!("{name}-{bytes}-{}{suffix}", K::NAME),
-            kinds: PhantomData,
-        }
-    }
-
-    fn live(index: D::Held) -> Box<dyn Live> {
+impl<K: Numbered + ?Sized> IndexSubject<K> {
+    fn live(&self, index: Box<dyn Engine<K, K>>, pool: Arc<Pool<Sim>>) -> Box<dyn Live> {
         // Recovery that unlinked leaves may keep their chunk for the next ones.
         let settled = index.recovery().repaired == 0;
         Box::new(LiveIndex {
             index,
+            pool,
             settled: Cell::new(settled),
-            kinds: PhantomData::<fn(&K, &V)>,
         })
     }
 }
 
-impl<D, K, V> Subject for IndexSubject<D, K, V>
-where
-    D: Holds<K, V, Sim>,
-    K: StoredKey + Numbered + ?Sized + 'static,
-    V: Stored + Numbered + ?Sized + 'static,
-{
+impl<K: Numbered + ?Sized> Subject for IndexSubject<K> {
     fn name(&self) -> String {
         self.name.clone()
     }
 
     fn unit(&self) -> u8 {
-        self.design.unit()
+        self.maker.failure_unit()
     }
 
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = super::make_pool()?;
-        let index = self.design.create_at(&pool, ROOT);
+        let index = self.maker.create(&pool, ROOT);
         let index = index
             .map_err(|e| Fault::new(FaultKind::Progress, format!("creating the index: {e}")))?;
-        Ok(Self::live(index))
+        Ok(self.live(index, pool))
     }
 
     fn open(&self) -> Result<Opened, Fault> {
         let Some(pool) = super::open_pool()? else {
             return Ok(Opened::Absent);
         };
-        let saved = <D::Held as DurableIndex<K, V, Sim>>::SNAPSHOT;
-        match self.design.open_at(&pool, ROOT) {
+        match self.maker.open(&pool, ROOT) {
             // A clean closing is of no use if its snapshot is not durable by then.
-            Ok(index) if saved && pool.info().was_clean && !index.recovery().clean => {
+            Ok(index)
+                if self.maker.snapshot() && pool.info().was_clean && !index.recovery().clean =>
+            {
                 Err(Fault::new(
                     FaultKind::Lost,
                     "closed cleanly, but the snapshot was not there",
                 ))
             }
-            Ok(index) => Ok(Opened::Live(Self::live(index))),
+            Ok(index) => Ok(Opened::Live(self.live(index, pool))),
             Err(TreeError::Root(RootError::NotFound(_))) => Ok(Opened::Absent),
             Err(e) => Err(Fault::new(FaultKind::Recovery, e.to_string())),
         }
     }
 }
 
-/// Makes the chosen design a subject.
-struct Make<K: ?Sized> {
-    name: &'static str,
+/// Returns `design`, called `name`, in leaves of `bytes` bytes, as a subject; `None` if it holds no such keys. `suffix`: what sets
+/// it apart from the design as usual.
+fn subject<K>(
+    design: impl Into<AnyDesign>,
+    name: &str,
     bytes: u32,
-    kind: PhantomData<fn(&K)>,
-}
-
-impl<K> Task for Make<K>
+    suffix: &str,
+) -> Option<Box<dyn Subject>>
 where
-    K: KeyRepr + Repr + Numbered + ?Sized + 'static,
+    K: Numbered + ?Sized,
+    Sim: Compiled<K, K>,
 {
-    type Output = Box<dyn Subject>;
-
-    fn run<D: Design>(self, design: D) -> Box<dyn Subject> {
-        Box::new(IndexSubject::<D, K, K>::new(
-            design, self.name, self.bytes, "",
-        ))
-    }
+    Some(Box::new(IndexSubject::<K> {
+        maker: Sim::maker_of(design.into())?,
+        name: format!("{name}-{bytes}-{}{suffix}", K::NAME),
+    }))
 }
 
-impl WideTask for Make<u128> {
-    type Output = Box<dyn Subject>;
-
-    fn run_wide<D: WideDesign>(self, design: D) -> Box<dyn Subject> {
-        Box::new(IndexSubject::<Wide<D>, u128, u128>::new(
-            Wide(design),
-            self.name,
-            self.bytes,
-            "",
-        ))
-    }
-}
-
-/// The design with keys and values of 16 bytes, where it takes them.
-fn wide(
-    design: &'static DesignInfo,
-    sizes: &'static [u32],
-) -> impl Iterator<Item = Box<dyn Subject>> {
-    let sizes = if WIDE.contains(&design.name) {
-        sizes
-    } else {
-        &[]
-    };
-    sizes.iter().map(|bytes| {
-        let choice = Choice {
-            node_bytes: Some(*bytes),
-            recovery_threads: THREADS,
-            ..Choice::of(design.name)
-        };
-        let make = Make::<u128> {
-            name: design.name,
-            bytes: *bytes,
-            kind: PhantomData,
-        };
-        with_wide_design(&choice, make).expect("a design that takes them, in a size that it has")
-    })
-}
-
+/// The design in each of the leaf sizes, as subjects; none if it holds no such keys.
 fn subjects_of<K>(
     design: &'static DesignInfo,
     sizes: &'static [u32],
 ) -> impl Iterator<Item = Box<dyn Subject>>
 where
-    K: KeyRepr + Repr + Numbered + ?Sized + 'static,
+    K: Numbered + ?Sized,
+    Sim: Compiled<K, K>,
 {
-    sizes.iter().map(|bytes| {
+    sizes.iter().filter_map(|bytes| {
         let choice = Choice {
             node_bytes: Some(*bytes),
             recovery_threads: THREADS,
             ..Choice::of(design.name)
         };
-        let make = Make::<K> {
-            name: design.name,
-            bytes: *bytes,
-            kind: PhantomData,
-        };
-        with_design(&choice, make).expect("a leaf size that the design says it has")
+        let chosen = AnyDesign::of(&choice).expect("a leaf size that the design says it has");
+        subject::<K>(chosen, design.name, *bytes, "")
     })
 }
 
 /// Ways of running the design `name` that have names of their own.
 fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
-    fn both<D: Design>(design: D, name: &str, suffix: &str) -> Vec<Box<dyn Subject>> {
-        let numbers = IndexSubject::<_, u64, u64>::new(design.clone(), name, 256, suffix);
-        let strings = IndexSubject::<_, [u8], [u8]>::new(design, name, 256, suffix);
-        vec![Box::new(numbers), Box::new(strings)]
+    fn both(design: impl Into<AnyDesign>, name: &str, suffix: &str) -> Vec<Box<dyn Subject>> {
+        let design = design.into();
+        let numbers = subject::<u64>(design.clone(), name, 256, suffix);
+        numbers
+            .into_iter()
+            .chain(subject::<[u8]>(design, name, 256, suffix))
+            .collect()
     }
     // High trees of few keys.
     let high = BTreeOptions {
@@ -335,12 +276,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
                 entry_moving: false,
                 recovery_threads: THREADS,
             });
-            vec![Box::new(IndexSubject::<_, u64, u64>::new(
-                traditional,
-                name,
-                256,
-                "-traditional",
-            ))]
+            Vec::from_iter(subject::<u64>(traditional, name, 256, "-traditional"))
         }
         "fastfair" => {
             let high = Fair(FastFairOptions {
@@ -380,8 +316,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
                 node_bytes: Some(128),
                 ..BTreeOptions::default()
             };
-            let full = IndexSubject::<_, u128, u128>::new(Wide(Unsorted(full)), name, 128, "");
-            all.push(Box::new(full));
+            all.extend(subject::<u128>(Unsorted(full), name, 128, ""));
             all
         }
         _ => Vec::new(),
@@ -396,7 +331,7 @@ pub fn all() -> Vec<Box<dyn Subject>> {
         let sizes = design.explored();
         all.extend(subjects_of::<u64>(design, sizes));
         all.extend(subjects_of::<[u8]>(design, sizes));
-        all.extend(wide(design, sizes));
+        all.extend(subjects_of::<u128>(design, sizes));
         all.extend(particular(design.name));
     }
     all
@@ -407,16 +342,17 @@ pub(super) fn every_size() -> impl Iterator<Item = Box<dyn Subject>> {
     DESIGNS.iter().flat_map(|design| {
         subjects_of::<u64>(design, design.node_bytes)
             .chain(subjects_of::<[u8]>(design, design.node_bytes))
-            .chain(wide(design, design.node_bytes))
+            .chain(subjects_of::<u128>(design, design.node_bytes))
     })
 }
 
 /// An open index.
-struct LiveIndex<I, K: ?Sized, V: ?Sized> {
-    index: I,
+struct LiveIndex<K: Numbered + ?Sized> {
+    // Before the pool, so that it is dropped first.
+    index: Box<dyn Engine<K, K>>,
+    pool: Arc<Pool<Sim>>,
     /// Nothing was done since recovery, which left no chunk without a live block.
     settled: Cell<bool>,
-    kinds: PhantomData<fn(&K, &V)>,
 }
 
 /// What an operation's error means. A commit cannot fail on a simulated medium.
@@ -428,15 +364,10 @@ fn torn(what: &str, found: &(impl std::fmt::Debug + ?Sized)) -> Fault {
     Fault::new(FaultKind::Torn, format!("no {what} was ever: {found:?}"))
 }
 
-impl<I, K, V> LiveIndex<I, K, V>
-where
-    I: DurableIndex<K, V, Sim>,
-    K: StoredKey + Numbered + ?Sized,
-    V: Stored + Numbered + ?Sized,
-{
+impl<K: Numbered + ?Sized> LiveIndex<K> {
     fn insert(&self, op: &Op, key: u64, value: u64) -> Result<Reply, Fault> {
         match K::with_key(key, |key| {
-            V::with_value(value, |value| self.index.insert(key, value))
+            K::with_value(value, |value| self.index.insert(key, value))
         }) {
             Ok(()) => Ok(Reply::Done),
             Err(InsertError::KeyExists) => Ok(Reply::Refused),
@@ -445,15 +376,16 @@ where
     }
 
     fn batch(&self, op: &Op, keys: impl Iterator<Item = u64>, value: u64) -> Result<Reply, Fault> {
-        let pairs: Vec<(K::Owned, V::Owned)> = keys
+        let pairs: Vec<(K::Owned, K::Owned)> = keys
             .map(|key| {
                 let key = K::with_key(key, ToOwned::to_owned);
-                (key, V::with_value(value, ToOwned::to_owned))
+                (key, K::with_value(value, ToOwned::to_owned))
             })
             .collect();
-        let mut results = Vec::with_capacity(pairs.len());
-        self.index.multi_insert(&pairs, &mut results);
-        for result in results {
+        let pairs: Vec<(&K, &K)> = (pairs.iter())
+            .map(|(key, value)| (key.borrow(), value.borrow()))
+            .collect();
+        for result in self.index.insert_many(&pairs) {
             match result {
                 Ok(()) | Err(InsertError::KeyExists) => {}
                 Err(e) => return Err(failed(op, &e)),
@@ -463,25 +395,20 @@ where
     }
 }
 
-impl<I, K, V> Live for LiveIndex<I, K, V>
-where
-    I: DurableIndex<K, V, Sim> + 'static,
-    K: StoredKey + Numbered + ?Sized + 'static,
-    V: Stored + Numbered + ?Sized + 'static,
-{
+impl<K: Numbered + ?Sized> Live for LiveIndex<K> {
     fn apply(&self, op: &Op) -> Result<Reply, Fault> {
         self.settled.set(false);
         let index = &self.index;
         match *op {
             Op::Insert(key, value) => self.insert(op, key, value),
             Op::Upsert(key, value) => K::with_key(key, |key| {
-                V::with_value(value, |value| index.upsert(key, value))
+                K::with_value(value, |value| index.upsert(key, value))
             })
             .map(|_| Reply::Done)
             .map_err(|e| failed(op, &e)),
             Op::Update(key, value) => {
                 match K::with_key(key, |key| {
-                    V::with_value(value, |value| index.update(key, value))
+                    K::with_value(value, |value| index.update(key, value))
                 }) {
                     Ok(()) => Ok(Reply::Done),
                     Err(UpdateError::NotFound) => Ok(Reply::Refused),
@@ -494,12 +421,12 @@ where
                 Err(e) => Err(failed(op, &e)),
             },
             Op::Get(key) => {
-                let found = K::with_key(key, |key| {
-                    index.get_with(key, |value| {
-                        value.value_number().ok_or_else(|| torn("value", value))
-                    })
-                });
-                found.transpose().map(Reply::Found)
+                let found = K::with_key(key, |key| index.get(key));
+                let number = |value: K::Owned| {
+                    let value: &K = value.borrow();
+                    value.value_number().ok_or_else(|| torn("value", value))
+                };
+                found.map(number).transpose().map(Reply::Found)
             }
             Op::Batch {
                 first,
@@ -507,7 +434,7 @@ where
                 count,
                 value,
             } => self.batch(op, super::batch_keys(first, step, count), value),
-            Op::Compact => match index.pool().compact() {
+            Op::Compact => match self.pool.compact() {
                 Ok(_) => Ok(Reply::Done),
                 Err(e) => Err(failed(op, &e)),
             },
@@ -517,24 +444,26 @@ where
 
     fn observe(&self, each: &mut dyn FnMut(u64, u64)) -> Result<(), Fault> {
         let mut wrong = None;
-        self.index.scan(.., |key, value| {
-            match (key.key_number(), value.value_number()) {
-                (Some(key), Some(value)) => each(key, value),
-                (None, _) => wrong = Some(torn("key", key)),
-                (_, None) => wrong = Some(torn("value", value)),
-            }
-            if wrong.is_none() {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        });
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        self.index
+            .scan(all, Direction::Up, None, &mut |key, value| {
+                match (key.key_number(), value.value_number()) {
+                    (Some(key), Some(value)) => each(key, value),
+                    (None, _) => wrong = Some(torn("key", key)),
+                    (_, None) => wrong = Some(torn("value", value)),
+                }
+                if wrong.is_none() {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            });
         wrong.map_or(Ok(()), Err)
     }
 
     fn verify(&self) -> Result<(), Fault> {
         (self.index.verify()).map_err(|found| Fault::broken(found.what, found.leak))?;
-        super::verify_pool(self.index.pool(), self.settled.get())?;
+        super::verify_pool(&self.pool, self.settled.get())?;
         Ok(())
     }
 

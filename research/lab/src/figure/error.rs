@@ -64,7 +64,7 @@ impl fmt::Display for FigureError {
                 if !near.is_empty() {
                     write!(f, "; near to it: {}", near.join(", "))?;
                 }
-                write!(f, "; `bristlecone figure --list` names them all")
+                write!(f, "; `bristlecone-lab figure --list` names them all")
             }
             Self::Elsewhere { name, on, can } => write!(
                 f,

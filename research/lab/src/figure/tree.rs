@@ -9,14 +9,14 @@ use crate::LabError;
 use crate::micro::MicroParams;
 use crate::micro::designs::Inlined;
 use crate::micro::reopen::copy_files;
-use crate::model::{Executes, Index, Tuning, with_tuned};
-use crate::scratch::{Purpose, Scratch};
+use crate::model::{Executes, Index, Tuning, tuned};
 use crate::workload::{Keys, value_of};
-use bristlecone_designs::designs::{self, Choice, Lb, Task};
-use bristlecone_designs::{BulkLoad, DurableIndex, Fill, LbOptions, RecoveryReport};
+use bristlecone_command::scratch::{Purpose, Scratch};
+use bristlecone_designs::designs::UnknownDesign;
+use bristlecone_designs::engines::{Compiled, Maker};
+use bristlecone_designs::{BulkLoad, Fill};
 use bristlecone_pmem::media::{Access, MediaOptions};
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
-use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// A design that figures compare.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Design {
-    /// What `--index` of `bristlecone model` calls it.
+    /// What `--index` of `bristlecone-lab model` calls it.
     pub index: &'static str,
     /// What a paper's diagram calls it.
     pub name: &'static str,
@@ -118,41 +118,27 @@ impl Design {
         keys: &[u64],
         fill: Fill,
     ) -> Result<Box<dyn Executes>, FigureError> {
-        let load = Load { path, keys, fill };
-        if self.index == LBTREE_TRADITIONAL.index {
-            return load.run(Lb::<1>(LbOptions {
-                entry_moving: false,
-                ..LbOptions::default()
-            }));
-        }
-        let choice = Choice {
-            node_bytes: self.node_bytes,
-            ..Choice::of(self.index)
-        };
-        with_tuned(&choice, self.tuning, load).map_err(LabError::from)?
-    }
-}
-
-/// Makes a pool with these sorted keys in it.
-struct Load<'a> {
-    path: &'a Path,
-    keys: &'a [u64],
-    fill: Fill,
-}
-
-impl Task for Load<'_> {
-    type Output = Result<Box<dyn Executes>, FigureError>;
-
-    fn run<D: designs::Design>(self, design: D) -> Self::Output {
-        let pool = new_pool(self.path)?;
-        let mut index = design
-            .create::<u64, u64, Inlined>(&pool, "index")
+        let pool = new_pool(path)?;
+        let mut index = self
+            .maker(1)?
+            .create(&pool, "index")
             .map_err(|e| LabError::index("creating the index", e))?;
-        let pairs = self.keys.iter().map(|key| (*key, value_of(*key)));
+        let pairs = keys.iter().map(|key| (*key, value_of(*key)));
         index
-            .bulk_load(pairs, self.fill)
+            .bulk_load(pairs, fill)
             .map_err(|e| LabError::index("loading in bulk", e))?;
-        Ok(Box::new(Index::<_, u64>(index, PhantomData)))
+        Ok(Box::new(Index(index)))
+    }
+
+    /// What makes and opens it on this machine.
+    fn maker(
+        &self,
+        recovery_threads: usize,
+    ) -> Result<Box<dyn Maker<u64, u64, Inlined>>, FigureError> {
+        let design = tuned(self.index, self.node_bytes, recovery_threads, self.tuning);
+        let maker = Inlined::maker_of(design.map_err(LabError::from)?);
+        let unknown = || LabError::from(UnknownDesign::Name(self.index.to_owned()));
+        Ok(maker.ok_or_else(unknown)?)
     }
 }
 
@@ -207,14 +193,17 @@ impl Crashed {
     /// Recovers a fresh copy of it; how long the design says that it took.
     pub fn recover(&self, recovery_threads: usize) -> Result<Duration, FigureError> {
         let copies = copy_files(MediumKind::Mapped, &self.dir.path().join(POOL))?;
-        let choice = Choice {
-            node_bytes: self.design.node_bytes,
-            recovery_threads,
-            ..Choice::of(self.design.index)
+        let media = MediaOptions {
+            medium: Some(MediumKind::Mapped),
+            ..MediaOptions::default()
         };
-        let recover = Recover { path: &copies.pool };
-        let tuning = self.design.tuning;
-        let report = with_tuned(&choice, tuning, recover).map_err(LabError::from)??;
+        let pool = Pool::open(&copies.pool, &PoolOptions { media })?;
+        let index = self
+            .design
+            .maker(recovery_threads)?
+            .open(&pool, "index")
+            .map_err(|e| LabError::index("opening the index", e))?;
+        let report = index.recovery();
         if report.clean || report.entries != self.keys {
             return Err(LabError::WrongAnswer {
                 contender: self.design.name.to_owned(),
@@ -230,24 +219,3 @@ impl Crashed {
 
 /// The file in a directory of its own.
 const POOL: &str = "pool";
-
-/// Opens an index and tells what that was.
-struct Recover<'a> {
-    path: &'a Path,
-}
-
-impl Task for Recover<'_> {
-    type Output = Result<RecoveryReport, FigureError>;
-
-    fn run<D: designs::Design>(self, design: D) -> Self::Output {
-        let media = MediaOptions {
-            medium: Some(MediumKind::Mapped),
-            ..MediaOptions::default()
-        };
-        let pool = Pool::<Inlined>::open(self.path, &PoolOptions { media })?;
-        let index = design
-            .open::<u64, u64, Inlined>(&pool, "index")
-            .map_err(|e| LabError::index("opening the index", e))?;
-        Ok(index.recovery().clone())
-    }
-}

@@ -33,8 +33,8 @@ pub use report::{
 };
 pub use target::{Target, Usage};
 
-use crate::scratch::{Purpose, Scratch};
 use crate::{LabError, limits};
+use bristlecone_command::scratch::{Purpose, Scratch};
 use bristlecone_pmem::MediumKind;
 use bristlecone_pmem::media::{Access, Counting, Dram, Media, MediaOptions};
 use drive::Slice;

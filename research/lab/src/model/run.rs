@@ -7,30 +7,25 @@
 //!    answered wrongly ends the run.
 //!
 //! Time follows from what is recorded, so nothing here needs to be compiled for the design: an index is
-//! called through [`Executes`], once an operation.
+//! called as an [engine](bristlecone_designs::engines).
 
+use super::executes::{Executes, Index, Number};
 use super::machine::{CAUSES, Cause, Machine};
 use super::memory::Time;
 use super::source::{Op, Source};
 use super::trace::{Flushes, Issued, Persistence, Recording, Step};
-use super::tuning::{Tuning, with_tuned};
+use super::tuning::{TRADITIONAL, Tuning, tuned};
 use super::{Device, ModelError, ModelReport, Stalls, Workload};
 use crate::LabError;
 use crate::workload::{Keys, Random, value_of};
-use bristlecone_designs::designs::{
-    Choice, DESIGNS, Design, Holds, Lb, Task, UnknownDesign, VOLATILE, WIDE, Wide, WideDesign,
-    WideTask, with_wide_design,
-};
-use bristlecone_designs::{BulkLoad, DurableIndex, Fill, LbOptions, OrderedIndex, StoredKey};
+use bristlecone_designs::designs::{AnyDesign, Choice, DESIGNS, UnknownDesign, VOLATILE, WIDE};
+use bristlecone_designs::engines::Compiled;
+use bristlecone_designs::{BulkLoad, Fill};
 use bristlecone_pmem::media::sim::{Sim, Simulation};
 use bristlecone_pmem::sync::set_worker;
 use bristlecone_pmem::{Pool, PoolOptions};
-use std::borrow::Cow;
-use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::marker::PhantomData;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 /// What to run.
@@ -98,8 +93,6 @@ pub(crate) struct PhaseReport {
     pub issued: Issued,
 }
 
-/// The LB+-Tree without entry moving.
-const TRADITIONAL: &str = "lbtree-traditional";
 const MAX_THREADS: usize = 64;
 const MOST_KEYS: u64 = 200_000_000;
 /// A simulation numbers its 8-byte words with 32 bits.
@@ -166,8 +159,7 @@ impl RunSpec {
             return Err(ModelError::parameter("entry bytes", asked, "16 or 32"));
         }
         if self.entry_bytes == WIDE_BYTES && !WIDE.contains(&self.index.as_str()) {
-            let may_be = format!("{} with entries of 32 bytes", WIDE.join(" or "));
-            return Err(ModelError::parameter("index", &self.index, may_be));
+            return Err(wide_only(self));
         }
         if !(1..=MAX_THREADS).contains(&self.threads) {
             let may_be = format!("1 to {MAX_THREADS}");
@@ -232,32 +224,23 @@ pub(crate) fn run_phases(
 ) -> Result<Vec<PhaseReport>, ModelError> {
     let fill = spec.check()?;
     debug_assert_eq!(spec.ops, phases.iter().map(|p| p.ops).sum::<u64>());
-    let make = Make {
+    let design = tuned(&spec.index, spec.node_bytes, 1, tuning).map_err(LabError::from)?;
+    let run = Run {
         spec,
         phases,
         persistence,
         fill,
         progress,
     };
-    if spec.index == TRADITIONAL {
-        let options = LbOptions {
-            entry_moving: false,
-            ..LbOptions::default()
-        };
-        return match spec.leaf_bytes()? {
-            256 => make.run(Lb::<1>(options)),
-            512 => make.run(Lb::<2>(options)),
-            _ => make.run(Lb::<4>(options)),
-        };
-    }
     if spec.entry_bytes == WIDE_BYTES {
-        return with_wide_design(&spec.choice(), make).map_err(LabError::from)?;
+        run.on::<u128>(design)
+    } else {
+        run.on::<u64>(design)
     }
-    with_tuned(&spec.choice(), tuning, make).map_err(LabError::from)?
 }
 
 /// Makes the index, loads it, and charges what is done on it.
-struct Make<'a> {
+struct Run<'a> {
     spec: &'a RunSpec,
     phases: &'a [Phase],
     persistence: Persistence,
@@ -265,27 +248,11 @@ struct Make<'a> {
     progress: &'a mut dyn FnMut(u64),
 }
 
-impl Task for Make<'_> {
-    type Output = Result<Vec<PhaseReport>, ModelError>;
-
-    fn run<D: Design>(self, design: D) -> Self::Output {
-        self.run_with::<u64, D>(&design)
-    }
-}
-
-impl WideTask for Make<'_> {
-    type Output = Result<Vec<PhaseReport>, ModelError>;
-
-    fn run_wide<D: WideDesign>(self, design: D) -> Self::Output {
-        self.run_with::<u128, Wide<D>>(&Wide(design))
-    }
-}
-
-impl Make<'_> {
-    fn run_with<N: Number, D: Holds<N, N, Sim>>(
-        self,
-        design: &D,
-    ) -> Result<Vec<PhaseReport>, ModelError> {
+impl Run<'_> {
+    fn on<N: Number>(self, design: AnyDesign) -> Result<Vec<PhaseReport>, ModelError>
+    where
+        Sim: Compiled<N, N>,
+    {
         let (spec, fill) = (self.spec, self.fill);
         let mut sorted: Vec<u64> = (0..spec.keys).map(|i| keys_of(spec).key(i)).collect();
         sorted.sort_unstable();
@@ -293,10 +260,11 @@ impl Make<'_> {
         // The device sees a tree as it is, not one that is made for exploring.
         simulation.set_tiny(false);
         let _attached = simulation.attach();
+        let maker = Sim::maker_of(design).ok_or_else(|| wide_only(spec))?;
         let pool = Pool::<Sim>::create(Path::new("model"), &PoolOptions::default())
             .map_err(LabError::from)?;
-        let mut index = design
-            .create_at(&pool, ROOT)
+        let mut index = maker
+            .create(&pool, ROOT)
             .map_err(|e| LabError::index("creating the index", e))?;
         let pairs = (sorted.iter()).map(|key| (N::key(*key), N::value(value_of(*key))));
         index
@@ -307,12 +275,18 @@ impl Make<'_> {
             index
                 .close()
                 .map_err(|e| LabError::index("closing the index", e))?;
-            index = design
-                .open_at(&pool, ROOT)
+            index = maker
+                .open(&pool, ROOT)
                 .map_err(|e| LabError::index("opening the index", e))?;
         }
-        self.charge(&simulation, &Index::<_, N>(index, PhantomData), &sorted)
+        self.charge(&simulation, &Index(index), &sorted)
     }
+}
+
+/// The error for a design that holds no entries of 32 bytes.
+fn wide_only(spec: &RunSpec) -> ModelError {
+    let may_be = format!("{} with entries of 32 bytes", WIDE.join(" or "));
+    ModelError::parameter("index", &spec.index, may_be)
 }
 
 fn keys_of(spec: &RunSpec) -> Keys {
@@ -374,7 +348,7 @@ pub(super) fn drive<E>(
     Ok(())
 }
 
-impl Make<'_> {
+impl Run<'_> {
     fn charge(
         self,
         simulation: &Simulation,
@@ -458,165 +432,6 @@ impl Make<'_> {
     }
 }
 
-/// An index as the machine drives it.
-pub(crate) trait Executes {
-    /// Does an operation, and sees that it is answered rightly.
-    fn execute(&self, op: Op) -> Result<(), ModelError>;
-
-    /// Looks up keys that are there, all at once.
-    fn look_up_together(&self, keys: &[u64]) -> Result<(), ModelError>;
-
-    /// Does one after the other.
-    fn execute_all(&self, ops: &[Op]) -> Result<(), ModelError> {
-        ops.iter().try_for_each(|op| self.execute(*op))
-    }
-}
-
-/// What the numbers of a workload are as keys and values.
-pub(crate) trait Number: StoredKey + ToOwned<Owned = Self> + Copy {
-    /// A key; keeps the numbers' order.
-    fn key(number: u64) -> Self;
-
-    /// The number that it is the key of.
-    fn number(self) -> u64;
-
-    /// Keys.
-    fn keys(numbers: &[u64]) -> Cow<'_, [Self]>;
-
-    /// A value.
-    fn value(number: u64) -> Self;
-
-    /// Room for the answers of a batch, kept from batch to batch.
-    fn with_answers<R>(f: impl FnOnce(&mut Vec<Option<Self>>) -> R) -> R;
-}
-
-/// Implements [`Number`].
-macro_rules! number {
-    ($type:ty, |$key:ident| $of_key:expr, $number:expr, |$keys:ident| $of_keys:expr,
-     |$value:ident| $of_value:expr) => {
-        impl Number for $type {
-            #[inline(always)]
-            fn key($key: u64) -> Self {
-                $of_key
-            }
-
-            #[inline(always)]
-            fn number(self) -> u64 {
-                let number: fn(Self) -> u64 = $number;
-                number(self)
-            }
-
-            #[inline(always)]
-            fn keys($keys: &[u64]) -> Cow<'_, [Self]> {
-                $of_keys
-            }
-
-            #[inline(always)]
-            fn value($value: u64) -> Self {
-                $of_value
-            }
-
-            fn with_answers<R>(f: impl FnOnce(&mut Vec<Option<Self>>) -> R) -> R {
-                thread_local! {
-                    static ANSWERS: Cell<Vec<Option<$type>>> = const { Cell::new(Vec::new()) };
-                }
-                let mut answers = ANSWERS.take();
-                let result = f(&mut answers);
-                ANSWERS.set(answers);
-                result
-            }
-        }
-    };
-}
-
-number!(
-    u64,
-    |key| key,
-    |key| key,
-    |keys| Cow::Borrowed(keys),
-    |value| value
-);
-number!(
-    u128,
-    |key| u128::from(key) << 64 | u128::from(!key),
-    |key| (key >> 64) as u64,
-    |keys| keys.iter().map(|key| Self::key(*key)).collect(),
-    |value| u128::from(!value) << 64 | u128::from(value)
-);
-
-/// Any index, of keys and values that are `N`s.
-pub(crate) struct Index<I, N>(pub I, pub PhantomData<fn(N)>);
-
-impl<N: Number, I: OrderedIndex<N, N>> Executes for Index<I, N> {
-    #[inline]
-    fn execute(&self, op: Op) -> Result<(), ModelError> {
-        let index = &self.0;
-        let (phase, right) = match op {
-            Op::Insert { key } => {
-                index
-                    .insert(&N::key(key), &N::value(value_of(key)))
-                    .map_err(|e| LabError::index("inserting a new key", e))?;
-                ("insert", true)
-            }
-            Op::Lookup { key } => {
-                let found = index.get(&N::key(key));
-                ("lookup", found == Some(N::value(value_of(key))))
-            }
-            Op::Update { key, value } => {
-                index
-                    .update(&N::key(key), &N::value(value))
-                    .map_err(|e| LabError::index("updating a key", e))?;
-                ("update", true)
-            }
-            Op::Remove { key } => {
-                let was_there = index
-                    .remove(&N::key(key))
-                    .map_err(|e| LabError::index("removing a key", e))?;
-                ("remove", was_there)
-            }
-            Op::Scan { key, keys } => {
-                // The one that it starts from is there, so one is seen at the least.
-                let (mut seen, mut right) = (0, true);
-                index.scan(N::key(key).., |key: &N, value: &N| {
-                    right &= *value == N::value(value_of(key.number()));
-                    seen += 1;
-                    if seen < keys {
-                        ControlFlow::Continue(())
-                    } else {
-                        ControlFlow::Break(())
-                    }
-                });
-                ("scan", right && seen > 0)
-            }
-        };
-        answered(phase, u64::from(right), 1)
-    }
-
-    #[inline]
-    fn look_up_together(&self, keys: &[u64]) -> Result<(), ModelError> {
-        let right = N::with_answers(|values| {
-            self.0.multi_get(&N::keys(keys), values);
-            let answers = keys.iter().zip(values);
-            let right = answers.filter(|(key, value)| **value == Some(N::value(value_of(**key))));
-            right.count()
-        });
-        answered("multi-get", right as u64, keys.len() as u64)
-    }
-}
-
-#[inline]
-fn answered(phase: &'static str, right: u64, of: u64) -> Result<(), ModelError> {
-    if right == of {
-        return Ok(());
-    }
-    Err(ModelError::Lab(LabError::WrongAnswer {
-        contender: "the index".into(),
-        phase,
-        right,
-        of,
-    }))
-}
-
 fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelReport, ModelError> {
     let mut causes = [0; CAUSES];
     let (mut total, mut longest, mut flushes, mut fences) = (0, 0, 0, 0);
@@ -683,8 +498,6 @@ fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelRepor
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bristlecone_designs::btree::BTreeOptions;
-    use bristlecone_designs::designs::Lcb;
 
     #[test]
     fn lookups_in_batches_are_as_many_and_overlap() {
@@ -708,19 +521,13 @@ mod tests {
             seed: 5,
         };
         let mut told = Vec::new();
-        // Not by name, which would compile every design for this one test.
-        let make = Make {
-            spec: &spec,
-            phases: &phases,
-            persistence: Persistence::Kept,
-            fill: spec.check().unwrap(),
-            progress: &mut |done| told.push(done),
-        };
-        let reports = make.run(Lcb(BTreeOptions {
-            node_bytes: Some(256),
-            volatile: true,
-            ..BTreeOptions::default()
-        }));
+        let reports = run_phases(
+            &spec,
+            &phases,
+            Tuning::Usual,
+            Persistence::Kept,
+            &mut |done| told.push(done),
+        );
         let reports = reports.unwrap();
         assert_eq!(told.last(), Some(&9_000));
         let [single, eight, seven] = [0, 1, 2].map(|i| &reports[i].report);

@@ -1,11 +1,12 @@
 //! How a design is run where it is not run as usual: options that figures vary.
 
-use bristlecone_designs::BTreeOptions;
 use bristlecone_designs::btree::{GroupFlush, Search};
+use bristlecone_designs::crabtree::{CrabOptions, Strategy};
 use bristlecone_designs::designs::{
-    Choice, Lcb, Nv, Task, UnknownDesign, Unsorted, Wal, with_design,
+    AnyDesign, Choice, Crab, Lb, Lcb, Ls, Nv, UnknownDesign, Unsorted, Wal,
 };
 use bristlecone_designs::nvtree::{Adaptivity, NvOptions};
+use bristlecone_designs::{BTreeOptions, LbOptions, LsOptions};
 
 /// How a design is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -45,17 +46,37 @@ pub(crate) enum Shifts {
     Always,
 }
 
-/// As [`with_design`], run as `tuning` says.
+/// The LB+-Tree without entry moving, as a design by a name of its own.
+pub(crate) const TRADITIONAL: &str = "lbtree-traditional";
+
+/// Returns the design `index`, run as `tuning` says.
 ///
 /// # Errors
 /// [`UnknownDesign`]; also for a design that cannot be run so.
-pub(crate) fn with_tuned<T: Task>(
-    choice: &Choice<'_>,
+pub(crate) fn tuned(
+    index: &str,
+    node_bytes: Option<u32>,
+    recovery_threads: usize,
     tuning: Tuning,
-    task: T,
-) -> Result<T::Output, UnknownDesign> {
+) -> Result<AnyDesign, UnknownDesign> {
+    let traditional = index == TRADITIONAL;
+    let choice = Choice {
+        name: if traditional { "lbtree" } else { index },
+        node_bytes,
+        recovery_threads,
+    };
     let (info, bytes) = choice.resolve()?;
-    let recovery_threads = choice.recovery_threads;
+    if traditional {
+        let options = LbOptions {
+            entry_moving: false,
+            recovery_threads,
+        };
+        return Ok(match bytes {
+            256 => Lb::<1>(options).into(),
+            512 => Lb::<2>(options).into(),
+            _ => Lb::<4>(options).into(),
+        });
+    }
     let btree = BTreeOptions {
         node_bytes: Some(bytes),
         recovery_threads,
@@ -67,16 +88,16 @@ pub(crate) fn with_tuned<T: Task>(
         ..btree
     };
     Ok(match (tuning, info.name) {
-        (Tuning::Usual, _) => return with_design(choice, task),
-        (Tuning::Linear, "btree") => task.run(Lcb(volatile)),
-        (Tuning::Linear, "btree-gf") => task.run(Lcb(BTreeOptions {
+        (Tuning::Usual, _) => return AnyDesign::of(&choice),
+        (Tuning::Linear, "btree") => AnyDesign::from(Lcb(volatile)),
+        (Tuning::Linear, "btree-gf") => AnyDesign::from(Lcb(BTreeOptions {
             group_flush: GroupFlush::On,
             ..volatile
         })),
-        (Tuning::Linear, "unsorted-leaf") => task.run(Unsorted(volatile)),
-        (Tuning::Linear, "btree-wal") => task.run(Wal(btree)),
-        (Tuning::Linear, "unsorted") => task.run(Unsorted(btree)),
-        (Tuning::Nv(adaptivity), "nvtree") => task.run(Nv(NvOptions {
+        (Tuning::Linear, "unsorted-leaf") => AnyDesign::from(Unsorted(volatile)),
+        (Tuning::Linear, "btree-wal") => AnyDesign::from(Wal(btree)),
+        (Tuning::Linear, "unsorted") => AnyDesign::from(Unsorted(btree)),
+        (Tuning::Nv(adaptivity), "nvtree") => AnyDesign::from(Nv(NvOptions {
             leaf_bytes: bytes,
             adaptivity,
             recovery_threads,
@@ -89,22 +110,19 @@ pub(crate) fn with_tuned<T: Task>(
                 atomic16,
             },
             "crabtree" | "crabtree-opt",
-        ) => {
-            use bristlecone_designs::crabtree::{CrabOptions, Strategy};
-            task.run(bristlecone_designs::designs::Crab(CrabOptions {
-                leaf_bytes: bytes,
-                strategy: match shifts {
-                    Shifts::Cheaper => Strategy::Choose,
-                    Shifts::Never => Strategy::CopyOnWrite,
-                    Shifts::Always => Strategy::ShiftInPlace,
-                },
-                self_managed,
-                probe,
-                atomic16,
-                recovery_threads,
-                ..CrabOptions::PLAIN
-            }))
-        }
+        ) => AnyDesign::from(Crab(CrabOptions {
+            leaf_bytes: bytes,
+            strategy: match shifts {
+                Shifts::Cheaper => Strategy::Choose,
+                Shifts::Never => Strategy::CopyOnWrite,
+                Shifts::Always => Strategy::ShiftInPlace,
+            },
+            self_managed,
+            probe,
+            atomic16,
+            recovery_threads,
+            ..CrabOptions::PLAIN
+        })),
         (
             Tuning::Logs {
                 logs,
@@ -113,19 +131,17 @@ pub(crate) fn with_tuned<T: Task>(
                 garbage,
             },
             "lstree",
-        ) => task.run(bristlecone_designs::designs::Ls(
-            bristlecone_designs::LsOptions {
-                leaf_bytes: bytes,
-                logs,
-                cached_deltas: deltas,
-                tags,
-                garbage_percent: 0,
-                garbage_bytes: garbage.unwrap_or(u64::MAX),
-                writers_collect: garbage.is_some(),
-                recovery_threads,
-                ..bristlecone_designs::LsOptions::default()
-            },
-        )),
+        ) => AnyDesign::from(Ls(LsOptions {
+            leaf_bytes: bytes,
+            logs,
+            cached_deltas: deltas,
+            tags,
+            garbage_percent: 0,
+            garbage_bytes: garbage.unwrap_or(u64::MAX),
+            writers_collect: garbage.is_some(),
+            recovery_threads,
+            ..LsOptions::default()
+        })),
         // The figures ask each design for what it has.
         _ => return Err(UnknownDesign::Name(format!("{} {tuning:?}", info.name))),
     })

@@ -2,7 +2,9 @@
 
 use crate::args::Mix;
 use crate::client::{self, Client};
-use bristlecone_lab::workload::{Random, Zipf};
+use rand::rngs::Xoshiro256PlusPlus as Random;
+use rand::{RngExt, SeedableRng};
+use rand_distr::{Distribution, Zipf};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +18,7 @@ const LOADED_AT_ONCE: u64 = 500;
 /// What clients do, and which records there are by now.
 pub struct Load {
     mix: Mix,
-    zipf: Zipf,
+    zipf: Zipf<f64>,
     random: Random,
     value: Vec<u8>,
     loaded: u64,
@@ -35,13 +37,23 @@ fn key(record: u64) -> [u8; 16] {
     key
 }
 
+/// A hash of a rank, as YCSB spreads likely records over all of them: FNV-1a, 64 bits.
+fn scrambled(rank: u64) -> u64 {
+    rank.to_le_bytes()
+        .into_iter()
+        .fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
+        })
+}
+
 impl Load {
     /// A mix over so many records with values of so many bytes.
     pub fn new(mix: Mix, records: u64, value_bytes: u32) -> Self {
         Self {
             mix,
-            zipf: Zipf::new(records, SKEW),
-            random: Random::new(0x5e55_1015),
+            zipf: Zipf::new(records as f64, SKEW)
+                .unwrap_or_else(|_| unreachable!("records and skew are above 0")),
+            random: Random::seed_from_u64(0x5e55_1015),
             value: vec![b'v'; value_bytes as usize],
             loaded: records,
             added: 0,
@@ -69,23 +81,28 @@ impl Load {
         Ok(())
     }
 
-    /// Appends one command; true if it adds a record.
+    /// The rank of a record by Zipf's law, from 0, the lower the likelier.
+    fn rank(&mut self) -> u64 {
+        self.zipf.sample(&mut self.random) as u64 - 1
+    }
+
+    /// Appends one command. Returns whether it adds a record.
     fn encode(&mut self, requests: &mut Vec<u8>) -> bool {
         match self.mix {
-            Mix::StatusUpdate if self.random.below(100) < 5 => {
+            Mix::StatusUpdate if self.random.random_range(0..100) < 5 => {
                 let record = self.loaded + self.added;
                 self.added += 1;
                 client::encode(requests, &[b"SET", &key(record), &self.value]);
                 return true;
             }
             Mix::StatusUpdate => {
-                let back = self.zipf.rank(&mut self.random);
+                let back = self.rank();
                 let record = self.loaded + self.answered - 1 - back;
                 client::encode(requests, &[b"GET", &key(record)]);
             }
             Mix::SessionStore => {
-                let record = self.zipf.scrambled(&mut self.random);
-                if self.random.below(2) == 0 {
+                let record = scrambled(self.rank()) % self.loaded;
+                if self.random.random() {
                     client::encode(requests, &[b"SET", &key(record), &self.value]);
                 } else {
                     client::encode(requests, &[b"GET", &key(record)]);

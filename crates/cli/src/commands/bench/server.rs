@@ -3,10 +3,10 @@
 use super::drive::{Load, Slice, drive};
 use crate::args::{AgainstServer, BenchServer, Mix};
 use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::progress;
 use crate::server::Server;
-use bristlecone_lab::scratch::{Purpose, Scratch};
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::progress;
+use bristlecone_command::scratch::{Purpose, Scratch};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use std::fmt;

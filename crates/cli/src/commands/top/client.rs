@@ -2,8 +2,8 @@
 
 use crate::args::Top;
 use crate::client::{Reply, encode, reply};
-use crate::failure::{Failure, Outcome};
-use crate::text::{escape, program, shell_word};
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::text::{escape, program, shell_word};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;

@@ -5,7 +5,7 @@ mod sample;
 mod view;
 
 use crate::args::Top;
-use crate::failure::{Failure, Outcome};
+use bristlecone_command::failure::{Failure, Outcome};
 use client::Client;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::style::Print;

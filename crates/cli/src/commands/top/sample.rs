@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use crate::client::Reply;
-use crate::failure::{Failure, Outcome};
+use bristlecone_command::failure::{Failure, Outcome};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 

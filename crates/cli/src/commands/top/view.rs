@@ -1,7 +1,7 @@
 //! A view as lines of text, the same for a terminal and for a file.
 
 use super::sample::{Calls, Sample, Slow, Span};
-use crate::text::{bytes, duration, escape, grouped};
+use bristlecone_command::text::{bytes, duration, escape, grouped};
 use std::time::Duration;
 
 /// Commands that are shown where there is no screen to be filled.

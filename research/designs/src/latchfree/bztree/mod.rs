@@ -31,7 +31,7 @@
 //! Of the update's words, the metadata word stays as it is and would not be needed, since every change of it changes the
 //! status too. It is the paper's third word, and kept so that costs compare.
 //!
-//! A random insertion takes 15.2 lines and 8.3 fences, splits included (`tests/bztree_cost.rs`).
+//! A random insertion takes 15.2 lines and 8.3 fences, splits included (`tests/all/bztree_cost.rs`).
 //!
 //! *Memory words* change nothing in the tree. A swap recycles only what its words name, and a split has two nodes,
 //! and a merge one or two, that no word of the tree names. So each node has a word for that: N's own offset, from the

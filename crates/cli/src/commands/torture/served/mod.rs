@@ -7,27 +7,24 @@
 
 mod plan;
 
-use super::model::Findings;
-use super::{Report, Tally, in_round};
-use crate::args::Torture;
 use crate::client::{Client, Reply};
-use crate::commands::serve::ROOT;
-use crate::failure::{Failure, Outcome};
+use crate::database;
 use crate::server::Server;
-use bristlecone_pmem::media::Auto;
-use bristlecone_pmem::{Access, Pool, PoolOptions};
-use bristlecone_store::{Store, StoreOptions};
+use bristlecone_command::args::TortureArgs;
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::pool::How;
+use bristlecone_command::process::kill;
+use bristlecone_command::torture::{Findings, Report, Tally, in_round};
 use plan::{Plan, SHARED, State, Unit};
 use rand::RngExt;
 use std::collections::VecDeque;
-use std::fmt::Display;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the clients may take until each was answered once.
-const BEGIN_MOST: Duration = Duration::from_secs(120);
+const MAX_BEGIN: Duration = Duration::from_secs(120);
 
 /// What a client had when the server died.
 #[derive(Default)]
@@ -40,12 +37,12 @@ struct Work {
 }
 
 /// Runs the rounds.
-pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
+pub fn rounds(args: &TortureArgs, pool: &Path) -> Outcome<Report> {
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(rand::random);
-    args.check_served()?;
+    let clients = args.threads.unwrap_or(16);
     let arguments = ["--medium", args.medium.name()];
-    let mut states = vec![State::default(); usize::from(args.writers())];
+    let mut states = vec![State::default(); usize::from(clients)];
     let mut tally = Tally::new(args.kills);
     let mut server = Server::start(pool, &arguments)?;
     for round in 1..=args.kills {
@@ -56,7 +53,7 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
             // It may be starting, recovering, or serving.
             let mut child = Server::spawn(pool, &arguments)?;
             std::thread::sleep(Duration::from_micros(rand::rng().random_range(0..30_000)));
-            super::kill(&mut child)?;
+            kill(&mut child)?;
         }
         // Else the server finds the pool as it was left.
         if round % 3 == 0 {
@@ -73,21 +70,16 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
     let mut findings = Findings::default();
     let entries = check_pool(args, pool, &mut findings)?;
     tally.add_findings(args.kills, &findings);
-    Ok(tally.report(args, seed, started.elapsed(), entries))
+    Ok(tally.report(args, clients, seed, started.elapsed(), entries, true))
 }
 
-/// Checks the store itself, with no server on it; its entries.
-fn check_pool(args: &Torture, path: &Path, findings: &mut Findings) -> Outcome<u64> {
-    let named = |e: &dyn Display| Failure::new(format!("{}: {e}", path.display()));
-    let mut options = PoolOptions::default();
-    options.media.medium = args.medium.choice().kind();
-    options.media.access = Access::ReadWrite;
-    let pool = Pool::<Auto>::open(path, &options).map_err(|e| named(&e))?;
-    let store = Store::open(&pool, ROOT, &StoreOptions::default()).map_err(|e| named(&e))?;
-    match store.check() {
+/// Checks the database itself, with no server on it. Returns how many entries it has.
+fn check_pool(args: &TortureArgs, path: &Path, findings: &mut Findings) -> Outcome<u64> {
+    let db = database::open(path, How::durable(Some(args.medium.kind())))?;
+    match db.check() {
         Ok(report) => Ok(report.entries),
         Err(violation) => {
-            findings.phantom(format!("the store is broken: {violation}"));
+            findings.phantom(format!("the database is broken: {violation}"));
             Ok(0)
         }
     }
@@ -119,7 +111,7 @@ fn write_and_kill(
         let all = writers.len();
         let waiting = Instant::now();
         // ORDERING: Relaxed; only the number matters.
-        while usize::from(begun.load(Ordering::Relaxed)) < all && waiting.elapsed() < BEGIN_MOST {
+        while usize::from(begun.load(Ordering::Relaxed)) < all && waiting.elapsed() < MAX_BEGIN {
             std::thread::sleep(Duration::from_millis(1));
         }
         let begun = usize::from(begun.load(Ordering::Relaxed));

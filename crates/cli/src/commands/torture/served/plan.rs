@@ -233,7 +233,7 @@ impl Value {
     /// A few words for a message.
     fn shown(&self) -> String {
         match self {
-            Self::Text(text) => crate::text::quoted(text),
+            Self::Text(text) => bristlecone_command::text::quoted(text),
             Self::Number(number) => number.to_string(),
             Self::List(list) => format!("a list of {}", list.len()),
             Self::Hash(hash) => format!("a hash of {}", hash.len()),

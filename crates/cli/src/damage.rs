@@ -1,0 +1,142 @@
+//! A database that may be damaged, walked without opening it: its entries, whole and broken.
+
+use crate::database::{NAMELESS, ROOT};
+use bristlecone_command::failure::Outcome;
+use bristlecone_command::pool::about;
+use bristlecone_command::text::quoted;
+use bristlecone_index::damage::{Damage, collecting_damage};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::pool::Pool;
+use bristlecone_server::data::swap::{ORDER_KEY, ORDER_KEYSPACE};
+use bristlecone_store::{SalvageReport, Salvaged, Store, WallClock};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A damaged entry.
+#[derive(Debug)]
+pub struct Broken {
+    /// Its keyspace and its key.
+    pub entry: String,
+    /// Whether it is the name of a keyspace.
+    pub is_name: bool,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// What a database has, damaged or not.
+#[derive(Debug)]
+pub struct Survey {
+    /// What the walk came over.
+    pub report: SalvageReport,
+    /// How many whole entries each keyspace has.
+    pub whole: BTreeMap<String, u64>,
+    /// The entries that are damaged.
+    pub broken: Vec<Broken>,
+    /// What is damaged in the index.
+    pub index: Damage,
+    /// What a server has kept of the order of its databases.
+    pub order: Option<Vec<u8>>,
+}
+
+impl Survey {
+    /// Looks at every entry of a database, which is not open, and at its index.
+    ///
+    /// # Errors
+    /// So much is damaged that there are no entries to look at.
+    pub fn of(pool: &Arc<Pool<Auto>>, path: &Path) -> Outcome<Self> {
+        let (mut whole, mut broken, mut order) = (BTreeMap::new(), Vec::new(), None);
+        let (report, index) = salvage(pool, path, &mut |salvaged| {
+            match &salvaged.found {
+                Ok(entry) => {
+                    let keyspace = keyspace_name(&salvaged);
+                    if keyspace == ORDER_KEYSPACE && salvaged.key == ORDER_KEY {
+                        order = Some(entry.value.to_vec());
+                    }
+                    *whole.entry(keyspace).or_insert(0) += 1;
+                }
+                Err(e) => broken.push(Broken {
+                    entry: describe(&salvaged),
+                    is_name: salvaged.number == 0,
+                    what: e.to_string(),
+                }),
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(Self {
+            report,
+            whole,
+            broken,
+            index,
+            order,
+        })
+    }
+
+    /// Returns all that is wrong, a line each.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        let index = self.index.blocks.values();
+        let index = index.map(|what| format!("index: {what}"));
+        let whole = self.report.violation.iter();
+        let whole = whole.map(|violation| format!("index: {violation}"));
+        let broken = self.broken.iter();
+        let broken = broken.map(|broken| format!("{}: {}", broken.entry, broken.what));
+        broken.chain(index).chain(whole)
+    }
+
+    /// Returns how many entries cannot be read at all, not even the key.
+    pub fn unseen(&self) -> u64 {
+        self.report.indexed.saturating_sub(self.report.walked)
+    }
+
+    /// Returns the names of the keyspaces; those whose names are damaged go by their numbers.
+    pub fn keyspaces(&self) -> Vec<String> {
+        let mut names = self.report.keyspaces.clone();
+        let nameless = self.whole.keys().filter(|name| !names.contains(name));
+        let nameless: Vec<String> = nameless.cloned().collect();
+        names.extend(nameless);
+        names
+    }
+}
+
+/// Returns the name of an entry's keyspace, or what stands for it.
+pub fn keyspace_name(salvaged: &Salvaged<'_>) -> String {
+    match salvaged.keyspace {
+        Some(name) => name.to_owned(),
+        None => format!("{NAMELESS}{}", salvaged.number),
+    }
+}
+
+/// Returns which entry it is, for messages.
+pub fn describe(salvaged: &Salvaged<'_>) -> String {
+    let key = quoted(salvaged.key);
+    match salvaged.number {
+        0 => format!("keyspace {key}, its name in the catalogue"),
+        _ => format!(
+            "keyspace {}, key {key}",
+            quoted(keyspace_name(salvaged).as_bytes())
+        ),
+    }
+}
+
+/// Visits the entries of a database, which is not open, damaged or not.
+///
+/// # Errors
+/// As [`Survey::of`].
+pub fn salvage(
+    pool: &Arc<Pool<Auto>>,
+    path: &Path,
+    visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
+) -> Outcome<(SalvageReport, Damage)> {
+    let now = WallClock::default().now();
+    let mut walk = || Store::<Auto>::salvage(pool, ROOT, now, visit);
+    // On a device, what opening the index does about damage would be durable.
+    let (report, damage) = if pool.pm().read_only() {
+        collecting_damage(walk)
+    } else {
+        (walk(), Damage::default())
+    };
+    let report = report.map_err(|e| about(path, &e))?;
+    Ok((report, damage))
+}

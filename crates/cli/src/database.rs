@@ -1,0 +1,292 @@
+//! Opening databases, and choosing the keyspace that a command works on.
+//!
+//! | keyspace | values | written by |
+//! | --- | --- | --- |
+//! | `0` to `15` | a server's: strings, and collections of which only the type is shown | the server's own commands, executed here |
+//! | `elements`, `expiries`, `garbage`, `databases` in a server's database | the server's bookkeeping | nothing but the server |
+//! | any other | bytes | the library |
+//!
+//! A command that names no keyspace works on `default` if it is there, else on a server's database 0,
+//! else on the only keyspace there is.
+
+use bristlecone::{Database, Durability, ErrorKind, Keyspace, Options};
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::pool::{How, about, open_pool};
+use bristlecone_command::records::Shown;
+use bristlecone_command::text::{program, quoted, shell_path};
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::pool::Pool;
+use bristlecone_server::data::DATABASES;
+use bristlecone_server::data::swap::{ORDER_KEY, ORDER_KEYSPACE, keyspace_of};
+use bristlecone_server::data::value::{Kind, Value};
+use bristlecone_store::Entry;
+use std::path::Path;
+
+/// Root of the pool that a database is in.
+pub const ROOT: &str = "store";
+
+/// Precedes the number of a keyspace whose name is damaged.
+pub const NAMELESS: &str = "number ";
+
+/// Root of the pool that a bare index is in.
+const BARE_INDEX: &str = "main";
+
+/// How to look at a pool.
+const READ: How = How {
+    medium: None,
+    durability: Durability::Immediate,
+    read_only: true,
+};
+
+/// Keyspace that a command makes where there is none.
+pub const DEFAULT: &str = "default";
+
+/// Keyspaces that a server's database has besides those of its numbered databases.
+const BOOKKEEPING: [&str; 4] = ["elements", "expiries", "garbage", ORDER_KEYSPACE];
+
+/// Returns the options that open a database so. It is not made if it is not there.
+pub fn options(path: &Path, how: How) -> Options {
+    let read_only = how.reads_only(path);
+    let options = Database::builder()
+        .create(false)
+        .read_only(read_only)
+        .durability(how.durability);
+    let options = if read_only {
+        options.vacuum_every(None)
+    } else {
+        options
+    };
+    match how.medium {
+        Some(medium) => options.medium(medium),
+        None => options,
+    }
+}
+
+/// Opens a database that is there.
+///
+/// # Errors
+/// It cannot be opened; the message names its path and, for a bare index, the command for that.
+pub fn open(path: &Path, how: How) -> Outcome<Database> {
+    options(path, how)
+        .open(path)
+        .map_err(|e| unopened(path, &e))
+}
+
+/// Makes a database.
+///
+/// # Errors
+/// It is there already, or cannot be made.
+pub fn create(path: &Path, how: How) -> Outcome<Database> {
+    options(path, how)
+        .create(true)
+        .create_new(true)
+        .open(path)
+        .map_err(|e| Failure::new(e.to_string()))
+}
+
+/// Returns the error of a database that did not open.
+pub fn unopened(path: &Path, error: &bristlecone::Error) -> Failure {
+    if error.kind() == ErrorKind::NotADatabase
+        && let Ok(pool) = open_pool(path, READ)
+        && let Err(failure) = expect(&pool, path)
+    {
+        return failure;
+    }
+    Failure::new(error.to_string())
+}
+
+/// Makes sure that a pool has a database in it.
+///
+/// # Errors
+/// It has none; the message says what it has.
+pub fn expect(pool: &Pool<Auto>, path: &Path) -> Outcome {
+    let roots = pool.roots();
+    if roots.iter().any(|root| root.name == ROOT) {
+        return Ok(());
+    }
+    let what = "a pool without a database in it; `create` and `serve` make databases";
+    if roots.iter().any(|root| root.name == BARE_INDEX) {
+        return Err(about(
+            path,
+            &format_args!("holds a bare index, no database\n{}", export_index(path)),
+        ));
+    }
+    Err(about(path, &what))
+}
+
+/// Returns the command that a bare index is for.
+fn export_index(path: &Path) -> String {
+    format!(
+        "bristlecone-lab export {} rows.jsonl    # then `{} import` it into a database",
+        shell_path(path),
+        program()
+    )
+}
+
+/// Returns an error of a database, with its path.
+pub fn named(path: &Path, error: &bristlecone::Error) -> Failure {
+    let text = error.to_string();
+    if text.starts_with(&path.display().to_string()) {
+        return Failure::new(text);
+    }
+    about(path, &text)
+}
+
+/// The keyspace that a command works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A server's database.
+    Served(usize),
+    /// A keyspace of a program's.
+    Named(String),
+    /// One whose name is damaged, in a server's database: it is read as one of the numbered databases.
+    Nameless(String),
+}
+
+/// Whether a database with these keyspaces is one that a server has written.
+pub fn server_bookkeeping<'n>(keyspaces: impl IntoIterator<Item = &'n str>) -> bool {
+    let found = keyspaces.into_iter();
+    // One of the names may have been damaged.
+    found.filter(|name| BOOKKEEPING.contains(name)).count() >= 2
+}
+
+/// Returns the number of a server's database that a keyspace of this name is for.
+pub fn served(name: &str) -> Option<usize> {
+    let number: usize = name.parse().ok().filter(|number| *number < DATABASES)?;
+    (number.to_string() == name).then_some(number)
+}
+
+impl Place {
+    /// Chooses the keyspace that was asked for, or the usual one, among those that are there.
+    ///
+    /// # Errors
+    /// A usage error where several come into question, and an error for a server's bookkeeping.
+    pub fn choose(path: &Path, asked: Option<&str>, there: &[String]) -> Outcome<Self> {
+        let servers = server_bookkeeping(there.iter().map(String::as_str));
+        let bookkeeping = |name: &str| servers && BOOKKEEPING.contains(&name);
+        let open_to_all = |name: &&String| !bookkeeping(name);
+        match asked {
+            Some(name) => match served(name) {
+                Some(number) => Ok(Self::Served(number)),
+                None if servers && name.starts_with(NAMELESS) => {
+                    Ok(Self::Nameless(name.to_owned()))
+                }
+                None if bookkeeping(name) => Err(about(
+                    path,
+                    &format_args!(
+                        "keyspace {} is the server's own bookkeeping, which only `serve` reads; {}",
+                        quoted(name.as_bytes()),
+                        list(there.iter().filter(open_to_all))
+                    ),
+                )),
+                None => Ok(Self::Named(name.to_owned())),
+            },
+            None if there.iter().any(|name| name == DEFAULT) => Ok(Self::Named(DEFAULT.into())),
+            None if servers => Ok(Self::Served(0)),
+            None => match there {
+                [] => Ok(Self::Named(DEFAULT.into())),
+                [one] => Ok(served(one).map_or(Self::Named(one.clone()), Self::Served)),
+                several => Err(Failure::Usage(format!(
+                    "{}: which keyspace? --keyspace names it: {}",
+                    path.display(),
+                    list(several)
+                ))),
+            },
+        }
+    }
+
+    /// Returns the name of the keyspace that it has, by what a server keeps of the order of its databases.
+    pub fn keyspace(&self, order: Option<&[u8]>) -> String {
+        match self {
+            Self::Served(number) => keyspace_of(order, *number).to_string(),
+            Self::Named(name) | Self::Nameless(name) => name.clone(),
+        }
+    }
+
+    /// Returns the keyspace, if it is there.
+    ///
+    /// # Errors
+    /// What a server keeps of the order of its databases is damaged.
+    pub fn find(&self, db: &Database) -> bristlecone::Result<Option<Keyspace>> {
+        let order = match (self, db.find_keyspace(ORDER_KEYSPACE)) {
+            (Self::Served(_), Some(order)) => order.get(ORDER_KEY)?.map(|value| value.to_vec()),
+            _ => None,
+        };
+        Ok(db.find_keyspace(&self.keyspace(order.as_deref())))
+    }
+
+    /// Whether values have types, as a server's have.
+    pub fn typed(&self) -> bool {
+        !matches!(self, Self::Named(_))
+    }
+
+    /// Returns what an entry shows; nothing if it has expired by `now`, in ms since 1970.
+    ///
+    /// # Errors
+    /// It is in a server's database and no value that a server writes.
+    pub fn show<'v>(&self, entry: &Entry<'v>, now: u64) -> Result<Option<Shown<'v>>, String> {
+        if !self.typed() {
+            return Ok(Some(Shown {
+                kind: None,
+                value: Some(entry.value),
+                expires_at: entry.expires_at,
+            }));
+        }
+        let head = Value::head(entry).map_err(|e| e.to_string())?;
+        // A large collection's expiry is in its head, and the store knows nothing of it.
+        if head.expires_at.is_some_and(|at| at <= now) {
+            return Ok(None);
+        }
+        let is_string = head.kind == Kind::String;
+        Ok(Some(Shown {
+            kind: Some(head.kind.name()),
+            // Behind the tag.
+            value: is_string.then(|| entry.value.get(1..).unwrap_or_default()),
+            expires_at: head.expires_at,
+        }))
+    }
+}
+
+/// Returns the names of keyspaces in words.
+pub fn list<'n>(names: impl IntoIterator<Item = &'n String>) -> String {
+    let names = names.into_iter().map(|name| quoted(name.as_bytes()));
+    let names: Vec<_> = names.collect();
+    match names.len() {
+        0 => "there are none".to_owned(),
+        _ => format!("there are {}", names.join(", ")),
+    }
+}
+
+/// Returns the names of a database's keyspaces.
+pub fn keyspaces(db: &Database) -> Vec<String> {
+    let keyspaces = db.keyspaces();
+    keyspaces.iter().map(|k| k.name().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(asked: Option<&str>, there: &[&str]) -> Outcome<Place> {
+        let there: Vec<String> = there.iter().map(|name| (*name).to_owned()).collect();
+        Place::choose(Path::new("p"), asked, &there)
+    }
+
+    #[test]
+    fn the_usual_keyspace_is_the_one_that_a_person_means() {
+        let named = |name: &str| Place::Named(name.to_owned());
+        let servers = ["0", "1", "elements", "expiries", "garbage", "databases"];
+        assert_eq!(choose(None, &[]).unwrap(), named("default"));
+        assert_eq!(choose(None, &["orders"]).unwrap(), named("orders"));
+        assert_eq!(choose(None, &["a", "default"]).unwrap(), named("default"));
+        assert!(matches!(choose(None, &["a", "b"]), Err(Failure::Usage(_))));
+        assert_eq!(choose(None, &servers).unwrap(), Place::Served(0));
+        let both: Vec<&str> = servers.into_iter().chain(["default"]).collect();
+        assert_eq!(choose(None, &both).unwrap(), named("default"));
+        assert_eq!(choose(Some("3"), &both).unwrap(), Place::Served(3));
+        assert_eq!(choose(Some("16"), &both).unwrap(), named("16"));
+        assert_eq!(choose(Some("03"), &both).unwrap(), named("03"));
+        assert!(choose(Some("elements"), &servers).is_err());
+        assert_eq!(choose(Some("elements"), &["a"]).unwrap(), named("elements"));
+    }
+}

@@ -1,0 +1,241 @@
+//! `check` ended at the first damage and advised `export`, which refused the pool or wrote the damaged values as if they
+//! were whole. Now `check` lists all damage, and `export --skip-damaged` saves the rest.
+
+use crate::common::Bench;
+use crate::common::server::Server;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Changes a pool's bytes.
+fn change(pool: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(pool).unwrap();
+    change(&mut bytes);
+    std::fs::write(pool, bytes).unwrap();
+}
+
+fn key(i: usize) -> String {
+    format!("k{i:05}")
+}
+
+fn value(i: usize) -> String {
+    format!("a value that can be found, {i:05}")
+}
+
+/// The pairs of an exported file.
+fn exported(b: &Bench, name: &str) -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(b.path(name)).unwrap();
+    let rows = text.lines().map(|line| {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        let field = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+        (field("key"), field("value"))
+    });
+    rows.collect()
+}
+
+/// Where the bytes of a value are.
+fn place_of(bytes: &[u8], text: &str) -> usize {
+    let found = bytes
+        .windows(text.len())
+        .position(|window| window == text.as_bytes());
+    found.unwrap_or_else(|| panic!("no {text:?}"))
+}
+
+/// A database `p` of so many entries.
+fn filled(b: &Bench, entries: usize) {
+    b.run(&["create", "p", "--medium", "mapped"]).ok();
+    let rows: String = (0..entries)
+        .map(|i| format!("{},\"{}\"\n", key(i), value(i)))
+        .collect();
+    b.file("rows.csv", format!("key,value\n{rows}"));
+    b.run(&["import", "p", "rows.csv"]).ok();
+}
+
+#[test]
+fn all_damaged_values_are_listed_and_the_rest_is_saved() {
+    const ENTRIES: usize = 2_000;
+    const DAMAGED: [usize; 4] = [0, 17, 1_000, ENTRIES - 1];
+    let b = Bench::new();
+    filled(&b, ENTRIES);
+    change(&b.path("p"), |bytes| {
+        for i in DAMAGED {
+            let at = place_of(bytes, &value(i));
+            bytes[at + 3] ^= 0x20;
+        }
+    });
+    let check = b
+        .run(&["check", "p", "--json"])
+        .fails(&["export --skip-damaged p"])
+        .json();
+    let errors = check["errors"].as_array().unwrap();
+    assert_eq!(
+        (errors.len(), &check["error_count"]),
+        (4, &4.into()),
+        "{check}"
+    );
+    for (error, i) in errors.iter().zip(DAMAGED) {
+        let error = error.as_str().unwrap();
+        assert!(
+            error.contains("checksum") && error.contains(&key(i)),
+            "{error}"
+        );
+    }
+    b.run(&["get", "p", &key(17)])
+        .fails(&["p: key \"k00017\"", "damaged"]);
+    b.run(&["get", "p", &key(18)]).ok();
+    b.run(&["scan", "p"]).fails(&["p: ", "damaged"]);
+    for file in ["out.jsonl", "out.csv"] {
+        b.run(&["export", "p", file]).fails(&[
+            "p: damaged: ",
+            "checksum",
+            "check p",
+            "export --skip-damaged p",
+        ]);
+        assert!(!b.path(file).exists());
+    }
+    let named: Vec<String> = DAMAGED
+        .map(|i| format!("skipped key \"{}\"", key(i)))
+        .into();
+    let named: Vec<&str> = named.iter().map(String::as_str).collect();
+    let args = ["export", "p", "out.jsonl", "--skip-damaged", "--json"];
+    let report = b.run(&args).ends(3, &named).json();
+    let counts = (report["records"].as_u64(), report["skipped"].as_u64());
+    assert_eq!(counts, (Some(ENTRIES as u64 - 4), Some(4)));
+    let rest = (0..ENTRIES).filter(|i| !DAMAGED.contains(i));
+    let rest: BTreeMap<_, _> = rest.map(|i| (key(i), value(i))).collect();
+    assert!(exported(&b, "out.jsonl") == rest);
+    b.run(&["export", "p", "out.csv", "--skip-damaged"])
+        .ends(3, &named);
+    let rows = std::fs::read_to_string(b.path("out.csv")).unwrap();
+    assert_eq!(rows.lines().count(), 1 + ENTRIES - 4);
+}
+
+#[test]
+fn a_long_list_ends_with_how_many_there_are() {
+    let b = Bench::new();
+    filled(&b, 1_000);
+    change(&b.path("p"), |bytes| {
+        for i in 0..150 {
+            let at = place_of(bytes, &value(i * 3));
+            bytes[at] ^= 1;
+        }
+    });
+    let check = b
+        .run(&["check", "p", "--json"])
+        .fails(&["50 more errors, 150 in all"])
+        .json();
+    assert_eq!(check["errors"].as_array().unwrap().len(), 100);
+    assert_eq!(check["error_count"], 150);
+}
+
+#[test]
+fn all_damage_of_a_store_is_listed_and_the_rest_is_saved() {
+    const ENTRIES: usize = 500;
+    let b = Bench::new();
+    let mut server = Server::start(&b, &["--medium", "mapped"]);
+    let sets = (0..ENTRIES).map(|i| format!("SET {} \"{}\"", key(i), value(i)));
+    let sets: Vec<String> = sets.chain(["HSET hash f v".into()]).collect();
+    server.tell(&sets);
+    server.stop();
+    let pool = b.path("s.pool");
+    let find = |bytes: &[u8], i: usize| place_of(bytes, &value(i));
+    change(&pool, |bytes| {
+        for i in [3, 200, 499] {
+            let at = find(bytes, i);
+            bytes[at] ^= 1;
+        }
+    });
+    let check = b
+        .run(&["check", "s.pool", "--json"])
+        .fails(&["--skip-damaged"])
+        .json();
+    assert_eq!(check["error_count"], 3, "{check}");
+    let errors = check["errors"].to_string();
+    for i in [3, 200, 499] {
+        assert!(errors.contains(&key(i)), "{errors}");
+    }
+    // A head that contradicts itself: its flags, 33 bytes before the string with its tag.
+    change(&pool, |bytes| {
+        let at = find(bytes, 100) - 33;
+        bytes[at + 22..at + 24].fill(0xFF);
+    });
+    // It is served all the same: that key answers with an error, the others as ever.
+    let mut server = Server::start(&b, &["--medium", "mapped"]);
+    let replies = server.tell(&[100, 101].map(|i| format!("GET {}", key(i))));
+    assert!(replies.contains("damaged"), "{replies}");
+    assert!(replies.contains(&value(101)), "{replies}");
+    server.stop();
+    let check = b
+        .run(&["check", "s.pool", "--json"])
+        .fails(&["--skip-damaged"])
+        .json();
+    assert_eq!(check["error_count"], 4, "{check}");
+    b.run(&["export", "s.pool", "out.jsonl"])
+        .fails(&["damaged", "--skip-damaged"]);
+    assert!(!b.path("out.jsonl").exists());
+    let named = [3, 100, 200, 499].map(|i| format!("skipped key \"{}\"", key(i)));
+    let named: Vec<&str> = named.iter().map(String::as_str).collect();
+    let args = ["export", "s.pool", "out.jsonl", "--skip-damaged", "--json"];
+    let report = b.run(&args).ends(3, &named).json();
+    let counts = (report["records"].as_u64(), report["skipped"].as_u64());
+    assert_eq!(counts, (Some(ENTRIES as u64 - 4 + 1), Some(4)));
+    let mut rest: BTreeMap<_, _> = (0..ENTRIES)
+        .filter(|i| ![3, 100, 200, 499].contains(i))
+        .map(|i| (key(i), value(i)))
+        .collect();
+    rest.insert("hash".into(), String::new());
+    assert!(exported(&b, "out.jsonl") == rest);
+}
+
+/// The name of a keyspace is an entry too: without it, opening refuses the whole store.
+#[test]
+fn entries_of_a_keyspace_whose_name_is_damaged_are_saved_by_its_number() {
+    let b = Bench::new();
+    let mut server = Server::start(&b, &["--medium", "mapped"]);
+    server.tell(&["SELECT 2".into(), "SET kept yes".into()]);
+    server.stop();
+    let report = b.run(&["info", "s.pool", "--json"]).ok().json();
+    let keyspaces = report["roots"][0]["keyspaces"].as_array().unwrap();
+    let at = keyspaces
+        .iter()
+        .position(|keyspace| keyspace["name"] == "2")
+        .unwrap();
+    assert_eq!(keyspaces[at]["entries"], 1);
+    // Databases are made in the order of their numbers, so that of number 2 is the third keyspace.
+    change(&b.path("s.pool"), |bytes| {
+        let key = [&[0, 0, 0, 0][..], b"2"].concat();
+        let head = |at: usize| {
+            let header = &bytes[at..at + 32];
+            let length = u32::from_le_bytes(header[24..28].try_into().unwrap());
+            let sum = u32::from_le_bytes(header[28..32].try_into().unwrap());
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&key), &header[16..28]);
+            length == 4 && crc32c::crc32c_append(crc, &bytes[at + 32..at + 36]) == sum
+        };
+        let at = (0..bytes.len() - 36)
+            .step_by(16)
+            .find(|at| head(*at))
+            .unwrap();
+        bytes[at + 32] ^= 0x80;
+    });
+    b.run(&["serve", "s.pool", "--listen", "127.0.0.1:0"])
+        .fails(&["damaged"]);
+    let check = b
+        .run(&["check", "s.pool", "--json"])
+        .fails(&["--skip-damaged"])
+        .json();
+    assert!(check["errors"].to_string().contains("catalogue"), "{check}");
+    let args = [
+        "export",
+        "s.pool",
+        "out.jsonl",
+        "--skip-damaged",
+        "--keyspace",
+    ];
+    b.run(&[&args[..], &["number 3"]].concat())
+        .ends(3, &["catalogue"]);
+    assert_eq!(
+        exported(&b, "out.jsonl"),
+        BTreeMap::from([("kept".into(), "yes".into())])
+    );
+    b.run(&[&args[..], &["2"]].concat())
+        .fails(&["no keyspace \"2\"", "\"number 3\""]);
+}

@@ -1,0 +1,21 @@
+//! Tests of the command: one program, since each would be linked by itself.
+
+#![allow(missing_docs)]
+
+mod common;
+
+mod bad_input;
+mod bench;
+mod damage;
+mod demo;
+mod files;
+mod leftovers;
+mod memory_limit;
+mod records;
+mod restore;
+mod scan;
+mod serve;
+mod stores;
+mod top;
+mod torture;
+mod upkeep;

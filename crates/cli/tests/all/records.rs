@@ -1,0 +1,124 @@
+//! One pool, one key: create, put, get, del, and what they refuse.
+
+use crate::common::Bench;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+#[test]
+fn a_value_comes_back_as_it_was() {
+    let b = Bench::new();
+    let made = b.run(&["create", "p"]).ok();
+    assert!(
+        made.text().contains("acknowledged writes survive"),
+        "{}",
+        made.text()
+    );
+    b.run(&["put", "p", "k", "v"]).ok();
+    assert_eq!(b.run(&["get", "p", "k"]).ok().stdout, b"v");
+    b.run(&["put", "p", "k", "longer value"]).ok();
+    assert_eq!(b.run(&["get", "p", "k"]).ok().stdout, b"longer value");
+    b.run(&["del", "p", "k"]).ok();
+    b.run(&["get", "p", "k"]).fails(&["no key \"k\"", "scan p"]);
+    b.run(&["del", "p", "k"]).fails(&["no key \"k\""]);
+}
+
+#[test]
+fn keys_and_values_are_any_bytes() {
+    let b = Bench::new();
+    b.pool(&[("", "of the empty key"), ("-5", "negative"), ("empty", "")]);
+    assert_eq!(b.run(&["get", "p", ""]).ok().stdout, b"of the empty key");
+    assert_eq!(b.run(&["get", "p", "--", "-5"]).ok().stdout, b"negative");
+    assert_eq!(b.run(&["get", "p", "empty"]).ok().stdout, b"");
+
+    let key = OsStr::from_bytes(b"\xff\xfe\nkey");
+    let value: Vec<u8> = (0..=255u8).cycle().take(100_000).collect();
+    let args: [&OsStr; 4] = ["put".as_ref(), "p".as_ref(), key, "-".as_ref()];
+    b.run_with(&args, &value).ok();
+    let args: [&OsStr; 3] = ["get".as_ref(), "p".as_ref(), key];
+    assert_eq!(b.run(&args).ok().stdout, value);
+}
+
+#[test]
+fn durability_levels_are_accepted_by_everything_that_writes() {
+    let b = Bench::new();
+    b.run(&["create", "p", "--durability", "none"]).ok();
+    b.run(&["put", "p", "a", "1", "--durability", "interval=20"])
+        .ok();
+    b.run(&["put", "p", "b", "2", "--durability", "none"]).ok();
+    b.run(&["del", "p", "a", "--durability", "interval=5ms"])
+        .ok();
+    assert_eq!(b.content("p"), "{\"key\":\"b\",\"value\":\"2\"}\n");
+}
+
+#[test]
+fn media_can_be_named() {
+    let b = Bench::new();
+    for medium in ["mapped", "journal", "auto"] {
+        b.run(&["create", medium, "--medium", medium]).ok();
+        b.run(&["put", medium, "k", "v", "--medium", medium]).ok();
+        let info = b
+            .run(&["info", medium, "--medium", medium, "--json"])
+            .ok()
+            .json();
+        if medium != "auto" {
+            assert_eq!(info["medium"], medium);
+        }
+        assert!(info["survives"].as_str().is_some_and(|s| !s.is_empty()));
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_status_2() {
+    let b = Bench::new();
+    b.run(&["create", "p", "--medium", "floppy"])
+        .ends(2, &["floppy", "journal"]);
+    b.run(&["create", "p", "--durability", "perhaps"])
+        .ends(2, &["perhaps", "interval=MS"]);
+    b.run(&["create", "p", "--durability", "interval=0"])
+        .ends(2, &["at least 1"]);
+    b.run(&["bench", "server", "--records", "none"])
+        .ends(2, &["none", "10M"]);
+    b.run(&["torture", "--medium", "journal", "--kills", "0"])
+        .ends(2, &["0"]);
+    b.run(&["frobnicate"]).ends(2, &["frobnicate"]);
+    assert!(!b.path("p").exists());
+}
+
+#[test]
+fn create_leaves_what_exists_alone() {
+    let b = Bench::new();
+    b.pool(&[("k", "v")]);
+    b.run(&["create", "p"]).fails(&["p: there already"]);
+    assert_eq!(b.run(&["get", "p", "k"]).ok().stdout, b"v");
+    let other = b.file("notes.txt", "mine");
+    b.run(&["create", "notes.txt"]).fails(&["notes.txt"]);
+    assert_eq!(std::fs::read(other).unwrap(), b"mine");
+}
+
+#[test]
+fn a_key_may_have_65536_bytes_and_no_more() {
+    let b = Bench::new();
+    b.pool(&[]);
+    let longest = "k".repeat(65_536);
+    b.run(&["put", "p", &longest, "v"]).ok();
+    assert_eq!(b.run(&["get", "p", &longest]).ok().stdout, b"v");
+    let too_long = "k".repeat(65_537);
+    for command in ["put", "get", "del"] {
+        let mut args: Vec<OsString> = vec![command.into(), "p".into(), too_long.clone().into()];
+        if command == "put" {
+            args.push("v".into());
+        }
+        b.run(&args).fails(&["65536", "65537 bytes", "kkk…"]);
+    }
+    assert_eq!(b.run(&["info", "p", "--json"]).ok().json()["entries"], 1);
+}
+
+#[test]
+fn a_value_that_is_too_long_is_refused_whole() {
+    let b = Bench::new();
+    b.pool(&[("k", "old")]);
+    let huge = vec![7; 80 << 20];
+    b.run_with(&["put", "p", "k", "-"], &huge)
+        .fails(&["\"k\"", "the most"]);
+    assert_eq!(b.run(&["get", "p", "k"]).ok().stdout, b"old");
+}

@@ -1,0 +1,67 @@
+//! Ending by a signal without leaving temporary files, which on `/dev/shm` are memory, or processes behind.
+
+use crate::failure::{Failure, Outcome};
+use crate::scratch;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+/// From here on SIGHUP, SIGINT and SIGTERM remove what is temporary, kill this process's children, which work on that,
+/// and then do what they do by default: the process ends, by that signal. Those that the process was started to ignore, as
+/// SIGHUP by `nohup`, it goes on ignoring.
+///
+/// # Errors
+/// The system refuses; the signals do what they did before.
+pub fn remove_temporary_files_on_signals() -> Outcome {
+    let refused = |e| Failure::new(format!("waiting for signals failed: {e}"));
+    let ignored = ignored();
+    let heeded = [SIGHUP, SIGINT, SIGTERM].into_iter();
+    let heeded = heeded.filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let mut signals = Signals::new(heeded).map_err(refused)?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for signal in &mut signals {
+                scratch::remove_all(kill_children);
+                // If the system refuses even that, the next signal tries again.
+                let _ = emulate_default_handler(signal);
+            }
+        })
+        .map_err(refused)?;
+    Ok(())
+}
+
+/// The signals that this process ignores, a bit each.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.unwrap_or(0)
+}
+
+/// Kills this process's children: servers and writers that it started. A child's number is not used again before this
+/// process has waited for it, so nobody else is hit.
+fn kill_children() {
+    let own = std::process::id();
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return;
+    };
+    let numbers = processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    for number in numbers.filter(|number| parent_of(*number) == Some(own)) {
+        if let Some(pid) = Pid::from_raw(number) {
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn parent_of(process: i32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name, which is in parentheses, come the state and the parent.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(1)?.parse().ok()
+}

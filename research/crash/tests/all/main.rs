@@ -1,0 +1,15 @@
+//! The integration tests in one program, a module for each subject: what they share is compiled and linked once.
+//! `cargo test -p bristlecone-crash --test all planted::` runs one module.
+
+mod after_recovery;
+mod common;
+mod concurrent;
+mod crabtree;
+mod create_over;
+mod exhaustive;
+mod fastfair;
+mod lstree;
+mod planted;
+mod pmwcas_schedules;
+mod references;
+mod watchdog;

@@ -1,0 +1,227 @@
+//! A design with its options that is known only when the program runs.
+
+use super::{
+    Bw, Bz, Cdds, Choice, Crab, Design, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Ls, Nv, NvmSkip,
+    NvtA, UnknownDesign, Unsorted, Wal, Wb, WideDesign,
+};
+use crate::btree::{BTreeOptions, GroupFlush};
+use crate::bwtree::BwOptions;
+use crate::bztree::BzOptions;
+use crate::cddstree::CddsOptions;
+use crate::crabtree::CrabOptions;
+use crate::fastfair::FastFairOptions;
+use crate::lbtree::LbOptions;
+use crate::leaftree::LeafOptions;
+use crate::lstree::LsOptions;
+use crate::nvtree::NvOptions;
+use crate::skiplist::SkipOptions;
+
+/// Code that is compiled for each design.
+pub trait Task {
+    /// What it returns.
+    type Output;
+
+    /// Runs with this design.
+    fn run<D: Design>(self, design: D) -> Self::Output;
+}
+
+/// Code that is compiled for each design of keys and values of 16 bytes.
+pub(crate) trait WideTask {
+    /// What it returns.
+    type Output;
+
+    /// Runs with this design.
+    fn run_wide<D: WideDesign>(self, design: D) -> Self::Output;
+}
+
+/// Makes [`AnyDesign`] of its variants: first those that hold keys and values of 16 bytes too.
+macro_rules! any_design {
+    (wide: $($wide:ident($wide_design:ty)),*; narrow: $($narrow:ident($design:ty)),* $(,)?) => {
+        /// Any design, with its options.
+        #[derive(Clone, Debug)]
+        #[allow(missing_docs, reason = "each variant is the design that it holds")]
+        pub enum AnyDesign {
+            $($wide($wide_design),)*
+            $($narrow($design),)*
+        }
+
+        impl AnyDesign {
+            /// Runs `task` with the design.
+            pub fn run<T: Task>(self, task: T) -> T::Output {
+                match self {
+                    $(Self::$wide(design) => task.run(design),)*
+                    $(Self::$narrow(design) => task.run(design),)*
+                }
+            }
+
+            /// Runs `task` with the design; returns `None` if that holds no keys and values of 16 bytes.
+            pub(crate) fn run_wide<T: WideTask>(self, task: T) -> Option<T::Output> {
+                match self {
+                    $(Self::$wide(design) => Some(task.run_wide(design)),)*
+                    _ => None,
+                }
+            }
+        }
+
+        $(any_design!(@from $wide($wide_design));)*
+        $(any_design!(@from $narrow($design));)*
+    };
+    (@from $variant:ident($design:ty)) => {
+        impl From<$design> for AnyDesign {
+            fn from(design: $design) -> Self {
+                Self::$variant(design)
+            }
+        }
+    };
+}
+
+any_design!(
+    wide: Fair(Fair), FairSp256(FairSp<1>), FairSp512(FairSp<2>), FairSp1024(FairSp<4>), Lcb(Lcb), Wal(Wal),
+    Unsorted(Unsorted), NvtA(NvtA);
+    narrow: Lb256(Lb<1>), Lb512(Lb<2>), Lb1024(Lb<4>), Bz(Bz), Cdds(Cdds), Crab(Crab), NvmSkip(NvmSkip),
+    DividedSkip(DividedSkip), Fp256(Fp<1>), Fp512(Fp<2>), Fp1024(Fp<4>), Wb256(Wb<1>), Wb512(Wb<2>),
+    Wb1024(Wb<4>), Bw(Bw), Nv(Nv), Ls(Ls),
+);
+
+/// How the B+-trees in persistent memory are run.
+struct Family {
+    durable: BTreeOptions,
+}
+
+impl Family {
+    fn new(node_bytes: u32, recovery_threads: usize) -> Self {
+        Self {
+            durable: BTreeOptions {
+                node_bytes: Some(node_bytes),
+                recovery_threads,
+                ..BTreeOptions::default()
+            },
+        }
+    }
+
+    fn volatile(&self, group_flush: GroupFlush) -> BTreeOptions {
+        BTreeOptions {
+            volatile: true,
+            group_flush,
+            ..self.durable
+        }
+    }
+}
+
+impl AnyDesign {
+    /// The chosen design, with its usual options.
+    ///
+    /// # Errors
+    /// [`UnknownDesign`]
+    pub fn of(choice: &Choice<'_>) -> Result<Self, UnknownDesign> {
+        let (info, bytes) = choice.resolve()?;
+        let recovery_threads = choice.recovery_threads;
+        let lb = LbOptions {
+            recovery_threads,
+            ..LbOptions::default()
+        };
+        let leaf = LeafOptions { recovery_threads };
+        let family = Family::new(bytes, recovery_threads);
+        let crab = |options| CrabOptions {
+            leaf_bytes: bytes,
+            recovery_threads,
+            ..options
+        };
+        Ok(match (info.name, bytes) {
+            ("lbtree", 256) => Lb::<1>(lb).into(),
+            ("lbtree", 512) => Lb::<2>(lb).into(),
+            ("lbtree", 1024) => Lb::<4>(lb).into(),
+            ("fastfair-sp", 256) => FairSp::<1>(leaf).into(),
+            ("fastfair-sp", 512) => FairSp::<2>(leaf).into(),
+            ("fastfair-sp", 1024) => FairSp::<4>(leaf).into(),
+            ("fptree", 256) => Fp::<1>(leaf).into(),
+            ("fptree", 512) => Fp::<2>(leaf).into(),
+            ("fptree", 1024) => Fp::<4>(leaf).into(),
+            ("wbtree", 256) => Wb::<1>(leaf).into(),
+            ("wbtree", 512) => Wb::<2>(leaf).into(),
+            ("wbtree", 1024) => Wb::<4>(leaf).into(),
+            ("crabtree", _) => Crab(crab(CrabOptions::PLAIN)).into(),
+            ("crabtree-opt", _) => Crab(crab(CrabOptions::OPTIMIZED)).into(),
+            ("skiplist-nvm", 32) => NvmSkip(SkipOptions::default()).into(),
+            ("skiplist-divided", 32) => DividedSkip(SkipOptions::default()).into(),
+            ("lcbtree", _) => Lcb(family.durable).into(),
+            ("btree-wal", _) => Wal(family.durable).into(),
+            ("unsorted", _) => Unsorted(family.durable).into(),
+            ("nvta", _) => NvtA(family.durable).into(),
+            ("btree", _) => Lcb(family.volatile(GroupFlush::Off)).into(),
+            ("btree-gf", _) => Lcb(family.volatile(GroupFlush::On)).into(),
+            ("btree-gf-load", _) => Lcb(family.volatile(GroupFlush::UNDER_LOAD)).into(),
+            ("unsorted-leaf", _) => Unsorted(family.volatile(GroupFlush::Off)).into(),
+            (name, _) => return Self::of_any_size(name, bytes, recovery_threads),
+        })
+    }
+
+    /// The design `name`, of those whose options say the leaf size and, where they recover by a walk, the threads.
+    fn of_any_size(name: &str, bytes: u32, recovery_threads: usize) -> Result<Self, UnknownDesign> {
+        Ok(match name {
+            "bztree" => Bz(BzOptions {
+                node_bytes: bytes,
+                ..BzOptions::default()
+            })
+            .into(),
+            "cddstree" => Cdds(CddsOptions {
+                node_bytes: bytes,
+                recovery_threads,
+            })
+            .into(),
+            "fastfair" => Fair(FastFairOptions {
+                node_bytes: bytes,
+                recovery_threads,
+                ..FastFairOptions::default()
+            })
+            .into(),
+            "bwtree" => Bw(BwOptions {
+                node_bytes: bytes,
+                ..BwOptions::default()
+            })
+            .into(),
+            "nvtree" => Nv(NvOptions {
+                leaf_bytes: bytes,
+                recovery_threads,
+                ..NvOptions::default()
+            })
+            .into(),
+            "lstree" => Ls(LsOptions {
+                leaf_bytes: bytes,
+                recovery_threads,
+                ..LsOptions::default()
+            })
+            .into(),
+            // An entry of DESIGNS without its arm; the tests make them all.
+            _ => return Err(UnknownDesign::Name(name.to_owned())),
+        })
+    }
+}
+
+/// Runs `task` with the chosen design.
+///
+/// # Errors
+/// [`UnknownDesign`]; the task has not run.
+pub fn with_design<T: Task>(choice: &Choice<'_>, task: T) -> Result<T::Output, UnknownDesign> {
+    Ok(AnyDesign::of(choice)?.run(task))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_or_leaf_size_is_named() {
+        let error = AnyDesign::of(&Choice::of("btree-2000")).unwrap_err();
+        assert!(error.to_string().contains("\"btree-2000\""), "{error}");
+        let choice = Choice {
+            node_bytes: Some(300),
+            ..Choice::of("lbtree")
+        };
+        let error = AnyDesign::of(&choice).unwrap_err().to_string();
+        assert!(
+            error.contains("300") && error.contains("256, 512"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! A pool in a folder of its own.
+
+use super::Failure;
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::pool::{Pool, PoolOptions};
+use bristlecone_pmem::{Access, Media, MediumKind, OpenError};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A pool and the folder that holds its files and nothing else.
+pub struct PoolHome<M: Media> {
+    /// The pool.
+    pub pool: Arc<Pool<M>>,
+    options: PoolOptions,
+    folder: Arc<TempDir>,
+}
+
+/// The folder's files by name, whole.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// A new folder, in memory where the system has a place for that.
+pub fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
+    };
+    made.expect("a temporary folder")
+}
+
+fn pool_file(folder: &TempDir) -> PathBuf {
+    folder.path().join("pool")
+}
+
+impl PoolHome<Auto> {
+    /// A new pool on a mapped file that may grow as far as the system lets it.
+    pub fn mapped() -> Self {
+        let mut options = PoolOptions::default();
+        options.media.medium = Some(MediumKind::Mapped);
+        Self::with(options)
+    }
+}
+
+impl<M: Media> PoolHome<M> {
+    /// A new pool that may grow as far as the system lets it.
+    pub fn new() -> Self {
+        Self::with(PoolOptions::default())
+    }
+
+    /// A new pool that never has more than `bytes` bytes.
+    pub fn with_capacity(bytes: u64) -> Self {
+        let mut options = PoolOptions::default();
+        options.media.reserve = bytes;
+        Self::with(options)
+    }
+
+    fn with(options: PoolOptions) -> Self {
+        let folder = Arc::new(folder());
+        let pool = Pool::create(&pool_file(&folder), &options).expect("a new pool");
+        Self {
+            pool,
+            options,
+            folder,
+        }
+    }
+
+    /// The pool's file.
+    pub fn path(&self) -> PathBuf {
+        pool_file(&self.folder)
+    }
+
+    /// Closes the pool (whose indexes have been closed) and opens it again.
+    pub fn reopen(self) -> Self {
+        let Self {
+            pool,
+            options,
+            folder,
+        } = self;
+        let handles = Arc::strong_count(&pool);
+        assert_eq!(handles, 1, "an index that was dropped still holds the pool");
+        drop(pool);
+        Self::open_folder(folder, options).expect("reopening a closed pool")
+    }
+
+    /// What a crash now would leave, opened. Nothing may be writing.
+    pub fn crash_image(&self) -> Self {
+        Self::open_files(&self.files(), &self.options).expect("opening a crash image")
+    }
+
+    /// The folder's files as they are now.
+    pub fn files(&self) -> Files {
+        read_files(self.folder.path())
+    }
+
+    /// Opens a copy of `files`.
+    ///
+    /// # Errors
+    /// What the pool answers.
+    pub fn open_files(files: &Files, options: &PoolOptions) -> Result<Self, OpenError> {
+        let folder = Arc::new(folder());
+        for (name, bytes) in files {
+            fs::write(folder.path().join(name), bytes).expect("writing a copy");
+        }
+        Self::open_folder(folder, options.clone())
+    }
+
+    /// Another handle on the same file, for reading.
+    ///
+    /// # Errors
+    /// What the pool answers.
+    pub fn open_read_only(&self) -> Result<Self, OpenError> {
+        let mut options = self.options.clone();
+        options.media.access = Access::ReadOnly;
+        Self::open_folder(Arc::clone(&self.folder), options)
+    }
+
+    /// Closes the pool and opens it for reading.
+    pub fn reopen_read_only(self) -> Self {
+        let Self {
+            pool,
+            mut options,
+            folder,
+        } = self;
+        drop(pool);
+        options.media.access = Access::ReadOnly;
+        Self::open_folder(folder, options).expect("opening for reading")
+    }
+
+    /// Opens a copy of `files` for reading.
+    pub fn open_files_read_only(files: &Files) -> Self {
+        let mut options = PoolOptions::default();
+        options.media.access = Access::ReadOnly;
+        Self::open_files(files, &options).expect("opening a copy for reading")
+    }
+
+    fn open_folder(folder: Arc<TempDir>, options: PoolOptions) -> Result<Self, OpenError> {
+        let pool = Pool::open(&pool_file(&folder), &options)?;
+        Ok(Self {
+            pool,
+            options,
+            folder,
+        })
+    }
+}
+
+fn read_files(folder: &Path) -> Files {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .expect("the pool's folder")
+        .map(|entry| {
+            let entry = entry.expect("a folder entry");
+            entry.file_name().into_string().expect("a plain name")
+        })
+        .collect();
+    // A journal before its pool file: a checkpoint that comes between has written pages that the
+    // copied journal still holds, which is what a crash can leave; the other way round it is not.
+    names.sort_by(|a, b| b.cmp(a));
+    names
+        .into_iter()
+        .map(|name| {
+            let bytes = fs::read(folder.join(&name)).expect("a readable file");
+            (name, bytes)
+        })
+        .collect()
+}
+
+/// `Ok` or a panic that says what was being done.
+pub fn must<T>(what: &str, result: Result<T, Failure>) -> T {
+    result.unwrap_or_else(|e| panic!("{what}: {e}"))
+}

@@ -1,0 +1,194 @@
+//! An index is opened as what it is, or not at all; how it is recovered makes no difference. For
+//! every design there is.
+
+use crate::common::PoolHome;
+use bristlecone_designs::designs::{Choice, DESIGNS, Design, Task, with_design};
+use bristlecone_designs::engines::{Engine, Maker, maker};
+use bristlecone_designs::{KeyRepr, OrderedIndex, Repr, TreeError};
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::pool::RootError;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+type Home = PoolHome<Auto>;
+type Numbers = Box<dyn Engine<u64, u64>>;
+
+/// Every design in every leaf size.
+fn all() -> impl Iterator<Item = Choice<'static>> {
+    DESIGNS.iter().flat_map(|design| {
+        design.node_bytes.iter().map(|bytes| Choice {
+            node_bytes: Some(*bytes),
+            ..Choice::of(design.name)
+        })
+    })
+}
+
+fn numbers(choice: &Choice<'_>) -> Box<dyn Maker<u64, u64, Auto>> {
+    maker(choice).unwrap_or_else(|e| panic!("{choice:?}: {e}"))
+}
+
+/// Makes an index of numbers that holds 1 -> 2.
+fn make(home: &Home, choice: &Choice<'_>) {
+    let index = numbers(choice).create(&home.pool, "index");
+    let index = index.expect("a new root");
+    index.insert(&1, &2).expect("a new key");
+    index.close().expect("close");
+}
+
+/// Tries to open it as a design's index of numbers.
+fn open(home: &Home, choice: &Choice<'_>) -> Result<(), TreeError> {
+    let index = numbers(choice).open(&home.pool, "index")?;
+    assert_eq!(index.get(&1), Some(2));
+    Ok(())
+}
+
+fn wrong_kind<T>(asked: &str, found: &str, answer: Result<T, TreeError>) {
+    let Err(error) = answer else {
+        panic!("{found} opened as {asked}");
+    };
+    assert!(
+        matches!(error, TreeError::Root(RootError::WrongKind { .. })),
+        "{found} as {asked}: {error:?}"
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains("index") && text.contains(asked) && text.contains(found),
+        "{text}"
+    );
+}
+
+/// What messages call an index of numbers.
+fn named(choice: &Choice<'_>) -> String {
+    let bytes = choice.node_bytes.expect("given above");
+    format!("{} of u64 to u64 in {bytes}-byte nodes", choice.name)
+}
+
+#[test]
+fn another_design_or_leaf_size_is_refused_and_named() {
+    for there in all() {
+        let home = Home::mapped();
+        make(&home, &there);
+        let kind = home.pool.roots().remove(0).kind;
+        assert_eq!(
+            (kind.design.as_str(), Some(kind.node_bytes)),
+            (there.name, there.node_bytes)
+        );
+        for asked in all().filter(|asked| *asked != there) {
+            wrong_kind(&named(&asked), &named(&there), open(&home, &asked));
+        }
+        open(&home, &there).unwrap_or_else(|e| panic!("{there:?}: {e}"));
+    }
+}
+
+/// Opens an index of numbers as one of byte strings and numbers, which no engines are compiled for.
+struct Mixed<'a>(&'a Home, &'a Choice<'a>);
+
+impl Mixed<'_> {
+    fn refused<K: KeyRepr + ?Sized, V: Repr + ?Sized>(&self, design: &impl Design, asked: &str) {
+        let answer = design.open::<K, V, _>(&self.0.pool, "index");
+        wrong_kind(asked, &named(self.1), answer.map(drop));
+    }
+}
+
+impl Task for Mixed<'_> {
+    type Output = ();
+
+    fn run<D: Design>(self, design: D) {
+        self.refused::<[u8], u64>(&design, "bytes to u64");
+        self.refused::<u64, [u8]>(&design, "u64 to bytes");
+    }
+}
+
+#[test]
+fn other_kinds_of_keys_and_values_are_refused_and_named() {
+    for design in DESIGNS {
+        let choice = Choice {
+            node_bytes: Some(design.usual_bytes),
+            ..Choice::of(design.name)
+        };
+        let home = Home::mapped();
+        make(&home, &choice);
+        with_design(&choice, Mixed(&home, &choice)).expect("a design that there is");
+        let strings = maker::<[u8], [u8], _>(&choice).expect("a design that there is");
+        let answer = strings.open(&home.pool, "index");
+        wrong_kind("bytes to bytes", &named(&choice), answer.map(drop));
+        let maker = numbers(&choice);
+        let index = maker.open(&home.pool, "index").expect("what it is");
+        assert_eq!(
+            index.recovery().clean,
+            maker.snapshot(),
+            "refused openings left it as it was"
+        );
+    }
+}
+
+fn content(index: &Numbers) -> BTreeMap<u64, u64> {
+    let mut all = BTreeMap::new();
+    index.scan(.., |k, v| {
+        all.insert(*k, *v);
+        ControlFlow::Continue(())
+    });
+    all
+}
+
+fn key(n: u64) -> u64 {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Recovers a crash image as `choice` says, and works on it.
+fn recover(home: &Home, choice: &Choice<'_>, expected: &BTreeMap<u64, u64>, at: &str) {
+    let image = home.crash_image();
+    let index = numbers(choice).open(&image.pool, "index");
+    let index = index.unwrap_or_else(|e| panic!("{at}: {e}"));
+    let report = index.recovery();
+    assert!(!report.clean, "{at}: {report:?}");
+    // All but BzTree, whose recovery looks at its descriptors alone, walk their leaves.
+    let (entries, leaves) = match choice.name {
+        "bztree" => (0, 0),
+        _ => (expected.len() as u64, index.stats().leaves),
+    };
+    assert_eq!(report.entries, entries, "{at}: {report:?}");
+    assert_eq!(report.leaves_scanned, leaves, "{at}: {report:?}");
+    assert_eq!(index.stats().entries, expected.len() as u64, "{at}");
+    assert!(content(&index) == *expected, "{at}");
+    index.verify().unwrap_or_else(|v| panic!("{at}: {v}"));
+    for n in 0..300 {
+        index.upsert(&key(n), &1).expect("upsert");
+    }
+    index
+        .verify()
+        .unwrap_or_else(|v| panic!("{at}, after work: {v}"));
+}
+
+/// Grows an index and shrinks it again; both are recovered by any number of threads.
+fn grow_and_shrink(choice: &Choice<'_>) {
+    let home = Home::mapped();
+    let index = numbers(choice).create(&home.pool, "index");
+    let index = index.expect("a new root");
+    for n in 0..60_000 {
+        index.insert(&key(n), &n).expect("a new key");
+    }
+    // In order of the keys, so that whole stretches of leaves go, those among them that recovery
+    // might start from.
+    let goes = |k: &u64| !(k >> 60).is_multiple_of(4);
+    for stage in ["grown", "shrunk"] {
+        let expected = content(&index);
+        for recovery_threads in [1, 2, 3, 16, 100] {
+            let choice = Choice {
+                recovery_threads,
+                ..choice.clone()
+            };
+            recover(&home, &choice, &expected, &format!("{choice:?}, {stage}"));
+        }
+        for k in expected.keys().filter(|k| stage == "grown" && goes(k)) {
+            assert!(index.remove(k).expect("removal"));
+        }
+    }
+}
+
+#[test]
+fn any_number_of_threads_recovers_the_same() {
+    for design in DESIGNS {
+        grow_and_shrink(&Choice::of(design.name));
+    }
+}

@@ -1,0 +1,27 @@
+//! The scenarios, run on persistent unsorted: every node size, both kinds of keys and values, each medium.
+
+use crate::common::{Chosen, Of, WideOf, scenario_suite};
+use bristlecone_designs::BTreeOptions;
+use bristlecone_designs::designs::Unsorted;
+use bristlecone_pmem::media::Mapped;
+
+/// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 3 threads.
+struct Sized<const BYTES: u32, const MOST: usize>;
+
+impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {
+    type Design = Unsorted;
+
+    fn design() -> Unsorted {
+        Unsorted(BTreeOptions {
+            node_bytes: Some(BYTES),
+            most_entries: Some(MOST),
+            recovery_threads: 3,
+            ..BTreeOptions::default()
+        })
+    }
+}
+
+scenario_suite!(numbers_256, Of<Sized<256, { usize::MAX }>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(strings_512, Of<Unsorted, [u8], [u8], Mapped>: [base, durable]);
+scenario_suite!(wide_512, Of<WideOf<Sized<512, { usize::MAX }>>, u128, u128, Mapped>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, Mapped>: [base]);

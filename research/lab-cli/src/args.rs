@@ -1,0 +1,588 @@
+//! The command line: arguments, help and examples.
+
+use bristlecone_command::args::{
+    BackupArgs, CompactArgs, ExportArgs, ImportArgs, InspectArgs, MediumArgs, ScanArgs,
+    TortureArgs, WriteArgs, WriterArgs, count, durability,
+};
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_crash::concurrent::MAX_THREADS;
+use bristlecone_crash::token::MOST_OPS;
+use bristlecone_designs::designs::{self, Choice, DESIGNS, DesignInfo, VOLATILE};
+use bristlecone_lab::figure::{On, Scale};
+use bristlecone_lab::{micro, model};
+use bristlecone_pmem::{Durability, MediumKind};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The research command: measure, explore and prove index designs.
+///
+/// Every design of the papers under one contract: simulated and measured, killed, and explored for
+/// what a power cut can leave. `bristlecone` is the command for databases.
+#[derive(Debug, Parser)]
+#[command(name = "bristlecone-lab", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  bristlecone-lab crash --index lbtree-256-u64 --model all --nested --budget 6
+  bristlecone-lab figure --list
+  bristlecone-lab bench micro --keys 1M --against btreemap
+  bristlecone-lab model --index lbtree --device optane --workload insert --threads 4
+  bristlecone-lab torture --index bztree --medium journal --kills 3
+
+Exit status: 0 done, 1 failed (or something was found, or no such key), 2 wrong usage.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Explore the states that a power cut can leave, and recover each of them
+    Crash(Crash),
+    /// Regenerate a figure or table of the papers, beside what they claim
+    Figure(Figure),
+    /// Simulate an index on a described memory device
+    Model(Model),
+    /// Measure
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Kill a writer at random moments and check every acknowledged write
+    Torture(Torture),
+    /// The writer that `torture` kills.
+    #[command(hide = true)]
+    TortureWriter(WriterArgs),
+    /// Make a pool with an empty index of a chosen design
+    Create(Create),
+    /// Store VALUE under KEY in an index, replacing what was there
+    Put(Put),
+    /// Print the value of KEY
+    Get(Get),
+    /// Remove KEY
+    Del(Del),
+    /// Print keys and values in key order
+    Scan(Scan),
+    /// Load a .csv or .jsonl file, one key per row
+    Import(Import),
+    /// Write the whole index to a .csv or .jsonl file, which `bristlecone import` reads too
+    Export(Export),
+    /// Show what a pool is, how full it is and what it survives
+    Info(Inspect),
+    /// Verify every invariant and checksum of an index
+    Check(Inspect),
+    /// Give unused space back to the file system
+    Compact(Compact),
+    /// Copy a pool to a new file, consistently
+    Backup(Backup),
+}
+
+/// The designs by name, each with its line of help.
+fn designs() -> impl TypedValueParser<Value = &'static DesignInfo> {
+    let values = DESIGNS
+        .iter()
+        .chain(VOLATILE)
+        .map(|design| PossibleValue::new(design.name).help(design.summary));
+    PossibleValuesParser::new(values).try_map(|name| designs::info(&name))
+}
+
+/// Which index.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct IndexArgs {
+    /// Design of the index
+    #[arg(long, value_name = "NAME", value_parser = designs(), default_value = "lbtree")]
+    pub index: &'static DesignInfo,
+    /// Bytes in a leaf [default: the design's usual]
+    #[arg(long, alias = "node-size", value_name = "BYTES")]
+    pub node_bytes: Option<u32>,
+}
+
+impl IndexArgs {
+    /// The design and leaf size, of an index that outlives the command.
+    ///
+    /// # Errors
+    /// The design has no such leaf size, or keeps nothing.
+    pub fn durable(&self) -> Outcome<Choice<'static>> {
+        if VOLATILE.contains(self.index) {
+            let name = self.index.name;
+            return Err(Failure::Usage(format!(
+                "--index {name:?} keeps nothing; it is there for `bench micro --medium dram` and `model`"
+            )));
+        }
+        self.any()
+    }
+
+    /// The design and leaf size.
+    ///
+    /// # Errors
+    /// The design has no such leaf size.
+    pub fn any(&self) -> Outcome<Choice<'static>> {
+        let choice = Choice {
+            node_bytes: self.node_bytes,
+            ..Choice::of(self.index.name)
+        };
+        match choice.resolve() {
+            Ok(_) => Ok(choice),
+            Err(e) => Err(Failure::Usage(format!("--node-bytes: {e}"))),
+        }
+    }
+}
+
+/// `create`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bristlecone-lab create /mnt/pmem/fp.pool --index fptree
+  bristlecone-lab create fp.pool --medium journal --node-bytes 512")]
+pub struct Create {
+    /// The file to make; one that exists is left alone
+    pub pool: PathBuf,
+    /// How to open it.
+    #[command(flatten)]
+    pub write: WriteArgs,
+    /// The index.
+    #[command(flatten)]
+    pub index: IndexArgs,
+}
+
+/// `put`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bristlecone-lab put fp.pool 2026-03-01/17 shipped
+  bristlecone-lab put fp.pool scan.pdf - < scan.pdf")]
+pub struct Put {
+    /// The pool
+    pub pool: PathBuf,
+    /// The key, byte for byte
+    pub key: OsString,
+    /// The value, byte for byte; - reads it from standard input
+    pub value: OsString,
+    /// How to open it.
+    #[command(flatten)]
+    pub write: WriteArgs,
+}
+
+/// `get`
+#[derive(Debug, Args)]
+pub struct Get {
+    /// The pool
+    pub pool: PathBuf,
+    /// The key, byte for byte
+    pub key: OsString,
+    /// How to open it.
+    #[command(flatten)]
+    pub medium: MediumArgs,
+}
+
+/// `del`
+#[derive(Debug, Args)]
+pub struct Del {
+    /// The pool
+    pub pool: PathBuf,
+    /// The key, byte for byte
+    pub key: OsString,
+    /// How to open it.
+    #[command(flatten)]
+    pub write: WriteArgs,
+}
+
+/// `scan`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  bristlecone-lab scan fp.pool --prefix FR/ --limit 10")]
+pub struct Scan {
+    /// The pool
+    pub pool: PathBuf,
+    /// What to print, and how.
+    #[command(flatten)]
+    pub scan: ScanArgs,
+    /// How to open it.
+    #[command(flatten)]
+    pub medium: MediumArgs,
+}
+
+/// `import`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "As `bristlecone import`.\n\nExample:\n  bristlecone-lab import fp.pool cities.csv"
+)]
+pub struct Import {
+    /// The rows.
+    #[command(flatten)]
+    pub import: ImportArgs,
+}
+
+/// `export`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+As `bristlecone export`. A database takes what an index had so:
+  bristlecone-lab export fp.pool rows.jsonl
+  bristlecone create orders.db && bristlecone import orders.db rows.jsonl
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 done, but something is damaged (--skip-damaged).")]
+pub struct Export {
+    /// Where to.
+    #[command(flatten)]
+    pub export: ExportArgs,
+}
+
+/// `info` and `check`
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 whole, 1 damaged (or it did not open), 2 wrong usage.")]
+pub struct Inspect {
+    /// The pool.
+    #[command(flatten)]
+    pub inspect: InspectArgs,
+}
+
+/// `compact`
+#[derive(Debug, Args)]
+pub struct Compact {
+    /// The pool.
+    #[command(flatten)]
+    pub compact: CompactArgs,
+}
+
+/// `backup`
+#[derive(Debug, Args)]
+pub struct Backup {
+    /// The pool and the copy.
+    #[command(flatten)]
+    pub backup: BackupArgs,
+}
+
+/// `torture`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A writer process puts, replaces and removes keys from several threads and reports each call that \
+returned. It is killed with SIGKILL at random moments; then the pool is reopened, and every key \
+must have the value that was last reported, or that of the one call that its thread had under way.
+
+Example:
+  bristlecone-lab torture --index bztree --medium journal --kills 300 --dir /var/tmp")]
+pub struct Torture {
+    /// How.
+    #[command(flatten)]
+    pub torture: TortureArgs,
+    /// The index.
+    #[command(flatten)]
+    pub index: IndexArgs,
+}
+
+/// `bench`
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Throughput, latency, persist cost, space and recovery of an index
+    Micro(Micro),
+    /// What the hardware allows: flush and fence, DRAM miss, memcpy, fdatasync
+    Limits(Limits),
+}
+
+/// The media that `bench micro` runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BenchMedium {
+    /// Persistent memory mapped with MAP_SYNC
+    Dax,
+    /// A shared mapping
+    #[default]
+    Mapped,
+    /// A write-ahead journal on an ordinary disk
+    Journal,
+    /// Anonymous memory, nothing durable
+    Dram,
+}
+
+impl BenchMedium {
+    /// The medium.
+    pub fn kind(self) -> MediumKind {
+        match self {
+            Self::Dax => MediumKind::Dax,
+            Self::Mapped => MediumKind::Mapped,
+            Self::Journal => MediumKind::Journal,
+            Self::Dram => MediumKind::Dram,
+        }
+    }
+}
+
+fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    text.parse().map_err(|e: T::Err| e.to_string())
+}
+
+/// `bench micro`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bristlecone-lab bench micro --keys 10M --ops insert,lookup,scan --path /dev/shm
+  bristlecone-lab bench micro --keys 1M --medium journal --path /var/tmp --json
+  bristlecone-lab bench micro --keys 10M --against btreemap,lmdb   # built with --features peers
+  bristlecone-lab bench micro --keys 10M --scaling 2               # one thread against two")]
+pub struct Micro {
+    /// The index.
+    #[command(flatten)]
+    pub index: IndexArgs,
+    /// Keys to load: a number with K, M or G
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
+    pub keys: u64,
+    /// Threads that work at the same time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), default_value_t = 1)]
+    pub threads: u16,
+    /// Operations, with commas between them: load, insert, lookup, multi_get, scan, update,
+    /// multi_insert, delete [default: all]
+    #[arg(long, value_name = "OPS", value_delimiter = ',', value_parser = parsed::<micro::Op>)]
+    pub ops: Vec<micro::Op>,
+    /// Medium
+    #[arg(long, value_enum, default_value_t)]
+    pub medium: BenchMedium,
+    /// When a write counts as done, on the journal medium
+    #[arg(long, value_name = "immediate|interval=MS|none", value_parser = durability, default_value = "immediate")]
+    pub durability: Durability,
+    /// Directory for the benchmark's files [default: /dev/shm, else the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub path: Option<PathBuf>,
+    /// Seed of the keys and their order
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Others to measure in the same run, with commas between them: btreemap, lmdb, lmdb-nowritemap
+    #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = parsed::<micro::Against>)]
+    pub against: Vec<micro::Against>,
+    /// At most this many operations per phase [default: by keys and medium]
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub ops_limit: Option<u64>,
+    /// Measure one thread against this many, interleaved
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub scaling: Option<u16>,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bench limits`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  bristlecone-lab bench limits --path /var/tmp --json")]
+pub struct Limits {
+    /// Directory to measure fdatasync in
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub path: PathBuf,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+const CRASH_EXAMPLES: &str = "\
+Examples:
+  bristlecone-lab crash                                       each design, each workload once
+  bristlecone-lab crash --index lbtree --model all --nested --budget 600
+  bristlecone-lab crash --index lbtree-256-u64 --mutants      switch off each flush and fence
+  bristlecone-lab crash --index lbtree --threads 3            threads under a deterministic scheduler
+  bristlecone-lab crash --replay '1~lbtree-256-u64~...'       the line that a violation printed
+
+A workload runs once on a simulated persistent memory. At every store, flush and fence, the images \
+that the model allows are recovered and checked: nothing acknowledged is lost, the operation in \
+flight is there wholly or not at all, the structure is whole, nothing leaks, and it takes every \
+operation. docs/crash.md says how, and what that proves.
+
+Exit status: 0 nothing found, 1 a violation or a surviving mutant, 2 wrong usage.";
+
+/// Arguments of `crash`.
+#[derive(Args, Debug)]
+#[command(after_help = CRASH_EXAMPLES)]
+pub struct Crash {
+    /// Designs, or beginnings of their names: lbtree, lbtree-256-u64, pool, ...; or all
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    pub index: Vec<String>,
+    /// Persistency model: x86-tso, armv8, eadr or all
+    #[arg(long, value_name = "MODEL", default_value = "x86-tso")]
+    pub model: String,
+    /// Operations in each workload [default: 60; with --threads, of each thread: 4]
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MOST_OPS as u64))]
+    pub ops: Option<usize>,
+    /// Simulated threads, 1 to 8; more than one run under a deterministic scheduler
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MAX_THREADS as u64))]
+    pub threads: usize,
+    /// Schedules of several threads [default: 2000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub schedules: Option<u64>,
+    /// Crash again inside recovery
+    #[arg(long)]
+    pub nested: bool,
+    /// mixed, split, merge, dense, drain, update, boundary, churn, upkeep, few or all
+    #[arg(long, value_name = "W", default_value = "all")]
+    pub workload: String,
+    /// Seed of the first round of workloads
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+    /// Switch off one flush or fence after another, and swap stores: each must be noticed
+    #[arg(long, conflicts_with_all = ["threads", "schedules", "plant"])]
+    pub mutants: bool,
+    /// With --mutants: only what is at a FILE:LINE that has this in it (crates/index)
+    #[arg(long, value_name = "TEXT", requires = "mutants")]
+    pub only: Option<String>,
+    /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants: most
+    /// seconds for a mutant, which is undecided then)
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    pub budget: Option<f64>,
+    /// Plant a known fault, to see it found
+    #[arg(long, value_name = "FAULT", hide = true)]
+    pub plant: Option<String>,
+    /// Recover one image again, as a violation named it; nothing else is to be said
+    #[arg(long, value_name = "TOKEN", exclusive = true)]
+    pub replay: Option<String>,
+    /// Print results as one line of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
+        _ => Err("expected a number of seconds above 0 and up to 1000000, like 0.5 or 600".into()),
+    }
+}
+
+fn fill(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|fill: &f64| *fill > 0.0 && *fill <= 1.0)
+        .ok_or_else(|| "expected a share above 0 and up to 1, like 0.7".to_owned())
+}
+
+fn model_help() -> String {
+    format!(
+        "\
+Simulated time follows from the index's own loads, stores, flushes and fences and from the device's
+description: the same command gives the same numbers on every machine.
+
+Designs: {} (lbtree-traditional: without entry moving).
+Devices shipped: {}.
+Workloads: {}; mixed:90 has 90 % lookups, scan:20 scans 20 keys.
+
+Examples:
+  bristlecone-lab model --index lbtree --device optane --workload insert --threads 1
+  bristlecone-lab model --index lbtree-traditional --device ./mine.toml --workload mixed:90 --threads 8 --json",
+        model::RunSpec::indexes().collect::<Vec<_>>().join(", "),
+        model::Device::shipped().join(", "),
+        model::Workload::names().join(", ")
+    )
+}
+
+/// `model`
+#[derive(Debug, Args)]
+#[command(after_help = model_help())]
+pub struct Model {
+    /// Design of the index: as the list below names it
+    #[arg(long, value_name = "NAME")]
+    pub index: String,
+    /// A shipped device, or the path of a device file (it has a / or ends in .toml)
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    pub device: String,
+    /// What the threads do
+    #[arg(long, value_name = "W", value_parser = parsed::<model::Workload>)]
+    pub workload: model::Workload,
+    /// Simulated threads
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: u16,
+    /// Keys loaded before: a number with K, M or G
+    #[arg(long, value_name = "N", value_parser = count, default_value = "200K")]
+    pub keys: u64,
+    /// Operations, of all threads together
+    #[arg(long, value_name = "N", value_parser = count, default_value = "50K")]
+    pub ops: u64,
+    /// Bytes in a leaf [default: the design's usual]
+    #[arg(long, alias = "node-size", value_name = "BYTES")]
+    pub node_bytes: Option<u32>,
+    /// Bytes of a key and a value together, half each: 16, or 32 for the designs that take them
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    pub entry_bytes: u32,
+    /// How full the load leaves the leaves, above 0 and up to 1
+    #[arg(long, value_name = "F", value_parser = fill, allow_negative_numbers = true, default_value = "0.7")]
+    pub fill: f64,
+    /// Seed of the keys and their order
+    #[arg(long, value_name = "S", default_value_t = 42)]
+    pub seed: u64,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where a figure's numbers come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnChoice {
+    /// Counts of what the code does
+    Counted,
+    /// The device model: simulated time
+    Model,
+    /// This machine, timed
+    Host,
+}
+
+impl OnChoice {
+    /// The same for the figure.
+    pub fn on(self) -> On {
+        match self {
+            Self::Counted => On::Counted,
+            Self::Model => On::Model,
+            Self::Host => On::Host,
+        }
+    }
+}
+
+/// How much work a figure may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ScaleChoice {
+    /// Under a minute on two cores
+    #[default]
+    Small,
+    /// As near to the paper's sizes as one machine allows
+    Paper,
+}
+
+impl ScaleChoice {
+    /// The same for the figure.
+    pub fn scale(self) -> Scale {
+        match self {
+            Self::Small => Scale::Small,
+            Self::Paper => Scale::Paper,
+        }
+    }
+}
+
+/// `figure`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints the numbers and, for each claim of the paper, what was measured and whether the claim holds.
+A claim that does not hold is a result: the exit status is 0 all the same.
+
+Examples:
+  bristlecone-lab figure --list
+  bristlecone-lab figure lb-theorem-3.5
+  bristlecone-lab figure lb-fig11 --on host --scale paper --out figures --json")]
+pub struct Figure {
+    /// Its name, as --list gives it
+    #[arg(required_unless_present = "list")]
+    pub name: Option<String>,
+    /// Where the numbers come from [default: the first that --list gives for the figure]
+    #[arg(long, value_enum)]
+    pub on: Option<OnChoice>,
+    /// How much work it may be
+    #[arg(long, value_enum, default_value_t)]
+    pub scale: ScaleChoice,
+    /// Write a drawing (SVG) and the numbers (CSV) into this directory, made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// List every figure: what it shows, where it runs
+    #[arg(long, conflicts_with_all = ["name", "on", "scale", "out"])]
+    pub list: bool,
+    /// End with one JSON object on standard output (with --list: an array)
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,82 @@
+//! `bench micro` and `bench limits`.
+
+use crate::args::{Bench, Limits, Micro};
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::signals::remove_temporary_files_on_signals;
+use bristlecone_command::{print_report, progress};
+use bristlecone_lab::LabError;
+use bristlecone_lab::limits;
+use bristlecone_lab::micro::{self, Event, MicroParams};
+use indicatif::ProgressBar;
+
+/// Measures.
+pub fn run(bench: &Bench) -> Outcome {
+    remove_temporary_files_on_signals()?;
+    match bench {
+        Bench::Micro(args) => run_micro(args),
+        Bench::Limits(args) => run_limits(args),
+    }
+}
+
+fn failed(error: LabError) -> Failure {
+    Failure::new(error.to_string())
+}
+
+fn run_limits(args: &Limits) -> Outcome {
+    if !args.path.is_dir() {
+        return Err(Failure::new(format!(
+            "{}: not a directory; --path names one, to measure fdatasync in",
+            args.path.display()
+        )));
+    }
+    let report = progress::waiting("measuring", || limits::measure(&args.path)).map_err(failed)?;
+    print_report(&report, &report, args.json)
+}
+
+fn run_micro(args: &Micro) -> Outcome {
+    let defaults = MicroParams::default();
+    let choice = args.index.any()?;
+    let params = MicroParams {
+        index: choice.name.into(),
+        node_bytes: choice.node_bytes,
+        keys: args.keys,
+        threads: args.threads.into(),
+        ops: if args.ops.is_empty() {
+            defaults.ops
+        } else {
+            args.ops.clone()
+        },
+        medium: args.medium.kind(),
+        durability: args.durability,
+        path: args.path.clone().unwrap_or(defaults.path),
+        seed: args.seed.unwrap_or(defaults.seed),
+        against: args.against.clone(),
+        slices: defaults.slices,
+        ops_limit: args.ops_limit,
+    };
+    if !params.path.is_dir() {
+        return Err(Failure::new(format!(
+            "{}: not a directory; --path names one for the benchmark's files",
+            params.path.display()
+        )));
+    }
+    let bar = progress::steps("measuring", 1);
+    let mut on_event = |event: &Event<'_>| follow(&bar, event);
+    if let Some(threads) = args.scaling {
+        let report = micro::scaling(&params, threads.into(), &mut on_event).map_err(failed)?;
+        bar.finish_and_clear();
+        return print_report(&report, &report, args.json);
+    }
+    let report = micro::run(&params, &mut on_event).map_err(failed)?;
+    bar.finish_and_clear();
+    print_report(&report, &report, args.json)
+}
+
+fn follow(bar: &ProgressBar, event: &Event<'_>) {
+    bar.set_message(format!("{} {}", event.contender, event.phase));
+    if bar.length() != Some(event.total) {
+        bar.set_length(event.total);
+        bar.reset_eta();
+    }
+    bar.set_position(event.done);
+}

@@ -1,0 +1,9 @@
+//! One module per command or group of commands.
+
+pub mod bench;
+pub mod crash;
+pub mod export;
+pub mod figure;
+pub mod model;
+pub mod pools;
+pub mod torture;

@@ -1,0 +1,103 @@
+//! Commands on a bare index: `create`, `put`, `get`, `del`, `scan`, `import`, `compact`, `backup`.
+
+use crate::args::{Backup, Compact, Create, Del, Get, Import, Put, Scan};
+use crate::index::Index;
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::pool::{How, about, open_pool};
+use bristlecone_command::records::{self, Records, survival};
+use bristlecone_command::text::{bytes, program, shell_path};
+use bristlecone_command::{import, progress, scan};
+use std::io::{self, Write};
+
+/// Makes a pool with an empty index and tells what it survives.
+pub fn create(args: &Create) -> Outcome {
+    let index = Index::create(&args.pool, How::write(args.write), &args.index.durable()?)?;
+    let (medium, design, node_bytes) = (index.info().medium, index.design(), index.node_bytes());
+    Box::new(index).close()?;
+    writeln!(
+        io::stdout(),
+        "created {}: {} with {node_bytes}-byte nodes on the {} medium\n{}",
+        args.pool.display(),
+        design.name,
+        medium.name(),
+        survival(medium),
+    )
+    .map_err(|e| Failure::output(&e))
+}
+
+/// Stores a value.
+pub fn put(args: &Put) -> Outcome {
+    let key = records::key(&args.key)?;
+    let value = records::value(key, &args.value)?;
+    let index = Index::open(&args.pool, How::write(args.write))?;
+    index.put(key, &value)?;
+    Box::new(index).close()
+}
+
+/// Prints a value.
+pub fn get(args: &Get) -> Outcome {
+    let key = records::key(&args.key)?;
+    records::print_value(&Index::open(&args.pool, How::read(args.medium))?, key)
+}
+
+/// Removes a key.
+pub fn del(args: &Del) -> Outcome {
+    let key = records::key(&args.key)?;
+    let index = Index::open(&args.pool, How::write(args.write))?;
+    records::delete(Box::new(index), key)
+}
+
+/// Prints a range.
+pub fn scan(args: &Scan) -> Outcome {
+    let index = Index::open(&args.pool, How::read(args.medium))?;
+    scan::print(&index, &args.scan)
+}
+
+/// Loads a file.
+pub fn import(args: &Import) -> Outcome {
+    let args = &args.import;
+    import::run(args, None, || {
+        Ok(Box::new(Index::open(&args.pool, How::write(args.write))?))
+    })
+}
+
+/// Gives unused space back to the file system.
+pub fn compact(args: &Compact) -> Outcome {
+    let args = &args.compact;
+    let report = progress::waiting("compacting", || {
+        // What is not open keeps its space.
+        let index = Index::open(&args.pool, How::write(args.write))?;
+        let report = index.pool().compact().map_err(|e| about(&args.pool, &e))?;
+        Box::new(index).close()?;
+        Ok(report)
+    })?;
+    writeln!(
+        io::stdout(),
+        "compacted {}: {} before, {} after, {} more given back inside the file",
+        args.pool.display(),
+        bytes(report.before_bytes),
+        bytes(report.after_bytes),
+        bytes(report.punched_bytes),
+    )
+    .map_err(|e| Failure::output(&e))
+}
+
+/// Copies a pool.
+pub fn backup(args: &Backup) -> Outcome {
+    let args = &args.backup;
+    let pool = open_pool(&args.pool, How::read(args.medium))?;
+    // A pool that cannot be opened is not worth a copy.
+    let _opened = Index::open_in(&pool, &args.pool)?;
+    let written = progress::waiting("copying", || pool.backup(&args.file))
+        .map_err(|e| Failure::new(e.to_string()))?;
+    writeln!(
+        io::stdout(),
+        "copied {} to {}: {}\n{} check {}    # to be sure of the copy",
+        args.pool.display(),
+        args.file.display(),
+        bytes(written),
+        program(),
+        shell_path(&args.file),
+    )
+    .map_err(|e| Failure::output(&e))
+}

@@ -1,0 +1,428 @@
+//! A pool and its index `main`, of whatever design and node size.
+//!
+//! The designs are types; a pool records which one it holds. [`Index`] has it behind [`AnyIndex`]:
+//! commands spend their time elsewhere than in a dynamic call.
+
+use bristlecone_command::failure::{Failure, Outcome};
+use bristlecone_command::pool::{How, about, open_pool};
+use bristlecone_command::records::{Range, Records, Shown, Visit, Written};
+use bristlecone_command::text::quoted;
+use bristlecone_command::torture::Victim;
+use bristlecone_designs::damage::{Damage, collecting_damage};
+use bristlecone_designs::designs::{Choice, Design, DesignInfo, Task, UnknownDesign, with_design};
+use bristlecone_designs::{
+    DurableIndex, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
+    TreeError, UpdateError, VerifyReport, Violation,
+};
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::pool::{DataKind, Pool, PoolInfo, RootKind};
+use bristlecone_pmem::{Access, CommitError, Media, MediumKind};
+use std::fmt::Display;
+use std::ops::{Bound, ControlFlow};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Name of the root that the command works on.
+pub const ROOT: &str = "main";
+
+/// The ends of a range of keys.
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// What a scan calls for each pair.
+type VisitPair<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+
+/// An index of byte strings, of any design. As [`DurableIndex`].
+trait AnyIndex: Send + Sync {
+    fn recovery(&self) -> &RecoveryReport;
+    fn stats(&self) -> IndexStats;
+    fn verify(&self) -> Result<VerifyReport, Violation>;
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>>;
+    fn upsert(&self, key: &[u8], value: &[u8]) -> Result<bool, InsertError>;
+    fn update(&self, key: &[u8], value: &[u8]) -> Result<(), UpdateError>;
+    fn remove(&self, key: &[u8]) -> Result<bool, RemoveError>;
+    fn multi_insert(&self, pairs: &[(&[u8], &[u8])], out: &mut Vec<Result<(), InsertError>>);
+    fn scan(&self, range: Bounds<'_>, visit: VisitPair<'_>);
+    fn scan_reverse(&self, range: Bounds<'_>, visit: VisitPair<'_>);
+    fn close(self: Box<Self>) -> Result<(), CommitError>;
+}
+
+impl<I: DurableIndex<[u8], [u8], Auto>> AnyIndex for I {
+    fn recovery(&self) -> &RecoveryReport {
+        DurableIndex::recovery(self)
+    }
+
+    fn stats(&self) -> IndexStats {
+        OrderedIndex::stats(self)
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        OrderedIndex::verify(self)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        OrderedIndex::get(self, key)
+    }
+
+    fn upsert(&self, key: &[u8], value: &[u8]) -> Result<bool, InsertError> {
+        OrderedIndex::upsert(self, key, value)
+    }
+
+    fn update(&self, key: &[u8], value: &[u8]) -> Result<(), UpdateError> {
+        OrderedIndex::update(self, key, value)
+    }
+
+    fn remove(&self, key: &[u8]) -> Result<bool, RemoveError> {
+        OrderedIndex::remove(self, key)
+    }
+
+    fn multi_insert(&self, pairs: &[(&[u8], &[u8])], out: &mut Vec<Result<(), InsertError>>) {
+        OrderedIndex::multi_insert(self, pairs, out);
+    }
+
+    fn scan(&self, range: Bounds<'_>, visit: VisitPair<'_>) {
+        OrderedIndex::scan(self, range, visit);
+    }
+
+    fn scan_reverse(&self, range: Bounds<'_>, visit: VisitPair<'_>) {
+        ReverseScan::scan_reverse(self, range, visit);
+    }
+
+    fn close(self: Box<Self>) -> Result<(), CommitError> {
+        DurableIndex::close(*self)
+    }
+}
+
+/// Makes the chosen design's index in a pool, or opens it.
+struct Root<'a> {
+    pool: &'a Arc<Pool<Auto>>,
+    make: bool,
+}
+
+impl Task for Root<'_> {
+    /// The index, and the longest key that it takes.
+    type Output = Result<(Box<dyn AnyIndex>, usize), TreeError>;
+
+    fn run<D: Design>(self, design: D) -> Self::Output {
+        let longest = design.longest_key();
+        let index = if self.make {
+            design.create::<[u8], [u8], _>(self.pool, ROOT)
+        } else {
+            design.open::<[u8], [u8], _>(self.pool, ROOT)
+        };
+        Ok((Box::new(index?), longest))
+    }
+}
+
+/// An open pool with its index.
+pub struct Index {
+    path: PathBuf,
+    // Before the pool, so that it is dropped first.
+    index: Box<dyn AnyIndex>,
+    longest_key: usize,
+    pool: Arc<Pool<Auto>>,
+    design: &'static DesignInfo,
+    node_bytes: u32,
+}
+
+impl Index {
+    /// Makes a pool with an empty index of the chosen design.
+    pub fn create(path: &Path, how: How, choice: &Choice<'_>) -> Outcome<Self> {
+        let unknown = |e: UnknownDesign| Failure::Usage(e.to_string());
+        let (design, node_bytes) = choice.resolve().map_err(unknown)?;
+        let pool = Pool::create(path, &how.options(Access::Create))
+            .map_err(|e| Failure::new(e.to_string()))?;
+        let root = Root {
+            pool: &pool,
+            make: true,
+        };
+        let (index, longest_key) = with_design(choice, root).map_err(unknown)?.map_err(|e| {
+            // A pool without its index is of no use to anyone. (A device stays.)
+            if path.is_file() {
+                let _ = std::fs::remove_file(path);
+            }
+            about(path, &e)
+        })?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            index,
+            longest_key,
+            pool,
+            design,
+            node_bytes,
+        })
+    }
+
+    /// Opens a pool and its index.
+    pub fn open(path: &Path, how: How) -> Outcome<Self> {
+        Self::open_in(&open_pool(path, how)?, path)
+    }
+
+    /// Opens and verifies the index of an open pool, going on where it is damaged: what is damaged, and if the index
+    /// could be opened at all, that, with what is wrong with it as a whole. It is for reading only.
+    pub fn survey(
+        pool: &Arc<Pool<Auto>>,
+        path: &Path,
+    ) -> (Outcome<(Self, Option<Violation>)>, Damage) {
+        let opened = || Self::open_in(pool, path);
+        let verified = |index: Self| {
+            let violation = index.verify().err();
+            (index, violation)
+        };
+        if pool.pm().read_only() {
+            return collecting_damage(|| opened().map(verified));
+        }
+        // A device. What opening does about damage would be durable there.
+        match opened() {
+            Ok(index) => {
+                let (surveyed, damage) = collecting_damage(|| verified(index));
+                (Ok(surveyed), damage)
+            }
+            Err(e) => (Err(e), Damage::default()),
+        }
+    }
+
+    /// Returns what kind of index a pool has, if it has one.
+    pub fn kind_in(pool: &Pool<Auto>) -> Option<RootKind> {
+        let roots = pool.roots().into_iter();
+        let mut named = roots.filter(|root| root.name == ROOT);
+        named.next().map(|root| root.kind)
+    }
+
+    /// Opens the index of an open pool.
+    pub fn open_in(pool: &Arc<Pool<Auto>>, path: &Path) -> Outcome<Self> {
+        let named = |e: &dyn Display| about(path, e);
+        let Some(kind) = Self::kind_in(pool) else {
+            return Err(named(&without_index(pool)));
+        };
+        if kind.keys != DataKind::Bytes || kind.values != DataKind::Bytes {
+            return Err(named(&format_args!(
+                "root \"{ROOT}\" is {kind}; this command works on an index of bytes to bytes"
+            )));
+        }
+        let choice = Choice {
+            node_bytes: Some(kind.node_bytes),
+            ..Choice::of(&kind.design)
+        };
+        let unknown = |e: UnknownDesign| {
+            named(&match e {
+                UnknownDesign::NodeBytes { .. } => {
+                    format!("corrupt: root \"{ROOT}\" is {kind}, but {e}")
+                }
+                UnknownDesign::Name(_) | UnknownDesign::Narrow { .. } => {
+                    format!("root \"{ROOT}\" is {kind}, and {e}")
+                }
+            })
+        };
+        let (design, node_bytes) = choice.resolve().map_err(unknown)?;
+        let root = Root { pool, make: false };
+        let index = with_design(&choice, root).map_err(unknown)?;
+        let (index, longest_key) = index.map_err(|e| named(&e))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            index,
+            longest_key,
+            pool: Arc::clone(pool),
+            design,
+            node_bytes,
+        })
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Arc<Pool<Auto>> {
+        &self.pool
+    }
+
+    /// The index's design.
+    pub fn design(&self) -> &'static DesignInfo {
+        self.design
+    }
+
+    /// Bytes in a leaf.
+    pub fn node_bytes(&self) -> u32 {
+        self.node_bytes
+    }
+
+    /// What the pool says about itself.
+    pub fn info(&self) -> PoolInfo {
+        self.pool.info()
+    }
+
+    /// What opening the index did.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.index.recovery().clone()
+    }
+
+    /// Shape and size of the index.
+    pub fn stats(&self) -> IndexStats {
+        self.index.stats()
+    }
+
+    /// Checks every invariant.
+    pub fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.index.verify()
+    }
+
+    /// As [`verify`](Self::verify), going on where it finds damage: all that it finds.
+    pub fn verify_all(&self) -> (Result<VerifyReport, Violation>, Damage) {
+        collecting_damage(|| self.verify())
+    }
+
+    fn refused(&self, key: &[u8], error: &dyn Display) -> Failure {
+        about(&self.path, &format_args!("key {}: {error}", quoted(key)))
+    }
+
+    /// Upserts the pairs that `which` names, from several threads, so that on a journal their
+    /// commits share a sync. Returns those that failed.
+    fn replace(&self, pairs: &[(Vec<u8>, Vec<u8>)], which: &[usize]) -> Vec<(usize, Failure)> {
+        const THREADS: usize = 64;
+        let upsert = |part: &[usize]| -> Vec<(usize, Failure)> {
+            part.iter()
+                .filter_map(|&i| {
+                    self.put(&pairs[i].0, &pairs[i].1)
+                        .err()
+                        .map(|failure| (i, failure))
+                })
+                .collect()
+        };
+        if which.len() < 4 || self.info().medium != MediumKind::Journal {
+            return upsert(which);
+        }
+        std::thread::scope(|scope| {
+            let parts: Vec<_> = which
+                .chunks(which.len().div_ceil(THREADS))
+                .map(|part| scope.spawn(|| upsert(part)))
+                .collect();
+            parts
+                .into_iter()
+                .flat_map(|p| p.join().unwrap_or_default())
+                .collect()
+        })
+    }
+
+    fn insert_new(&self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<Result<(), InsertError>> {
+        let mut inserted = Vec::with_capacity(pairs.len());
+        let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+        self.index.multi_insert(&pairs, &mut inserted);
+        inserted
+    }
+}
+
+/// Why a command on the index cannot work on a pool without one.
+fn without_index(pool: &Pool<Auto>) -> String {
+    let roots = pool.roots();
+    let names: Vec<_> = roots.iter().map(|r| quoted(r.name.as_bytes())).collect();
+    let there = if names.is_empty() {
+        "it has no roots at all; its creation was cut short, so delete it and create it again"
+            .to_owned()
+    } else if roots.iter().any(|root| root.name == "store") {
+        "it is a database: `bristlecone` has the commands for it".to_owned()
+    } else {
+        format!(
+            "it has {}; a program of its own made it, and this command reads only \"{ROOT}\"",
+            names.join(", ")
+        )
+    };
+    format!("no root named \"{ROOT}\": {there}")
+}
+
+impl Records for Index {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn typed(&self) -> bool {
+        false
+    }
+
+    fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
+        Ok(self.index.get(key))
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Outcome<bool> {
+        self.index
+            .upsert(key, value)
+            .map_err(|e| self.refused(key, &e))
+    }
+
+    fn remove(&self, key: &[u8]) -> Outcome<bool> {
+        self.index.remove(key).map_err(|e| self.refused(key, &e))
+    }
+
+    /// In one batch where they are new.
+    fn put_all(&self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<Outcome<Written>> {
+        let mut written: Vec<Outcome<Written>> = Vec::with_capacity(pairs.len());
+        let mut there = Vec::new();
+        for (i, result) in self.insert_new(pairs).into_iter().enumerate() {
+            written.push(match result {
+                Ok(()) => Ok(Written::New),
+                Err(InsertError::KeyExists) => {
+                    if self.index.get(&pairs[i].0).as_deref() == Some(&*pairs[i].1) {
+                        Ok(Written::Same)
+                    } else {
+                        there.push(i);
+                        Ok(Written::Replaced)
+                    }
+                }
+                Err(e) => Err(self.refused(&pairs[i].0, &e)),
+            });
+        }
+        for (i, error) in self.replace(pairs, &there) {
+            written[i] = Err(error);
+        }
+        written
+    }
+
+    fn scan(&self, range: &Range, reverse: bool, visit: Visit<'_>) -> Outcome {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut visit = |key: &[u8], value: &[u8]| visit(key, &Shown::bytes(value));
+        if reverse {
+            self.index.scan_reverse(range.bounds(), &mut visit);
+        } else {
+            self.index.scan(range.bounds(), &mut visit);
+        }
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) -> Outcome {
+        let Self {
+            path, index, pool, ..
+        } = *self;
+        let closed = index.close();
+        drop(pool);
+        closed.map_err(|e| about(&path, &format_args!("closing: {e}")))
+    }
+}
+
+impl Victim for Index {
+    fn longest_key(&self) -> usize {
+        self.longest_key
+    }
+
+    fn update(&self, key: &[u8], value: &[u8]) -> Outcome<bool> {
+        match self.index.update(key, value) {
+            Ok(()) => Ok(true),
+            Err(UpdateError::NotFound) => Ok(false),
+            Err(e) => Err(self.refused(key, &e)),
+        }
+    }
+
+    fn insert_absent(&self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Outcome<Vec<bool>> {
+        let inserted = self.insert_new(pairs).into_iter().zip(pairs);
+        let inserted = inserted.map(|(result, (key, _))| match result {
+            Ok(()) => Ok(true),
+            Err(InsertError::KeyExists) => Ok(false),
+            Err(e) => Err(self.refused(key, &e)),
+        });
+        inserted.collect()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.verify().map(drop).map_err(|e| e.to_string())
+    }
+
+    fn entries(&self) -> u64 {
+        self.stats().entries
+    }
+}

@@ -1,0 +1,33 @@
+//! The command `bristlecone-lab`: index designs explored, measured, simulated and tortured.
+
+mod args;
+mod commands;
+mod index;
+mod inspect;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Crash(a) => commands::crash::run(&a),
+        Command::Figure(a) => commands::figure::run(&a),
+        Command::Model(a) => commands::model::run(&a),
+        Command::Bench(a) => commands::bench::run(&a),
+        Command::Torture(a) => commands::torture::run(&a),
+        Command::TortureWriter(a) => commands::torture::writer(&a),
+        Command::Create(a) => commands::pools::create(&a),
+        Command::Put(a) => commands::pools::put(&a),
+        Command::Get(a) => commands::pools::get(&a),
+        Command::Del(a) => commands::pools::del(&a),
+        Command::Scan(a) => commands::pools::scan(&a),
+        Command::Import(a) => commands::pools::import(&a),
+        Command::Export(a) => commands::export::run(&a),
+        Command::Info(a) => inspect::info(&a),
+        Command::Check(a) => inspect::check(&a),
+        Command::Compact(a) => commands::pools::compact(&a),
+        Command::Backup(a) => commands::pools::backup(&a),
+    };
+    bristlecone_command::exit("bristlecone-lab", outcome)
+}

@@ -1,0 +1,11 @@
+//! What the tests of the command share.
+
+#![allow(missing_docs)]
+
+#[path = "../../../../../crates/cli/tests/all/common/bench.rs"]
+mod bench;
+
+pub use bench::{Bench, Ran};
+
+/// The command.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_bristlecone-lab");

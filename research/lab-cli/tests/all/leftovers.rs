@@ -1,0 +1,124 @@
+//! A benchmark that was ended by SIGTERM left its pool on `/dev/shm`, which is memory, until the machine was started
+//! again; so did one that was killed. Now signals remove what is temporary, and a run removes what killed ones left.
+
+use crate::common::Bench;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// What there is in a test's directory whose name begins so.
+fn found(b: &Bench, prefix: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(b.dir()).unwrap().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_str().unwrap().starts_with(prefix));
+    named.map(|entry| entry.path()).collect()
+}
+
+fn wait_for<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "no {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn start(b: &Bench, args: &[&str]) -> Child {
+    let mut command = b.command();
+    command
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+/// Starts a command and waits until it has a pool in a directory of its own.
+fn start_and_wait(b: &Bench, args: &[&str], prefix: &str, pool: &str) -> (Child, PathBuf) {
+    let child = start(b, args);
+    let dir = wait_for("pool", || {
+        found(b, prefix)
+            .into_iter()
+            .find(|dir| dir.join(pool).exists())
+    });
+    (child, dir)
+}
+
+/// Whether a process other than this one works on a path.
+fn is_in_use(path: &Path) -> bool {
+    let path = path.to_str().unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok())
+        .any(|line| String::from_utf8_lossy(&line).contains(path))
+}
+
+const MICRO: [&str; 8] = [
+    "bench", "micro", "--keys", "3M", "--ops", "insert", "--path", ".",
+];
+
+#[test]
+fn signals_remove_temporary_pools_and_end_who_works_on_them() {
+    let dir = Bench::new();
+    let path = dir.dir().to_str().unwrap().to_owned();
+    let torture = [
+        "torture", "--medium", "mapped", "--kills", "5000", "--dir", &path,
+    ];
+    let cases: [(&[&str], &str, &str); 2] = [
+        (&MICRO, "bristlecone-bench-", "micro.pool"),
+        (&torture, "bristlecone-torture-", "torture.pool"),
+    ];
+    for (args, prefix, pool) in cases {
+        for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
+            let (mut child, pools) = start_and_wait(&dir, args, prefix, pool);
+            assert!(pools.to_str().unwrap().contains(&child.id().to_string()));
+            dir.shell(&format!("kill -{name} {}", child.id())).ok();
+            let status = child.wait().unwrap();
+            assert_eq!(status.signal(), Some(number), "{args:?}: {status}");
+            assert!(found(&dir, "bristlecone-").is_empty(), "{args:?}");
+            wait_for("end of its processes", || {
+                (!is_in_use(&pools)).then_some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn a_run_that_was_told_to_ignore_hangups_does() {
+    let b = Bench::new();
+    let program = crate::common::PROGRAM;
+    let line = format!(
+        "trap '' HUP; {program} bench micro --keys 300K --ops insert --path . >out 2>err & \
+         while ! ls -d bristlecone-bench-* >/dev/null 2>&1; do sleep 0.01; done; \
+         kill -HUP $!; wait $!"
+    );
+    b.shell(&line).ok();
+    assert!(
+        std::fs::read_to_string(b.path("out"))
+            .unwrap()
+            .contains("insert")
+    );
+}
+
+#[test]
+fn the_next_run_removes_what_a_killed_one_left_unless_someone_has_it_open() {
+    let b = Bench::new();
+    let (mut child, left) = start_and_wait(&b, &MICRO, "bristlecone-bench-", "micro.pool");
+    // While it runs, another one leaves it alone.
+    let quick = [
+        "bench", "micro", "--keys", "2K", "--ops", "insert", "--path", ".",
+    ];
+    b.run(&quick).ok();
+    assert!(left.join("micro.pool").exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(left.join("micro.pool").exists());
+    let open = std::fs::File::open(left.join("micro.pool")).unwrap();
+    open.lock_shared().unwrap();
+    b.run(&quick).ok();
+    assert!(left.join("micro.pool").exists(), "it is in use");
+    drop(open);
+    b.run(&quick).ok();
+    assert!(found(&b, "bristlecone-").is_empty());
+}

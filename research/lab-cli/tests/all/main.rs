@@ -1,0 +1,13 @@
+//! Tests of the research command.
+
+#![allow(missing_docs)]
+
+mod common;
+
+mod bench;
+mod crash;
+mod damage;
+mod designs;
+mod figure;
+mod leftovers;
+mod model;

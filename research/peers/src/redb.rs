@@ -1,0 +1,123 @@
+//! redb.
+//!
+//! | | chosen | why |
+//! | --- | --- | --- |
+//! | commit | one write transaction per call, `Durability::Immediate` | a call that returns is durable |
+//! | keys | redb's own `u64` | its fastest comparison |
+//! | reads, scans | one read transaction per call | each call sees the latest commit |
+
+use crate::PeerError;
+use crate::store::Store;
+use redb::{Database, ReadableDatabase, TableDefinition};
+use std::fmt;
+use std::path::Path;
+
+const PAIRS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("pairs");
+
+/// A redb database with one table.
+pub struct Redb {
+    db: Database,
+}
+
+impl fmt::Debug for Redb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redb").finish_non_exhaustive()
+    }
+}
+
+fn failed<E: fmt::Display>(doing: &'static str) -> impl Fn(E) -> PeerError {
+    move |e| PeerError {
+        peer: "redb",
+        doing,
+        message: e.to_string(),
+    }
+}
+
+impl Redb {
+    /// Creates or opens the database file at `path`.
+    ///
+    /// # Errors
+    /// [`PeerError`] with redb's own message.
+    pub fn open(path: &Path) -> Result<Self, PeerError> {
+        let db = Database::create(path).map_err(failed("opening"))?;
+        let redb = Self { db };
+        // Readers need the table, which the first write transaction makes.
+        redb.put_batch(&[])?;
+        Ok(redb)
+    }
+}
+
+impl Store for Redb {
+    fn name(&self) -> &'static str {
+        "redb"
+    }
+
+    fn setting(&self) -> &'static str {
+        "a transaction with Durability::Immediate a call"
+    }
+
+    fn put(&self, key: u64, value: &[u8]) -> Result<(), PeerError> {
+        let transaction = self.db.begin_write().map_err(failed("put"))?;
+        {
+            let mut table = transaction.open_table(PAIRS).map_err(failed("put"))?;
+            table.insert(key, value).map_err(failed("put"))?;
+        }
+        transaction.commit().map_err(failed("put"))
+    }
+
+    fn put_batch(&self, pairs: &[(u64, Vec<u8>)]) -> Result<(), PeerError> {
+        let transaction = self.db.begin_write().map_err(failed("batch"))?;
+        {
+            let mut table = transaction.open_table(PAIRS).map_err(failed("batch"))?;
+            for (key, value) in pairs {
+                table
+                    .insert(key, value.as_slice())
+                    .map_err(failed("batch"))?;
+            }
+        }
+        transaction.commit().map_err(failed("batch"))
+    }
+
+    fn get(&self, key: u64, visit: &mut dyn FnMut(&[u8])) -> Result<bool, PeerError> {
+        let transaction = self.db.begin_read().map_err(failed("get"))?;
+        let table = transaction.open_table(PAIRS).map_err(failed("get"))?;
+        let found = table.get(key).map_err(failed("get"))?;
+        Ok(found.map(|value| visit(value.value())).is_some())
+    }
+
+    fn scan(
+        &self,
+        from: u64,
+        limit: usize,
+        visit: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), PeerError> {
+        let transaction = self.db.begin_read().map_err(failed("scan"))?;
+        let table = transaction.open_table(PAIRS).map_err(failed("scan"))?;
+        for entry in table.range(from..).map_err(failed("scan"))?.take(limit) {
+            let (key, value) = entry.map_err(failed("scan"))?;
+            visit(key.value(), value.value());
+        }
+        Ok(())
+    }
+
+    fn remove(&self, key: u64) -> Result<(), PeerError> {
+        let transaction = self.db.begin_write().map_err(failed("delete"))?;
+        {
+            let mut table = transaction.open_table(PAIRS).map_err(failed("delete"))?;
+            table.remove(key).map_err(failed("delete"))?;
+        }
+        transaction.commit().map_err(failed("delete"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_a_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let redb = Redb::open(&dir.path().join("redb")).unwrap();
+        crate::store::tests::keeps_its_contract(&redb);
+    }
+}
