@@ -374,9 +374,10 @@ pub enum Direction {
     Down,
 }
 
-/// Where a search came to: a hint for a later change of that key, which saves the way down. It does no harm elsewhere.
+/// The leaf at which a search ended: it saves a later change of the same key the way down. A hint that is out of date, or
+/// of another index, is ignored.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct Hint {
     /// The number of the tree; 0 for none.
     pub(crate) tree: u64,
     pub(crate) at: Located,
@@ -446,29 +447,36 @@ where
         out.extend(keys.iter().map(|k| self.get(k.borrow())));
     }
 
-    /// As [`multi_get`](Self::multi_get), with the place of each key. `ahead` is told early what may be the values, so that what they lead to
-    /// can be asked for: good for nothing else, since nothing of it is certain.
-    fn multi_find<Q: Borrow<K>>(
+    /// As [`multi_get`](Self::multi_get), with a hint for each key. `ahead` is called early with what may be the
+    /// values, so that the caller can prefetch what they lead to. None of these is certain.
+    fn multi_get_hinted<Q: Borrow<K>>(
         &self,
         keys: &[Q],
         ahead: impl FnMut(&V),
-        out: &mut Vec<(Option<V::Owned>, Place)>,
+        out: &mut Vec<(Option<V::Owned>, Hint)>,
     ) {
         let _ = ahead;
-        let found = |key: &Q| (self.get(key.borrow()), Place::default());
+        let found = |key: &Q| (self.get(key.borrow()), Hint::default());
         out.clear();
         out.extend(keys.iter().map(found));
     }
 
-    /// As [`update`](Self::update) of a key at a place that was [found](Self::multi_find), but the caller flushes the word at the offset
-    /// that it is given, fences and commits: several updates can share that, and a processor that is writing lines
-    /// back is not made to wait for them by the next update's lock. Before it has, it lets nobody act on the new value, nor change
-    /// that key again. Designs that cannot do with less make it durable themselves, and give no offset.
+    /// As [`update`](Self::update), but leaves the new value to the caller to persist: it flushes the word at the
+    /// returned offset, fences and commits. Several updates can share that, and no update's lock waits for the lines of
+    /// the one before. Until it has, the caller lets nobody act on the new value or change that key again. Returns
+    /// `None` if the value is durable already: a design may do without this.
+    ///
+    /// `hint` is the key's from [`multi_get_hinted`](Self::multi_get_hinted).
     ///
     /// # Errors
     /// As [`update`](Self::update).
-    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError> {
-        let _ = place;
+    fn update_unflushed(
+        &self,
+        hint: &Hint,
+        key: &K,
+        value: &V,
+    ) -> Result<Option<u64>, UpdateError> {
+        let _ = hint;
         self.update(key, value).map(|()| None)
     }
 

@@ -30,7 +30,7 @@ pub mod threads;
 pub mod version_lock;
 
 pub use contract::{
-    BulkLoad, Direction, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place,
+    BulkLoad, Direction, DurableIndex, Fill, Hint, IndexStats, InsertError, OrderedIndex,
     RecoveryReport, RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 pub use lbtree::{LbOptions, LbTree};

@@ -423,7 +423,7 @@ fn execute_ahead(
         done += together;
         if together == 0 && !asked && rest().len() > 1 {
             asked = true;
-            session.ask_ahead(server, rest());
+            session.prefetch(server, rest());
         }
         if together == 0 {
             done += 1;

@@ -41,7 +41,7 @@ use crate::slots::Slots;
 use crate::store::WallClock;
 use crate::stripes::{HeldMany, Obsolete, Stripe, Stripes};
 use crate::vacuum::Control;
-use bristlecone_index::Place;
+use bristlecone_index::Hint;
 use bristlecone_index::engine::Engine;
 use bristlecone_pmem::media::deferring_commits;
 use bristlecone_pmem::pool::Root;
@@ -199,7 +199,7 @@ impl<M: Media> Inner<M> {
                     put: Some((value, sum)),
                     stripe,
                     before: Newest::None,
-                    place: None,
+                    hint: None,
                     record,
                 });
             }
@@ -402,7 +402,7 @@ impl<M: Media> Inner<M> {
         // What the answer rests on that is not changed.
         let mut read = 0;
         let (mut count, mut puts) = (0, 0);
-        for ((key, step), (entry, place)) in steps.iter().zip(found) {
+        for ((key, step), (entry, hint)) in steps.iter().zip(found) {
             let before = self.newest_of(key, entry, &guard);
             let current = self.current(key, &before, || match step {
                 Step::Get => self.wall.now(),
@@ -425,7 +425,7 @@ impl<M: Media> Inner<M> {
                 && let Some(change) = next.next()
             {
                 change.before = before;
-                change.place = entry.map(|_| place);
+                change.hint = entry.map(|_| hint);
                 puts += 1;
             }
         }
@@ -475,7 +475,7 @@ impl<M: Media> Inner<M> {
             changes
                 .iter()
                 .enumerate()
-                .filter(|(_, change)| change.place.is_none())
+                .filter(|(_, change)| change.hint.is_none())
         };
         let entries: Vec<_> = added()
             .map(|(_, change)| (change.key, &change.record.off))
@@ -493,12 +493,12 @@ impl<M: Media> Inner<M> {
         }
         let mut unflushed = Vec::with_capacity(changes.len());
         for (i, change) in changes.iter().enumerate() {
-            let Some(place) = &change.place else { continue };
+            let Some(hint) = &change.hint else { continue };
             if outcome.is_err() {
                 break;
             }
             let (key, off) = (change.key, &change.record.off);
-            match deferring_commits(|| self.index.update_at(place, key, off)) {
+            match deferring_commits(|| self.index.update_unflushed(hint, key, off)) {
                 Ok(word) => {
                     unflushed.extend(word);
                     led.push(i);
@@ -591,7 +591,7 @@ impl<M: Media> Inner<M> {
                     put: None,
                     stripe,
                     before,
-                    place: None,
+                    hint: None,
                     record,
                 });
             }
@@ -729,8 +729,8 @@ struct Change<'a, M: Media> {
     /// The key's.
     stripe: usize,
     before: Newest,
-    /// The place of the entry, where it is known.
-    place: Option<Place>,
+    /// The hint that the search for the entry gave, if there was one.
+    hint: Option<Hint>,
     record: Prepared<'a, M>,
 }
 

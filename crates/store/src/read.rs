@@ -14,7 +14,7 @@ use crate::horizon::Ticket;
 use crate::record::{self, Header, Stamp, Terms};
 use crate::slots::Verdict;
 use bristlecone_index::Direction;
-use bristlecone_index::Place;
+use bristlecone_index::Hint;
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
@@ -254,7 +254,7 @@ impl<M: Media> Inner<M> {
     }
 
     /// What the index leads to for each key, and their places; the records have been asked for.
-    pub(crate) fn find_ahead(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Place)> {
+    pub(crate) fn find_ahead(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Hint)> {
         let base = self.pm().base();
         self.index.find(keys, &mut |&off| {
             cpu::prefetch(base.wrapping_add(off as usize), AHEAD);

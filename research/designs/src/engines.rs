@@ -221,7 +221,7 @@ pub const NVTREE: Kind<Nv> = Kind {
     info: EngineInfo {
         name: table::NVTREE.name,
         node_bytes: table::NVTREE.node_bytes,
-        default_node_bytes: table::NVTREE.usual_bytes,
+        default_node_bytes: table::NVTREE.default_node_bytes,
     },
     design: |leaf_bytes, recovery_threads| {
         Nv(NvOptions {

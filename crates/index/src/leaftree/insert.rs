@@ -5,7 +5,7 @@
 
 use super::entry::{At, Attempt, Found, IfPresent, Pair};
 use super::{LeafDesign, LeafTree};
-use crate::contract::{InsertError, Place, UpdateError};
+use crate::contract::{Hint, InsertError, UpdateError};
 use crate::repr::{MAX_KEY, Stored, StoredKey, Word, WordOf};
 use crate::sync::wait;
 use bristlecone_pmem::planted;
@@ -171,13 +171,13 @@ where
         Some(place.addr() as u64 - self.base.addr() as u64)
     }
 
-    /// Replaces the value of a key that is there. What it fenced is still to be committed. Where `place` says where the key may be,
-    /// the answer is that of [`OrderedIndex::update_at`](crate::OrderedIndex::update_at).
+    /// Replaces the value of a key that is there. What it fenced is still to be committed. With a `hint` it does as
+    /// [`OrderedIndex::update_unflushed`](crate::OrderedIndex::update_unflushed).
     pub fn replace(
         &self,
         key: &K,
         value: &V,
-        place: Option<&Place>,
+        hint: Option<&Hint>,
     ) -> Result<Option<u64>, UpdateError> {
         if self.read_only {
             return Err(UpdateError::ReadOnly);
@@ -190,17 +190,17 @@ where
         if !there {
             return Err(UpdateError::NotFound);
         }
-        let replaced = self.replace_uncommitted(key, value, place)?;
+        let replaced = self.replace_uncommitted(key, value, hint)?;
         replaced.ok_or(UpdateError::NotFound)
     }
 
     /// Replaces the value of `key`, if it is there: nothing if not. What it fenced is still to be
-    /// committed; `place` and the answer as in [`replace`](Self::replace).
+    /// committed; `hint` and the answer as in [`replace`](Self::replace).
     fn replace_uncommitted(
         &self,
         key: &K,
         value: &V,
-        place: Option<&Place>,
+        hint: Option<&Hint>,
     ) -> Result<Option<Option<u64>>, SpaceError> {
         let pin = Self::pin();
         let guard = pin.guard();
@@ -209,11 +209,11 @@ where
             V::discard(&self.heap, old);
         }
         let word = value.make(&self.heap)?;
-        let Some((At { leaf, locked, .. }, found)) = self.lock_found(key, place, guard) else {
+        let Some((At { leaf, locked, .. }, found)) = self.lock_found(key, hint, guard) else {
             V::discard(&self.heap, word);
             return Ok(None);
         };
-        let unflushed = self.swap_value(leaf, found, word, place.is_none());
+        let unflushed = self.swap_value(leaf, found, word, hint.is_none());
         locked.unlock();
         if !freed {
             self.retire_value(found.value, guard);

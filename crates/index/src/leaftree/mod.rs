@@ -14,9 +14,10 @@
 //! # Concurrency
 //! Version locks in DRAM ([`crate::version_lock`]) take the place of hardware transactions: readers
 //! go down, read the leaf's version, validate the inner node that led there, read, and validate the
-//! leaf's version. Writers lock the leaf at that version, and unlock after the fence, so that no one
-//! acts on what a crash can undo. But values of `update_at` are flushed and fenced by its caller, who sees to it that no one does; who
-//! moves such an entry fences its copy. Inner nodes are changed while the leaf's lock is held.
+//! leaf's version. Writers lock the leaf at that version, and unlock after the fence, so that no thread
+//! acts on what a crash can undo. There is one exception: the caller of `update_unflushed` flushes and fences the
+//! value, and keeps other threads from acting on it until then. A thread that moves such an entry fences its copy.
+//! Inner nodes are changed while the leaf's lock is held.
 //!
 //! # Crash states
 //! 1. *Update*: old or new value word.

@@ -246,7 +246,7 @@ where
         if let Some(off) = V::block(value) {
             cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
         }
-        self.tell_ahead(value, ahead);
+        self.announce(value, ahead);
     }
 
     /// Prefetches the `i`-th of the entries to come.

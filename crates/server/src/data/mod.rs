@@ -277,9 +277,9 @@ impl Data {
     }
 
     /// Asks for what commands on these keys are going to look at.
-    pub fn ask_ahead(&self, db: usize, keys: &[Arg<'_>]) {
+    pub fn prefetch(&self, db: usize, keys: &[Arg<'_>]) {
         let keyspace = self.keyspace(Space::Keys(db), self.order());
-        self.store.ask_ahead(keyspace, keys);
+        self.store.prefetch(keyspace, keys);
     }
 
     fn reader(&self, reads: Reads) -> &Store<Auto> {

@@ -458,7 +458,7 @@ impl Session {
     }
 
     /// Asks for what these commands are going to look at, so that waits for memory overlap.
-    pub fn ask_ahead<'a>(&self, server: &Server, commands: impl Iterator<Item = &'a [Arg<'a>]>) {
+    pub fn prefetch<'a>(&self, server: &Server, commands: impl Iterator<Item = &'a [Arg<'a>]>) {
         if !self.is_plain() {
             return;
         }
@@ -469,7 +469,7 @@ impl Session {
         });
         let keys: Vec<Arg<'_>> = keys.collect();
         if keys.len() > 1 {
-            server.data.ask_ahead(self.db, &keys);
+            server.data.prefetch(self.db, &keys);
         }
     }
 

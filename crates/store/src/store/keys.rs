@@ -69,7 +69,7 @@ impl<M: Media> Store<M> {
     }
 
     /// Asks for what reading or writing these keys is going to look at, so that waits for memory overlap. Nothing else happens.
-    pub fn ask_ahead(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
+    pub fn prefetch(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
         // Nothing is to be had ahead of an operation that is going to be refused.
         let Ok(keys) = self.shared.keys(keyspace, keys.iter().copied()) else {
             return;

@@ -248,7 +248,7 @@ fn values_are_got_together_at_one_time_until_it_is_enough() {
     f.store
         .get_together(&f.k, &[], |_| unreachable!("there is no key"))
         .unwrap();
-    f.store.ask_ahead(&f.k, &keys);
+    f.store.prefetch(&f.k, &keys);
 }
 
 #[test]

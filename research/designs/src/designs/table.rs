@@ -16,7 +16,7 @@ pub struct DesignInfo {
     /// Leaf sizes in bytes, ascending.
     pub node_bytes: &'static [u32],
     /// The leaf size where none is asked for.
-    pub usual_bytes: u32,
+    pub default_node_bytes: u32,
     /// Leaf sizes that the crash explorer takes, small enough for splits to be frequent; none for
     /// the usual size alone.
     pub explored_bytes: &'static [u32],
@@ -27,7 +27,7 @@ impl DesignInfo {
     #[must_use]
     pub const fn explored(&'static self) -> &'static [u32] {
         if self.explored_bytes.is_empty() {
-            std::slice::from_ref(&self.usual_bytes)
+            std::slice::from_ref(&self.default_node_bytes)
         } else {
             self.explored_bytes
         }
@@ -40,7 +40,7 @@ pub(crate) const NVTREE: DesignInfo = DesignInfo {
     name: "nvtree",
     summary: "NV-Tree: append-only leaves whose sizes follow the workload, inner nodes rebuilt",
     node_bytes: nvtree::NODE_BYTES,
-    usual_bytes: 1024,
+    default_node_bytes: 1024,
     explored_bytes: &[256],
 };
 
@@ -50,98 +50,98 @@ pub const DESIGNS: &[DesignInfo] = &[
         name: LbEngine::INFO.name,
         summary: "LB+-Tree: fewest line writes per insertion, logless splits",
         node_bytes: LbEngine::INFO.node_bytes,
-        usual_bytes: LbEngine::INFO.default_node_bytes,
+        default_node_bytes: LbEngine::INFO.default_node_bytes,
         explored_bytes: &[256, 512],
     },
     DesignInfo {
         name: "cddstree",
         summary: "CDDS-Tree: sorted, versioned entries; all nodes persistent, no log",
         node_bytes: &[256, 512, 1024, 2048, 4096],
-        usual_bytes: 1024,
+        default_node_bytes: 1024,
         explored_bytes: &[256, 512],
     },
     DesignInfo {
         name: "bztree",
         summary: "BzTree: latch-free B+-tree on a persistent multi-word compare-and-swap; recovery without a walk",
         node_bytes: bztree::NODE_BYTES,
-        usual_bytes: 1024,
+        default_node_bytes: 1024,
         explored_bytes: &[256],
     },
     DesignInfo {
         name: "crabtree",
         summary: "Crab-tree: sorted leaves, changed by shifting in place or by copying",
         node_bytes: crabtree::NODE_BYTES,
-        usual_bytes: 1024,
+        default_node_bytes: 1024,
         explored_bytes: &[256],
     },
     DesignInfo {
         name: "crabtree-opt",
         summary: "Crab_opt: Crab-tree with self-managed space, approximate probe, 16-byte stores",
         node_bytes: crabtree::NODE_BYTES,
-        usual_bytes: 1024,
+        default_node_bytes: 1024,
         explored_bytes: &[256],
     },
     DesignInfo {
         name: "fptree",
         summary: "FPTree: fingerprints, splits under a micro-log",
         node_bytes: BLOCKS,
-        usual_bytes: 256,
+        default_node_bytes: 256,
         explored_bytes: &[256, 1024],
     },
     DesignInfo {
         name: "wbtree",
         summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
         node_bytes: BLOCKS,
-        usual_bytes: 256,
+        default_node_bytes: 256,
         explored_bytes: &[256, 1024],
     },
     DesignInfo {
         name: "fastfair",
         summary: "FAST/FAIR: sorted nodes shifted failure-atomically, siblings before children, no log",
         node_bytes: fastfair::NODE_BYTES,
-        usual_bytes: 512,
+        default_node_bytes: 512,
         explored_bytes: &[256],
     },
     DesignInfo {
         name: "fastfair-sp",
         summary: "FAST/FAIR SP: the leaves of FAST/FAIR under inner nodes in DRAM",
         node_bytes: BLOCKS,
-        usual_bytes: 512,
+        default_node_bytes: 512,
         explored_bytes: &[256],
     },
     DesignInfo {
         name: "skiplist-nvm",
         summary: "skip list in the pool, towers included",
         node_bytes: &[32],
-        usual_bytes: 32,
+        default_node_bytes: 32,
         explored_bytes: &[],
     },
     DesignInfo {
         name: "skiplist-divided",
         summary: "skip list with its bottom list in the pool and its towers in DRAM",
         node_bytes: &[32],
-        usual_bytes: 32,
+        default_node_bytes: 32,
         explored_bytes: &[],
     },
     DesignInfo {
         name: "lcbtree",
         summary: "LCB+-Tree: B+-tree in persistent memory, every change logged",
         node_bytes: NODE_BYTES,
-        usual_bytes: 1024,
+        default_node_bytes: 1024,
         explored_bytes: &[256],
     },
     DesignInfo {
         name: "btree-wal",
         summary: "btree-WAL: B+-tree in persistent memory under a write-ahead log of what changes",
         node_bytes: NODE_BYTES,
-        usual_bytes: 512,
+        default_node_bytes: 512,
         explored_bytes: &[128, 256],
     },
     DesignInfo {
         name: "unsorted",
         summary: "persistent unsorted: B+-tree in persistent memory with bitmap leaves",
         node_bytes: NODE_BYTES,
-        usual_bytes: 512,
+        default_node_bytes: 512,
         explored_bytes: &[256],
     },
     NVTREE,
@@ -149,14 +149,14 @@ pub const DESIGNS: &[DesignInfo] = &[
         name: "lstree",
         summary: "btree-LS: log-structured B+-tree, one sequential write per change",
         node_bytes: lstree::NODE_BYTES,
-        usual_bytes: 512,
+        default_node_bytes: 512,
         explored_bytes: &[256],
     },
     DesignInfo {
         name: "nvta",
         summary: "NVT-A: append-only leaves under persistent inner nodes, for comparison with NV-Tree",
         node_bytes: NVTA_BYTES,
-        usual_bytes: 1024,
+        default_node_bytes: 1024,
         explored_bytes: &[256],
     },
 ];
@@ -168,35 +168,35 @@ pub const VOLATILE: &[DesignInfo] = &[
         name: "btree",
         summary: "conventional B+-tree without durability, for comparison",
         node_bytes: NODE_BYTES,
-        usual_bytes: 512,
+        default_node_bytes: 512,
         explored_bytes: &[],
     },
     DesignInfo {
         name: "btree-gf",
         summary: "the same, flushing neighbouring modified lines together (group flushing)",
         node_bytes: NODE_BYTES,
-        usual_bytes: 512,
+        default_node_bytes: 512,
         explored_bytes: &[],
     },
     DesignInfo {
         name: "btree-gf-load",
         summary: "the same, flushing in groups while many threads write",
         node_bytes: NODE_BYTES,
-        usual_bytes: 512,
+        default_node_bytes: 512,
         explored_bytes: &[],
     },
     DesignInfo {
         name: "unsorted-leaf",
         summary: "B+-tree with bitmap leaves without durability, for comparison",
         node_bytes: NODE_BYTES,
-        usual_bytes: 512,
+        default_node_bytes: 512,
         explored_bytes: &[],
     },
     DesignInfo {
         name: "bwtree",
         summary: "Bw-Tree without durability, for comparison",
         node_bytes: bwtree::NODE_BYTES,
-        usual_bytes: 1024,
+        default_node_bytes: 1024,
         explored_bytes: &[],
     },
 ];
@@ -243,7 +243,7 @@ impl<'a> Choice<'a> {
     /// [`UnknownDesign`].
     pub fn resolve(&self) -> Result<(&'static DesignInfo, u32), UnknownDesign> {
         let info = info(self.name)?;
-        let asked = self.node_bytes.unwrap_or(info.usual_bytes);
+        let asked = self.node_bytes.unwrap_or(info.default_node_bytes);
         if info.node_bytes.contains(&asked) {
             return Ok((info, asked));
         }

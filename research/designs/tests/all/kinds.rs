@@ -103,7 +103,7 @@ impl Task for Mixed<'_> {
 fn other_kinds_of_keys_and_values_are_refused_and_named() {
     for design in DESIGNS {
         let choice = Choice {
-            node_bytes: Some(design.usual_bytes),
+            node_bytes: Some(design.default_node_bytes),
             ..Choice::of(design.name)
         };
         let home = Home::mapped();

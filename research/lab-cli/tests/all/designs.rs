@@ -84,7 +84,7 @@ fn the_usual_leaf_size_is_the_designs_own() {
         let b = Bench::new();
         b.run(&["create", "p", "--index", design.name]).ok();
         let info = b.run(&["info", "p", "--json"]).ok().json();
-        assert_eq!(info["node_bytes"], design.usual_bytes);
+        assert_eq!(info["node_bytes"], design.default_node_bytes);
         assert_eq!(info["entries"], 0);
         b.run(&["create", "q", "--index", design.name, "--node-bytes", "77"])
             .ends(2, &["--node-bytes", design.name, "77"]);
@@ -165,7 +165,7 @@ fn every_design_is_measured_and_modelled() {
         ];
         let report = b.run(&args).ok().json();
         assert_eq!(report["index"], design.name);
-        assert_eq!(report["node_bytes"], design.usual_bytes);
+        assert_eq!(report["node_bytes"], design.default_node_bytes);
         let lines = report["ops"]["insert"]["lines_per_op"].as_f64();
         assert!(lines.is_some_and(|lines| lines >= 1.0), "{report}");
         let args = [
@@ -186,7 +186,7 @@ fn every_design_is_measured_and_modelled() {
         ];
         let report = b.run(&args).ok().json();
         assert_eq!(report["index"], design.name);
-        assert_eq!(report["node_bytes"], design.usual_bytes);
+        assert_eq!(report["node_bytes"], design.default_node_bytes);
         assert!(
             report["ns_per_op"].as_f64().is_some_and(|ns| ns > 100.0),
             "{report}"
