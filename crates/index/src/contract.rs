@@ -1,4 +1,4 @@
-//! What every durable ordered index offers, and what it promises.
+//! The contract of every durable ordered index.
 //!
 //! # Contract
 //!
@@ -76,7 +76,7 @@ pub enum UpdateError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RemoveError {
-    /// What the removal works with cannot be had, or the index is damaged; nothing was removed.
+    /// A resource of the removal cannot be had, or the index is damaged; nothing was removed.
     Space(SpaceError),
     /// The change is visible; its durability is unknown.
     Commit(CommitError),
@@ -223,7 +223,7 @@ pub struct IndexStats {
     pub dram_bytes: u64,
 }
 
-/// What `verify` looked at.
+/// Statistics of a `verify`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Keys seen.
@@ -269,7 +269,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// What opening an index did.
+/// Statistics of an opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// The index was closed cleanly and its volatile part was read back rather than rebuilt.
@@ -302,9 +302,9 @@ pub enum TreeError {
     Commit(CommitError),
     /// The design has no nodes of that size.
     NodeBytes {
-        /// What was asked for.
+        /// The kind or size asked for.
         asked: u32,
-        /// What there is.
+        /// The sizes there are.
         there: &'static [u32],
     },
     /// It was made to be volatile, so it did not outlive its process.
@@ -576,7 +576,7 @@ where
     /// [`TreeError`]; the pool is as it was.
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &Self::Options) -> Result<Self, TreeError>;
 
-    /// What opening did.
+    /// Statistics of the opening.
     fn recovery(&self) -> &RecoveryReport;
 
     /// The pool.

@@ -1,7 +1,7 @@
-//! All damage, not the first alone: opening and checking that go on where they find some.
+//! Collecting damage: opening and checking that go on where they find some, to find all of it.
 //!
-//! Usually the first contradiction ends an opening or a check with an error. Whoever wants to know the extent of the
-//! damage, or to save the rest, has the same functions run inside [`collecting_damage`]. What they find is then noted
+//! Usually the first contradiction ends an opening or a check with an error. A caller that wants to know the extent of the
+//! damage, or to save the rest, runs the same functions inside [`collecting_damage`]. Damage is then noted
 //! and passed over, as far as that leads to no doubt about the rest:
 //!
 //! | what is damaged | noted by |

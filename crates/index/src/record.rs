@@ -52,7 +52,7 @@ pub unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> 
 /// Compares the checksum of the record in the block at `off`.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A message that says what is wrong.
 pub fn check_record<M: Media>(pm: &M, off: u64) -> Result<(), String> {
     let (crc, bytes) =
         record(pm, off).ok_or_else(|| format!("{off:#x} leads to no record inside the pool"))?;

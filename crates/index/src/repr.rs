@@ -41,7 +41,7 @@ pub const MAX_KEY: usize = (64 << 10) + 4;
 /// Most 8-byte words that a node has of a key or value.
 pub const WIDEST: usize = 2;
 
-/// What a node has of a key or value: one or two 8-byte words.
+/// A key or value as a node holds it: one or two 8-byte words.
 pub trait Word:
     Copy + Ord + Default + fmt::Debug + fmt::LowerHex + Send + Sync + std::hash::Hash + 'static
 {
@@ -86,15 +86,15 @@ impl Word for u128 {
 /// The word of a key or value of this type.
 pub type WordOf<T> = <T as Stored>::Word;
 
-/// What an entry has of a key and of a value.
+/// A key and a value as an entry holds them.
 pub type PairOf<K, V> = (WordOf<K>, WordOf<V>);
 
 /// A type that a leaf can hold in a word or two, in the node or through a record.
 pub trait Stored: ToOwned {
-    /// What is in the node.
+    /// The words in the node.
     type Word: Word;
 
-    /// What the superblock's root table calls it.
+    /// Its name in the root table.
     const KIND: DataKind;
     /// True if words lead to records.
     const RECORDS: bool;
@@ -133,7 +133,7 @@ pub trait Stored: ToOwned {
     /// Marks what `word` leads to as reached, for recovery.
     ///
     /// # Errors
-    /// What is wrong with the word, in words.
+    /// A message that says what is wrong with the word.
     fn mark<M: Media>(heap: &Heap<M>, word: Self::Word, guard: &Guard) -> Result<(), String>;
 
     /// Offset of the block that `word` leads to, if it leads to one.
@@ -142,7 +142,7 @@ pub trait Stored: ToOwned {
     /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1) that are whole.
     ///
     /// # Errors
-    /// What is wrong, in words. While damage is [collected](crate::damage::collecting_damage), it is noted
+    /// A message that says what is wrong. While damage is [collected](crate::damage::collecting_damage), it is noted
     /// instead.
     fn check<M: Media>(heap: &Heap<M>, word: Self::Word) -> Result<u64, String>;
 }

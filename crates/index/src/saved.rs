@@ -1,4 +1,4 @@
-//! What a clean close saves for the next opening: bytes in blocks of the root's heap.
+//! State that a clean close saves for the next opening: bytes in blocks of the root's heap.
 //!
 //! ```text
 //! part  | offset of the next part, 0 for the last (8) | bytes that follow (8) | payload ...
@@ -18,7 +18,7 @@ use bristlecone_pmem::{Heap, Media};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
-/// What saved marks begin with.
+/// The first bytes of saved marks.
 const MARKS: [u8; 8] = *b"MARKS001";
 const PART_HEADER: usize = 16;
 const PART: usize = MAX_BLOCK as usize - PART_HEADER;

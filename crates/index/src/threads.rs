@@ -12,7 +12,7 @@ const MAX_THREADS: usize = 1024;
 /// it were called. Where `pm` simulates threads, two stand for several, and this one comes last, when nothing
 /// may be left to do.
 ///
-/// What each worker made.
+/// Returns each worker's result.
 ///
 /// # Errors
 /// The first worker's that failed; `stopped` of a message if one of several panicked.

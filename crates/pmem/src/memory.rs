@@ -1,7 +1,7 @@
 //! This process's memory, asked for before it is taken.
 //!
-//! An allocation that the system refuses ends a Rust program. What grows with the data (a pool's image in
-//! memory, inner nodes) is therefore asked for in steps, and a step that leaves less than
+//! An allocation that the system refuses ends a Rust program. Memory that grows with the data (a pool's image, inner
+//! nodes) is therefore asked for in steps, and a step that leaves less than
 //! [`HEADROOM`] for everything else is refused while it still can be, with an error.
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -31,7 +31,7 @@ fn map(bytes: usize, access: ProtFlags) -> io::Result<NonNull<u8>> {
 /// it. Nothing is kept.
 ///
 /// # Errors
-/// What the system said: limits as those of `ulimit -d` and `ulimit -v` answer so.
+/// The system's error: limits as those of `ulimit -d` and `ulimit -v` answer so.
 pub fn ask(bytes: usize) -> io::Result<()> {
     let bytes = bytes.saturating_add(HEADROOM);
     if cfg!(miri) && bytes < 1 << 40 {
@@ -47,7 +47,7 @@ pub fn ask(bytes: usize) -> io::Result<()> {
 /// ([`make_writable`]); they count for no limit of the process's memory.
 ///
 /// # Errors
-/// What the system said.
+/// The system's error.
 pub fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     map(bytes, ProtFlags::READ)
 }
@@ -55,7 +55,7 @@ pub fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
 /// Lets `bytes` from `at` on be stored to.
 ///
 /// # Errors
-/// What the system said; nothing has changed then.
+/// The system's error; nothing has changed then.
 ///
 /// # Safety
 /// The range is whole pages of one [`reserve`]d by the caller.

@@ -80,7 +80,7 @@ const SPINS: usize = 12;
 const NAP: Duration = Duration::from_micros(100);
 const DOUBLED: usize = 32;
 const LONGEST_NAP: Duration = Duration::from_millis(20);
-/// Of a simulated thread: where nobody is going to come, that is to be found soon.
+/// The same for a simulated thread: a wait in vain is to be found soon.
 const LONGEST_SIMULATED_NAP: Duration = Duration::from_millis(1);
 
 /// Turns of [`pause`] that are some six seconds: for what comes back when others have left, who may be slow, but not for
@@ -106,13 +106,14 @@ pub fn pause(turn: usize) {
     std::thread::sleep(longest.min(NAP * (1 << (naps / DOUBLED).min(10))));
 }
 
-/// How often the epoch is asked to go on, so that what was retired can be used again.
+/// How often the epoch is advanced, so that retired blocks can be used again.
 const STEPS: usize = 4096;
 /// How often after that, a tenth of a millisecond apart: where there are more threads than processors, one
 /// may be waiting for its turn in the middle of a search.
 const NAPS: usize = 512;
 
-/// Sees that what was retired so far is free, if readers leave soon; whether it is. The caller should not be pinned.
+/// Waits until blocks retired so far are free, if readers leave soon. Returns whether they are. The caller should not be
+/// pinned.
 pub fn wait_for_readers() -> bool {
     let freed = Arc::new(AtomicBool::new(false));
     let mark = Arc::clone(&freed);
@@ -132,8 +133,8 @@ pub fn wait_for_readers() -> bool {
     false
 }
 
-/// Locks, and does not mind a panic elsewhere: what these locks guard is whole between statements, so no
-/// panic leaves it half-changed.
+/// Locks, ignoring poison: the data behind these locks is whole between statements, so no panic leaves it
+/// half-changed.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.try_lock() {

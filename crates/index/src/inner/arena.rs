@@ -10,7 +10,7 @@
 //!    the capacity never faults, whatever the node's state.
 //! 2. A node's memory only ever holds a node. Pages that were never touched read as zero, which is
 //!    a valid node.
-//! 3. What lies beyond `writable` counts for no limit of the process's memory (`ulimit -d`): a large range
+//! 3. Memory beyond `writable` counts for no limit of the process's memory (`ulimit -d`): a large range
 //!    would leave nothing for the rest. It is made writable in steps, before a split needs it
 //!    ([`Arena::ensure`]), so that the split can be refused.
 //! 4. A freed node comes back to `free` through the epoch collector, when no reader can be in it.
@@ -26,14 +26,14 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is asked for first; halved until the system grants it.
+/// Bytes asked for first; halved until the system grants it.
 pub(super) const RESERVE: usize = if cfg!(miri) { 4 * HUGE } else { 64 << 30 };
 /// Less than this is not worth working with. This little is what passing indexes reserve, and gets no
 /// huge pages, whose zeroing would cost more than a small index ever gains by them.
 const LEAST: usize = if cfg!(miri) { HUGE } else { 64 << 20 };
 const HUGE: usize = 2 << 20;
 
-/// What to reserve for the inner nodes over leaves that may come to take `leaf_bytes`. Nodes are not
+/// Returns how much to reserve for the inner nodes over leaves that may come to take `leaf_bytes`. Nodes are not
 /// merged before they are empty, so there may be as many as leaves of 256 bytes, and nodes above them.
 pub(super) fn room_for(leaf_bytes: u64) -> usize {
     usize::try_from(leaf_bytes.saturating_mul(2))
@@ -86,7 +86,7 @@ impl<T: Node> Arena<T> {
     /// Reserves `bytes` of address space, or as much of it as the system grants.
     ///
     /// # Errors
-    /// What the system said when it would not even grant 64 MiB.
+    /// The system's error when it would not even grant 64 MiB.
     pub(super) fn reserve(bytes: usize) -> io::Result<Self> {
         let mut bytes = bytes.max(LEAST);
         let spare = if bytes == LEAST { take_spare() } else { None };
@@ -145,7 +145,7 @@ impl<T: Node> Arena<T> {
     /// Sees to it that the next splits find room for their nodes.
     ///
     /// # Errors
-    /// What the system said when it granted no more memory.
+    /// The system's error when it granted no more memory.
     pub(super) fn ensure(&self) -> io::Result<()> {
         let mut space = lock(&self.space);
         if space.free.len() >= ENSURED as usize {

@@ -125,7 +125,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         "3 to 30 separators in a node"
     );
 
-    /// What a descent asks for at a time: all that most searches touch. Whole separators, and what is beyond the first line of a
+    /// The bytes that a descent prefetches at a time: all that most searches touch. Whole separators, and what is beyond the first line of a
     /// prefix, seldom decide.
     const PREFETCH: usize = if S::EXACT {
         size_of::<Node<S>>()
@@ -137,7 +137,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     /// space is reserved for the nodes over so many.
     ///
     /// # Errors
-    /// What the system said when it granted no address space (at most 64 GiB are asked for, 64 MiB
+    /// The system's error when it granted no address space (at most 64 GiB are asked for, 64 MiB
     /// will do).
     pub fn new(first_leaf: u32, leaf_bytes: u64) -> io::Result<Self> {
         let index = Self::without_root(leaf_bytes)?;

@@ -245,7 +245,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Self::retry(|| {
             // SAFETY: the caller is pinned.
             let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
-            // What the step saw is right if the version that it began with can be locked.
+            // The step saw a consistent node if the version that it began with can be locked.
             step.node.version.try_lock_at(step.version).then_some(step)
         })
     }

@@ -1,4 +1,4 @@
-//! What an inner node keeps of a separator: one word in the node, and for byte strings also a
+//! A separator as an inner node keeps it: one word in the node, and for byte strings also a
 //! pointer to the whole.
 //!
 //! ```text
@@ -49,7 +49,7 @@ pub trait Separator:
     /// A whole separator, as it is handed around inside the index.
     #[doc(hidden)]
     type Full: Copy + Debug;
-    /// What a node keeps beside the word. All zero is an empty one.
+    /// The part that a node keeps beside the word. All zero is an empty one.
     #[doc(hidden)]
     type Slot: Send + Sync;
     /// The start of the prefix that a node's separators share. All zero is an empty one.

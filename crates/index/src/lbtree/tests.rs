@@ -1,4 +1,4 @@
-//! What is particular to this design; the shared scenarios are in `tests/`.
+//! Tests of what is particular to this design; the shared scenarios are in `tests/`.
 
 use super::*;
 use crate::contract::{BulkLoad, DurableIndex, Fill, OrderedIndex, ReverseScan, VerifyReport};

@@ -73,7 +73,7 @@ where
     /// Asks for the records of what may be the entry of a key of that hash in the leaf at `at`.
     #[inline(always)]
     fn prefetch_records(&self, at: &Located, hash: u32, ahead: &mut impl FnMut(&V)) {
-        // What was read from a node in the middle of a change may be no leaf at all.
+        // A handle read from a node in the middle of a change may be no leaf at all.
         if !self.inner.validate(at) {
             return;
         }

@@ -1,4 +1,4 @@
-//! What a design of leaves says about itself: [`LeafDesign`].
+//! [`LeafDesign`]: the layout of a leaf, and the protocols that change it.
 
 use super::LeafTree;
 use super::entry::{At, Attempt, Found, IfPresent, Moved, Pair, Removal};
@@ -13,7 +13,7 @@ use std::fmt;
 /// The layout of a leaf and the protocols that make a change of it durable.
 ///
 /// The tree calls what changes a leaf under that leaf's lock, and unlocks when the call has returned:
-/// whatever the call made visible must be durable by then. What only reads may be called while others
+/// everything that the call made visible must be durable by then. Methods that only read may be called while others
 /// write: it must come to an end whatever it sees, and its answer is used only once the leaf's version
 /// has been validated. A slot is any number that the design finds an entry by.
 pub trait LeafDesign<K, V, M>: Send + Sync + Sized + 'static
@@ -27,7 +27,7 @@ where
     /// How the tree is run.
     type Options: Clone + Default + fmt::Debug + Send + Sync + 'static;
 
-    /// What the root table calls the design.
+    /// The design's name in the root table.
     const NAME: &'static str;
     /// Entries in a full leaf, at most, whatever its size.
     const CAPACITY: usize;
@@ -36,7 +36,7 @@ where
     /// Bytes of a leaf that a search asks for before it knows which it needs.
     const PREFETCH: u64 = u64::MAX;
 
-    /// What the root table calls the design run so.
+    /// The name in the root table of the design with these options.
     fn name(_options: &Self::Options) -> &'static str {
         Self::NAME
     }
@@ -260,7 +260,7 @@ where
     /// which are flushed, not fenced.
     ///
     /// # Errors
-    /// What is wrong with the leaf, in words.
+    /// A message that says what is wrong with the leaf.
     fn repair(_tree: &LeafTree<Self, K, V, M>, _leaf: &Self::Leaf) -> Result<u64, String> {
         Ok(0)
     }
@@ -268,7 +268,7 @@ where
     /// Checks the design's own invariants of a leaf; words have been checked before.
     ///
     /// # Errors
-    /// What is wrong with the leaf, in words.
+    /// A message that says what is wrong with the leaf.
     fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> Result<(), String>;
 
     /// As [`OrderedIndex::multi_insert`], for designs whose inserts can share fences.

@@ -15,7 +15,7 @@ use std::borrow::Borrow;
 use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
-/// What the root table says of a tree of these types that is run so.
+/// Returns the root table's entry for a tree of these types and options.
 fn root_kind<D, K, V, M>(options: &D::Options) -> Result<RootKind, TreeError>
 where
     D: LeafDesign<K, V, M>,

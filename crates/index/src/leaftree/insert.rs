@@ -51,7 +51,7 @@ where
         V::discard(&self.heap, pair.value);
     }
 
-    /// Inserts; what it fenced is still to be committed.
+    /// Inserts; the caller commits.
     pub(super) fn insert_uncommitted(&self, key: &K, value: &V) -> Result<(), InsertError> {
         self.check_pair(key, value)?;
         self.put_uncommitted(key, value, IfPresent::Refuse)
@@ -75,7 +75,7 @@ where
         Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
     }
 
-    /// Inserts, or does as `present` says; what it fenced is still to be committed.
+    /// Inserts, or does as `present` says; the caller commits.
     pub fn put_uncommitted(
         &self,
         key: &K,
@@ -93,7 +93,7 @@ where
         let guard = pin.guard();
         let hash = key.hash();
         if Self::RECORDS {
-            // Records are made before the lock is taken, but not for nothing.
+            // Records are made before the lock is taken, but only if the operation can succeed.
             if self.find_word(key, guard).is_some() {
                 match present {
                     IfPresent::Refuse => return Err(InsertError::KeyExists),
@@ -171,7 +171,7 @@ where
         Some(place.addr() as u64 - self.base.addr() as u64)
     }
 
-    /// Replaces the value of a key that is there. What it fenced is still to be committed. With a `hint` it does as
+    /// Replaces the value of a key that is there. The caller commits. With a `hint` it does as
     /// [`OrderedIndex::update_unflushed`](crate::OrderedIndex::update_unflushed).
     pub fn replace(
         &self,
@@ -185,7 +185,7 @@ where
         if let Err((len, most)) = Self::value_fits(value) {
             return Err(UpdateError::ValueTooLong { len, most });
         }
-        // A record is made before the lock is taken, but not for nothing.
+        // A record is made before the lock is taken, but only if the operation can succeed.
         let there = !V::RECORDS || self.find_word(key, &epoch::pin()).is_some();
         if !there {
             return Err(UpdateError::NotFound);
@@ -194,8 +194,8 @@ where
         replaced.ok_or(UpdateError::NotFound)
     }
 
-    /// Replaces the value of `key`, if it is there: nothing if not. What it fenced is still to be
-    /// committed; `hint` and the answer as in [`replace`](Self::replace).
+    /// Replaces the value of `key`, if it is there: nothing if not. The caller
+    /// commits; `hint` and the answer as in [`replace`](Self::replace).
     fn replace_uncommitted(
         &self,
         key: &K,

@@ -311,7 +311,7 @@ where
 {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            // The walk of an opening, or a change, may be half done: the next opening looks.
             self.root = None;
         }
         // A failure costs a rebuild at the next opening; `close` reports it.

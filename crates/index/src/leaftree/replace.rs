@@ -1,13 +1,13 @@
-//! Putting other leaves in the place of leaves: what designs that copy on write have in common.
+//! Replacing leaves by others: shared by designs that copy on write.
 //!
 //! ```text
 //! P --> L --> N      becomes      P --> L' --> N
 //! ```
 //!
-//! 1. L's lock is held from before its entries are read; P's from before its link is read. Who comes
+//! 1. L's lock is held from before its entries are read; P's from before its link is read. A thread that comes
 //!    second does not wait while it holds the other: [`LeafTree::lock_before`] says no, and the caller
 //!    begins again.
-//! 2. New leaves are written, flushed and fenced. [`LeafTree::lead`] switches, by one NAW of P's link (or
+//! 2. New leaves are written, flushed and fenced. [`LeafTree::publish_link`] switches, by one NAW of P's link (or
 //!    of the head word).
 //! 3. Only then does the inner index lead to them ([`InnerIndex::replace`](crate::inner::InnerIndex::replace)):
 //!    no one acts on what a crash undoes.
@@ -20,7 +20,7 @@ use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::{Media, POff, PWord};
 use crossbeam_epoch::Guard;
 
-/// What leads to a leaf: the leaf before it, locked, or for the first one the head word, which the holder
+/// The link to a leaf: the leaf before it, locked, or for the first one the head word, which the holder
 /// of that leaf's lock alone changes.
 #[derive(Debug)]
 pub struct Before<'t> {
@@ -76,7 +76,7 @@ where
         self.locks.try_lock(leaf).map(Some)
     }
 
-    /// What leads to `handle`, which `key` is routed to and whose lock the caller holds, as it does those
+    /// Locks the link to `handle`, which `key` is routed to and whose lock the caller holds, as it does those
     /// of all of `held`.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ where
             before.unlock();
             return Err(Blocked::Busy);
         }
-        // Whoever changes a link changes the inner index before it gives the locks back.
+        // A thread that changes a link changes the inner index before it gives the locks back.
         let leads = |left: u32| D::next(self, self.leaf(left)) == offset(handle);
         if before.leaf.is_none_or(leads) {
             return Ok(before);
@@ -120,9 +120,9 @@ where
         Err(Blocked::Broken)
     }
 
-    /// Makes `before` lead to `next`: after the fence that made that leaf durable.
+    /// Makes `before` link to `next`: after the fence that made that leaf durable.
     #[track_caller]
-    pub fn lead(&self, before: &Before<'_>, next: u64) {
+    pub fn publish_link(&self, before: &Before<'_>, next: u64) {
         let (word, value) = match before.leaf {
             Some(leaf) => D::link(self, self.leaf(leaf), next),
             None => (self.root().word(HEAD), next),

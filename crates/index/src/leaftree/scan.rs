@@ -7,7 +7,7 @@
 //!
 //! Where words lead to records, these are prefetched, else a scan waits for each in turn: with each entry of a leaf that is
 //! visited, a value of the next leaf, and a key of the one after that, since keys are needed first, for sorting. One at a time: a processor
-//! has some ten or twenty lines under way, and waits when it is asked for more. What a scan is told of leaves to come is a hint, read
+//! has some ten or twenty lines under way, and waits when it is asked for more. Its knowledge of leaves to come is a hint, read
 //! without their versions.
 
 use super::order::{FEW, WORD, number_after, shared_words, sort_by_number};
@@ -279,7 +279,7 @@ where
     ) -> Option<u32> {
         out.len = 0;
         let leaf = self.inner.ahead(from, distance)?;
-        // What was read from a node in the middle of a change may be no leaf at all.
+        // A handle read from a node in the middle of a change may be no leaf at all.
         if !self.inner.validate(&from.located) {
             return None;
         }

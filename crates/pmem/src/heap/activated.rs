@@ -25,7 +25,7 @@
 //!    descriptor that names the block is free, and only after that may the block be reserved again.
 //! 2. A block's volatile bit is set while it is reserved, active or released. It is made of the persistent one when
 //!    its chunk is first looked at, and before any bit of the chunk is cleared. So a chunk that nobody has looked
-//!    at since the pool was opened holds no released block, and looking at it is right at any time.
+//!    at since the pool was opened holds no released block, and it may be looked at for the first time at any moment.
 //! 3. A chunk that may have free blocks is some thread's current one, or in its class's stack, or in the hands of
 //!    a thread on the way; in the stack at most once.
 //!
@@ -451,7 +451,7 @@ impl<M: Media> Activated<M> {
     /// Checks that `off` is an active block of this root with room for `bytes`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn check(&self, off: u64, bytes: u64) -> Result<(), String> {
         let Some((chunk, block, class)) = self.locate(off) else {
             return Err(format!("{off:#x} is not the start of a block of this root"));
@@ -565,7 +565,7 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// What the allocator holds. Blocks that are reserved or released count as free.
+    /// Returns the allocator's sizes. Blocks that are reserved or released count as free.
     #[must_use]
     pub fn stats(&self) -> HeapStats {
         let chunks = self.chunks();

@@ -17,7 +17,7 @@
 //! 3. After recovery a block is live if and only if the structure reaches it: nothing leaks.
 //!
 //! # Crash states
-//! Whatever was allocated and not linked, or unlinked and not yet free, is simply not reached by
+//! A block that was allocated and not linked, or unlinked and not yet free, is simply not reached by
 //! the walk. A chunk whose blocks are all unreached is given back to the pool.
 
 pub mod activated;
@@ -235,7 +235,7 @@ impl<M: Media> Heap<M> {
     /// Checks that `off` is the start of a block of this root with room for `bytes`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn check(&self, off: u64, bytes: u64) -> Result<(), String> {
         self.blocks.check(off, bytes, self.pool.pm().len())
     }
@@ -255,7 +255,7 @@ impl<M: Media> Heap<M> {
     /// threads.
     ///
     /// # Errors
-    /// What is wrong, in words: no such block, too small, or reached twice.
+    /// A message that says what is wrong: no such block, too small, or reached twice.
     pub fn mark(&self, off: u64, bytes: u64, guard: &Guard) -> Result<(), String> {
         self.blocks.mark(off, bytes, self.pool.pm().len(), guard)
     }
@@ -289,7 +289,7 @@ impl<M: Media> Heap<M> {
         self.blocks.load_marks(saved)
     }
 
-    /// What the allocator holds.
+    /// Returns the allocator's sizes.
     pub fn stats(&self) -> HeapStats {
         self.blocks.stats()
     }

@@ -11,7 +11,7 @@ pub trait Recycle: Send + Sync {
     /// the pool, outside its header and the descriptors; nothing more is known of it.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     fn check(&self, block: u64) -> Result<(), String> {
         let _ = block;
         Ok(())

@@ -64,7 +64,7 @@ const MAX_SLOTS: u32 = 1 << 10;
 /// Words copied at a time.
 const COPIED: usize = LINE;
 
-/// What an armed record is for.
+/// The purpose of an armed record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Redo = 1,
@@ -173,7 +173,7 @@ impl<M: Media> Logs<M> {
     /// between [`Heap::begin_recovery`] and the walk.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn open(heap: &Heap<M>, at: u64, needed: usize) -> Result<Self, String> {
         let wrong = |what: String| format!("log area {at:#x}: {what}");
         heap.check(at, LINE as u64).map_err(wrong)?;
@@ -198,7 +198,7 @@ impl<M: Media> Logs<M> {
     /// Marks the area as reached; [`Heap::mark`] for the rest of the structure follows.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn mark(&self, heap: &Heap<M>, guard: &Guard) -> Result<(), String> {
         heap.mark(self.at, area(self.slots, self.words), guard)
     }
@@ -283,7 +283,7 @@ impl<M: Media> Logs<M> {
     /// many there were. Call it alone, before anything that a record may cover is read.
     ///
     /// # Errors
-    /// What is wrong with a record, in words, `apply`'s refusal included.
+    /// A message that says what is wrong with a record, `apply`'s refusal included.
     pub fn recover(
         &self,
         mut apply: impl FnMut(Record<'_>) -> Result<(), String>,
@@ -405,7 +405,7 @@ impl<M: Media> std::fmt::Debug for Slot<'_, M> {
 
 impl<M: Media> Slot<'_, M> {
     /// Arms a redo record of these words: from its return until [`disarm`](Self::disarm), recovery hands
-    /// them to the design. What the caller flushed before is durable on return, not before the record
+    /// them to the design. Lines that the caller flushed before are durable on return, not before the record
     /// counts.
     ///
     /// # Panics
@@ -539,7 +539,7 @@ impl<M: Media> Slot<'_, M> {
         self.armed = true;
     }
 
-    /// Disarms the slot. What it covers has been flushed *and fenced* by the caller: after a redo record,
+    /// Disarms the slot. The caller has flushed *and fenced* what it covers: after a redo record,
     /// applied; after an undo record, changed for good.
     #[track_caller]
     pub fn disarm(&mut self) {

@@ -1,4 +1,4 @@
-//! What an index reports of its part in DRAM, so that the device model can charge for it.
+//! Reports of accesses to an index's part in DRAM, so that the device model can charge for them.
 //!
 //! A traced medium sees every access to the pool. Inner nodes and lock tables are in DRAM and the
 //! medium knows nothing of them; yet most of a search's time may go there. So structures in DRAM
@@ -24,7 +24,7 @@ pub enum DramRegion {
     Pool,
 }
 
-/// What was done there.
+/// The kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DramAccess {
     /// Read.
@@ -42,7 +42,7 @@ pub enum DramAccess {
 pub struct DramTouch {
     /// Which memory.
     pub region: DramRegion,
-    /// What was done.
+    /// The kind of access.
     pub access: DramAccess,
     /// Where, in bytes from the region's start.
     pub at: u64,

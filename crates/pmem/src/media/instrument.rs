@@ -11,7 +11,7 @@
 
 use super::DramTrace;
 
-/// What a medium is asked by code that can be traced, scheduled or broken on purpose.
+/// Hooks into code that runs on a medium. Every method may be left as it is.
 pub trait Instrument: Sized {
     /// True only for a medium that wants every load and store of a persistent word reported to
     /// [`trace_store`](Self::trace_store) and [`trace_load`](Self::trace_load). Cells compile to

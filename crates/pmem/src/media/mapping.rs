@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Growing extends the file and, when the mapped part is used up, maps more of it in place, so the
-//! base address never moves. What lies past the end of the file is never touched: offsets are
+//! base address never moves. Memory past the end of the file is never touched: offsets are
 //! checked against [`Mapping::len`] first.
 //!
 //! # Concurrency
@@ -236,7 +236,7 @@ impl Mapping {
             return Ok(()); // `reserve_range` mapped all of it
         }
         if matches!(self.sharing, Sharing::Private | Sharing::Anonymous) {
-            // What the file holds is no part of it, and is not to be refused for being mapped.
+            // The file's own content takes none of it, so mapping it must not be refused.
             crate::memory::ask(bytes).map_err(|_| Errno::NOMEM)?;
         }
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -503,7 +503,7 @@ impl Mapping {
     /// where tmpfs would not by itself. A search then misses the TLB far less often. A refusal costs
     /// only speed.
     ///
-    /// What the kernel gathers must have one page to begin with; the rest it clears, and copies nothing.
+    /// The kernel collapses only ranges that have one page already; it clears the rest and copies nothing.
     fn gather(&self, from: u64, to: u64) {
         const MADV_COLLAPSE: libc::c_int = 25;
         let (mut from, to) = (from.next_multiple_of(HUGE), to / HUGE * HUGE);
@@ -541,7 +541,7 @@ impl Mapping {
                 .is_ok_and(|stat| (stat.st_blocks as u64).saturating_mul(512) < self.len())
     }
 
-    /// Cuts the file to `to` bytes. What was mapped beyond stays readable, as zeros: a search that was
+    /// Cuts the file to `to` bytes. Memory mapped beyond stays readable, as zeros: a search that was
     /// on its way there finds out by a version that it was too late, not by a signal.
     ///
     /// # Errors

@@ -106,7 +106,7 @@ pub enum Access {
     ReadOnly,
 }
 
-/// What every medium's open takes.
+/// Options of every medium's `open`.
 #[derive(Clone, Debug)]
 pub struct MediaOptions {
     /// Create, open, or open read-only.
@@ -134,7 +134,7 @@ impl Default for MediaOptions {
     }
 }
 
-/// What a medium did to make its content whole when it was opened.
+/// The repairs that a medium made when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MediaRecovery {
     /// Journal batches applied to the image.
@@ -300,7 +300,7 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     /// [`CommitError`] as [`commit`](Self::commit).
     fn sync(&self) -> Result<(), CommitError>;
 
-    /// What opening had to repair.
+    /// Returns what opening had to repair.
     fn recovery(&self) -> MediaRecovery {
         MediaRecovery::default()
     }
@@ -310,7 +310,7 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         Durability::Immediate
     }
 
-    /// What records the lines that are fenced while the pool is copied; `None` where nothing is kept.
+    /// The recorder of lines that are fenced while the pool is copied; `None` where nothing is kept.
     fn recorder(&self) -> Option<&Recorder> {
         None
     }

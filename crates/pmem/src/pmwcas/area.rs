@@ -139,7 +139,7 @@ impl<M: Media> DescriptorPool<M> {
     /// Marks the area as reached; [`Heap::mark`] for the rest of the structure follows.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn mark(&self, heap: &Heap<M>, guard: &Guard) -> Result<(), String> {
         heap.mark(self.at, self.bytes(), guard)
     }
@@ -168,7 +168,7 @@ impl<M: Media> DescriptorPool<M> {
         self.descriptors
     }
 
-    /// What was done since the pool was opened.
+    /// Operations since the pool was opened.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counters.sum()

@@ -162,7 +162,7 @@ impl<M: Media> DescriptorPool<M> {
                 self.recycle_blocks(number);
             }
         }
-        // What the epochs still hold moves bits of the lists before.
+        // Deferred work that the epochs still hold refers to the old lists.
         self.lists = std::sync::Arc::new(super::lists::Lists::all_free(
             self.descriptors,
             self.per_thread,

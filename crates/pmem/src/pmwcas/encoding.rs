@@ -1,4 +1,4 @@
-//! What words, statuses and entries hold (layouts: the module's head).
+//! Encoding of words, statuses and entries (layouts: the module's head).
 
 use std::fmt;
 
@@ -144,7 +144,7 @@ pub(super) struct Entry {
     pub(super) new: u64,
 }
 
-/// What happens to the blocks that a word's old and new value lead to. A value of 0 leads nowhere. A new block is
+/// The fate of the blocks that a word's old and new value lead to. A value of 0 leads nowhere. A new block is
 /// [activated](Recycle::activate) by the two policies that would free it: with the others it is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Policy {

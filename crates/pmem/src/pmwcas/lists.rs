@@ -9,8 +9,8 @@
 //! that; the one after it and the third are the two grace periods that the descriptor waits for. So nothing has to be done
 //! for a descriptor to become due, by anyone: any thread takes any that is.
 //!
-//! Who begins or ends a turn is pinned meanwhile: stopped there, a thread keeps from coming back what any pinned one does.
-//! What the epochs run counts turns and touches nothing else: it may come long after the pool was closed.
+//! A thread that begins or ends a turn is pinned meanwhile: stopped there, it keeps descriptors from coming back as any pinned thread does.
+//! The deferred function counts turns and touches nothing else, so it may run long after the pool was closed.
 //!
 //! A thread begins with a set of its own, and goes on with others' where it has nothing free or due: so a few threads
 //! share all descriptors.
@@ -247,7 +247,7 @@ impl Lists {
     }
 }
 
-/// What was done since the pool was opened; of threads that share a counter, some may go uncounted.
+/// Operations since the pool was opened. Threads that share a counter may lose some counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations executed.
@@ -270,7 +270,7 @@ pub(super) struct Counters {
     shards: Box<[CachePadded<[AtomicU64; 5]>]>,
 }
 
-/// What is counted: the index of a counter.
+/// The index of a counter.
 #[derive(Clone, Copy, Debug)]
 enum Counted {
     Attempts,

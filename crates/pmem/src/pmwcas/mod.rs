@@ -32,7 +32,7 @@
 //!
 //! The paper sets the dirty bit on pointers and on new values too, and whoever meets it flushes. Here it is on
 //! statuses alone (invariant 3 says why that is enough): that saves two compare-and-swaps a word, and a mistake
-//! that the bit invites where no descriptor stands behind the value: who flushed a value late may clear the
+//! that the bit invites where no descriptor stands behind the value: a thread that flushed a value late may clear the
 //! bit of an equal value stored since, which no one has flushed. Pointers are never equal again.
 //!
 //! # Invariants
@@ -50,7 +50,7 @@
 //!    first word takes none by the operation's own thread: before a pointer is there, no one else can decide.
 //!
 //! # Concurrency
-//! Nothing here waits (what the epochs run for others on this thread may: a heap's locks, say): a thread that meets a pointer helps the operation to its end, in order of places, and one that
+//! Nothing here waits, except that functions deferred by other threads, which the epochs run on this one, may wait for a heap's lock. A thread that meets a pointer helps the operation to its end, in order of places, and one that
 //! meets a dirty status, or the pointer of a single word, flushes and fences it itself before it goes on. Late helpers do no harm:
 //! phase 1 installs only what RDCSS finds undecided, and what a late attempt left is taken out again,
 //! flushed and fenced, by whoever meets it.
@@ -63,7 +63,7 @@
 //!
 //! Blocks that hold target words must go back by a [`Policy`], or after *two* grace periods of their own, once no word
 //! leads to them: a late helper may still compare them, and put a conditional pointer into one that has the old value.
-//! One [`Heap::retire`] is too little. Who reads a word in such a block, or adds it to an operation, stays pinned from when it
+//! One [`Heap::retire`](crate::heap::Heap::retire) is too little. A thread that reads a word in such a block, or adds it to an operation, stays pinned from when it
 //! learnt of the block until [`Descriptor::execute`] returns, whose own pin begins too late for that.
 //!
 //! All operations on a word go through one pool of descriptors.

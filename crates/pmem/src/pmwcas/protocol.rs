@@ -14,14 +14,14 @@ use crate::planted;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decided {
     Succeeded,
     Failed,
 }
 
-/// What an attempt to put a pointer into a word met.
+/// The outcome of an attempt to install a pointer in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Installed {
     /// The pointer is there, or was until the operation was decided.
@@ -30,7 +30,7 @@ enum Installed {
     Mismatch,
 }
 
-/// Who works on an operation.
+/// The thread that works on an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Helper {
     /// The thread that executes it.

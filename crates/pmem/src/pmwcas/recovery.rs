@@ -1,6 +1,6 @@
 //! Recovery: every operation that a crash interrupted is rolled forward or back.
 //!
-//! All descriptors are looked at, whatever the first ones hold. What they say is checked before anything is changed:
+//! All descriptors are looked at, whatever the first ones hold. Their content is checked before anything is changed:
 //! the pool's content may be anything. Words first, under one fence; then the blocks of policies; then all
 //! descriptors become free, under another fence, so that nothing that a word may hold leads anywhere. All of it
 //! may be repeated: words without pointers stay as they are, and a block is released as often as its descriptor is
@@ -16,7 +16,7 @@ use crate::media::{LINE, Media};
 use crate::planted;
 use std::sync::atomic::Ordering;
 
-/// What recovery did.
+/// Statistics of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Words that got the new value of an operation that had succeeded.
@@ -35,7 +35,7 @@ impl<M: Media> DescriptorPool<M> {
     /// walk, alone, before any of its words is read; again if a crash came in between.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn open(
         heap: &Heap<M>,
         at: u64,

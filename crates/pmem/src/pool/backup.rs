@@ -26,9 +26,9 @@ pub enum BackupError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was being done.
+        /// The step that failed.
         doing: &'static str,
-        /// What it answered.
+        /// The system's error.
         source: io::Error,
     },
     /// The target exists.

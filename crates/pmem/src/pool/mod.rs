@@ -73,7 +73,7 @@ impl PoolOptions {
     }
 }
 
-/// What a pool says about itself.
+/// Identity, size and state of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolInfo {
     /// Format version of the file.
@@ -93,7 +93,7 @@ pub struct PoolInfo {
     pub fragmentation: f64,
     /// True if the pool had been closed cleanly before this opening.
     pub was_clean: bool,
-    /// What the medium had to repair at this opening.
+    /// The medium's repairs at this opening.
     pub media_recovery: MediaRecovery,
 }
 
@@ -388,7 +388,7 @@ impl<M: Media> Pool<M> {
             .collect()
     }
 
-    /// What these chunks are used for, as it is durable.
+    /// Returns the durable use of each of these chunks.
     pub(crate) fn chunk_uses(&self, chunks: std::ops::Range<u32>) -> Vec<(u32, ChunkUse)> {
         // Locked: a word that is being changed is not durable before the lock is free again.
         let _space = lock(&self.space);
@@ -459,7 +459,7 @@ impl<M: Media> Pool<M> {
         lock(&self.superblock).uuid
     }
 
-    /// What the pool says about itself.
+    /// Returns identity, size and state of the pool.
     pub fn info(&self) -> PoolInfo {
         let (size, uuid, unassigned) = {
             // Both at once, or the pool may grow in between.

@@ -60,7 +60,7 @@ impl DataKind {
     }
 }
 
-/// What a root is.
+/// The kind of a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootKind {
     /// Name of the design ("lbtree"), at most 16 bytes.
@@ -91,7 +91,7 @@ impl fmt::Display for RootKind {
 pub struct RootInfo {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: RootKind,
 }
 
@@ -113,9 +113,9 @@ pub enum RootError {
     WrongKind {
         /// The root.
         name: String,
-        /// What it is.
+        /// The kind found.
         found: RootKind,
-        /// What was asked for.
+        /// The kind or size asked for.
         asked: RootKind,
     },
     /// The pool is open for reading only.

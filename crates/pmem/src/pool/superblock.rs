@@ -1,8 +1,8 @@
 //! The superblock in an open pool: read, written and erased (layout: `format/superblock.rs`).
 //!
 //! # Crash states
-//! A pool that is made where one was (on a device) first ends that one ([`Superblock::erase`]): a crash leaves
-//! the old pool as it was, or none, or the new one.
+//! A pool that is made over another one (on a device) first erases that one ([`Superblock::erase`]): a crash
+//! leaves the old pool as it was, or none, or the new one.
 //!
 //! An update writes and persists one copy, then the other. A crash leaves one copy torn (its checksum
 //! tells) or the two of different generations; the newest whole copy counts. That copy is the last to be
@@ -13,7 +13,7 @@
 //!
 //! 1. Contents that differ have different generations: a change takes the next one, an opening one that
 //!    depends on its medium and comes after that. So the generation and the checksum of a copy are its own.
-//! 2. What else a change writes no opening supplies: another size, where openings keep the old one, or
+//! 2. No opening supplies what else a change writes: another size, where openings keep the old one, or
 //!    "clean", where they write "in use".
 //! 3. So all of a whole copy came from one writer; had that written all of it, it would not have been torn.
 
@@ -32,7 +32,7 @@ impl Superblock {
         Self::choose(path, &a, &b)
     }
 
-    /// What the two copies of an opened medium say; `None` for one that is not whole.
+    /// Reads both copies of an opened medium; `None` for one that is not whole.
     pub(super) fn copies<M: Media>(pm: &M) -> [Option<Self>; 2] {
         COPIES.map(|at| match Self::decode(&bytes_at(pm, at)) {
             Copy::Whole(superblock) => Some(superblock),

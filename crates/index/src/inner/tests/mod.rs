@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
-/// What the index should say: leaves by the smallest key routed to them, and the first one.
+/// The expected content: leaves by the smallest key routed to them, and the first one.
 struct Model<S: Separator + ?Sized> {
     first: u32,
     rest: BTreeMap<S::Owned, u32>,
@@ -401,7 +401,7 @@ fn large_trees_stay_compact() {
     }
 }
 
-/// Fills and empties `index` until a round makes it no bigger. What was removed comes back only when
+/// Fills and empties `index` until a round makes it no bigger. Removed nodes come back only when
 /// no thread of the process is pinned since before, other tests' threads included: hence the rounds.
 fn until_no_growth<S: Separator + ?Sized>(index: &InnerIndex<S, 4>, key: impl Fn(u32) -> S::Owned) {
     for round in 0..20_000 {

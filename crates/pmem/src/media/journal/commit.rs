@@ -6,7 +6,7 @@
 //!          else               -> wait to be told, look again
 //! ```
 //!
-//! Whoever leads holds [`Progress::leading`]; the `log` lock is held across writing. When done, the
+//! The leader holds [`Progress::leading`]; the `log` lock is held across writing. When done, the
 //! leader first wakes one thread whose lines came too late, which leads next, then those
 //! whose lines are durable: their waking overlaps with the next write. A leader that
 //! finds no free segment steps down and waits like the rest ([`Progress::full`]): the checkpointer,
@@ -37,7 +37,7 @@ const WRITE_EVERY: Duration = Duration::from_millis(100);
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// What commits, the background writer and the checkpointer tell each other.
+/// State shared by commits, the background writer and the checkpointer.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// A thread is writing frames.

@@ -48,9 +48,9 @@ enum Pending {
 
 #[derive(Debug, Default)]
 struct File {
-    /// What survives for sure.
+    /// The bytes that survive for sure.
     durable: Vec<u8>,
-    /// What a reader sees.
+    /// The bytes that a reader sees.
     seen: Vec<u8>,
     pending: Vec<Pending>,
 }

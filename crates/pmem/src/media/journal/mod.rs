@@ -140,7 +140,7 @@ impl Journal {
         self.had_journal
     }
 
-    /// What the journal has done since it was opened.
+    /// Statistics since the journal was opened.
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         self.core.stats()
@@ -461,7 +461,7 @@ impl Drop for Journal {
         // ORDERING: Acquire; pairs with the Release at the end of `attach`.
         if self.attached.load(Ordering::Acquire) {
             let mut keeper = lock(&self.core.keeper);
-            // Whoever wants to know whether closing worked calls `sync` first; the journal stays
+            // A caller that wants to know whether closing worked calls `sync` first; the journal stays
             // and is replayed if it did not.
             let _ = self.core.close(&mut keeper, FIRST_SEGMENTS);
         }

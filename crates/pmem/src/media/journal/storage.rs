@@ -1,4 +1,4 @@
-//! What the journal medium needs of a file, so that tests can put a failing disk underneath.
+//! The journal medium's view of a file: a trait, so that tests can put a failing disk underneath.
 
 use super::format::SECTOR;
 use crate::error::{CommitError, OpenError};
@@ -21,31 +21,31 @@ pub trait Storage: Send + Sync + Debug {
     /// Bytes in the file; 0 when there is none yet.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn size(&self) -> io::Result<u64>;
 
     /// Reads at `offset`; fewer bytes than asked for mean the end of the file.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
     /// Writes at `offset`, perhaps only the first part of `bytes`.
     ///
     /// # Errors
-    /// Whatever the operating system answers; any part may have been written then.
+    /// The operating system's error; any part may have been written then.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize>;
 
     /// Makes all earlier writes durable. After an error no one knows which of them are.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn sync(&self) -> io::Result<()>;
 
     /// Writes all of `bytes` and makes them (not necessarily earlier writes) durable.
     ///
     /// # Errors
-    /// Whatever the operating system answers; any part may have been written then.
+    /// The operating system's error; any part may have been written then.
     fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_all(offset, bytes)?;
         self.sync()
@@ -61,26 +61,26 @@ pub trait Storage: Send + Sync + Debug {
     /// Cuts the file to `len` bytes.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn truncate(&self, len: u64) -> io::Result<()>;
 
     /// A second handle on the same file. A failed write-back is told to each handle once, so whoever
     /// syncs while others do needs one of its own.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn another(&self) -> io::Result<Arc<dyn Storage>>;
 
     /// Gives back the space of a page-aligned range, which then reads as zero.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// Whatever the operating system answers; any part may have been written then.
+    /// The operating system's error; any part may have been written then.
     fn write_all(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut done = 0;
         while done < bytes.len() {
@@ -97,7 +97,7 @@ pub trait Storage: Send + Sync + Debug {
     /// Reads until `into` is full or the file ends; returns the bytes read.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn read_full(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < into.len() {

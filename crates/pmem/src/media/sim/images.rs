@@ -87,7 +87,7 @@ pub struct Mark {
     decided: usize,
 }
 
-/// What is open, how it is decided, and how all of it is undone.
+/// The open words, how they are decided, and how all of it is undone.
 #[derive(Debug)]
 pub(super) struct Images {
     /// Per line: bits of its open words.
@@ -101,7 +101,7 @@ pub(super) struct Images {
     undo: Vec<Undo>,
     pub(super) written: Written,
     pub(super) recording_undo: bool,
-    /// What was decided, in order; another thread may look at it (a watchdog).
+    /// The decisions, in order; another thread may look at it (a watchdog).
     pub(super) decided: Arc<Mutex<Vec<Decision>>>,
     strategy: Strategy,
     /// Depth-first: word, choice taken and number of choices, per decision.
@@ -281,7 +281,7 @@ impl Images {
                 let taken = match planned {
                     Some((of, taken, n)) if (of, n) == (word, choices) => taken,
                     _ => {
-                        // What was planned is of no use to a run that took another way.
+                        // The plan is of no use to a run that took another way.
                         self.diverged |= planned.is_some();
                         self.stack.truncate(self.depth);
                         self.stack.push((word, 0, choices));
@@ -429,7 +429,7 @@ impl Images {
         length
     }
 
-    /// What was decided since `mark`, in the order it was.
+    /// Returns the decisions since `mark`, in order.
     pub(super) fn decisions(&self, mark: Mark) -> Vec<Decision> {
         lock(&self.decided)[mark.decided..].to_vec()
     }

@@ -72,7 +72,7 @@ impl Model {
 pub struct PendingStore {
     /// The word (byte offset / 8).
     pub word: u32,
-    /// What was stored.
+    /// The value stored.
     pub value: u64,
     /// Epoch in its domain; from 1 on.
     pub epoch: u32,
@@ -195,7 +195,7 @@ impl Pending {
         }
     }
 
-    /// What another thread reads or overwrites has left the store buffer that it was in, and so has all
+    /// A store that another thread reads or overwrites has left the store buffer that it was in, and so has all
     /// that was in there before it.
     fn leave_buffers(&mut self, event: &Event, durable: &mut dyn FnMut(u32, u64)) {
         let (at, bytes) = match event.kind {
@@ -282,7 +282,7 @@ mod tests {
         event(thread, EventKind::Store { at, old, new })
     }
 
-    /// What became durable, in order.
+    /// Returns the stores that became durable, in order.
     fn run(model: Model, events: &[Event]) -> (Pending, Vec<(u32, u64)>) {
         let mut pending = Pending::new(model, 8);
         let mut durable = Vec::new();

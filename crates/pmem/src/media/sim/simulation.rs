@@ -98,7 +98,7 @@ impl Simulation {
         self.set_sink(Some(Box::new(Trace::default())));
     }
 
-    /// What was kept since [`start_trace`](Self::start_trace).
+    /// The events since [`start_trace`](Self::start_trace).
     pub fn take_trace(&self) -> Vec<Event> {
         self.set_sink(None)
             .and_then(|sink| sink.into_any().downcast::<Trace>().ok())
@@ -275,13 +275,13 @@ impl Simulation {
         state.images.decide_rest(&self.shared.words());
     }
 
-    /// What was decided since `mark`.
+    /// Returns the decisions since `mark`.
     #[must_use]
     pub fn decisions(&self, mark: Mark) -> Vec<Decision> {
         self.shared.state.borrow().images.decisions(mark)
     }
 
-    /// What is decided at any time, in order, for another thread to look at.
+    /// The decisions so far, in order, for another thread to look at.
     #[must_use]
     pub fn decided(&self) -> Arc<Mutex<Vec<Decision>>> {
         Arc::clone(&self.shared.state.borrow().images.decided)
@@ -297,7 +297,7 @@ impl Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        // What is left may be dropped by another thread; the sink must not be.
+        // The shared state may be dropped by another thread; the sink must not be.
         if Arc::strong_count(&self.shared) == 1 {
             self.shared.state.borrow_mut().sink = None;
         }

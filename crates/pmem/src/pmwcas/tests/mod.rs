@@ -37,7 +37,7 @@ fn root<M: Media>() -> Root<M> {
     root
 }
 
-/// What was released and reused.
+/// The blocks that were released and reused.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<(Vec<u64>, Vec<u64>)>>);
 

@@ -143,7 +143,7 @@ fn damaged_areas_are_refused() {
     assert!(DescriptorPool::<Medium>::open(&field.heap, at + 8, Box::new(NoBlocks)).is_err());
 }
 
-/// What is wrong with the last descriptor is found before the first one's words are changed.
+/// Damage of the last descriptor is found before the first one's words are changed.
 #[test]
 fn an_area_that_is_refused_is_left_as_it_was() {
     let field = Field::<Medium>::new(1, 3, 2);

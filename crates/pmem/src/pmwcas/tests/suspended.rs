@@ -279,7 +279,7 @@ fn a_panic_at_any_step_leaves_nothing_undone() {
                 released == [goes] || released.is_empty() && (none || found == old),
                 "{released:x?}"
             );
-            // What is left works, and is whole.
+            // The structure that is left works, and is whole.
             assert!(field.swap(&[(0, found, 5), (1, field.get(1), 6)]));
             let (_, recovered) = field.reopen().unwrap();
             assert_eq!(recovered, Recovered::default());

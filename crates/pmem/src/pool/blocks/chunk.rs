@@ -115,7 +115,7 @@ impl ChunkState {
     /// Checks that every live block is taken, and that the untaken ones are counted.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub(crate) fn verify(&self) -> Result<(), String> {
         let mut taken = 0;
         for (i, (word, live)) in self.taken.iter().zip(&self.live).enumerate() {

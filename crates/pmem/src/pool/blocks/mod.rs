@@ -80,7 +80,7 @@ pub(crate) struct Blocks {
     empty_count: AtomicUsize,
 }
 
-/// What a root's allocator holds.
+/// Sizes of a root's allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapStats {
     /// Bytes of chunks that belong to the root.
@@ -248,7 +248,7 @@ impl Blocks {
     /// chunk's state agrees with itself. Returns how many have no live block.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub(crate) fn verify(
         &self,
         durable: impl Iterator<Item = (u32, ChunkUse)>,
@@ -307,7 +307,7 @@ impl Blocks {
     /// fresh chunk from the pool.
     ///
     /// # Errors
-    /// What `assign` returned, if no cache holds a block either.
+    /// The error of `assign`, if no cache holds a block either.
     pub(crate) fn refill(
         &self,
         class: u8,
@@ -401,7 +401,7 @@ impl Blocks {
     /// Checks that `off` is the start of a block with room for `bytes`, all below `end`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub(crate) fn check(&self, off: u64, bytes: u64, end: u64) -> Result<(), String> {
         self.locate(off, bytes, end, &epoch::pin()).map(|_| ())
     }
@@ -449,7 +449,7 @@ impl Blocks {
         self.sum(|state| u64::from(state.live_blocks()))
     }
 
-    /// What the allocator holds.
+    /// Returns the allocator's sizes.
     pub(crate) fn stats(&self) -> HeapStats {
         HeapStats {
             chunk_bytes: self.sum(|state| u64::from(state.chunks) * CHUNK),

@@ -36,7 +36,7 @@ impl Blocks {
     /// Marks the block at `off`, which holds at least `bytes` and ends by `end`, as reached.
     ///
     /// # Errors
-    /// What is wrong, in words: no such block, too small, or reached twice.
+    /// A message that says what is wrong: no such block, too small, or reached twice.
     pub(crate) fn mark(&self, off: u64, bytes: u64, end: u64, guard: &Guard) -> Result<(), String> {
         let (state, block) = self.locate(off, bytes, end, guard)?;
         if state.set_live(block) {
