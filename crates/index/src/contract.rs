@@ -309,7 +309,8 @@ pub enum TreeError {
     },
     /// It was made to be volatile, so it did not outlive its process.
     Volatile,
-    /// Its keys or values have 16 bytes, which the design stores at once, and this processor does not.
+    /// Its keys or values have 16 bytes, which the design stores at once, and this processor does
+    /// not.
     NoAtomic16,
 }
 
@@ -374,8 +375,8 @@ pub enum Direction {
     Down,
 }
 
-/// The leaf at which a search ended: it saves a later change of the same key the way down. A hint that is out of date, or
-/// of another index, is ignored.
+/// The leaf at which a search ended: it saves a later change of the same key the way down. A hint
+/// that is out of date, or of another index, is ignored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hint {
     /// The number of the tree; 0 for none.
@@ -387,7 +388,8 @@ pub struct Hint {
 
 /// A durable ordered index from `K` to `V`. See the module's head for what its calls promise.
 ///
-/// `K` and `V` are the borrowed forms (`u64`, `u128`, `[u8]`); what is returned is owned (`u64`, `u128`, `Vec<u8>`).
+/// `K` and `V` are the borrowed forms (`u64`, `u128`, `[u8]`); what is returned is owned (`u64`,
+/// `u128`, `Vec<u8>`).
 pub trait OrderedIndex<K, V>: Send + Sync
 where
     K: ToOwned + Ord + ?Sized,
@@ -428,8 +430,9 @@ where
     /// Visits the keys of `range` in ascending order until `visit` breaks.
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>);
 
-    /// As [`scan`](Self::scan). `ahead` is told early what may be the next values, so that what they lead to can be prefetched:
-    /// good for nothing else, since nothing of it is certain. Designs that cannot say it do not.
+    /// As [`scan`](Self::scan). `ahead` is told early what may be the next values, so that what
+    /// they lead to can be prefetched: good for nothing else, since nothing of it is certain.
+    /// Designs that cannot say it do not.
     fn scan_ahead<R: RangeBounds<K>>(
         &self,
         range: R,
@@ -447,8 +450,9 @@ where
         out.extend(keys.iter().map(|k| self.get(k.borrow())));
     }
 
-    /// As [`multi_get`](Self::multi_get), with a hint for each key. `ahead` is called early with what may be the
-    /// values, so that the caller can prefetch what they lead to. None of these is certain.
+    /// As [`multi_get`](Self::multi_get), with a hint for each key. `ahead` is called early with
+    /// what may be the values, so that the caller can prefetch what they lead to. None of these is
+    /// certain.
     fn multi_get_hinted<Q: Borrow<K>>(
         &self,
         keys: &[Q],
@@ -461,10 +465,11 @@ where
         out.extend(keys.iter().map(found));
     }
 
-    /// As [`update`](Self::update), but leaves the new value to the caller to persist: it flushes the word at the
-    /// returned offset, fences and commits. Several updates can share that, and no update's lock waits for the lines of
-    /// the one before. Until it has, the caller lets nobody act on the new value or change that key again. Returns
-    /// `None` if the value is durable already: a design may do without this.
+    /// As [`update`](Self::update), but leaves the new value to the caller to persist: it flushes
+    /// the word at the returned offset, fences and commits. Several updates can share that, and no
+    /// update's lock waits for the lines of the one before. Until it has, the caller lets nobody
+    /// act on the new value or change that key again. Returns `None` if the value is durable
+    /// already: a design may do without this.
     ///
     /// `hint` is the key's from [`multi_get_hinted`](Self::multi_get_hinted).
     ///
@@ -518,7 +523,8 @@ where
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     );
 
-    /// As [`scan_reverse`](Self::scan_reverse), with `ahead` as of [`scan_ahead`](OrderedIndex::scan_ahead).
+    /// As [`scan_reverse`](Self::scan_reverse), with `ahead` as of
+    /// [`scan_ahead`](OrderedIndex::scan_ahead).
     fn scan_reverse_ahead<R: RangeBounds<K>>(
         &self,
         range: R,

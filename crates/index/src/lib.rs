@@ -1,4 +1,5 @@
-//! Bristlecone's durable ordered index: the LB+-Tree, and the parts that it and the designs of `research/designs` are built of.
+//! Bristlecone's durable ordered index: the LB+-Tree, and the parts that it and the designs of
+//! `research/designs` are built of.
 //!
 //! | module | holds |
 //! | --- | --- |

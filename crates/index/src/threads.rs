@@ -7,10 +7,10 @@ use std::thread::{self, Builder};
 /// More threads than any machine has use for.
 const MAX_THREADS: usize = 1024;
 
-/// Runs `worker` on up to `threads` threads, this one among them. The workers share the work out among
-/// themselves, so that fewer of them do it too: the system may grant no more. One thread alone runs it as if
-/// it were called. Where `pm` simulates threads, two stand for several, and this one comes last, when nothing
-/// may be left to do.
+/// Runs `worker` on up to `threads` threads, this one among them. The workers share the work out
+/// among themselves, so that fewer of them do it too: the system may grant no more. One thread
+/// alone runs it as if it were called. Where `pm` simulates threads, two stand for several, and
+/// this one comes last, when nothing may be left to do.
 ///
 /// Returns each worker's result.
 ///

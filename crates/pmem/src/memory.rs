@@ -1,7 +1,7 @@
 //! This process's memory, asked for before it is taken.
 //!
-//! An allocation that the system refuses ends a Rust program. Memory that grows with the data (a pool's image, inner
-//! nodes) is therefore asked for in steps, and a step that leaves less than
+//! An allocation that the system refuses ends a Rust program. Memory that grows with the data (a
+//! pool's image, inner nodes) is therefore asked for in steps, and a step that leaves less than
 //! [`HEADROOM`] for everything else is refused while it still can be, with an error.
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -27,8 +27,8 @@ fn map(bytes: usize, access: ProtFlags) -> io::Result<NonNull<u8>> {
     Ok(NonNull::new(at.cast()).expect("the kernel maps nothing at zero"))
 }
 
-/// Checks that the system would grant this process `bytes` more of private memory, and [`HEADROOM`] beside
-/// it. Nothing is kept.
+/// Checks that the system would grant this process `bytes` more of private memory, and [`HEADROOM`]
+/// beside it. Nothing is kept.
 ///
 /// # Errors
 /// The system's error: limits as those of `ulimit -d` and `ulimit -v` answer so.
@@ -85,7 +85,8 @@ pub unsafe fn prefer_huge_pages(at: NonNull<u8>, bytes: usize) {
 /// # Safety
 /// It was [`reserve`]d with this length, and nothing leads into it any more.
 pub unsafe fn release(at: NonNull<u8>, bytes: usize) {
-    // SAFETY: the caller owns the mapping, which nobody uses any more. It cannot fail on a whole mapping.
+    // SAFETY: the caller owns the mapping, which nobody uses any more. It cannot fail on a whole
+    // mapping.
     let _ = unsafe { rustix::mm::munmap(at.as_ptr().cast(), bytes) };
 }
 

@@ -43,8 +43,8 @@ where
         );
     }
 
-    /// Calls `found` with the value of each key, where it was looked for and its hash, in order; before that, `ahead` with places and
-    /// hashes of those that go down together.
+    /// Calls `found` with the value of each key, where it was looked for and its hash, in order;
+    /// before that, `ahead` with places and hashes of those that go down together.
     #[inline(always)]
     fn find_each<Q: Borrow<K>>(
         &self,

@@ -1,7 +1,7 @@
 //! Insertion, and replacement of a value by one NAW of its word.
 //!
-//! Persist cost: an insert's is the design's; replacing: 1 line, 1 fence (2 fences where the value is a
-//! record). Records add their own lines, not fences.
+//! Persist cost: an insert's is the design's; replacing: 1 line, 1 fence (2 fences where the value
+//! is a record). Records add their own lines, not fences.
 
 use super::entry::{At, Attempt, Found, IfPresent, Pair};
 use super::{LeafDesign, LeafTree};
@@ -140,8 +140,8 @@ where
         Ok(false)
     }
 
-    /// Stores a value word over that of `found`, durably. Unless `durable`, a value of one word that is no record is not even
-    /// flushed: the offset of its word is given.
+    /// Stores a value word over that of `found`, durably. Unless `durable`, a value of one word
+    /// that is no record is not even flushed: the offset of its word is given.
     pub fn swap_value(
         &self,
         leaf: &D::Leaf,

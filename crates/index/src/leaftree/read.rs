@@ -10,12 +10,12 @@ use crossbeam_epoch::{self as epoch, Guard};
 
 /// Keeps what words lead to from being reused, where words lead to anything.
 ///
-/// A search of numbers needs no pin, whose full barrier would keep the cache misses of one search from
-/// overlapping with the next one's. What it reads is *type-stable*: memory of inner nodes always holds
-/// inner nodes, whose versions never go back; leaf memory stays mapped (see `Mapping::shrink`) and is
-/// only ever stored to by atomic stores; and nothing read is used before the leaf's version, read while
-/// the leaf was in the index, has been validated. A record may be freed before that, so following a
-/// word to a record takes a pin.
+/// A search of numbers needs no pin, whose full barrier would keep the cache misses of one search
+/// from overlapping with the next one's. What it reads is *type-stable*: memory of inner nodes
+/// always holds inner nodes, whose versions never go back; leaf memory stays mapped (see
+/// `Mapping::shrink`) and is only ever stored to by atomic stores; and nothing read is used before
+/// the leaf's version, read while the leaf was in the index, has been validated. A record may be
+/// freed before that, so following a word to a record takes a pin.
 pub(super) struct Pin(Option<Guard>);
 
 impl Pin {
@@ -81,7 +81,8 @@ where
         }
     }
 
-    /// The leaf of `key` and where the key is in it, locked, if it is there. `hint` may save the way down.
+    /// The leaf of `key` and where the key is in it, locked, if it is there. `hint` may save the
+    /// way down.
     #[inline]
     pub(super) fn lock_found(
         &self,

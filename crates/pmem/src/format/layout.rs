@@ -61,7 +61,8 @@ pub enum ChunkUse {
         /// Index into the size classes.
         class: u8,
     },
-    /// Cut into blocks of one size class after a head that says which are active (`heap/activated.rs`).
+    /// Cut into blocks of one size class after a head that says which are active
+    /// (`heap/activated.rs`).
     Activated {
         /// Root slot that it belongs to.
         owner: u8,

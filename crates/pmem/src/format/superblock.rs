@@ -9,7 +9,8 @@
 //!       508 | CRC-32C of bytes 0..508 (u32)
 //! ```
 //!
-//! `pool/superblock.rs` says in which order the copies are written, and what a crash leaves of them.
+//! `pool/superblock.rs` says in which order the copies are written, and what a crash leaves of
+//! them.
 
 use super::MediumKind;
 use super::layout::SUPERBLOCK_B;

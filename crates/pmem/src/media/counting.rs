@@ -30,8 +30,8 @@ impl std::ops::Sub for PersistCounts {
     }
 }
 
-/// A medium that counts what is issued to `M`; with `PERSISTENT` false, to show that code asks for nothing on a
-/// medium where nothing is durable.
+/// A medium that counts what is issued to `M`; with `PERSISTENT` false, to show that code asks for
+/// nothing on a medium where nothing is durable.
 #[derive(Debug)]
 pub struct Counting<M, const PERSISTENT: bool = true> {
     inner: M,

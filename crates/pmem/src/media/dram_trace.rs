@@ -2,14 +2,16 @@
 //!
 //! A traced medium sees every access to the pool. Inner nodes and lock tables are in DRAM and the
 //! medium knows nothing of them; yet most of a search's time may go there. So structures in DRAM
-//! take a [`DramTrace`] from the medium that they serve ([`Instrument::Dram`](super::Instrument::Dram)) and
-//! report to it. On any ordinary medium it is [`Untraced`], whose reports compile to nothing.
+//! take a [`DramTrace`] from the medium that they serve
+//! ([`Instrument::Dram`](super::Instrument::Dram)) and report to it. On any ordinary medium it is
+//! [`Untraced`], whose reports compile to nothing.
 //!
 //! Where a structure lies differs from run to run, so places are counted from its start, and two of
 //! one kind are not told apart.
 //!
 //! # Concurrency
-//! `Traced` (feature `explore`) reports to the observer of the calling thread; other threads' reports go nowhere.
+//! `Traced` (feature `explore`) reports to the observer of the calling thread; other threads'
+//! reports go nowhere.
 
 /// Which memory a report is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

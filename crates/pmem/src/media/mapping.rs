@@ -401,7 +401,8 @@ impl Mapping {
     }
 
     /// Makes `to` bytes accessible with anonymous memory past the end of the file, which stays as
-    /// it is: for replaying growth that a read-only file has not seen. Only before the mapping is shared.
+    /// it is: for replaying growth that a read-only file has not seen. Only before the mapping is
+    /// shared.
     ///
     /// # Errors
     /// [`SpaceError`]; nothing has changed then.
@@ -474,8 +475,8 @@ impl Mapping {
     fn back(&self, fd: &OwnedFd, from: u64, to: u64) -> Result<(), Errno> {
         if self.on_tmpfs && self.sharing == Sharing::Shared {
             self.gather(from, to);
-            // Populating (rather than fallocate) lets tmpfs use huge pages where it is allowed to, and
-            // is what finds out that there is no room.
+            // Populating (rather than fallocate) lets tmpfs use huge pages where it is allowed to,
+            // and is what finds out that there is no room.
             let populated = self.populate(from, to);
             match populated {
                 Ok(()) => return Ok(()),
@@ -495,15 +496,17 @@ impl Mapping {
     /// Puts pages behind `from..to`.
     fn populate(&self, from: u64, to: u64) -> Result<(), Errno> {
         let at = self.base.wrapping_add(from as usize).cast();
-        // SAFETY: 1. the range is mapped by us and inside the file; 2. populating changes no content.
+        // SAFETY: 1. the range is mapped by us and inside the file; 2. populating changes no
+        // content.
         unsafe { rustix::mm::madvise(at, (to - from) as usize, Advice::LinuxPopulateWrite) }
     }
 
-    /// Asks for huge pages behind a range that has no pages yet, which the kernel gives on request even
-    /// where tmpfs would not by itself. A search then misses the TLB far less often. A refusal costs
-    /// only speed.
+    /// Asks for huge pages behind a range that has no pages yet, which the kernel gives on request
+    /// even where tmpfs would not by itself. A search then misses the TLB far less often. A refusal
+    /// costs only speed.
     ///
-    /// The kernel collapses only ranges that have one page already; it clears the rest and copies nothing.
+    /// The kernel collapses only ranges that have one page already; it clears the rest and copies
+    /// nothing.
     fn gather(&self, from: u64, to: u64) {
         const MADV_COLLAPSE: libc::c_int = 25;
         let (mut from, to) = (from.next_multiple_of(HUGE), to / HUGE * HUGE);
@@ -541,8 +544,8 @@ impl Mapping {
                 .is_ok_and(|stat| (stat.st_blocks as u64).saturating_mul(512) < self.len())
     }
 
-    /// Cuts the file to `to` bytes. Memory mapped beyond stays readable, as zeros: a search that was
-    /// on its way there finds out by a version that it was too late, not by a signal.
+    /// Cuts the file to `to` bytes. Memory mapped beyond stays readable, as zeros: a search that
+    /// was on its way there finds out by a version that it was too late, not by a signal.
     ///
     /// # Errors
     /// [`SpaceError`] if the file system refuses.

@@ -137,8 +137,8 @@ impl<M: Media> Pool<M> {
         made
     }
 
-    /// As [`create`](Self::create), on a medium that was opened to make a pool, with [`layout::INITIAL`] bytes at least; `path` names
-    /// it in errors.
+    /// As [`create`](Self::create), on a medium that was opened to make a pool, with
+    /// [`layout::INITIAL`] bytes at least; `path` names it in errors.
     ///
     /// # Errors
     /// [`OpenError`]; what the medium has written is left behind.
@@ -156,8 +156,8 @@ impl<M: Media> Pool<M> {
             uuid: Uuid::new_v4(),
             clean: false,
             medium: Some(pm.kind()),
-            // No copy counts yet; A is written first, so that what an interrupted making leaves is told from
-            // a pool that lost both.
+            // No copy counts yet; A is written first, so that what an interrupted making leaves is
+            // told from a pool that lost both.
             copy: 1,
         };
         let mut pool = Self::assemble(pm, path, superblock, true);
@@ -338,8 +338,8 @@ impl<M: Media> Pool<M> {
     }
 
     /// Clears what decides about chunks and roots: a device may hold anything, a file holds zeros
-    /// already. That takes all of a region's table, since the pool may grow into the rest of the region.
-    /// Flushed, not fenced; true if something had to be changed.
+    /// already. That takes all of a region's table, since the pool may grow into the rest of the
+    /// region. Flushed, not fenced; true if something had to be changed.
     fn clear_tables(&self) -> bool {
         let mut changed = false;
         let mut clear = |word: &PWord, value: u64| {

@@ -206,8 +206,8 @@ impl<M: Media> Root<M> {
         self.index as u8
     }
 
-    /// Makes the root findable. What the calling thread flushed is durable before: the descriptor, and
-    /// what the root leads to.
+    /// Makes the root findable. What the calling thread flushed is durable before: the descriptor,
+    /// and what the root leads to.
     pub fn publish(&self) {
         let pm = &self.pool.pm;
         // PERSIST: descriptor and structure, before the state word that makes them count.

@@ -108,7 +108,8 @@ impl<M: Media> Pool<M> {
         Ok(first)
     }
 
-    /// Makes a chunk's head that of one without an active block, durably: before its word says that it has one.
+    /// Makes a chunk's head that of one without an active block, durably: before its word says that
+    /// it has one.
     fn prepare_activated(&self, chunk: u32, class: u8) {
         let bytes = activated::head_bytes(class);
         for word in 0..bytes / 8 {

@@ -52,7 +52,8 @@ pub trait Storage: Send + Sync + Debug {
     }
 
     /// Extends the file from `from` to `to` bytes of zeros with real space behind them, so that a
-    /// lack of space shows here and not at a later write. On an error the file is as long as before.
+    /// lack of space shows here and not at a later write. On an error the file is as long as
+    /// before.
     ///
     /// # Errors
     /// `StorageFull`, or whatever else the operating system answers.
@@ -64,8 +65,8 @@ pub trait Storage: Send + Sync + Debug {
     /// The operating system's error.
     fn truncate(&self, len: u64) -> io::Result<()>;
 
-    /// A second handle on the same file. A failed write-back is told to each handle once, so whoever
-    /// syncs while others do needs one of its own.
+    /// A second handle on the same file. A failed write-back is told to each handle once, so
+    /// whoever syncs while others do needs one of its own.
     ///
     /// # Errors
     /// The operating system's error.
@@ -139,7 +140,8 @@ struct Direct {
 }
 
 impl Direct {
-    /// Opens the very file of `fd`, whatever its path leads to by now. `None` where there is no such thing.
+    /// Opens the very file of `fd`, whatever its path leads to by now. `None` where there is no
+    /// such thing.
     fn of(fd: &OwnedFd) -> Option<Self> {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC;

@@ -8,7 +8,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The payload with which a thread panics that runs out of accesses ([`Simulation::set_limit`](super::Simulation::set_limit)).
+/// The payload with which a thread panics that runs out of accesses
+/// ([`Simulation::set_limit`](super::Simulation::set_limit)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfSteps;
 
@@ -49,10 +50,11 @@ pub(super) struct State {
     pub(super) planted: Option<&'static str>,
 }
 
-// SAFETY: 1. the buffer is only accessed through atomic words, by any thread; 2. `len` and `read_only`
-// are atomic; 3. the cells are only reached through `Shared::owned`, which refuses every thread but
-// the one that made the simulation; 4. dropping happens once, and `State` holds nothing that is bound
-// to a thread but the sink, which `Simulation`'s drop takes out on its own thread.
+// SAFETY: 1. the buffer is only accessed through atomic words, by any thread; 2. `len` and
+// `read_only` are atomic; 3. the cells are only reached through `Shared::owned`, which refuses
+// every thread but the one that made the simulation; 4. dropping happens once, and `State` holds
+// nothing that is bound to a thread but the sink, which `Simulation`'s drop takes out on its own
+// thread.
 unsafe impl Send for Shared {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Shared {}
@@ -117,8 +119,8 @@ impl Shared {
         (self.base.addr()..self.base.addr() + self.capacity as usize).contains(&addr.addr())
     }
 
-    /// Panics if an access of the buffer leaves the pool: behind its end a mapping has nothing, but the
-    /// buffer has.
+    /// Panics if an access of the buffer leaves the pool: behind its end a mapping has nothing, but
+    /// the buffer has.
     #[inline]
     #[track_caller]
     pub(super) fn bounded(&self, addr: *const u8, bytes: usize) {
