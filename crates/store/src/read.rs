@@ -18,7 +18,7 @@ use crate::record::{self, Header, Meta, Stamp};
 use crate::slots::{Slots, Verdict};
 use crate::wall::WallClock;
 use bristlecone_index::Direction;
-use bristlecone_index::Place;
+use bristlecone_index::Hint;
 use bristlecone_index::engine::{Engine, Range};
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::{Heap, Media};
@@ -295,7 +295,7 @@ impl<M: Media> Reader<M> {
     }
 
     /// Looks up each key: the offset of its record, and its place in the index. The records are prefetched.
-    pub(crate) fn multi_find(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Place)> {
+    pub(crate) fn multi_find(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Hint)> {
         let base = self.pm().base();
         self.index.find(keys, &mut |&off| {
             cpu::prefetch(base.wrapping_add(off as usize), PREFETCHED_BYTES);

@@ -69,7 +69,8 @@ impl fmt::Display for ExecuteError {
 
 impl std::error::Error for ExecuteError {}
 
-/// No descriptor came back, however often the epoch was asked to move on: too few for what is pinned.
+/// No descriptor came back, however often the epoch was asked to move on: too few for what is
+/// pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
     /// How many there are.

@@ -44,7 +44,7 @@ use crate::serial::ReadSet;
 use crate::stripes::{LockedStripes, Obsolete, Stripe};
 use crate::vacuum::Vacuum;
 use crate::write::{Write, check_key, check_value};
-use bristlecone_index::Place;
+use bristlecone_index::Hint;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::deferring_commits;
 use crossbeam_epoch::{self as epoch, Guard};
@@ -322,7 +322,7 @@ impl<M: Media> Committer<M> {
                     put: None,
                     stripe,
                     before,
-                    place: None,
+                    hint: None,
                     record,
                 });
             }
@@ -437,7 +437,7 @@ struct Change<'a, M: Media> {
     stripe: usize,
     before: Newest,
     /// The place of the entry in the index, if it is known.
-    place: Option<Place>,
+    hint: Option<Hint>,
     record: Prepared<'a, M>,
 }
 

@@ -17,7 +17,7 @@ use crate::newest::{Current, Newest};
 use crate::record::{self, Stamp};
 use crate::stripes::LockedStripes;
 use crate::write::{Step, check_key, check_value};
-use bristlecone_index::Place;
+use bristlecone_index::Hint;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::deferring_commits;
 use crossbeam_epoch::{self as epoch, Guard};
@@ -97,14 +97,14 @@ impl<M: Media> Committer<M> {
     fn read_steps(
         &self,
         steps: &[KeyStep<'_>],
-        found: Vec<(Option<u64>, Place)>,
+        found: Vec<(Option<u64>, Hint)>,
         changes: &mut [Change<'_, M>],
         guard: &Guard,
         each: &mut impl FnMut(&[u8], Option<&Current<'_, M>>) -> Result<bool, WriteError>,
     ) -> Result<Outcome, WriteError> {
         let mut next = changes.iter_mut();
         let (mut count, mut puts, mut read) = (0, 0, 0);
-        for ((key, step), (entry, place)) in steps.iter().zip(found) {
+        for ((key, step), (entry, hint)) in steps.iter().zip(found) {
             let before = self.newest_of(key, entry, guard);
             let current = self.current(key, &before, || match step {
                 Step::Get => self.wall.now(),
@@ -127,7 +127,7 @@ impl<M: Media> Committer<M> {
                 && let Some(change) = next.next()
             {
                 change.before = before;
-                change.place = entry.map(|_| place);
+                change.hint = entry.map(|_| hint);
                 puts += 1;
             }
         }
@@ -203,7 +203,7 @@ impl<M: Media> Committer<M> {
                     put: Some((value, sum)),
                     stripe,
                     before: Newest::None,
-                    place: None,
+                    hint: None,
                     record,
                 });
             }
@@ -228,7 +228,7 @@ impl<M: Media> Committer<M> {
             changes
                 .iter()
                 .enumerate()
-                .filter(|(_, change)| change.place.is_none())
+                .filter(|(_, change)| change.hint.is_none())
         };
         let entries: Vec<_> = added()
             .map(|(_, change)| (change.key, &change.record.off))
@@ -246,12 +246,12 @@ impl<M: Media> Committer<M> {
         }
         let mut unflushed = Vec::with_capacity(changes.len());
         for (i, change) in changes.iter().enumerate() {
-            let Some(place) = &change.place else { continue };
+            let Some(hint) = &change.hint else { continue };
             if outcome.is_err() {
                 break;
             }
             let (key, off) = (change.key, &change.record.off);
-            match deferring_commits(|| self.index.update_at(place, key, off)) {
+            match deferring_commits(|| self.index.update_unflushed(hint, key, off)) {
                 Ok(word) => {
                     unflushed.extend(word);
                     published.push(i);
