@@ -1,6 +1,6 @@
 //! Locking without poison, and without ever blocking a simulated thread.
 //!
-//! Simulated threads are coroutines of one thread of the system ([`crate::media::sim`]). One that
+//! Simulated threads are coroutines of one thread of the system (`media::sim`). One that
 //! waits must let the others run instead of blocking them all: while a schedule runs, a *give-way*
 //! function is set on the thread, and whatever waits calls it between two tries.
 

@@ -88,10 +88,10 @@ const ROOT: u32 = 0;
 /// Maps keys to leaf handles. See the module's head.
 ///
 /// `CAP` is how many of a node's 30 separators are used; less than all makes trees deeper, which
-/// tests want. `D` is how it reports what it touches: the [`Media::Dram`] of the medium that it
+/// tests want. `D` is how it reports what it touches: the [`Instrument::Dram`] of the medium that it
 /// serves.
 ///
-/// [`Media::Dram`]: bristlecone_pmem::Media::Dram
+/// [`Instrument::Dram`]: bristlecone_pmem::media::Instrument::Dram
 pub struct InnerIndex<
     S: Separator + ?Sized,
     const CAP: usize = NODE_SEPARATORS,
