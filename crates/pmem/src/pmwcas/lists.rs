@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Turns that have to end after a descriptor's operation.
 const GRACE: u64 = 3;
-/// After so many descriptors of a set a turn is asked for, or after half of a small set's: more
-/// often costs more, more seldom takes more descriptors.
+/// A turn is begun after so many descriptors of a set, or after half of a small set's. A smaller
+/// number costs more time, a larger one more descriptors.
 const TURN_EVERY: usize = 8;
 
 /// Turns of the epochs.
@@ -100,7 +100,7 @@ fn take_bit(of: &AtomicU64) -> Option<u32> {
     while seen != 0 {
         // The highest first: recovery must not rely on the first descriptors being used.
         let bit = 63 - seen.leading_zeros();
-        // ORDERING: AcqRel; acquires what whoever gave the descriptor back did with it (`set`).
+        // ORDERING: AcqRel; acquires the last owner's accesses to the descriptor (`set`).
         let before = of.fetch_and(!(1 << bit), Ordering::AcqRel);
         if before & 1 << bit != 0 {
             return Some(bit);
@@ -203,7 +203,7 @@ impl Lists {
 
     fn set(&self, number: usize, of: impl Fn(&Shard) -> &AtomicU64) {
         let shard = &self.shards[number / self.per_shard];
-        // ORDERING: Release; pairs with the Acquire of whoever takes it from there.
+        // ORDERING: Release; pairs with the Acquire of the thread that takes it from there.
         of(shard).fetch_or(1 << (number % self.per_shard), Ordering::Release);
     }
 
@@ -357,7 +357,7 @@ mod tests {
         let lists = Lists::all_free(30, 8);
         let all = drain(&lists);
         assert_eq!(all.len(), 30, "the last set is smaller");
-        // Keeps those turns from ending that are asked for.
+        // Keeps the turns that are begun from ending.
         let guard = epoch::pin();
         let (first, second) = all.split_at(20);
         first.iter().for_each(|n| lists.retire(*n, false, &guard));
