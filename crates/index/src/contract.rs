@@ -431,7 +431,7 @@ where
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>);
 
     /// As [`scan`](Self::scan). `ahead` is told early what may be the next values, so that what
-    /// they lead to can be prefetched: good for nothing else, since nothing of it is certain.
+    /// they lead to can be prefetched. None of these is certain.
     /// Designs that cannot say it do not.
     fn scan_ahead<R: RangeBounds<K>>(
         &self,

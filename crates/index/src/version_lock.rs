@@ -30,7 +30,7 @@
 //! 4. The counter is 62 bits wide and never goes back, so an old version never becomes valid again.
 //!
 //! Data that is not read through atomics (raw persistent bytes) is outside the language's memory
-//! model; whoever reads it so must use atomic cells.
+//! model; such a reader must use atomic cells.
 
 use crate::sync::{AtomicU64, wait};
 use crossbeam_utils::Backoff;

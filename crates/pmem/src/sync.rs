@@ -1,6 +1,6 @@
 //! Locking without poison, and without ever blocking a simulated thread.
 //!
-//! Simulated threads are coroutines of one thread of the system ([`crate::media::sim`]). One that
+//! Simulated threads are coroutines of one thread of the system (`media::sim`). One that
 //! waits must let the others run instead of blocking them all: while a schedule runs, a *give-way*
 //! function is set on the thread, and whatever waits calls it between two tries.
 
@@ -19,7 +19,8 @@ thread_local! {
     static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// A number of this thread's own, from 0: what counters that threads do not share are picked by.
+/// Returns this thread's own number, counted from 0. It picks the counters and lists that threads do
+/// not share.
 #[inline]
 pub fn worker() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -76,22 +77,24 @@ pub fn give_way() -> bool {
     give_way.is_some()
 }
 
-/// After how many turns a waiting thread sleeps, for how long at first, after how many more twice
-/// as long, and for how long at most.
+/// Turns of [`pause`] in which a thread yields before it begins to sleep.
 const SPINS: usize = 12;
+/// The first sleep.
 const NAP: Duration = Duration::from_micros(100);
+/// Turns after which a sleep is twice as long.
 const DOUBLED: usize = 32;
-const LONGEST_NAP: Duration = Duration::from_millis(20);
-/// The same for a simulated thread: a wait in vain is to be found soon.
-const LONGEST_SIMULATED_NAP: Duration = Duration::from_millis(1);
+/// The longest sleep.
+const MAX_NAP: Duration = Duration::from_millis(20);
+/// The longest sleep of a simulated thread: a wait in vain is to be found soon.
+const MAX_SIMULATED_NAP: Duration = Duration::from_millis(1);
 
-/// Turns of [`pause`] that are some six seconds: for what comes back when others have left, who may
-/// be slow, but not for ever. Grace periods are the whole process's: they end late where a reader
-/// of some other structure is late.
+/// Turns of [`pause`] that take some six seconds: for resources that come back when other threads
+/// have left, which may be slow, but not for ever. Grace periods are the whole process's: they end
+/// late where a reader of some other structure is late.
 pub const PATIENT_TURNS: usize = 512;
 
-/// Turn `turn` (from 0) of a loop that may wait for long: lets others run, then sleeps, longer and
-/// longer.
+/// Waits in turn `turn` (from 0) of a loop that may take long: yields at first, then sleeps, longer
+/// and longer.
 pub fn pause(turn: usize) {
     let simulated = give_way();
     let Some(naps) = turn.checked_sub(SPINS) else {
@@ -100,12 +103,12 @@ pub fn pause(turn: usize) {
         }
         return;
     };
-    // Simulated threads take naps too: for other simulations in this process, whose grace periods
-    // are the same ones, and which wait for a processor where there are too few.
+    // Simulated threads sleep too. Other simulations in this process share their grace periods, and
+    // wait for a processor where there are too few.
     let longest = if simulated {
-        LONGEST_SIMULATED_NAP
+        MAX_SIMULATED_NAP
     } else {
-        LONGEST_NAP
+        MAX_NAP
     };
     std::thread::sleep(longest.min(NAP * (1 << (naps / DOUBLED).min(10))));
 }

@@ -88,10 +88,10 @@ const ROOT: u32 = 0;
 /// Maps keys to leaf handles. See the module's head.
 ///
 /// `CAP` is how many of a node's 30 separators are used; less than all makes trees deeper, which
-/// tests want. `D` is how it reports what it touches: the [`Media::Dram`] of the medium that it
+/// tests want. `D` is how it reports what it touches: the [`Instrument::Dram`] of the medium that it
 /// serves.
 ///
-/// [`Media::Dram`]: bristlecone_pmem::Media::Dram
+/// [`Instrument::Dram`]: bristlecone_pmem::media::Instrument::Dram
 pub struct InnerIndex<
     S: Separator + ?Sized,
     const CAP: usize = NODE_SEPARATORS,
@@ -228,7 +228,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     fn retire_node(&self, handle: u32, guard: &Guard) {
         let arena = Arc::clone(&self.arena);
         // SAFETY: 1. the closure owns what it uses and may run on any thread (the arena is Sync);
-        // 2. the node is out of reach for whoever is pinned from now on.
+        // 2. the node is out of reach for threads pinned from now on.
         unsafe { guard.defer_unchecked(move || arena.free(handle)) };
     }
 
@@ -246,7 +246,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
         let arena = Arc::clone(&self.arena);
         // SAFETY: 1. the closure owns what it uses, and freeing is fine on any thread; 2. the
-        // separator is out of reach for whoever is pinned from now on, and the collector runs the
+        // separator is out of reach for threads pinned from now on, and the collector runs the
         // closure when those pinned before are gone; 3. it is retired once, by the writer that took
         // it out under the node's lock.
         unsafe {

@@ -275,7 +275,7 @@ where
     /// A message that says what is wrong with the leaf.
     fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> Result<(), String>;
 
-    /// As [`OrderedIndex::multi_insert`], for designs whose inserts can share fences.
+    /// As [`OrderedIndex::multi_insert`](crate::OrderedIndex::multi_insert), for designs whose inserts can share fences.
     fn insert_batch<Q: Borrow<K>, W: Borrow<V>>(
         tree: &LeafTree<Self, K, V, M>,
         pairs: &[(Q, W)],

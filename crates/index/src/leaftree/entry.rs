@@ -5,7 +5,7 @@ use crate::version_lock::Locked;
 /// How an insert treats a key that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
+    /// Report [`InsertError::KeyExists`](crate::InsertError::KeyExists).
     Refuse,
     /// Put the new value in its place.
     Replace,

@@ -1,7 +1,7 @@
 //! Activated allocation: a persistent bit per block, so that recovery needs no walk
 //! (`docs/design.md`, "Allocation").
 //!
-//! For structures that are to be open at once, whatever their size. A block passes three stages
+//! It serves structures that must open at once, whatever their size. A block passes three stages
 //! (section 6.1 of the BzTree paper):
 //!
 //! ```text
@@ -34,9 +34,9 @@
 //!    in the hands of a thread on the way; in the stack at most once.
 //!
 //! # Concurrency
-//! Nothing waits but for the pool's lock: once for every chunk that is assigned, and after opening
-//! once for every 256 chunks of the pool that are looked at. A thread that is stopped anywhere else
-//! keeps a chunk's free blocks from others at most.
+//! The only lock is the pool's: a thread takes it once for every chunk that is assigned, and after
+//! an opening once for every 256 chunks that are looked at. A thread that is stopped anywhere else
+//! withholds the free blocks of one chunk at most.
 //!
 //! # Costs
 //! `reserve`, `cancel` and `reuse`: none. A fresh chunk: its head, one line (two for 64-byte

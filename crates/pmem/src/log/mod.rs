@@ -27,8 +27,8 @@
 //! So a head that says "armed" covers a whole record; no checksum is needed to tell a torn one.
 //!
 //! # Concurrency
-//! One thread has a slot. [`Logs::take`] waits while there is none, so whoever has a slot must not
-//! wait for anyone who may be waiting for one: locks are taken before the slot. No two armed undo
+//! One thread has a slot. [`Logs::take`] waits while there is none, so the owner of a slot must not
+//! wait for a thread that may be waiting for one: locks are taken before the slot. No two armed undo
 //! records cover the same word: a range's lock is held from before the record is armed until it is
 //! disarmed.
 //!
@@ -376,7 +376,7 @@ impl<M: Media> Logs<M> {
             let part = (bytes - done).min(buffer.len() as u64);
             for (i, eight) in buffer[..part as usize].chunks_exact_mut(8).enumerate() {
                 let word = self.word(from + done + i as u64 * 8);
-                // ORDERING: Relaxed; whoever copies has both places to itself.
+                // ORDERING: Relaxed; the copying thread has both places to itself.
                 eight.copy_from_slice(&word.load(pm, Ordering::Relaxed).to_le_bytes());
             }
             let dst = pm.base().wrapping_add((to + done) as usize);

@@ -20,12 +20,13 @@ pub(crate) const WORDS: usize = LINE / 8;
 #[inline]
 pub(crate) unsafe fn capture(base: *const u8, line: u64) -> [u64; WORDS] {
     let at = base.wrapping_add(line as usize * LINE).cast::<u64>();
-    // SAFETY (both): the caller vouches for the line.
+    // SAFETY: the caller vouches for the line.
     let mut first = unsafe { collect(at) };
     let mut tries = 0u32;
     loop {
         // ORDERING: Acquire; the second read begins after the first has ended.
         fence(Ordering::Acquire);
+        // SAFETY: as above.
         let second = unsafe { collect(at) };
         if first == second {
             return first;

@@ -450,7 +450,8 @@ impl Mapping {
                 .map_err(|e| SpaceError::io("mapping memory", e))?;
             self.mapped.store(keep, Ordering::Relaxed);
         }
-        // ORDERING: AcqRel; who checks the length sees the shorter one before the file is cut.
+        // ORDERING: AcqRel; a thread that checks the length sees the shorter one before the file is
+        // cut.
         Ok(self.len.fetch_min(to, Ordering::AcqRel))
     }
 

@@ -36,7 +36,7 @@ impl<M: Media> DescriptorPool<M> {
             let all = words.iter().enumerate();
             all.fold(0, |bits, (i, word)| bits | (word.policy as u64) << (2 * i))
         };
-        // ORDERING (both): Relaxed; a descriptor's next generation belongs to whoever has taken it,
+        // ORDERING (both): Relaxed; a descriptor's next generation belongs to the thread that has taken it,
         // and the lists that it was taken from order that.
         let generation = self.next[number].load(Ordering::Relaxed);
         self.next[number].store(generation.wrapping_add(1) & GENERATION, Ordering::Relaxed);
@@ -138,7 +138,7 @@ impl<M: Media> DescriptorPool<M> {
     }
 
     /// As [`allocate_descriptor`](Self::allocate_descriptor), without waiting: `None` if there is
-    /// none right now. For who is pinned, and would wait for itself.
+    /// none right now. For a pinned thread, which would wait for itself.
     pub fn try_allocate_descriptor(&self) -> Option<Descriptor<'_, M>> {
         // Explored crash states do not depend on which thread explores them.
         let first = if self.pm().tiny() { 0 } else { worker() };
@@ -177,7 +177,8 @@ impl<M: Media> DescriptorPool<M> {
     }
 
     /// Recycles what ended operations have to and no one can look at any more, without waiting for
-    /// anyone: for who is out of space. How many blocks that were. The caller is better not pinned.
+    /// anyone: for a caller that is out of space. Returns how many blocks that were. The caller should
+    /// not be pinned.
     pub fn recycle_ready(&self) -> usize {
         let mut blocks = 0;
         self.lists.turn(&epoch::pin());
@@ -219,7 +220,7 @@ pub struct Descriptor<'p, M: Media> {
     stage: Stage,
 }
 
-/// How far an operation is, for who drops it.
+/// How far an operation is, for dropping it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Building,

@@ -146,7 +146,7 @@ pub(super) struct Entry {
 }
 
 /// The fate of the blocks that a word's old and new value lead to. A value of 0 leads nowhere. A
-/// new block is [activated](Recycle::activate) by the two policies that would free it: with the
+/// new block is [activated](crate::heap::Recycle::activate) by the two policies that would free it: with the
 /// others it is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Policy {

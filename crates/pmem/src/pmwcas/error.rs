@@ -10,7 +10,7 @@ pub enum WordError {
     Duplicate(u64),
     /// The descriptor has no room for more than this many words.
     TooMany(usize),
-    /// The value uses the bits of [`FLAGS`].
+    /// The value uses the bits of [`FLAGS`](super::FLAGS).
     Flagged(u64),
     /// The address is not in the pool, or is in its header or in the descriptors themselves.
     Foreign(usize),

@@ -106,7 +106,7 @@ impl<M: Media> DescriptorPool<M> {
             None => {
                 // No operation leaves that in a word: it was there before. It counts, and is made
                 // durable as what it stands for is unknown.
-                // PERSIST: the value, before anyone acts on it, who does as soon as it has no bit.
+                // PERSIST: the value, before a thread acts on it, which it may as soon as no bit is set.
                 self.persist(word);
                 let _ = word.compare_exchange(self.pm(), found, found & !FLAGS, AcqRel, Acquire);
             }

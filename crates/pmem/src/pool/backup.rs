@@ -78,7 +78,7 @@ impl<M: Media> Pool<M> {
             return Err(BackupError::Exists(to.to_path_buf()));
         }
         let recorder = self.pm.recorder().ok_or(BackupError::Volatile)?;
-        // A name that no other backup uses, whoever makes it.
+        // A name that no other backup uses, of any process.
         let mut name = to.as_os_str().to_owned();
         name.push(format!(".{}.partial", Uuid::new_v4().simple()));
         let partial = PathBuf::from(name);

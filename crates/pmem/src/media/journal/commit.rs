@@ -77,7 +77,7 @@ impl From<CommitError> for Stop {
     }
 }
 
-/// The journal's header; whoever holds its lock may take a checkpoint or change the shape of a
+/// The journal's header; the holder of its lock may take a checkpoint or change the shape of a
 /// file.
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -562,7 +562,7 @@ impl Core {
     }
 }
 
-/// [`Condvar::wait`] that does not mind a panic elsewhere.
+/// [`Condvar::wait`] that ignores poison.
 pub(super) fn wait<'a, T>(on: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     on.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

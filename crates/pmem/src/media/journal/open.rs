@@ -51,7 +51,7 @@ impl Journal {
     /// errors.
     ///
     /// # Errors
-    /// As [`Media::open`].
+    /// As [`Media::open`](crate::Media::open).
     pub fn open_on(
         pool: Arc<dyn Storage>,
         journal: Arc<dyn Storage>,

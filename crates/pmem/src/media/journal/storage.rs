@@ -66,7 +66,7 @@ pub trait Storage: Send + Sync + Debug {
     fn truncate(&self, len: u64) -> io::Result<()>;
 
     /// A second handle on the same file. A failed write-back is told to each handle once, so
-    /// whoever syncs while others do needs one of its own.
+    /// a thread that syncs while others do needs one of its own.
     ///
     /// # Errors
     /// The operating system's error.

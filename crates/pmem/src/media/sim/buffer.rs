@@ -2,7 +2,7 @@
 //! thousands of simulations, and each changes a few pages of megabytes.
 //!
 //! # Invariant
-//! A buffer that is free holds zeros: whoever gives it back says which pages were written
+//! A buffer that is free holds zeros: its last owner says which pages were written
 //! ([`Written`]), and those alone are cleared.
 
 use crate::sync::lock;
@@ -30,7 +30,7 @@ pub(super) struct Buffer {
     capacity: usize,
 }
 
-// SAFETY: whoever owns the value owns the memory.
+// SAFETY: the owner of the value owns the memory.
 unsafe impl Send for Buffer {}
 
 impl Buffer {

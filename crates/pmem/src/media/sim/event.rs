@@ -72,7 +72,7 @@ pub trait Sink {
     /// Takes one event. A store is reported before it is made.
     fn event(&mut self, event: &Event);
 
-    /// The sink itself, for whoever set it.
+    /// The sink itself, for the caller that set it.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 

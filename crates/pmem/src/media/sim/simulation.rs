@@ -139,7 +139,7 @@ impl Simulation {
         self.shared.state.borrow_mut().planted = fault;
     }
 
-    /// Accesses, flushes and fences from here on before the thread panics with [`OutOfSteps`].
+    /// Accesses, flushes and fences from here on before the thread panics with [`OutOfSteps`](super::OutOfSteps).
     pub fn set_limit(&self, steps: u64) {
         self.shared.steps.set(0);
         self.shared.limit.set(steps);
