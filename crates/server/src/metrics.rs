@@ -1,4 +1,4 @@
-//! Metrics as text that Prometheus reads, over HTTP.
+//! Metrics in the format of Prometheus, over HTTP.
 
 use crate::memory::resident;
 use crate::server::Server;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest request, and how long it may take.
-const REQUEST_MOST: usize = 8 << 10;
+/// The longest request in bytes, and how long it may take.
+const MAX_REQUEST: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Answers one request.
+/// Replies to one request.
 pub async fn answer(server: &Server, mut stream: TcpStream) {
     let served = tokio::time::timeout(PATIENCE, serve(server, &mut stream));
-    // Who asks and does not listen is let go.
+    // A client that does not read the reply is disconnected.
     if let Ok(Err(e)) = served.await {
         tracing::debug!(error = %e, "metrics were not taken");
     }
@@ -25,7 +25,7 @@ pub async fn answer(server: &Server, mut stream: TcpStream) {
 async fn serve(server: &Server, stream: &mut TcpStream) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        if request.len() > REQUEST_MOST || stream.read_buf(&mut request).await? == 0 {
+        if request.len() > MAX_REQUEST || stream.read_buf(&mut request).await? == 0 {
             return Ok(());
         }
     }

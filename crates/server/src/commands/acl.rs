@@ -1,4 +1,4 @@
-//! `ACL`
+//! `ACL`: users and their rights.
 
 use crate::command::{HelpLine, InMulti};
 use crate::error::CommandError;
@@ -72,7 +72,7 @@ fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
                 .set(name, rules, &server.table)
                 .map_err(CommandError::reply)?;
             out.status("OK");
-            // Who listens to what the user may not hear any more is sent away.
+            // Clients with subscriptions that the user's rights no longer allow are disconnected.
             let own = session.client.id;
             let mut flow = Flow::Go;
             if let Some(user) = server.users.get(name) {

@@ -1,4 +1,4 @@
-//! Commands that wait for an element of a list or of a sorted set, if there is none.
+//! Commands that wait for an element of a list or of a sorted set.
 
 use crate::command::{Access, Command, DataFn, Keys, TWO};
 use crate::commands::arguments::{number_of_keys, pop_count};
@@ -30,7 +30,7 @@ const SORTED_SET: &[&str] = &["sortedset", "blocking"];
 
 /// All arguments but the last one, which is the timeout.
 const BUT_LAST: Keys = Keys::range(1, -2, 1);
-/// The timeout, how many keys there are, and the keys.
+/// The timeout, the number of keys, the keys.
 const COUNTED: Keys = Keys::Counted { at: 2, before: 0 };
 
 /// The commands.
@@ -45,18 +45,18 @@ pub const COMMANDS: &[Command] = &[
     command("bzmpop", -5, COUNTED, SORTED_SET, bzmpop),
 ];
 
-/// What such a command takes from a key.
+/// What a command takes from a key.
 #[derive(Debug)]
 enum Take {
-    /// One element of a list.
+    /// One element from an end of a list.
     Element(End),
-    /// Up to so many.
+    /// Up to so many elements.
     Elements(End, u64),
-    /// One element, which goes to an end of the list under another key.
+    /// One element, which is put at an end of the list under another key.
     Move(End, (Vec<u8>, End)),
     /// One member of a sorted set.
     Member(Way),
-    /// Up to so many.
+    /// Up to so many members.
     Members(Way, u64),
 }
 
@@ -89,10 +89,10 @@ impl Take {
     }
 }
 
-/// Returns how long to wait: seconds, which may have a point. `None`: for ever.
+/// Parses a timeout in seconds, which may have a fraction. Returns `None` for ever.
 fn timeout(text: Arg<'_>) -> Result<Option<Duration>, CommandError> {
     let not_a_float = || CommandError::reply("ERR timeout is not a float or out of range");
-    // What is too large for a number, and too small for one, is taken as that.
+    // Numbers beyond the range of a double are taken as infinite, or as zero.
     let seconds =
         double::bound(text).filter(|_| !text.is_empty() && !text[0].is_ascii_whitespace());
     let millis = (seconds.ok_or_else(not_a_float)? * 1000.0).ceil();
@@ -102,7 +102,8 @@ fn timeout(text: Arg<'_>) -> Result<Option<Duration>, CommandError> {
     Ok((millis > 0.0).then(|| Duration::from_millis(millis as u64)))
 }
 
-/// Takes from the first key that is there. If none is, the client waits, or is told so with a null array.
+/// Takes from the first key that exists. If none does, the client waits, or gets a null array if it
+/// cannot wait.
 fn take(
     tx: &mut Tx<'_>,
     keys: &[Arg<'_>],
@@ -116,7 +117,7 @@ fn take(
         }
     }
     if tx.may_wait {
-        // No key is longer, so nothing will ever be there.
+        // Longer keys never exist.
         let possible = keys.iter().filter(|key| key.len() <= KEY_MOST);
         let keys = possible.map(|key| key.to_vec()).collect();
         tx.wants = Some(Box::new(Wants {
@@ -133,7 +134,7 @@ fn take(
     Ok(())
 }
 
-/// The keys, and the timeout after them.
+/// Parses the keys and the timeout after them, and takes one element.
 fn take_one(tx: &mut Tx<'_>, args: &[Arg<'_>], what: Take, out: &mut Out<'_>) -> Outcome {
     let [_, keys @ .., last] = args else {
         return Err(CommandError::syntax());
@@ -171,7 +172,8 @@ fn brpoplpush(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     take(tx, &args[1..2], what, timeout, out)
 }
 
-/// Returns the timeout, the number of keys, the keys, and what `of` makes of the word after them and of the count.
+/// Parses the timeout, the number of keys and the keys. `of` makes the rest of the command from the
+/// word and the options after them.
 fn take_several(
     tx: &mut Tx<'_>,
     args: &[Arg<'_>],

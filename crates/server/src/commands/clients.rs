@@ -53,7 +53,7 @@ const CLIENT: SessionCommand = {
 /// The command.
 pub const COMMANDS: &[SessionCommand] = &[CLIENT];
 
-/// Checks a name that a client gives itself; `what` is its title in the error.
+/// Checks a name that a client gives itself; `what` names it in the error.
 pub(crate) fn check_name(name: Arg<'_>, what: &str) -> Result<(), CommandError> {
     if name.len() > MAX_NAME {
         return Err(CommandError::reply(format!(
@@ -140,7 +140,7 @@ fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
     Ok(Flow::Go)
 }
 
-/// `CLIENT UNBLOCK`: true if the client was waiting.
+/// Executes `CLIENT UNBLOCK`. Returns true if the client was waiting.
 fn unblock(
     context: &Context<'_>,
     id: Arg<'_>,
@@ -214,7 +214,7 @@ fn list(
     Ok(())
 }
 
-/// `CLIENT KILL address`, or with filters.
+/// Executes `CLIENT KILL`, with an address or with filters.
 fn kill(context: &mut Context<'_>, rest: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let own = context.session.client.id;
     let clients = context.server.clients.all();

@@ -1,4 +1,4 @@
-//! Commands on sorted sets: ranges by rank, by score, and by member.
+//! Commands on ranges of sorted sets: by rank, by score, by member.
 
 use crate::command::{Access, Command, DataFn, Keys, ONE, TWO};
 use crate::commands::arguments::part;
@@ -60,7 +60,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Returns true if a member is in a range that begins here.
+    /// Returns true if a range that begins here includes the member.
     fn begins(self, member: &[u8]) -> bool {
         match self {
             Self::Lowest => true,
@@ -70,7 +70,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Returns true if a member is in a range that ends here.
+    /// Returns true if a range that ends here includes the member.
     fn ends(self, member: &[u8]) -> bool {
         match self {
             Self::Lowest => false,
@@ -81,7 +81,7 @@ impl<'a> End<'a> {
     }
 
     fn bound(self) -> Bound<&'a [u8]> {
-        /// A longer one is not looked for, but compared.
+        /// Longer ends are compared with, but not searched for.
         const LONGEST: usize = 32 << 10;
         match self {
             Self::With(end) if end.len() < LONGEST => Bound::Included(end),
@@ -99,7 +99,7 @@ enum Range<'a> {
     Members(End<'a>, End<'a>),
 }
 
-/// What a range is of.
+/// The order that a range refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Rank,
@@ -136,7 +136,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Visits the members of a range, after the first `skip` of them.
+/// Visits the members of a range.
 fn visit(
     tx: &mut Tx<'_>,
     set: &SortedSet,
@@ -156,7 +156,7 @@ fn visit(
         }
         Range::Scores(scores) => set.visit(tx, Which::Scores(scores), way, visit),
         Range::Members(least, most) => {
-            // Only if all scores are the same is this range one of the order.
+            // A range of members is a contiguous part of the order only if all scores are equal.
             let first = set.ranks(tx, 0, 1, Way::Up)?;
             let last = set.ranks(tx, 0, 1, Way::Down)?;
             let which = match (first.first(), last.first()) {
@@ -183,7 +183,8 @@ fn visit(
     }
 }
 
-/// Returns the members of a range: `limit` of them (all, if negative) after the first `offset` (none, if that is negative).
+/// Returns the members of a range: `limit` of them (all, if negative) after the first `offset`
+/// (none, if that is negative).
 fn members(
     tx: &mut Tx<'_>,
     set: &SortedSet,
@@ -216,14 +217,14 @@ fn members(
     Ok(found)
 }
 
-/// What the name of a command says of the range; the others have options for it.
+/// What the name of a command says about its range; other commands have options for it.
 #[derive(Clone, Copy, Debug)]
 struct Says {
     by: Option<By>,
     way: Option<Way>,
 }
 
-/// What a command asks for.
+/// The arguments of a command.
 struct Asked<'a> {
     range: Range<'a>,
     way: Way,
@@ -232,7 +233,7 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// From the range's start on.
+    /// Parses the arguments from the range's start on.
     fn parse(args: &[Arg<'a>], says: Says, stores: bool) -> Result<Self, CommandError> {
         let [start, end, options @ ..] = args else {
             return Err(CommandError::syntax());
@@ -264,7 +265,7 @@ impl<'a> Asked<'a> {
             ));
         }
         if by == By::Rank {
-            // An offset without a limit says nothing there.
+            // An offset without a limit has no effect there.
             limit = (0, -1);
         }
         if with_scores && by == By::Member {
@@ -294,7 +295,7 @@ impl<'a> Asked<'a> {
 fn reply(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, says: Says) -> Outcome {
     let asked = Asked::parse(&args[2..], says, false)?;
     let found = asked.members(tx, args[1])?;
-    // Without a pair, there is nothing to be nested.
+    // In RESP3, members without scores are a flat array, too.
     reply_members(out, &found, asked.with_scores);
     Ok(())
 }
@@ -311,7 +312,7 @@ fn zrangestore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome 
     store(tx, args[1], &found, out)
 }
 
-/// Makes these all of a key's value, and replies with their number.
+/// Stores these members under a key, replaces its value, and replies with their number.
 pub(crate) fn store(tx: &mut Tx<'_>, key: Arg<'_>, found: &[Scored], out: &mut Out<'_>) -> Outcome {
     let before = tx.load(key)?;
     let mut set = SortedSet::in_place_of(before);

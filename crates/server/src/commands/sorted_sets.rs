@@ -1,4 +1,4 @@
-//! Commands on sorted sets: members, scores and ranks. Ranges and combinations are in modules of their own.
+//! Commands on sorted sets: members, scores and ranks.
 
 use crate::command::{Access, COUNTED, Command, DataFn, Keys, ONE};
 use crate::commands::arguments::{
@@ -38,20 +38,20 @@ pub const COMMANDS: &[Command] = &[
     reads("zscan", -3, zscan),
 ];
 
-/// What `ZADD` may do.
+/// The options of `ZADD`.
 #[derive(Clone, Copy, Debug, Default)]
 struct AddOptions {
-    /// Only new members.
+    /// Add new members only.
     new: bool,
-    /// Only those that are there.
+    /// Update existing members only.
     known: bool,
-    /// Only if the score becomes higher.
+    /// Update only to a higher score.
     higher: bool,
-    /// Only if it becomes lower.
+    /// Update only to a lower score.
     lower: bool,
-    /// The changed ones are counted, too.
+    /// Count changed members, too.
     changed: bool,
-    /// The score is added to the one that is there.
+    /// Add the score to the current one.
     increment: bool,
 }
 
@@ -77,7 +77,7 @@ impl AddOptions {
         Err(CommandError::reply(error))
     }
 
-    /// Returns the score that a member gets; `None`: it stays as it is.
+    /// Returns the new score of a member; `None` if it stays the same.
     fn score(self, before: Option<f64>, given: f64) -> Result<Option<f64>, CommandError> {
         let Some(before) = before else {
             return Ok((!self.known).then_some(given));
@@ -206,7 +206,7 @@ fn zrank(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Takes the first members away.
+/// Removes and returns the first members.
 fn pop(tx: &mut Tx<'_>, key: Arg<'_>, way: Way, count: u64) -> Result<Vec<Scored>, CommandError> {
     let mut set = SortedSet::load(tx, key)?;
     let found = set.ranks(tx, 0, count, way)?;
@@ -238,7 +238,8 @@ fn zpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Takes the first member, and answers with the key, the member and its score; false if the key is not there.
+/// Pops the first member, and replies with the key, the member and its score. Returns false if the
+/// key does not exist.
 pub(crate) fn pop_named(
     tx: &mut Tx<'_>,
     key: Arg<'_>,
@@ -255,7 +256,8 @@ pub(crate) fn pop_named(
     Ok(!found.is_empty())
 }
 
-/// As [`pop_named`], up to `count` members, each with its score in an array.
+/// Pops up to `count` members, and replies with the key and an array of pairs. Returns false if the
+/// key does not exist.
 pub(crate) fn pop_several(
     tx: &mut Tx<'_>,
     key: Arg<'_>,
@@ -278,7 +280,7 @@ pub(crate) fn pop_several(
     Ok(true)
 }
 
-/// Returns the end that a word names.
+/// Parses the name of an end.
 pub(crate) fn way(word: Arg<'_>) -> Result<Way, CommandError> {
     match () {
         () if is(word, "min") => Ok(Way::Up),
@@ -328,7 +330,7 @@ fn zscan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     }
     let options = ScanOptions::parse(&args[3..], false)?;
     let (next, found) = set.step(tx, from, options.count)?;
-    // As Redis has the scores of those that it calls small.
+    // Redis writes the scores of sets that it calls small in this way.
     let small = set.len() <= 128 && found.iter().all(|(member, _)| member.len() <= 64);
     let text = |score: f64| match score as i64 {
         whole if small && whole as f64 == score && score.abs() <= 2f64.powi(62) => {

@@ -28,8 +28,8 @@ pub struct Executed {
 }
 
 impl Data {
-    /// Executes one command on database `db`. An error has changed nothing, and is the whole reply. A
-    /// command that would wait replies that there is nothing.
+    /// Executes one command on database `db`. An error has changed nothing, and is the whole reply.
+    /// A command that would wait replies that there is nothing.
     ///
     /// Returns true if the reply has to wait until [`applied`](Self::applied) is durable.
     pub fn run(
@@ -176,9 +176,7 @@ mod tests {
             for limit in [0, 1 << 20] {
                 let clients = Clients::default();
                 clients.budget().set_limit(limit);
-                let client = clients
-                    .enter(1, "a:1".into(), "b:2".into(), true)
-                    .unwrap();
+                let client = clients.enter(1, "a:1".into(), "b:2".into(), true).unwrap();
                 let mut out = Vec::new();
                 let mut replies = Out::for_client(&mut out, Protocol::Resp2, &client.account);
                 data.run(command.unwrap(), 0, &args, Reads::Applied, &mut replies);
