@@ -22,10 +22,10 @@ const CONFIG_HELP: &[HelpLine] = &[
         "GET <pattern> [<pattern> ...]",
         "Return the settings whose names match.",
     ),
-    ("RESETSTAT", "Begin the statistics of INFO anew."),
+    ("RESETSTAT", "Reset the statistics of INFO."),
     (
         "REWRITE",
-        "Return an error: there is no file to be written.",
+        "Return an error: there is no configuration file to write.",
     ),
     (
         "SET <name> <value> [<name> <value> ...]",
@@ -33,13 +33,13 @@ const CONFIG_HELP: &[HelpLine] = &[
     ),
 ];
 
-const DEBUG_HELP: &[HelpLine] = &[("SLEEP <seconds>", "Answer after some time.")];
+const DEBUG_HELP: &[HelpLine] = &[("SLEEP <seconds>", "Wait before replying.")];
 
 const LATENCY_HELP: &[HelpLine] = &[
-    ("DOCTOR", "Say where latencies are found."),
+    ("DOCTOR", "Tell where to find latencies."),
     (
         "HISTOGRAM [<command> ...]",
-        "Return how many calls of commands took how long.",
+        "Return histograms of the durations of commands.",
     ),
     (
         "HISTORY <event>",
@@ -50,11 +50,11 @@ const LATENCY_HELP: &[HelpLine] = &[
 ];
 
 const MEMORY_HELP: &[HelpLine] = &[
-    ("DOCTOR", "Say where memory is told of."),
-    ("PURGE", "Is taken, and does nothing."),
+    ("DOCTOR", "Tell where to find memory usage."),
+    ("PURGE", "Do nothing."),
     (
         "USAGE <key> [SAMPLES <count>]",
-        "Return the bytes of a key and its record.",
+        "Return the size of a key and its record in bytes.",
     ),
 ];
 
@@ -64,7 +64,7 @@ const SLOWLOG_HELP: &[HelpLine] = &[
         "Return the newest entries (default: 10, -1: all): number, time, microseconds, arguments, address, name.",
     ),
     ("LEN", "Return how many entries there are."),
-    ("RESET", "Forget them."),
+    ("RESET", "Remove all entries."),
 ];
 
 const SAVE: SessionCommand = {

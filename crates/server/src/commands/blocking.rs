@@ -3,11 +3,11 @@
 use crate::command::{Access, Command, DataFn, Keys, TWO};
 use crate::commands::arguments::{number_of_keys, pop_count};
 use crate::commands::lists::end;
-use crate::commands::sorted_sets::way;
+use crate::commands::sorted_sets::direction;
 use crate::commands::{lists, sorted_sets};
 use crate::data::list::End;
 use crate::data::record::Kind;
-use crate::data::sorted_set::Way;
+use crate::data::sorted_set::Direction;
 use crate::data::tx::{self, Take as _, Tx, Wants};
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, double};
@@ -55,9 +55,9 @@ enum Take {
     /// One element, which is put at an end of the list under another key.
     Move(End, (Vec<u8>, End)),
     /// One member of a sorted set.
-    Member(Way),
+    Member(Direction),
     /// Up to so many members.
-    Members(Way, u64),
+    Members(Direction, u64),
 }
 
 impl tx::Take for Take {
@@ -73,8 +73,10 @@ impl tx::Take for Take {
             Self::Element(end) => lists::pop_named(tx, key, *end, out),
             Self::Elements(end, count) => lists::pop_several(tx, key, *end, *count, out),
             Self::Move(end, (to, other)) => lists::moved(tx, (key, to), (*end, *other), out),
-            Self::Member(way) => sorted_sets::pop_named(tx, key, *way, out),
-            Self::Members(way, count) => sorted_sets::pop_several(tx, key, *way, *count, out),
+            Self::Member(direction) => sorted_sets::pop_named(tx, key, *direction, out),
+            Self::Members(direction, count) => {
+                sorted_sets::pop_several(tx, key, *direction, *count, out)
+            }
         }
     }
 }
@@ -152,11 +154,11 @@ fn brpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn bzpopmin(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    take_one(tx, args, Take::Member(Way::Up), out)
+    take_one(tx, args, Take::Member(Direction::Ascending), out)
 }
 
 fn bzpopmax(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    take_one(tx, args, Take::Member(Way::Down), out)
+    take_one(tx, args, Take::Member(Direction::Descending), out)
 }
 
 fn blmove(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -196,7 +198,8 @@ fn blmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn bzmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let of =
-        |place: Arg<'_>, options: &[Arg<'_>]| Ok(Take::Members(way(place)?, pop_count(options)?));
+    let of = |place: Arg<'_>, options: &[Arg<'_>]| {
+        Ok(Take::Members(direction(place)?, pop_count(options)?))
+    };
     take_several(tx, args, of, out)
 }

@@ -10,7 +10,7 @@ use crate::command::{Access, Command, ONE};
 use crate::data::fields::Fields;
 use crate::data::list::{End, List};
 use crate::data::record::{Kind, Value, string_record};
-use crate::data::sorted_set::{SortedSet, Way, Which};
+use crate::data::sorted_set::{Direction, SortedSet, Which};
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, integer, is};
@@ -99,7 +99,7 @@ fn dump(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         }
         Kind::SortedSet => {
             let set = SortedSet::load(tx, key)?;
-            set.visit(tx, Which::All, Way::Up, |member, score| {
+            set.visit(tx, Which::All, Direction::Ascending, |member, score| {
                 payload.push(member)?;
                 payload.push(&score.to_be_bytes())
             })?;

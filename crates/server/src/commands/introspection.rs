@@ -10,7 +10,7 @@ use crate::table::{CATEGORIES, Entry};
 
 const COMMAND_HELP: &[HelpLine] = &[
     ("(no subcommand)", "Describe all commands."),
-    ("COUNT", "Return how many commands there are."),
+    ("COUNT", "Return the number of commands."),
     ("DOCS [<name> ...]", "Return the groups of commands."),
     (
         "GETKEYS <command> [<arg> ...]",

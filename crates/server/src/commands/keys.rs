@@ -191,13 +191,13 @@ const OBJECT_HELP: &[HelpLine] = &[
     ),
     (
         "FREQ <key>",
-        "Return an error: how often keys are used is not counted.",
+        "Return an error: the use of keys is not counted.",
     ),
     (
         "IDLETIME <key>",
-        "Return 0 if <key> is there: when keys were used is not kept.",
+        "Return 0 if <key> exists: the use of keys is not tracked.",
     ),
-    ("REFCOUNT <key>", "Return 1 if <key> is there."),
+    ("REFCOUNT <key>", "Return 1 if <key> exists."),
 ];
 
 /// Returns the name of Redis' encoding of such a value. It depends on the value alone, not on its

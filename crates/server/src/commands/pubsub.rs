@@ -9,12 +9,15 @@ use crate::session::{Context, Done, Flow, SessionCommand, SessionFn, subcommand}
 const PUBSUB_HELP: &[HelpLine] = &[
     (
         "CHANNELS [<pattern>]",
-        "List the channels that somebody listens to.",
+        "List the channels that have subscribers.",
     ),
-    ("NUMPAT", "Return how many patterns are listened to."),
+    (
+        "NUMPAT",
+        "Return the number of patterns that have subscribers.",
+    ),
     (
         "NUMSUB [<channel> ...]",
-        "Return how many listen to each channel.",
+        "Return the number of subscribers of each channel.",
     ),
 ];
 

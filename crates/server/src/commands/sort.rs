@@ -4,7 +4,7 @@ use crate::command::{Access, Command, Keys, ONE};
 use crate::data::fields::Fields;
 use crate::data::list::{End, List};
 use crate::data::record::Kind;
-use crate::data::sorted_set::{SortedSet, Way, Which};
+use crate::data::sorted_set::{Direction, SortedSet, Which};
 use crate::data::tx::{MAX_TRANSACTION_BYTES, Tx};
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, double, integer, is};
@@ -174,9 +174,12 @@ fn elements(tx: &mut Tx<'_>, key: &[u8]) -> Result<(Option<Kind>, Vec<Vec<u8>>),
             Some(Kind::Set) => {
                 Fields::load(tx, key, Kind::Set)?.visit(tx, |member, _| take(member))
             }
-            Some(Kind::SortedSet) => {
-                SortedSet::load(tx, key)?.visit(tx, Which::All, Way::Up, |member, _| take(member))
-            }
+            Some(Kind::SortedSet) => SortedSet::load(tx, key)?.visit(
+                tx,
+                Which::All,
+                Direction::Ascending,
+                |member, _| take(member),
+            ),
             Some(Kind::String | Kind::Hash) => Err(CommandError::wrong_type()),
         }
     })?;

@@ -6,7 +6,7 @@ use crate::commands::arguments::{
     random_options,
 };
 use crate::commands::replies::{reply_double, reply_member, reply_members};
-use crate::data::sorted_set::{Scored, SortedSet, Way, Which};
+use crate::data::sorted_set::{Direction, Scored, SortedSet, Which};
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, double, is};
@@ -189,13 +189,13 @@ fn zrank(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         out.null();
         return Ok(());
     }
-    let way = if is(args[0], "zrank") {
-        Way::Up
+    let direction = if is(args[0], "zrank") {
+        Direction::Ascending
     } else {
-        Way::Down
+        Direction::Descending
     };
     let mut rank = 0;
-    set.visit(tx, Which::All, way, |member, _| {
+    set.visit(tx, Which::All, direction, |member, _| {
         if member == args[2] {
             return ControlFlow::Break(());
         }
@@ -207,9 +207,14 @@ fn zrank(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 /// Removes and returns the first members.
-fn pop(tx: &mut Tx<'_>, key: Arg<'_>, way: Way, count: u64) -> Result<Vec<Scored>, CommandError> {
+fn pop(
+    tx: &mut Tx<'_>,
+    key: Arg<'_>,
+    direction: Direction,
+    count: u64,
+) -> Result<Vec<Scored>, CommandError> {
     let mut set = SortedSet::load(tx, key)?;
-    let found = set.ranks(tx, 0, count, way)?;
+    let found = set.ranks(tx, 0, count, direction)?;
     set.take_all(tx, &found)?;
     set.save(tx, key)?;
     Ok(found)
@@ -221,12 +226,12 @@ fn zpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         [wanted] => Some(count(wanted)?),
         _ => return Err(CommandError::syntax()),
     };
-    let way = if is(args[0], "zpopmin") {
-        Way::Up
+    let direction = if is(args[0], "zpopmin") {
+        Direction::Ascending
     } else {
-        Way::Down
+        Direction::Descending
     };
-    let found = pop(tx, args[1], way, wanted.unwrap_or(1))?;
+    let found = pop(tx, args[1], direction, wanted.unwrap_or(1))?;
     match found.first() {
         Some((member, score)) if wanted.is_none() => {
             out.array(2);
@@ -243,10 +248,10 @@ fn zpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 pub(crate) fn pop_named(
     tx: &mut Tx<'_>,
     key: Arg<'_>,
-    way: Way,
+    direction: Direction,
     out: &mut Out<'_>,
 ) -> Result<bool, CommandError> {
-    let found = pop(tx, key, way, 1)?;
+    let found = pop(tx, key, direction, 1)?;
     for (member, score) in &found {
         out.array(3);
         out.bulk(key);
@@ -261,11 +266,11 @@ pub(crate) fn pop_named(
 pub(crate) fn pop_several(
     tx: &mut Tx<'_>,
     key: Arg<'_>,
-    way: Way,
+    direction: Direction,
     count: u64,
     out: &mut Out<'_>,
 ) -> Result<bool, CommandError> {
-    let found = pop(tx, key, way, count)?;
+    let found = pop(tx, key, direction, count)?;
     if found.is_empty() {
         return Ok(false);
     }
@@ -281,10 +286,10 @@ pub(crate) fn pop_several(
 }
 
 /// Parses the name of an end.
-pub(crate) fn way(word: Arg<'_>) -> Result<Way, CommandError> {
+pub(crate) fn direction(word: Arg<'_>) -> Result<Direction, CommandError> {
     match () {
-        () if is(word, "min") => Ok(Way::Up),
-        () if is(word, "max") => Ok(Way::Down),
+        () if is(word, "min") => Ok(Direction::Ascending),
+        () if is(word, "max") => Ok(Direction::Descending),
         () => Err(CommandError::syntax()),
     }
 }
@@ -294,9 +299,9 @@ fn zmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let Some((keys, [place, options @ ..])) = args[2..].split_at_checked(keys) else {
         return Err(CommandError::syntax());
     };
-    let (way, wanted) = (way(place)?, pop_count(options)?);
+    let (direction, wanted) = (direction(place)?, pop_count(options)?);
     for key in keys {
-        if pop_several(tx, key, way, wanted, out)? {
+        if pop_several(tx, key, direction, wanted, out)? {
             return Ok(());
         }
     }
@@ -330,7 +335,7 @@ fn zscan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     }
     let options = ScanOptions::parse(&args[3..], false)?;
     let (next, found) = set.step(tx, from, options.count)?;
-    // Redis writes the scores of sets that it calls small in this way.
+    // Redis writes the scores of sets that it calls small in this form.
     let small = set.len() <= 128 && found.iter().all(|(member, _)| member.len() <= 64);
     let text = |score: f64| match score as i64 {
         whole if small && whole as f64 == score && score.abs() <= 2f64.powi(62) => {
