@@ -67,8 +67,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// Reports that the client holds so many bytes for a part from now on. Evicts clients if that is
-    /// too much for all together.
+    /// Reports that the client holds so many bytes for a part from now on. Evicts clients if that
+    /// is too much for all together.
     pub fn hold(&self, part: Part, bytes: usize) {
         self.budget.hold(self, part, bytes);
     }
@@ -105,8 +105,8 @@ impl Account {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message. A client with more than `limit` bytes of them is disconnected. Returns false if
-    /// the message was discarded.
+    /// Adds a message. A client with more than `limit` bytes of them is disconnected. Returns false
+    /// if the message was discarded.
     pub fn deliver(&self, message: &[u8], limit: usize) -> bool {
         let mut messages = self.messages();
         if self.is_evicted() {
@@ -135,8 +135,8 @@ impl Account {
         }
     }
 
-    /// Frees the messages of an evicted client before its connection ends, which may take a while. If
-    /// another thread is just adding one, that thread frees them.
+    /// Frees the messages of an evicted client before its connection ends, which may take a while.
+    /// If another thread is just adding one, that thread frees them.
     fn discard_messages(&self) {
         if let Ok(mut messages) = self.messages.try_lock() {
             self.discard(&mut messages);
@@ -152,8 +152,8 @@ impl Account {
 /// Approximate memory of one string in a collection of intermediate results, besides its bytes.
 const STRING_OVERHEAD: usize = 48;
 
-/// Counts the memory that a command takes for intermediate results, which are not part of its reply.
-/// Dropping it gives that memory back.
+/// Counts the memory that a command takes for intermediate results, which are not part of its
+/// reply. Dropping it gives that memory back.
 #[derive(Debug, Default)]
 pub struct Scratch<'a> {
     account: Option<&'a Account>,
@@ -293,7 +293,8 @@ impl Budget {
             bytes.checked_next_multiple_of(STEP).unwrap_or(bytes)
         };
         let part = &account.parts[part as usize];
-        // ORDERING: Relaxed; numbers that need not agree at any moment. The swap loses none of them.
+        // ORDERING: Relaxed; numbers that need not agree at any moment. The swap loses none of
+        // them.
         if part.load(Ordering::Relaxed) == bytes {
             return;
         }
@@ -338,14 +339,15 @@ impl Budget {
         }
     }
 
-    /// Returns the largest account that may be evicted, and its bytes, if the accounts exceed the limit.
+    /// Returns the largest account that may be evicted, and its bytes, if the accounts exceed the
+    /// limit.
     fn next_to_evict<'a>(
         &self,
         accounts: &'a BTreeMap<u64, Arc<Account>>,
     ) -> Option<(usize, &'a Arc<Account>)> {
         let limit = self.limit();
-        // What evicted clients hold is about to be freed. The sum is computed anew: the total may still
-        // include what a client has just given back.
+        // What evicted clients hold is about to be freed. The sum is computed anew: the total may
+        // still include what a client has just given back.
         let (mut staying, mut largest) = (0, None);
         for account in accounts.values().filter(|account| !account.is_evicted()) {
             let bytes = account.sum();

@@ -1,4 +1,4 @@
-//! Channels, and who listens to them.
+//! Channels, and the clients that subscribed to them.
 
 use crate::client::Client;
 use crate::parse::glob;
@@ -28,7 +28,7 @@ impl PubSub {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a client listen to a channel, or to those of a pattern.
+    /// Subscribes a client to a channel, or to a pattern.
     pub fn subscribe(&self, name: &[u8], is_pattern: bool, client: &Arc<Client>) {
         let mut inner = self.write();
         let names = if is_pattern {
@@ -40,7 +40,7 @@ impl PubSub {
         listeners.insert(client.id, Arc::clone(client));
     }
 
-    /// Ends that.
+    /// Ends a subscription.
     pub fn unsubscribe(&self, name: &[u8], is_pattern: bool, client: u64) {
         let mut inner = self.write();
         let names = if is_pattern {
@@ -56,9 +56,9 @@ impl PubSub {
         }
     }
 
-    /// Sends a message; returns how many receive it.
+    /// Sends a message. Returns the number of clients that receive it.
     pub fn publish(&self, channel: &[u8], message: &[u8], limit: usize) -> usize {
-        // Matching may take long: nobody is to wait for the lock meanwhile.
+        // Matching may take long, and others must not wait for the lock meanwhile.
         let mut matching: Vec<Arc<[u8]>> = self.read().patterns.keys().cloned().collect();
         matching.retain(|pattern| glob::matches(pattern, channel));
         let inner = self.read();
@@ -74,7 +74,7 @@ impl PubSub {
         told
     }
 
-    /// Returns clients of a user who listen to what the user may not hear.
+    /// Returns the clients of a user whose subscriptions the user's rights no longer allow.
     #[must_use]
     pub fn not_allowed(&self, user: &User) -> Vec<Arc<Client>> {
         let mut found = BTreeMap::new();
@@ -94,7 +94,7 @@ impl PubSub {
         found.into_values().collect()
     }
 
-    /// Returns channels that somebody listens to, and that match.
+    /// Returns the channels that have subscribers and match a pattern.
     #[must_use]
     pub fn channels(&self, pattern: &[u8]) -> Vec<Arc<[u8]>> {
         let mut names: Vec<Arc<[u8]>> = self.read().channels.keys().cloned().collect();
@@ -102,13 +102,13 @@ impl PubSub {
         names
     }
 
-    /// Returns how many listen to a channel.
+    /// Returns the number of subscribers of a channel.
     #[must_use]
     pub fn listeners(&self, channel: &[u8]) -> usize {
         self.read().channels.get(channel).map_or(0, HashMap::len)
     }
 
-    /// Returns how many channels, and how many patterns, are listened to.
+    /// Returns the numbers of channels and of patterns that have subscribers.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.read();

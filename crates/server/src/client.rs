@@ -1,4 +1,4 @@
-//! Clients as others see them: for `CLIENT LIST` and `KILL`, messages, and limits.
+//! Clients as others see them: for `CLIENT LIST` and `CLIENT KILL`, messages, and limits.
 
 use crate::budget::{Account, Budget, Part};
 use crate::data::tx::Waiter;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// What clients say of themselves.
+/// What a client says about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// `CLIENT SETNAME`
@@ -19,9 +19,9 @@ pub struct Names {
     pub library: String,
     /// `CLIENT SETINFO LIB-VER`
     pub version: String,
-    /// The user.
+    /// The name of its user.
     pub user: String,
-    /// The last command.
+    /// The name of its last command.
     pub command: String,
 }
 
@@ -32,26 +32,26 @@ pub struct Client {
     pub id: u64,
     /// Its address.
     pub address: String,
-    /// The server's, that it is connected to.
+    /// The address of the server that it is connected to.
     pub local: String,
     /// It is on this machine.
     pub on_loopback: bool,
     connected: Instant,
     names: Mutex<Names>,
-    /// Database, protocol, commands queued (plus 1; 0 without `MULTI`), channels, patterns.
+    /// Its database.
     pub db: AtomicUsize,
     resp3: AtomicBool,
-    /// Commands in `MULTI` plus 1.
+    /// The number of commands queued after `MULTI`, plus 1; 0 outside of a transaction.
     pub queued: AtomicUsize,
-    /// Channels that it listens to.
+    /// The number of subscribed channels.
     pub channels: AtomicUsize,
-    /// Patterns that it listens to.
+    /// The number of subscribed patterns.
     pub patterns: AtomicUsize,
-    /// Bytes that it has sent and that are not executed.
+    /// The number of bytes received and not yet executed.
     pub query: AtomicUsize,
-    /// When it was last active, in ms since it was connected.
+    /// The time of its last activity, in ms since it connected.
     active: AtomicU64,
-    /// It waits for an element.
+    /// Set while it waits for a key.
     waiter: Mutex<Option<Arc<Waiter>>>,
     /// Notified when there are messages for it.
     pub wake: Notify,
@@ -108,15 +108,15 @@ impl Client {
         self.account.kill.notify_one();
     }
 
-    /// Returns what it says of itself.
+    /// Returns what it says about itself.
     pub fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the protocol that it speaks.
+    /// Returns its protocol.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
-        // ORDERING: Relaxed; a message that crosses a change of protocols may come in either.
+        // ORDERING: Relaxed; a message that crosses a change of protocols may have either.
         if self.resp3.load(Ordering::Relaxed) {
             Protocol::Resp3
         } else {
@@ -124,21 +124,21 @@ impl Client {
         }
     }
 
-    /// It speaks another protocol now.
+    /// Notes a change of its protocol.
     pub fn set_protocol(&self, protocol: Protocol) {
         // ORDERING: Relaxed; as in `protocol`.
         self.resp3
             .store(protocol == Protocol::Resp3, Ordering::Relaxed);
     }
 
-    /// It waits for an element now, or it waits no more.
+    /// Notes that it waits for a key, or has stopped waiting.
     pub fn set_waiter(&self, waiter: Option<Arc<Waiter>>) {
         let bytes = waiter.as_ref().map_or(0, |waiter| waiter.held());
         self.hold(Part::Waiting, bytes);
         *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = waiter;
     }
 
-    /// Returns what it waits with, if it waits for an element.
+    /// Returns the state of its waiting, while it waits for a key.
     #[must_use]
     pub fn waiter(&self) -> Option<Arc<Waiter>> {
         let waiter = self.waiter.lock();
@@ -152,14 +152,14 @@ impl Client {
         }
     }
 
-    /// It does something.
+    /// Notes that it is active.
     pub fn touch(&self) {
         let now = u64::try_from(self.connected.elapsed().as_millis()).unwrap_or(u64::MAX);
         // ORDERING: Relaxed; a time for people, and for limits in seconds.
         self.active.store(now, Ordering::Relaxed);
     }
 
-    /// Returns seconds since it was last active.
+    /// Returns the seconds since it was last active.
     #[must_use]
     pub fn idle(&self) -> u64 {
         let now = u64::try_from(self.connected.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -167,7 +167,7 @@ impl Client {
         now.saturating_sub(self.active.load(Ordering::Relaxed)) / 1000
     }
 
-    /// Returns true if it listens to channels.
+    /// Returns true if it is subscribed to a channel or a pattern.
     #[must_use]
     pub fn subscribed(&self) -> bool {
         get(&self.channels) + get(&self.patterns) > 0
@@ -183,7 +183,7 @@ impl Client {
         }
     }
 
-    /// Returns the line of `CLIENT LIST`.
+    /// Returns its line in `CLIENT LIST`.
     #[must_use]
     pub fn line(&self) -> String {
         let names = self.names().clone();

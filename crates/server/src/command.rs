@@ -1,7 +1,8 @@
 //! Declarations of commands: name, arity, keys, categories and the function that executes them.
 //!
 //! A module under `commands` declares its commands in a slice beside their functions. Everything
-//! that the server knows about a command by its name is in its [`Spec`]; no other table lists names.
+//! that the server knows about a command by its name is in its [`Spec`]; no other table lists
+//! names.
 
 use crate::data::spaces::DATABASES;
 use crate::data::tx::Tx;
@@ -134,6 +135,9 @@ pub enum ChannelArgs {
 /// A subcommand with its arguments, and what it does: two lines of a `HELP` reply.
 pub type HelpLine = (&'static str, &'static str);
 
+/// Returns the option in a command's arguments that reads keys which are not among them, if any.
+pub type OptionFn = fn(&[Arg<'_>]) -> Option<&'static str>;
+
 /// Everything that admission, rights, `COMMAND` and the statistics know about a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
@@ -162,7 +166,7 @@ pub struct Spec {
     /// It reads keys that are not among its arguments: its user needs the right to all keys.
     pub reads_all_keys: bool,
     /// Returns the option in these arguments that reads keys which are not among them.
-    pub reads_other_keys: Option<fn(&[Arg<'_>]) -> Option<&'static str>>,
+    pub reads_other_keys: Option<OptionFn>,
     /// Checks the arguments before the command is queued for `EXEC`.
     pub check: Option<fn(&[Arg<'_>]) -> Outcome>,
     /// The lines of its `HELP`, one for each subcommand; empty if it has no subcommands.
@@ -235,7 +239,8 @@ impl Spec {
     /// Refuses arguments that `EXEC` could only answer with an error.
     ///
     /// # Errors
-    /// [`CommandError::Reply`]: there is no such subcommand, or [`check`](Self::check) refuses them.
+    /// [`CommandError::Reply`]: there is no such subcommand, or [`check`](Self::check) refuses
+    /// them.
     pub fn check_queued(&self, args: &[Arg<'_>]) -> Outcome {
         if let Some(check) = self.check {
             return check(args);
@@ -279,7 +284,8 @@ pub struct Command {
     pub spec: Spec,
     /// The function that executes it.
     pub run: DataFn,
-    /// Tells whether it is a [`Step`], which is executed together with its neighbours in a pipeline.
+    /// Tells whether it is a [`Step`], which is executed together with its neighbours in a
+    /// pipeline.
     pub step: Option<StepFn>,
 }
 

@@ -1,4 +1,4 @@
-//! What tests of the data layer have in common: a pool in a directory of its own, a clock set by hand, commands as text.
+//! Shared by unit tests: a pool in its own directory, a clock set by hand, commands as text.
 
 use crate::data::record::{Kind, Value};
 use crate::data::spaces::Space;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
-/// A pool, and a clock.
+/// A pool and its clock.
 pub(crate) struct Fixture {
     dir: TempDir,
     now: Arc<AtomicU64>,
@@ -42,7 +42,7 @@ impl Fixture {
         self.now.store(now, Ordering::SeqCst);
     }
 
-    /// Opens the pool, which is made the first time.
+    /// Opens the pool. Creates it the first time.
     pub fn open(&self) -> Data {
         let path = self.dir.path().join("pool");
         let now = Arc::clone(&self.now);
@@ -74,7 +74,7 @@ impl Fixture {
     }
 }
 
-/// Databases behind a journal on a disk that can be made to fail: new ones, or those that are there.
+/// Returns databases, new or existing ones, behind a journal on a disk that can be made to fail.
 pub(crate) fn on_disk(disk: &FaultDisk, new: bool) -> Data {
     let path = Path::new("a disk in memory");
     let options = MediaOptions {
@@ -99,7 +99,7 @@ pub(crate) fn on_disk(disk: &FaultDisk, new: bool) -> Data {
     Data::open(store.unwrap()).unwrap()
 }
 
-/// Returns the words of a line.
+/// Splits a line into words.
 pub(crate) fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (at, part) in line.split('"').enumerate() {
@@ -112,7 +112,7 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Puts a large set of that many elements; its id.
+/// Puts a large set of that many elements. Returns its id.
 pub(crate) fn put_large(
     data: &Data,
     db: usize,

@@ -6,7 +6,8 @@ use crate::parse::Arg;
 use crate::resp::{Args, Parser, ProtocolError};
 use crate::session::Session;
 
-/// The initial size of a read in bytes, and the size to which it grows while there are as many bytes.
+/// The initial size of a read in bytes, and the size to which it grows while there are as many
+/// bytes.
 pub(crate) const MIN_READ: usize = 2 << 10;
 const MAX_READ: usize = 256 << 10;
 /// Commands that are parsed before the first of them is executed.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The worker thread of a connection executes all commands that have come, one after the other, and
-//! replies to them together once everything they wrote and read is durable. Commands that write hold
-//! the lock stripes of their keys meanwhile; commands that read take a snapshot and no lock.
+//! replies to them together once everything they wrote and read is durable. Commands that write
+//! hold the lock stripes of their keys meanwhile; commands that read take a snapshot and no lock.
 //!
 //! Each module uses only those below it:
 //!

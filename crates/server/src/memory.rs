@@ -71,8 +71,8 @@ impl FromStr for Share {
     }
 }
 
-/// Returns the memory in bytes that this process may use: the machine's, or the limit of its control
-/// groups.
+/// Returns the memory in bytes that this process may use: the machine's, or the limit of its
+/// control groups.
 #[must_use]
 pub fn available() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

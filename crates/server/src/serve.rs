@@ -126,8 +126,8 @@ where
         }
     }
 
-    /// Makes durable what the replies rest on. The other connections of this thread are served first.
-    /// Returns the error reply if that fails: no other reply may be sent then.
+    /// Makes durable what the replies rest on. The other connections of this thread are served
+    /// first. Returns the error reply if that fails: no other reply may be sent then.
     async fn settle(&mut self) -> Result<(), String> {
         let unsettled = self.session.take_unsettled();
         let alone = self.server.clients.len() == 1;
@@ -160,8 +160,9 @@ where
         within
     }
 
-    /// Waits until the client has what it waits for, or its time is up. The reply goes to the output.
-    /// Requests that come meanwhile are read for later. Returns false if the connection has to end.
+    /// Waits until the client has what it waits for, or its time is up. The reply goes to the
+    /// output. Requests that come meanwhile are read for later. Returns false if the connection has
+    /// to end.
     async fn wait(&mut self) -> io::Result<bool> {
         let Some(waiter) = self.session.waiter() else {
             return Ok(true);
@@ -212,8 +213,8 @@ where
         Ok(())
     }
 
-    /// Sends the last replies, and gives the client time to read them: what it still sends is read and
-    /// discarded, or the system might drop the replies.
+    /// Sends the last replies, and gives the client time to read them: what it still sends is read
+    /// and discarded, or the system might drop the replies.
     async fn goodbye(&mut self) -> io::Result<()> {
         if self.out.is_empty() {
             return Ok(());
@@ -230,8 +231,8 @@ where
         tokio::time::timeout(GOODBYE, sent).await.unwrap_or(Ok(()))
     }
 
-    /// Executes the complete commands, in order. Returns how the connection goes on, and whether there
-    /// may be more of them.
+    /// Executes the complete commands, in order. Returns how the connection goes on, and whether
+    /// there may be more of them.
     fn execute(&mut self) -> (Flow, bool) {
         let (input, session, out) = (&mut self.input, &mut *self.session, &mut self.out);
         if input.rest().is_empty() {
@@ -283,9 +284,10 @@ where
     }
 }
 
-/// Lets the other connections of this thread that have sent something be served first. All replies then
-/// go out together, and a client that waits for several connections is woken once. If writes have to be
-/// synced, this repeats while the others write more, for a few rounds, so that one sync covers all.
+/// Lets the other connections of this thread that have sent something be served first. All replies
+/// then go out together, and a client that waits for several connections is woken once. If writes
+/// have to be synced, this repeats while the others write more, for a few rounds, so that one sync
+/// covers all.
 async fn serve_others(server: &Server, unsettled: bool) {
     let rounds = if unsettled && server.committer.waits() {
         MAX_ROUNDS

@@ -25,7 +25,8 @@ pub(crate) const LARGE: usize = 1 << 20;
 /// A transaction of more commands may take long.
 const MANY_STEPS: usize = 100;
 
-/// Approximate memory of a queued command besides its arguments, and of an argument besides its bytes.
+/// Approximate memory of a queued command besides its arguments, and of an argument besides its
+/// bytes.
 const STEP_OVERHEAD: usize = 160;
 const ARGUMENT_OVERHEAD: usize = 56;
 
@@ -211,8 +212,8 @@ pub struct Context<'s> {
 }
 
 impl Context<'_> {
-    /// Makes durable what this connection has written and read, before others are told of it, or before
-    /// something is read that sees only what is durable.
+    /// Makes durable what this connection has written and read, before others are told of it, or
+    /// before something is read that sees only what is durable.
     ///
     /// # Errors
     /// [`CommandError::Write`]: it cannot be made durable.
@@ -309,14 +310,14 @@ impl Session {
         !self.channels.is_empty() || !self.patterns.is_empty()
     }
 
-    /// Returns the number of commands whose replies have to wait for durability, if there are any, and
-    /// resets that. It is called once for each batch.
+    /// Returns the number of commands whose replies have to wait for durability, if there are any,
+    /// and resets that. It is called once for each batch.
     pub fn take_unsettled(&mut self) -> Option<u64> {
         std::mem::take(&mut self.unsettled).then_some(self.batch)
     }
 
-    /// Begins a batch of commands. Returns false if the connection has to end: its user was deleted, or
-    /// lost the right to a channel.
+    /// Begins a batch of commands. Returns false if the connection has to end: its user was
+    /// deleted, or lost the right to a channel.
     pub fn begin_batch(&mut self, server: &Server) -> bool {
         self.client.touch();
         self.clock = Instant::now();
@@ -328,8 +329,8 @@ impl Session {
         self.renew_user(server)
     }
 
-    /// Adopts the current rights of its user. Returns false if the user was deleted, or may not hear
-    /// what this connection subscribed to: the connection has to end.
+    /// Adopts the current rights of its user. Returns false if the user was deleted, or may not
+    /// hear what this connection subscribed to: the connection has to end.
     pub(crate) fn renew_user(&mut self, server: &Server) -> bool {
         if self.users_generation == server.users.generation() {
             return true;
@@ -380,8 +381,8 @@ impl Session {
     /// Queues a command for `EXEC`.
     ///
     /// # Errors
-    /// [`CommandError::Reply`]: the transaction would exceed `client-query-buffer-limit`. `EXEC` will be
-    /// refused.
+    /// [`CommandError::Reply`]: the transaction would exceed `client-query-buffer-limit`. `EXEC`
+    /// will be refused.
     pub(crate) fn queue(
         &mut self,
         entry: &Entry,
@@ -502,7 +503,8 @@ pub(crate) fn default_user(server: &Server) -> Arc<User> {
     found.unwrap_or_else(|| Arc::new(User::nobody(DEFAULT)))
 }
 
-/// Returns the subcommand among the arguments, as it was sent and in lower case, and what follows it.
+/// Returns the subcommand among the arguments, as it was sent and in lower case, and what follows
+/// it.
 pub(crate) fn subcommand<'b, 'a>(args: &'b [Arg<'a>]) -> (Arg<'a>, String, &'b [Arg<'a>]) {
     let word = args.get(1).copied().unwrap_or_default();
     let lower = String::from_utf8_lossy(word).to_lowercase();

@@ -1,4 +1,4 @@
-//! All commands by name, with what users' rights and statistics need to know of them.
+//! The table of all commands by name, with their categories and statistics.
 
 use crate::command::{Access, Command, ONE, Spec};
 use crate::parse::Arg;
@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Longest name of a command.
+/// The longest name of a command, in bytes.
 const MAX_NAME: usize = 32;
-/// Buckets of a latency histogram: the last one has what took 2^25 µs and more.
+/// The number of buckets of a latency histogram. The last one counts calls that took 2^25 µs or
+/// longer.
 pub const BUCKETS: usize = 26;
 
-/// Categories of commands, for users' rights; a set of them has a bit for each.
+/// Categories of commands, for users' rights. A set of them has one bit for each.
 pub const CATEGORIES: [&str; 21] = [
     "keyspace",
     "read",
@@ -37,23 +38,24 @@ pub const CATEGORIES: [&str; 21] = [
     "scripting",
 ];
 
-/// How often a command ran, and how long.
+/// Counts and durations of a command's calls.
 #[derive(Debug, Default)]
 pub struct CommandStats {
     /// Calls.
     pub calls: AtomicU64,
-    /// Their time in ns.
+    /// Their total duration in ns.
     pub nanos: AtomicU64,
-    /// Calls that were refused before they ran.
+    /// Calls that were refused before execution.
     pub rejected: AtomicU64,
     /// Calls that failed.
     pub failed: AtomicU64,
-    /// Calls by time: bucket n has those that took less than 2^n µs, and no less than half of it.
+    /// Calls by duration: bucket n counts those that took less than 2^n µs, and not less than half
+    /// of that.
     pub buckets: [AtomicU64; BUCKETS],
 }
 
 impl CommandStats {
-    /// Notes calls that took so long each.
+    /// Counts calls with this duration each.
     pub fn note(&self, took: Duration, calls: u64) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let micros = nanos / 1000;
@@ -65,7 +67,7 @@ impl CommandStats {
         }
     }
 
-    /// Begins anew.
+    /// Resets all counts.
     pub fn reset(&self) {
         let all = [&self.calls, &self.nanos, &self.rejected, &self.failed];
         for counter in all.into_iter().chain(&self.buckets) {
@@ -75,13 +77,13 @@ impl CommandStats {
     }
 }
 
-/// Adds to a statistic.
+/// Adds to a counter.
 pub fn add(counter: &AtomicU64, by: u64) {
-    // ORDERING: Relaxed; nothing rests on statistics.
+    // ORDERING: Relaxed; statistics publish nothing but themselves.
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// Returns a statistic.
+/// Returns the value of a counter.
 pub fn value(counter: &AtomicU64) -> u64 {
     // ORDERING: Relaxed; as in `add`.
     counter.load(Ordering::Relaxed)
@@ -94,7 +96,7 @@ pub struct Entry {
     pub index: usize,
     /// Its declaration.
     pub spec: &'static Spec,
-    /// The command, if it is one on data.
+    /// The command itself, if it is one on data.
     pub data: Option<&'static Command>,
     /// Its categories: the bit of each is that of its [number](category).
     pub categories: u32,
@@ -173,7 +175,7 @@ impl Table {
         }
     }
 
-    /// Returns the command of that name, in whatever case.
+    /// Returns the command of that name, in any case.
     #[must_use]
     pub fn find(&self, name: Arg<'_>) -> Option<&Entry> {
         let mut lower = [0; MAX_NAME];
@@ -183,7 +185,7 @@ impl Table {
         self.entries.get(*self.by_name.get(&*lower)?)
     }
 
-    /// Returns all of them.
+    /// Returns all commands.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }

@@ -1,7 +1,9 @@
-//! The commands on data, with any arguments, alone and in transactions, while time passes and the sweeper works: no panic, a whole
-//! reply to each, no damage of the server's own making, and a store that is whole afterwards.
+//! Commands on data with arbitrary arguments, alone and in transactions, while time passes and the
+//! sweeper works. There must be no panic, one complete reply to each, no damage, and an intact
+//! store afterwards.
 //!
-//! One pool serves many inputs, each of which begins with empty databases; it is replaced now and then.
+//! One pool serves many inputs, each of which begins with empty databases. It is replaced now and
+//! then.
 
 #![no_main]
 
@@ -22,9 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
-/// Most that one input does.
+/// The most actions of one input.
 const MAX_ACTIONS: usize = 200;
-/// Inputs that one pool serves.
+/// The most inputs that one pool serves.
 const MAX_INPUTS: u32 = 2_000;
 
 /// A word of a command.
@@ -37,11 +39,11 @@ enum Word {
     Fraction(f64),
     Option(u8),
     Bytes(Vec<u8>),
-    /// One byte, often.
+    /// One byte, repeated.
     Long(u8, u16),
 }
 
-/// Words that commands give a meaning.
+/// Words with a meaning for commands.
 const OPTIONS: &[&str] = &[
     "NX",
     "XX",
@@ -149,7 +151,7 @@ impl Word {
 #[derive(Arbitrary, Clone, Debug)]
 struct Call {
     command: u8,
-    /// First, most often, is a key.
+    /// The key that most commands have first.
     key: Option<u8>,
     words: Vec<Word>,
 }
@@ -166,7 +168,7 @@ enum Action {
     Database(u8),
 }
 
-/// A pool, and its time.
+/// A pool and its clock.
 struct Place {
     data: Data,
     now: Arc<AtomicU64>,
@@ -197,7 +199,7 @@ impl Place {
     }
 }
 
-/// The command and its words, if it takes so many.
+/// Returns the command and its words, if it takes so many.
 fn known(
     table: &[&'static Command],
     call: &Call,
@@ -220,7 +222,7 @@ fn known(
     takes.then_some((command, words))
 }
 
-/// A reply that is whole, and no complaint about the pool.
+/// Checks that a reply is complete, and does not report damage.
 fn check(words: &[Vec<u8>], reply: &[u8]) {
     assert_eq!(
         reply_length(reply),

@@ -1,5 +1,5 @@
-//! The parser of requests: the same bytes give the same commands and the same error, in whatever pieces they come; and a length
-//! that replies are cut by is within them.
+//! The parser of requests: the same bytes yield the same commands and the same error, in whatever
+//! pieces they come. The length by which replies are split lies within them.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ struct Input<'a> {
 
 type Commands = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
-/// All commands in `bytes`, which come in pieces, and the error that ends them.
+/// Returns all commands in `bytes`, which come in pieces, and the error that ends them.
 fn commands(bytes: &[u8], limits: Limits, pieces: &[u8]) -> Commands {
     let mut parser = Parser::default();
     let mut found = Vec::new();

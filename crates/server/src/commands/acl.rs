@@ -1,4 +1,4 @@
-//! `ACL`
+//! `ACL`: users and their rights.
 
 use crate::command::{HelpLine, InMulti};
 use crate::error::CommandError;
@@ -6,7 +6,7 @@ use crate::parse::Arg;
 use crate::reply::Out;
 use crate::session::{Context, Done, Flow, SessionCommand, subcommand};
 use crate::table;
-use crate::users::{DEFAULT, Users};
+use crate::users::{DEFAULT, User, Users};
 
 const ACL_HELP: &[HelpLine] = &[
     (
@@ -18,10 +18,10 @@ const ACL_HELP: &[HelpLine] = &[
         "Delete users, and disconnect their clients.",
     ),
     ("GETUSER <username>", "Show what a user may do."),
-    ("LIST", "Show all users, each as the rules that make it."),
+    ("LIST", "Show all users, each with its rules."),
     (
         "SETUSER <username> [<rule> ...]",
-        "Make a user, or change one.",
+        "Create or change a user.",
     ),
     ("USERS", "List the names of all users."),
     ("WHOAMI", "Return the name of this connection's user."),
@@ -38,6 +38,34 @@ pub const COMMANDS: &[SessionCommand] =
 fn bulks<'b>(out: &mut Out<'_>, texts: impl ExactSizeIterator<Item = &'b str>) {
     out.array(texts.len());
     texts.for_each(|text| out.bulk(text.as_bytes()));
+}
+
+/// Replies to `ACL GETUSER`.
+fn describe(user: Option<&User>, out: &mut Out<'_>) {
+    let Some(user) = user else {
+        out.null_array();
+        return;
+    };
+    out.map(6);
+    out.bulk(b"flags");
+    let on = if user.on { "on" } else { "off" };
+    let flags = [on].into_iter().chain(user.nopass.then_some("nopass"));
+    let flags: Vec<&str> = flags.collect();
+    out.set(flags.len());
+    flags.iter().for_each(|flag| out.bulk(flag.as_bytes()));
+    out.bulk(b"passwords");
+    let hashes = user.hashes();
+    bulks(out, hashes.iter().map(String::as_str));
+    for (field, value) in [
+        ("commands", user.commands()),
+        ("keys", user.key_patterns()),
+        ("channels", user.channel_patterns()),
+    ] {
+        out.bulk(field.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    out.bulk(b"selectors");
+    out.array(0);
 }
 
 fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
@@ -72,7 +100,7 @@ fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
                 .set(name, rules, &server.table)
                 .map_err(CommandError::reply)?;
             out.status("OK");
-            // Who listens to what the user may not hear any more is sent away.
+            // Clients with subscriptions that the user's rights no longer allow are disconnected.
             let own = session.client.id;
             let mut flow = Flow::Go;
             if let Some(user) = server.users.get(name) {
@@ -86,31 +114,7 @@ fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
             }
             return Ok(flow);
         }
-        ("getuser", [name]) => match server.users.get(name) {
-            None => out.null_array(),
-            Some(user) => {
-                out.map(6);
-                out.bulk(b"flags");
-                let on = if user.on { "on" } else { "off" };
-                let flags = [on].into_iter().chain(user.nopass.then_some("nopass"));
-                let flags: Vec<&str> = flags.collect();
-                out.set(flags.len());
-                flags.iter().for_each(|flag| out.bulk(flag.as_bytes()));
-                out.bulk(b"passwords");
-                let hashes = user.hashes();
-                bulks(out, hashes.iter().map(String::as_str));
-                for (field, value) in [
-                    ("commands", user.commands()),
-                    ("keys", user.key_patterns()),
-                    ("channels", user.channel_patterns()),
-                ] {
-                    out.bulk(field.as_bytes());
-                    out.bulk(value.as_bytes());
-                }
-                out.bulk(b"selectors");
-                out.array(0);
-            }
-        },
+        ("getuser", [name]) => describe(server.users.get(name).as_deref(), out),
         ("deluser", [_, ..]) => {
             if rest.contains(&DEFAULT.as_bytes()) {
                 return Err(CommandError::reply(

@@ -1,4 +1,4 @@
-//! Commands on the server: `CONFIG`, `SAVE`, `SLOWLOG`, `SHUTDOWN` ...
+//! Commands on the server: `CONFIG`, `SAVE`, `SLOWLOG`, `SHUTDOWN` and others.
 
 use crate::command::{HelpLine, InMulti, SECOND};
 use crate::config::Debugging;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest `DEBUG SLEEP` in seconds.
+/// The longest `DEBUG SLEEP` in seconds.
 const MAX_SLEEP: f64 = 3600.0;
 
 const ADMIN: &[&str] = &["admin", "slow", "dangerous"];
@@ -22,10 +22,10 @@ const CONFIG_HELP: &[HelpLine] = &[
         "GET <pattern> [<pattern> ...]",
         "Return the settings whose names match.",
     ),
-    ("RESETSTAT", "Begin the statistics of INFO anew."),
+    ("RESETSTAT", "Reset the statistics of INFO."),
     (
         "REWRITE",
-        "Return an error: there is no file to be written.",
+        "Return an error: there is no configuration file to write.",
     ),
     (
         "SET <name> <value> [<name> <value> ...]",
@@ -33,13 +33,13 @@ const CONFIG_HELP: &[HelpLine] = &[
     ),
 ];
 
-const DEBUG_HELP: &[HelpLine] = &[("SLEEP <seconds>", "Answer after some time.")];
+const DEBUG_HELP: &[HelpLine] = &[("SLEEP <seconds>", "Wait before replying.")];
 
 const LATENCY_HELP: &[HelpLine] = &[
-    ("DOCTOR", "Say where latencies are found."),
+    ("DOCTOR", "Tell where to find latencies."),
     (
         "HISTOGRAM [<command> ...]",
-        "Return how many calls of commands took how long.",
+        "Return histograms of the durations of commands.",
     ),
     (
         "HISTORY <event>",
@@ -50,11 +50,11 @@ const LATENCY_HELP: &[HelpLine] = &[
 ];
 
 const MEMORY_HELP: &[HelpLine] = &[
-    ("DOCTOR", "Say where memory is told of."),
-    ("PURGE", "Is taken, and does nothing."),
+    ("DOCTOR", "Tell where to find memory usage."),
+    ("PURGE", "Do nothing."),
     (
         "USAGE <key> [SAMPLES <count>]",
-        "Return the bytes of a key and its record.",
+        "Return the size of a key and its record in bytes.",
     ),
 ];
 
@@ -64,7 +64,7 @@ const SLOWLOG_HELP: &[HelpLine] = &[
         "Return the newest entries (default: 10, -1: all): number, time, microseconds, arguments, address, name.",
     ),
     ("LEN", "Return how many entries there are."),
-    ("RESET", "Forget them."),
+    ("RESET", "Remove all entries."),
 ];
 
 const SAVE: SessionCommand = {
@@ -105,7 +105,7 @@ fn time(_: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     Ok(Flow::Go)
 }
 
-/// A primary without replicas.
+/// Replies that this is a primary without replicas.
 fn role(_: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     out.array(3);
     out.bulk(b"master");
@@ -114,7 +114,7 @@ fn role(_: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     Ok(Flow::Go)
 }
 
-/// How many replicas have what was written: there are none to be waited for.
+/// Replies how many replicas have the writes: there are none, so it does not wait.
 fn wait(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     integer(args.get(1).copied().unwrap_or_default())?;
     let timeout = integer(args.get(2).copied().unwrap_or_default())
@@ -122,7 +122,7 @@ fn wait(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done 
     if timeout < 0 {
         return Err(CommandError::reply("ERR timeout is negative"));
     }
-    // Here, it is durable.
+    // The reply waits until the writes are durable here.
     context.session.unsettled = true;
     out.integer(0);
     Ok(Flow::Go)
@@ -212,7 +212,8 @@ fn debug(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
     }
 }
 
-/// Backs up all, with what came before on this connection: a backup has what is durable.
+/// Writes a backup, which includes what this connection has written: a backup contains what is
+/// durable.
 fn back_up_now(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.settle()?;
     let server = context.server;
@@ -241,7 +242,7 @@ fn bgsave(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
         ));
     }
     let (data, backups) = (Arc::clone(&server.data), Arc::clone(&server.backups));
-    // What fails is logged, and shown by INFO.
+    // An error is logged, and shown by INFO.
     tokio::task::spawn_blocking(move || back_up(&data, &backups, &file));
     out.status("Background saving started");
     Ok(Flow::Go)
@@ -315,7 +316,7 @@ fn slowlog(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
 fn latency(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let (word, lower, rest) = subcommand(args);
     match (lower.as_str(), rest) {
-        // No events are recorded: histograms of all commands are.
+        // Events are not recorded; the histograms of all commands are.
         ("latest" | "history", _) => out.array(0),
         ("reset", _) => out.integer(0),
         ("doctor", []) => out.verbatim("Latency events are not recorded: see LATENCY HISTOGRAM."),
@@ -340,7 +341,7 @@ fn latency(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
     Ok(Flow::Go)
 }
 
-/// Calls by time, summed up from bucket to bucket.
+/// Replies with a cumulative histogram of a command's durations.
 fn histogram(entry: &Entry, out: &mut Out<'_>) {
     out.bulk(entry.name().as_bytes());
     out.map(2);

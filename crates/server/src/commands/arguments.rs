@@ -1,4 +1,5 @@
-//! Arguments that several commands on collections have: numbers within bounds, counts, cursors, and the options of scans.
+//! Arguments that several families of commands share: numbers within bounds, counts, cursors, and
+//! the options of scans.
 
 use crate::commands::replies::pairs;
 use crate::data::fields::{Fields, Pair, is_expensive, sample};
@@ -10,7 +11,7 @@ use crate::parse::{Arg, glob, integer, is};
 use crate::reply::Out;
 use rand::seq::IndexedRandom;
 
-/// Returns a whole number of at least `least`; the error says `otherwise`.
+/// Parses an integer of at least `least`. The error is `otherwise`.
 pub(crate) fn at_least(text: Arg<'_>, least: i64, otherwise: &str) -> Result<u64, CommandError> {
     let number = integer(text).ok().filter(|number| *number >= least);
     number
@@ -18,18 +19,18 @@ pub(crate) fn at_least(text: Arg<'_>, least: i64, otherwise: &str) -> Result<u64
         .ok_or_else(|| CommandError::reply(otherwise))
 }
 
-/// Returns how many: not negative.
+/// Parses a count, which must not be negative.
 pub(crate) fn count(text: Arg<'_>) -> Result<u64, CommandError> {
     at_least(text, 0, "ERR value is out of range, must be positive")
 }
 
-/// Returns how many keys follow; at least one.
+/// Parses the number of keys that follow; at least one.
 pub(crate) fn number_of_keys(text: Arg<'_>) -> Result<usize, CommandError> {
     let keys = at_least(text, 1, "ERR numkeys should be greater than 0")?;
     Ok(usize::try_from(keys).unwrap_or(usize::MAX))
 }
 
-/// Returns the option of commands that take elements from the first key that has some: how many.
+/// Parses the option `COUNT` of commands that pop from the first key that exists; 1 without it.
 pub(crate) fn pop_count(options: &[Arg<'_>]) -> Result<u64, CommandError> {
     let (count, rest) = match options {
         [] => return Ok(1),
@@ -44,7 +45,7 @@ pub(crate) fn pop_count(options: &[Arg<'_>]) -> Result<u64, CommandError> {
     }
 }
 
-/// Returns how many random elements are wanted: different ones, if not negative.
+/// Parses the count of random elements. A count that is not negative asks for different ones.
 pub(crate) fn random_count(text: Arg<'_>, pairs: bool) -> Result<i64, CommandError> {
     let count = integer(text)?;
     if count == i64::MIN {
@@ -59,8 +60,9 @@ pub(crate) fn random_count(text: Arg<'_>, pairs: bool) -> Result<i64, CommandErr
     Ok(count)
 }
 
-/// Returns what `HRANDFIELD` and `ZRANDMEMBER` ask for after the key: how many random elements, and whether each comes with what `word` asks
-/// for. `None`: one element.
+/// Parses what follows the key in `HRANDFIELD` and `ZRANDMEMBER`: the count of random elements, and
+/// whether `word` asks for their values or scores. Returns `None` if there are no options: one
+/// element is asked for.
 pub(crate) fn random_options(
     options: &[Arg<'_>],
     word: &str,
@@ -77,7 +79,8 @@ pub(crate) fn random_options(
     Ok(Some((random_count(count, pairs)?, pairs)))
 }
 
-/// Returns the part of `len` elements that is from `start` to `stop`, counted from the end if negative: the first one, and how many.
+/// Returns the first index and the length of the range from `start` to `stop`, both included, of
+/// `len` elements. Negative numbers count from the end.
 pub(crate) fn part(start: i64, stop: i64, len: u64) -> (u64, u64) {
     let from_front = |at: i64| match u64::try_from(at) {
         Ok(at) => Some(at),
@@ -93,12 +96,12 @@ pub(crate) fn part(start: i64, stop: i64, len: u64) -> (u64, u64) {
     (start, stop.min(len - 1) - start + 1)
 }
 
-/// There is no such cursor.
+/// The error for a cursor that does not exist.
 pub(crate) fn invalid_cursor() -> CommandError {
     CommandError::reply("ERR invalid cursor")
 }
 
-/// Returns where a scan goes on: a number as `strtoul` takes it.
+/// Parses a cursor as `strtoul` does.
 pub(crate) fn cursor(text: Arg<'_>) -> Result<u64, CommandError> {
     let text = std::str::from_utf8(text).map_err(|_| invalid_cursor())?;
     let (negative, digits) = match text.strip_prefix('-') {
@@ -126,16 +129,16 @@ pub(crate) fn cursor(text: Arg<'_>) -> Result<u64, CommandError> {
 /// The options of a scan.
 #[derive(Debug)]
 pub(crate) struct ScanOptions<'a> {
-    /// About how many to look at.
+    /// The approximate number of elements to look at.
     pub count: u64,
-    /// What names have to match.
+    /// The pattern that names must match.
     pub pattern: Option<Arg<'a>>,
-    /// The kind that keys have to be of, as `TYPE` has it.
+    /// The name of the type that keys must have.
     pub of: Option<Arg<'a>>,
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Returns the options after a scan's cursor. Only if it is one of keys, `of` is an option.
+    /// Parses the options after a scan's cursor. Only a scan of keys has the option `TYPE`.
     pub fn parse(mut args: &[Arg<'a>], keys: bool) -> Result<Self, CommandError> {
         let mut options = Self {
             count: 10,
@@ -167,7 +170,8 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    /// Replies with the next cursor, and what matches; `with_values`: each with its value.
+    /// Replies with the next cursor, and the names that match; with their values if `with_values`
+    /// is set.
     pub fn reply(&self, out: &mut Out<'_>, next: u64, found: &[Pair], with_values: bool) {
         let wanted = |pair: &&Pair| self.pattern.is_none_or(|pattern| matches(pattern, &pair.0));
         let found: Vec<&Pair> = found.iter().filter(wanted).collect();
@@ -183,14 +187,14 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
-/// The reply of a scan of a key that is not there.
+/// Replies to a scan of a key that does not exist.
 pub(crate) fn nothing_to_scan(out: &mut Out<'_>) {
     out.array(2);
     out.bulk(b"0");
     out.array(0);
 }
 
-/// `HSCAN` and `SSCAN`.
+/// Executes `HSCAN` and `SSCAN`.
 pub(crate) fn scan_fields(
     tx: &mut Tx<'_>,
     args: &[Arg<'_>],
@@ -209,11 +213,12 @@ pub(crate) fn scan_fields(
     Ok(())
 }
 
-/// Longest reply, in bytes, to a command that gives elements again and again.
+/// The longest reply, in bytes, to a command that may repeat elements.
 const MAX_REPLY: usize = 64 << 20;
 
-/// Replies with random elements: up to `count` different ones of `len`, or, if it is negative, as many as it says, some of them
-/// again and again. `random` gives one, `all` gives all, and `reply` answers one.
+/// Replies with random elements. A positive `count` asks for up to so many different ones of `len`;
+/// a negative one asks for exactly that many, and elements may repeat. `random` returns one, `all`
+/// returns all, and `reply` writes one.
 pub(crate) fn random_elements<V>(
     tx: &mut Tx<'_>,
     (len, count): (u64, i64),
@@ -262,7 +267,7 @@ pub(crate) fn random_elements<V>(
                 reply(out, &one);
             }
         }
-        // Of an evicted client nothing is kept.
+        // The reply of an evicted client is empty, and shorter than its mark.
         if out.mark().saturating_sub(mark) > MAX_REPLY {
             return Err(too_long());
         }

@@ -1,4 +1,5 @@
-//! `BITFIELD` and `BITFIELD_RO`: strings as arrays of whole numbers of 1 to 64 bits, the highest bit first.
+//! `BITFIELD` and `BITFIELD_RO`: strings as arrays of integers of 1 to 64 bits, the highest bit
+//! first.
 
 use crate::command::{Access, Command, ONE};
 use crate::commands::strings::{MAX_STRING, record};
@@ -22,14 +23,14 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// How wide a number is, and whether it has a sign.
+/// The width of an integer in bits, and whether it is signed.
 #[derive(Clone, Copy, Debug)]
 struct Type {
     bits: u32,
     signed: bool,
 }
 
-/// What to do with a number that has no room.
+/// What to do with a result that is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overflow {
     Wrap,
@@ -44,7 +45,7 @@ enum What {
     Increment(i64, Overflow),
 }
 
-/// A number's type, its first bit, and what to do with it.
+/// The type of an integer, its first bit, and the operation on it.
 type Step = (Type, usize, What);
 
 impl Type {
@@ -70,7 +71,7 @@ impl Type {
         Ok(Self { bits, signed })
     }
 
-    /// Returns the least and the highest number.
+    /// Returns the lowest and the highest integer of the type.
     fn bounds(self) -> (i128, i128) {
         if self.signed {
             (-(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1)
@@ -79,7 +80,7 @@ impl Type {
         }
     }
 
-    /// Returns the number that the lowest bits of another one are.
+    /// Returns the integer that the lowest bits of another one encode.
     fn wrapped(self, number: i128) -> i128 {
         let low = number & ((1 << self.bits) - 1);
         let (_, most) = self.bounds();
@@ -90,7 +91,8 @@ impl Type {
         }
     }
 
-    /// Returns what is kept of a number; `None`: it has no room, and that is to be told.
+    /// Returns the integer to store; `None` if the result is out of range and the operation has to
+    /// fail.
     fn kept(self, number: i128, overflow: Overflow) -> Option<i128> {
         let (least, most) = self.bounds();
         match overflow {
@@ -112,7 +114,7 @@ impl Type {
         self.wrapped(all)
     }
 
-    /// The bytes are there.
+    /// Stores an integer. The bytes must exist.
     fn set(self, bytes: &mut [u8], first: usize, number: i128) {
         for (place, at) in (first..first + self.bits as usize).enumerate() {
             let mask = 0x80 >> (at % 8);
@@ -125,7 +127,7 @@ impl Type {
     }
 }
 
-/// Returns the first bit of a number: counted in bits, or after `#` in numbers of this type.
+/// Parses the offset of an integer: in bits, or after `#` in integers of this type.
 fn offset(text: Arg<'_>, of: Type) -> Result<usize, CommandError> {
     let (digits, unit) = match text.split_first() {
         Some((b'#', digits)) => (digits, i64::from(of.bits)),
@@ -176,12 +178,13 @@ fn steps(mut args: &[Arg<'_>]) -> Result<Vec<Step>, CommandError> {
     Ok(steps)
 }
 
-/// Does one step on the bytes, which are there if it writes; the reply, and whether it wrote.
+/// Executes one operation. If it writes, the bytes must exist. Returns the reply; `None` if it
+/// failed.
 fn step(bytes: &mut [u8], (of, at, what): Step) -> Option<i128> {
     let before = of.get(bytes, at);
     let (number, overflow) = match what {
         What::Get => return Some(before),
-        // A negative number is a high one where there are no signs.
+        // A negative argument is a high number of an unsigned type.
         What::Set(number, overflow) if !of.signed => (i128::from(number as u64), overflow),
         What::Set(number, overflow) => (i128::from(number), overflow),
         What::Increment(by, overflow) => (before + i128::from(by), overflow),
@@ -202,7 +205,7 @@ fn reply(out: &mut Out<'_>, number: Option<i128>) {
     }
 }
 
-/// Answers steps that read.
+/// Replies to operations that only read.
 fn read(tx: &mut Tx<'_>, key: &[u8], steps: &[Step], out: &mut Out<'_>) -> Outcome {
     let all = |bytes: &[u8]| -> Vec<i128> {
         let get = |(of, at, _): &Step| of.get(bytes, *at);
@@ -225,7 +228,7 @@ fn bitfield(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     };
     let found = record(tx, args[1], 0)?;
     let (mut record, expires_at) = found.unwrap_or_else(|| (string_record(&[]), None));
-    // The tag comes first. There is room for all, whether something is put there or not.
+    // The tag comes first. The string is extended for all writes, even those that fail.
     let len = record.len().max(1 + bits.div_ceil(8));
     record.resize(len, 0);
     out.array(steps.len());
@@ -251,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What is set is what is got, and its neighbours are as they were.
+        /// An integer that is stored is read back, and its neighbours stay the same.
         #[test]
         fn numbers_are_kept_where_they_are_put(
             bits in 1u32..=64, signed: bool, at in 0usize..40, number: i64, fill: u8

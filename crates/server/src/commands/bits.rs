@@ -1,4 +1,4 @@
-//! Commands on the bits of strings. Bit 0 is the highest of the first byte.
+//! Commands on the bits of strings. Bit 0 is the highest bit of the first byte.
 
 use crate::command::{Access, Command, DataFn, Keys, ONE};
 use crate::commands::strings::{MAX_STRING, Record, record};
@@ -30,7 +30,7 @@ pub const COMMANDS: &[Command] = &[
     command("setbit", 4, Access::Write, ONE, setbit),
 ];
 
-/// Returns the place of a bit: its byte, and its mask there.
+/// Parses the offset of a bit. Returns its byte, and its mask there.
 fn place(text: Arg<'_>) -> Result<(usize, u8), CommandError> {
     integer(text)
         .ok()
@@ -80,7 +80,7 @@ fn setbit(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     tx.put(Space::Keys(tx.db), args[1], record, expires_at)
 }
 
-/// Returns true if the word says that a range is of bits, not of bytes.
+/// Parses the unit of a range. Returns true if it is bits, not bytes.
 fn of_bits(word: Option<&Arg<'_>>) -> Result<bool, CommandError> {
     match word {
         None => Ok(false),
@@ -90,8 +90,9 @@ fn of_bits(word: Option<&Arg<'_>>) -> Result<bool, CommandError> {
     }
 }
 
-/// Returns the bits from `start` to `end`, both included, of `len` bytes or bits; from the end, if negative. As bits: the first, and the one
-/// after the last.
+/// Returns a range of bits, as its first bit and the bit after its last. `start` and `end`, both
+/// included, are in bits or in bytes of a string of `len` bytes; negative numbers count from the
+/// end.
 fn bits_of(len: usize, start: i64, end: i64, of_bits: bool) -> (usize, usize) {
     let unit = if of_bits { 1 } else { 8 };
     let total = (len * 8 / unit) as i64;
@@ -109,7 +110,8 @@ fn bits_of(len: usize, start: i64, end: i64, of_bits: bool) -> (usize, usize) {
     (start as usize * unit, (end as usize + 1) * unit)
 }
 
-/// Returns the bytes that hold the bits from `start` to before `end`, with what is outside these bits as `outside`; where they are, in bits.
+/// Returns the bytes that hold the bits from `start` to before `end`, each with the offset of its
+/// first bit. Bits outside of the range are set to `outside`.
 fn bytes_of(
     bytes: &[u8],
     start: usize,
@@ -182,7 +184,7 @@ fn bitpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         });
         Ok(match met {
             Some(at) => at as i64,
-            // After the end there are zeros, unless an end was given.
+            // The zeros after the string count, unless an end was given.
             None if !one && args.len() < 5 && start < end => end as i64,
             None => -1,
         })
@@ -191,7 +193,7 @@ fn bitpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Combines the string of `record` with another one. The shorter one goes on with zeros.
+/// Combines the string of `record` with another one. The shorter one is padded with zeros.
 fn combine(name: &str, record: &mut Vec<u8>, other: &[u8]) {
     record.resize(record.len().max(1 + other.len()), 0);
     let (both, rest) = record[1..].split_at_mut(other.len());
@@ -218,7 +220,7 @@ fn bitop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     }
     let mut record = string_record(&[]);
     for (at, key) in from.iter().enumerate() {
-        // One after the other: the same long key may be there very often.
+        // One at a time: the same long key may be given very often.
         let there = tx.string_with(key, |bytes, _| {
             if at == 0 {
                 record.extend_from_slice(bytes);

@@ -1,13 +1,13 @@
-//! Commands that wait for an element of a list or of a sorted set, if there is none.
+//! Commands that wait for an element of a list or of a sorted set.
 
 use crate::command::{Access, Command, DataFn, Keys, TWO};
 use crate::commands::arguments::{number_of_keys, pop_count};
 use crate::commands::lists::end;
-use crate::commands::sorted_sets::way;
+use crate::commands::sorted_sets::direction;
 use crate::commands::{lists, sorted_sets};
 use crate::data::list::End;
 use crate::data::record::Kind;
-use crate::data::sorted_set::Way;
+use crate::data::sorted_set::Direction;
 use crate::data::tx::{self, Take as _, Tx, Wants};
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, double};
@@ -30,7 +30,7 @@ const SORTED_SET: &[&str] = &["sortedset", "blocking"];
 
 /// All arguments but the last one, which is the timeout.
 const BUT_LAST: Keys = Keys::range(1, -2, 1);
-/// The timeout, how many keys there are, and the keys.
+/// The timeout, the number of keys, the keys.
 const COUNTED: Keys = Keys::Counted { at: 2, before: 0 };
 
 /// The commands.
@@ -45,19 +45,19 @@ pub const COMMANDS: &[Command] = &[
     command("bzmpop", -5, COUNTED, SORTED_SET, bzmpop),
 ];
 
-/// What such a command takes from a key.
+/// What a command takes from a key.
 #[derive(Debug)]
 enum Take {
-    /// One element of a list.
+    /// One element from an end of a list.
     Element(End),
-    /// Up to so many.
+    /// Up to so many elements.
     Elements(End, u64),
-    /// One element, which goes to an end of the list under another key.
+    /// One element, which is put at an end of the list under another key.
     Move(End, (Vec<u8>, End)),
     /// One member of a sorted set.
-    Member(Way),
-    /// Up to so many.
-    Members(Way, u64),
+    Member(Direction),
+    /// Up to so many members.
+    Members(Direction, u64),
 }
 
 impl tx::Take for Take {
@@ -73,8 +73,10 @@ impl tx::Take for Take {
             Self::Element(end) => lists::pop_named(tx, key, *end, out),
             Self::Elements(end, count) => lists::pop_several(tx, key, *end, *count, out),
             Self::Move(end, (to, other)) => lists::moved(tx, (key, to), (*end, *other), out),
-            Self::Member(way) => sorted_sets::pop_named(tx, key, *way, out),
-            Self::Members(way, count) => sorted_sets::pop_several(tx, key, *way, *count, out),
+            Self::Member(direction) => sorted_sets::pop_named(tx, key, *direction, out),
+            Self::Members(direction, count) => {
+                sorted_sets::pop_several(tx, key, *direction, *count, out)
+            }
         }
     }
 }
@@ -89,10 +91,10 @@ impl Take {
     }
 }
 
-/// Returns how long to wait: seconds, which may have a point. `None`: for ever.
+/// Parses a timeout in seconds, which may have a fraction. Returns `None` for ever.
 fn timeout(text: Arg<'_>) -> Result<Option<Duration>, CommandError> {
     let not_a_float = || CommandError::reply("ERR timeout is not a float or out of range");
-    // What is too large for a number, and too small for one, is taken as that.
+    // Numbers beyond the range of a double are taken as infinite, or as zero.
     let seconds =
         double::bound(text).filter(|_| !text.is_empty() && !text[0].is_ascii_whitespace());
     let millis = (seconds.ok_or_else(not_a_float)? * 1000.0).ceil();
@@ -102,7 +104,8 @@ fn timeout(text: Arg<'_>) -> Result<Option<Duration>, CommandError> {
     Ok((millis > 0.0).then(|| Duration::from_millis(millis as u64)))
 }
 
-/// Takes from the first key that is there. If none is, the client waits, or is told so with a null array.
+/// Takes from the first key that exists. If none does, the client waits, or gets a null array if it
+/// cannot wait.
 fn take(
     tx: &mut Tx<'_>,
     keys: &[Arg<'_>],
@@ -116,7 +119,7 @@ fn take(
         }
     }
     if tx.may_wait {
-        // No key is longer, so nothing will ever be there.
+        // Longer keys never exist.
         let possible = keys.iter().filter(|key| key.len() <= MAX_KEY_BYTES);
         let keys = possible.map(|key| key.to_vec()).collect();
         tx.wants = Some(Box::new(Wants {
@@ -133,7 +136,7 @@ fn take(
     Ok(())
 }
 
-/// The keys, and the timeout after them.
+/// Parses the keys and the timeout after them, and takes one element.
 fn take_one(tx: &mut Tx<'_>, args: &[Arg<'_>], what: Take, out: &mut Out<'_>) -> Outcome {
     let [_, keys @ .., last] = args else {
         return Err(CommandError::syntax());
@@ -151,11 +154,11 @@ fn brpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn bzpopmin(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    take_one(tx, args, Take::Member(Way::Up), out)
+    take_one(tx, args, Take::Member(Direction::Ascending), out)
 }
 
 fn bzpopmax(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    take_one(tx, args, Take::Member(Way::Down), out)
+    take_one(tx, args, Take::Member(Direction::Descending), out)
 }
 
 fn blmove(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -171,7 +174,8 @@ fn brpoplpush(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     take(tx, &args[1..2], what, timeout, out)
 }
 
-/// Returns the timeout, the number of keys, the keys, and what `of` makes of the word after them and of the count.
+/// Parses the timeout, the number of keys and the keys. `of` makes the rest of the command from the
+/// word and the options after them.
 fn take_several(
     tx: &mut Tx<'_>,
     args: &[Arg<'_>],
@@ -194,7 +198,8 @@ fn blmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn bzmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let of =
-        |place: Arg<'_>, options: &[Arg<'_>]| Ok(Take::Members(way(place)?, pop_count(options)?));
+    let of = |place: Arg<'_>, options: &[Arg<'_>]| {
+        Ok(Take::Members(direction(place)?, pop_count(options)?))
+    };
     take_several(tx, args, of, out)
 }

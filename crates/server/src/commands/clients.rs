@@ -15,31 +15,31 @@ const CLIENT_HELP: &[HelpLine] = &[
     ("GETNAME", "Return this connection's name."),
     ("ID", "Return this connection's number."),
     ("INFO", "Show this connection, as LIST does."),
-    ("KILL <ip:port>", "Disconnect the client of that address."),
+    ("KILL <ip:port>", "Disconnect the client with that address."),
     (
         "KILL <option> <value> [<option> <value> ...]",
-        "Disconnect clients by ID, TYPE, ADDR, LADDR, USER; SKIPME no: this one, too.",
+        "Disconnect clients by ID, TYPE, ADDR, LADDR, USER; with SKIPME no, also this one.",
     ),
     (
         "LIST [TYPE <type> | ID <id> [<id> ...]]",
-        "Show clients, one a line.",
+        "Show clients, one per line.",
     ),
     (
         "NO-EVICT (ON|OFF)",
-        "Is taken, and means nothing: no client is evicted.",
+        "Exempt this connection from eviction by maxmemory-clients, or end that.",
     ),
     (
         "REPLY (ON|OFF|SKIP)",
-        "Say which commands of this connection are answered.",
+        "Turn replies on or off, or skip the next one.",
     ),
     (
         "SETINFO (LIB-NAME|LIB-VER) <text>",
-        "Tell the client library's name or version.",
+        "Set the name or the version of the client library.",
     ),
     ("SETNAME <name>", "Give this connection a name."),
     (
         "UNBLOCK <id> [TIMEOUT|ERROR]",
-        "End the waiting of a client, as by its timeout or with an error.",
+        "End the waiting of a client, as if by its timeout, or with an error.",
     ),
 ];
 
@@ -53,7 +53,7 @@ const CLIENT: SessionCommand = {
 /// The command.
 pub const COMMANDS: &[SessionCommand] = &[CLIENT];
 
-/// Checks a name that a client gives itself; `what` is its title in the error.
+/// Checks a name that a client gives itself; `what` names it in the error.
 pub(crate) fn check_name(name: Arg<'_>, what: &str) -> Result<(), CommandError> {
     if name.len() > MAX_NAME {
         return Err(CommandError::reply(format!(
@@ -140,7 +140,7 @@ fn client(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
     Ok(Flow::Go)
 }
 
-/// `CLIENT UNBLOCK`: true if the client was waiting.
+/// Executes `CLIENT UNBLOCK`. Returns true if the client was waiting.
 fn unblock(
     context: &Context<'_>,
     id: Arg<'_>,
@@ -214,7 +214,7 @@ fn list(
     Ok(())
 }
 
-/// `CLIENT KILL address`, or with filters.
+/// Executes `CLIENT KILL`, with an address or with filters.
 fn kill(context: &mut Context<'_>, rest: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let own = context.session.client.id;
     let clients = context.server.clients.all();

@@ -1,4 +1,4 @@
-//! Commands on the connection itself: `PING`, `HELLO`, `AUTH`, `CLIENT` ...
+//! Commands on the connection itself: `PING`, `HELLO`, `AUTH` and others.
 
 use crate::command::{InMulti, database};
 use crate::commands::clients;
@@ -9,7 +9,7 @@ use crate::server::REDIS_VERSION;
 use crate::session::{Context, Done, Flow, Replies, SessionCommand, default_user};
 use crate::table::add;
 
-/// Bytes of a user's name that are logged when the password was wrong.
+/// The length of a user's name, in bytes, that is logged after a wrong password.
 const MAX_LOGGED: usize = 64;
 /// The commands.
 pub const COMMANDS: &[SessionCommand] = &[
@@ -93,7 +93,7 @@ fn log_in(context: &mut Context<'_>, name: Arg<'_>, password: Arg<'_>) -> Result
     let Some(user) = user else {
         add(&server.stats.denied, 1);
         let address = &session.client.address;
-        // Anybody may send anything here: it is not to fill the log, nor to make up lines of it.
+        // Anybody may send anything here, which must neither fill the log nor forge lines of it.
         let shown = name.get(..MAX_LOGGED).unwrap_or(name).escape_ascii();
         tracing::warn!(client = %address, user = %shown, "wrong password");
         return Err(CommandError::reply(

@@ -43,7 +43,7 @@ pub const COMMANDS: &[Command] = &[
     command("swapdb", 3, swapdb),
 ];
 
-/// How a flush is done is ours to say; the word has to be one.
+/// Checks the option of a flush. It makes no difference here, but has to be a known one.
 fn check_how(args: &[Arg<'_>]) -> Outcome {
     match args {
         [_] => Ok(()),
@@ -180,7 +180,7 @@ mod tests {
             refused.starts_with('-') && refused.contains("free some space"),
             "{refused}"
         );
-        // It is as if it had not been, also for what is written from now on.
+        // The swap is undone, also for later writes.
         assert_eq!(data.order(), Order::FIRST);
         assert_eq!(call(&data, "get a"), "$4\r\nzero\r\n");
         call(&data, "set b zero");

@@ -1,15 +1,16 @@
-//! `DUMP` and `RESTORE`: a value as bytes, in a form of our own.
+//! `DUMP` and `RESTORE`: a value as bytes, in a format of this server's own.
 //!
 //! ```text
 //! "BC" | version (1) | kind (1) | items: length (4), bytes | ... | CRC32C of all that (4)          big-endian
 //! ```
-//! A string is one item. Of a hash, fields and values come in turn; of a sorted set, members and scores (the 8 bytes of a double).
+//! A string is one item. A hash has fields and values in turn, a sorted set members and scores (the
+//! 8 bytes of a double).
 
 use crate::command::{Access, Command, ONE};
 use crate::data::fields::Fields;
 use crate::data::list::{End, List};
 use crate::data::record::{Kind, Value, string_record};
-use crate::data::sorted_set::{SortedSet, Way, Which};
+use crate::data::sorted_set::{Direction, SortedSet, Which};
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, integer, is};
@@ -33,10 +34,10 @@ pub const COMMANDS: &[Command] = &[
 const MAGIC: &[u8; 2] = b"BC";
 const VERSION: u8 = 1;
 
-/// Most bytes of a payload: an argument of `RESTORE` is no longer.
+/// The longest payload in bytes, which is also the longest argument of `RESTORE`.
 const MAX_PAYLOAD: usize = if cfg!(test) { 1 << 20 } else { 512 << 20 };
 
-/// A payload that is being made.
+/// A payload in the making.
 struct Payload(Vec<u8>);
 
 impl Payload {
@@ -44,9 +45,9 @@ impl Payload {
         Self([&MAGIC[..], &[VERSION, kind as u8]].concat())
     }
 
-    /// Adds an item; `Break` if the payload is too long.
+    /// Adds an item. Breaks if the payload is too long.
     fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
-        // Nothing that is kept is longer than that has room for.
+        // Values are never longer than a length can tell.
         self.0
             .extend_from_slice(&(bytes.len() as u32).to_be_bytes());
         self.0.extend_from_slice(bytes);
@@ -98,7 +99,7 @@ fn dump(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         }
         Kind::SortedSet => {
             let set = SortedSet::load(tx, key)?;
-            set.visit(tx, Which::All, Way::Up, |member, score| {
+            set.visit(tx, Which::All, Direction::Ascending, |member, score| {
                 payload.push(member)?;
                 payload.push(&score.to_be_bytes())
             })?;
@@ -112,7 +113,7 @@ fn malformed() -> CommandError {
     CommandError::reply("ERR Bad data format")
 }
 
-/// Returns what a payload holds: its kind, and its items. Anybody may have made it.
+/// Parses a payload from any source into its kind and its items.
 fn open<'p>(payload: &'p [u8]) -> Result<(Kind, Vec<&'p [u8]>), CommandError> {
     let parts = payload.split_last_chunk::<4>();
     let parts = parts.filter(|(body, sum)| crc32c::crc32c(body) == u32::from_be_bytes(**sum));
@@ -128,7 +129,7 @@ fn open<'p>(payload: &'p [u8]) -> Result<(Kind, Vec<&'p [u8]>), CommandError> {
         *rest = after;
         Ok(item)
     };
-    // Counted first: of the shortest ones there are many.
+    // The items are counted first: there may be very many short ones.
     let (mut counted, mut count) = (rest, 0);
     while !counted.is_empty() {
         split(&mut counted)?;
@@ -141,7 +142,7 @@ fn open<'p>(payload: &'p [u8]) -> Result<(Kind, Vec<&'p [u8]>), CommandError> {
     Ok((kind.ok_or_else(malformed)?, items))
 }
 
-/// Puts items under a key, in place of `before`.
+/// Puts items under a key. They replace `before`.
 fn put(tx: &mut Tx<'_>, key: &[u8], before: Option<Value>, kind: Kind, items: &[&[u8]]) -> Outcome {
     let (pairs, rest) = items.as_chunks::<2>();
     let in_pairs = matches!(kind, Kind::Hash | Kind::SortedSet);
@@ -195,7 +196,8 @@ fn put(tx: &mut Tx<'_>, key: &[u8], before: Option<Value>, kind: Kind, items: &[
     }
 }
 
-/// Returns what follows the payload: whether what is there is replaced, and whether the expiry is in ms since 1970.
+/// Parses the options after the payload: whether an existing key is replaced, and whether the
+/// expiry is in ms since 1970.
 fn options(mut args: &[Arg<'_>]) -> Result<(bool, bool), CommandError> {
     let (mut replace, mut absolute) = (false, false);
     let (mut idle, mut freq) = (false, false);
@@ -292,7 +294,7 @@ mod tests {
         reply[start..reply.len() - 2].to_vec()
     }
 
-    /// Returns a payload of these items, with the right sum.
+    /// Returns a payload of these items, with the right checksum.
     fn forged(kind: u8, items: &[&[u8]]) -> Vec<u8> {
         let mut payload = Payload([&MAGIC[..], &[VERSION, kind]].concat());
         for item in items {

@@ -1,4 +1,4 @@
-//! Commands on when keys expire.
+//! Commands on the expiry of keys.
 
 use crate::command::{Access, Command, DataFn, ONE};
 use crate::data::tx::Tx;
@@ -23,7 +23,7 @@ pub const COMMANDS: &[Command] = &[
     command("ttl", 2, Access::ReadOne, ttl),
 ];
 
-/// Answers what `f` makes of a key's expiry; -2 if the key is not there, -1 if it does not expire.
+/// Replies with `f` of a key's expiry; -2 if the key does not exist, -1 if it does not expire.
 fn answer(
     tx: &mut Tx<'_>,
     args: &[Arg<'_>],
@@ -38,7 +38,7 @@ fn answer(
     Ok(())
 }
 
-/// In seconds, rounded.
+/// Converts to seconds, rounded.
 fn seconds(ms: u64) -> u64 {
     ms.saturating_add(500) / 1000
 }
@@ -59,7 +59,7 @@ fn pexpiretime(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome 
     answer(tx, args, out, |at, _| at)
 }
 
-/// The words after the time: when it is to be set.
+/// The conditions after the time.
 #[derive(Debug, Default)]
 struct Only {
     nx: bool,
@@ -99,7 +99,7 @@ impl Only {
         Ok(only)
     }
 
-    /// Returns true if `at` may take the place of `before`: no expiry is the latest of all.
+    /// Returns true if `at` may replace `before`. A missing expiry is later than any other.
     fn allows(&self, before: Option<u64>, at: i64) -> bool {
         let before = before.map(|before| i64::try_from(before).unwrap_or(i64::MAX));
         !(self.nx && before.is_some()
@@ -109,7 +109,8 @@ impl Only {
     }
 }
 
-/// What all four commands do: their name, their unit in ms, and whether the time is from now on.
+/// Executes the commands that set an expiry. They differ in name, in their unit in ms, and in
+/// whether the time is relative.
 fn expire_by(
     tx: &mut Tx<'_>,
     args: &[Arg<'_>],

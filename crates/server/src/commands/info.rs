@@ -1,4 +1,4 @@
-//! `INFO`
+//! `INFO`: the state of the server.
 
 use crate::client::Client;
 use crate::data::spaces::DATABASES;
@@ -20,7 +20,7 @@ pub const COMMANDS: &[SessionCommand] = &[SessionCommand::new(
     info,
 )];
 
-/// A section's name, and what writes it.
+/// The name of a section, and the function that writes it.
 type Section = (&'static str, fn(&Server, &mut String));
 
 const SECTIONS: [Section; 9] = [
@@ -41,7 +41,7 @@ fn info(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done 
         .iter()
         .any(|word| is(word, "all") || is(word, "everything"));
     let default = asked.is_empty() || asked.iter().any(|word| is(word, "default"));
-    // Keys are counted as they are applied: the answer waits until they are durable.
+    // Keys are counted as they are applied: the reply waits until that is durable.
     context.session.unsettled = true;
     let mut text = String::new();
     for (name, write) in SECTIONS {
@@ -205,10 +205,10 @@ fn of_replication(server: &Server, text: &mut String) {
     );
 }
 
-/// Returns seconds that this process has used: in the kernel, and outside of it.
+/// Returns the CPU time of this process in seconds: in the kernel, and outside of it.
 fn cpu() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program, in parentheses, may have spaces.
+    // The name of the program, in parentheses, may contain spaces.
     let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
     let mut ticks = after.split_whitespace().skip(11).map(|field| {
         let ticks: f64 = field.parse().unwrap_or(0.0);

@@ -1,4 +1,4 @@
-//! `COMMAND`
+//! `COMMAND`: descriptions of the commands.
 
 use crate::command::{Access, HelpLine, Keys};
 use crate::error::CommandError;
@@ -10,7 +10,7 @@ use crate::table::{CATEGORIES, Entry};
 
 const COMMAND_HELP: &[HelpLine] = &[
     ("(no subcommand)", "Describe all commands."),
-    ("COUNT", "Return how many commands there are."),
+    ("COUNT", "Return the number of commands."),
     ("DOCS [<name> ...]", "Return the groups of commands."),
     (
         "GETKEYS <command> [<arg> ...]",
@@ -132,7 +132,7 @@ fn listed(entries: &[Entry], filter: &[Arg<'_>]) -> Result<Vec<&'static str>, Co
     }
 }
 
-/// Returns the category that says what the command is about.
+/// Returns the category that tells the subject of a command.
 fn group(entry: &Entry) -> &'static str {
     let about = CATEGORIES.iter().enumerate().find(|(number, name)| {
         entry.categories & 1 << number != 0
@@ -179,6 +179,6 @@ fn describe(entry: &Entry, out: &mut Out<'_>) {
     for category in categories {
         out.status(&format!("@{category}"));
     }
-    // Tips, key specifications, subcommands.
+    // Tips, key specifications, subcommands: none.
     (0..3).for_each(|_| out.array(0));
 }

@@ -61,7 +61,8 @@ fn type_(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Moves `value` from one place to another, where `there` is; with its id, if it has one, so that its elements stay where they are.
+/// Moves `value` from one key to another, where it replaces `there`. A large value keeps its id, so
+/// that its elements stay where they are.
 fn relocate(
     tx: &mut Tx<'_>,
     from: (usize, &[u8]),
@@ -73,7 +74,7 @@ fn relocate(
     tx.save_to(to.0, to.1, there, value)
 }
 
-/// Both renamings; true if it was done.
+/// Executes `RENAME` and `RENAMENX`. Returns true if the key was renamed.
 fn renamed(tx: &mut Tx<'_>, args: &[Arg<'_>], over: bool) -> Result<bool, CommandError> {
     let (db, from, to) = (tx.db, args[1], args[2]);
     let head = tx.load_head(from)?;
@@ -156,7 +157,7 @@ fn copy(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     tx.save_to(other, to, there.as_ref(), &value)
 }
 
-/// Puts the elements of one id under another one.
+/// Copies the elements of one id to another.
 fn copy_elements(tx: &mut Tx<'_>, from: u64, to: u64) -> Outcome {
     let mut elements = Vec::new();
     tx.counting(|tx, scratch| {
@@ -190,16 +191,17 @@ const OBJECT_HELP: &[HelpLine] = &[
     ),
     (
         "FREQ <key>",
-        "Return an error: how often keys are used is not counted.",
+        "Return an error: the use of keys is not counted.",
     ),
     (
         "IDLETIME <key>",
-        "Return 0 if <key> is there: when keys were used is not kept.",
+        "Return 0 if <key> exists: the use of keys is not tracked.",
     ),
-    ("REFCOUNT <key>", "Return 1 if <key> is there."),
+    ("REFCOUNT <key>", "Return 1 if <key> exists."),
 ];
 
-/// Returns what Redis calls the representation of such a value. What a string's history would tell is not kept.
+/// Returns the name of Redis' encoding of such a value. It depends on the value alone, not on its
+/// history.
 fn encoding(kind: Kind, large: bool, string: &[u8]) -> &'static str {
     match kind {
         Kind::String if integer(string).is_ok() => "int",
@@ -213,10 +215,11 @@ fn encoding(kind: Kind, large: bool, string: &[u8]) -> &'static str {
     }
 }
 
-/// Returns the subcommand of `OBJECT`, with as many arguments as it takes. Redis looks at this before it queues the command.
+/// Returns the subcommand of `OBJECT`, and checks its number of arguments. Redis does this before
+/// it queues the command.
 ///
 /// # Errors
-/// [`CommandError::Reply`] if there is no such one.
+/// [`CommandError::Reply`]: there is no such subcommand, or it takes another number of arguments.
 pub fn object_subcommand(args: &[Arg<'_>]) -> Result<&'static str, CommandError> {
     let word = args.get(1).copied().unwrap_or_default();
     let known = ["encoding", "freq", "idletime", "refcount", "help"];

@@ -11,12 +11,13 @@ use crate::reply::Out;
 pub const COMMANDS: &[Command] =
     &[Command::new("lcs", -3, Access::Read, TWO, &["string"], lcs).long()];
 
-/// Which way leads back along the longest common subsequences of all beginnings of two strings: one bit for each pair.
+/// The table of the dynamic program, reduced to one bit for each pair of prefixes: the direction
+/// that leads back.
 struct Table {
-    /// Set if the beginning without the last byte of the first string has a longer one than that without the last byte of the second.
+    /// Set if the prefix without the last byte of the first string has the longer subsequence.
     up: Vec<u64>,
     width: usize,
-    /// How long that of the whole strings is.
+    /// The length of the whole strings' subsequence.
     length: u32,
 }
 
@@ -31,14 +32,16 @@ impl Table {
         Self { up, width, length }
     }
 
-    /// For the beginnings that end with the `i`-th byte of the one and the `j`-th of the other, from 0.
+    /// Returns the bit of the prefixes that end with byte `i` of the first string and byte `j` of
+    /// the second, counted from 0.
     fn up(&self, i: usize, j: usize) -> bool {
         let at = i * self.width + j;
         self.up[at / 64] >> (at % 64) & 1 == 1
     }
 }
 
-/// Returns the length for the whole strings, by two rows of all lengths; `up` is called where [`Table`] has a bit.
+/// Returns the length for the whole strings, computed in two rows. `up` is called where [`Table`]
+/// has a bit set.
 fn lengths(a: &[u8], b: &[u8], mut up: impl FnMut(usize, usize)) -> u32 {
     let (mut above, mut row) = (vec![0u32; b.len() + 1], vec![0u32; b.len() + 1]);
     for (i, x) in a.iter().enumerate() {
@@ -57,7 +60,7 @@ fn lengths(a: &[u8], b: &[u8], mut up: impl FnMut(usize, usize)) -> u32 {
     above.last().copied().unwrap_or(0)
 }
 
-/// A run of bytes that both have: where it begins in each, and its length.
+/// A run of bytes that both strings contain: its start in each, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     a: usize,
@@ -125,7 +128,7 @@ fn lcs(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
             "ERR If you want both the length and indexes, please just use IDX.",
         ));
     }
-    // As in Redis, which keeps a number for each pair; a bit is enough.
+    // Redis keeps a 4-byte number for each pair, and limits the table accordingly.
     let cells = (a.len() + 1).checked_mul(b.len() + 1);
     if cells.is_none_or(|cells| cells > MAX_STRING / size_of::<u32>()) {
         return Err(CommandError::reply(

@@ -65,7 +65,8 @@ fn rpushx(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     push(tx, args, out, End::Right, true)
 }
 
-/// Takes an element from an end, and answers with the key and the element; false if the key is not there.
+/// Pops an element, and replies with the key and the element. Returns false if the key does not
+/// exist.
 pub(crate) fn pop_named(
     tx: &mut Tx<'_>,
     key: Arg<'_>,
@@ -83,7 +84,8 @@ pub(crate) fn pop_named(
     Ok(true)
 }
 
-/// As [`pop_named`], up to `count` elements, in an array of their own.
+/// Pops up to `count` elements, and replies with the key and an array of them. Returns false if the
+/// key does not exist.
 pub(crate) fn pop_several(
     tx: &mut Tx<'_>,
     key: Arg<'_>,
@@ -188,7 +190,7 @@ fn lset(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     list.save(tx, args[1])
 }
 
-/// Returns the index of the first element that is `item`.
+/// Returns the index of the first element equal to `item`.
 fn find(tx: &mut Tx<'_>, list: &List, item: &[u8]) -> Result<Option<u64>, CommandError> {
     let mut found = None;
     list.visit(tx, End::Left, 0, |index, other| {
@@ -284,7 +286,7 @@ fn lpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         wanted => wanted.unwrap_or(1),
     };
     let mut left = if compared == 0 { u64::MAX } else { compared };
-    // The lowest number has no counterpart: for Redis it is the first match.
+    // The lowest integer has no absolute value; Redis takes it as the first match.
     let mut skip = rank.checked_abs().map_or(0, |rank| rank.unsigned_abs() - 1);
     let mut found = Vec::new();
     list.visit(tx, from, 0, |index, item| {
@@ -313,7 +315,7 @@ fn lpos(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Returns the end that a word names.
+/// Parses the name of an end.
 pub(crate) fn end(word: Arg<'_>) -> Result<End, CommandError> {
     match () {
         () if is(word, "left") => Ok(End::Left),
@@ -322,8 +324,8 @@ pub(crate) fn end(word: Arg<'_>) -> Result<End, CommandError> {
     }
 }
 
-/// Takes an element from an end of a list, puts it at an end of another, or of the same, and answers with it; false, without an
-/// answer, if the key is not there.
+/// Moves an element from an end of a list to an end of another, or of the same, and replies with
+/// it. Returns false, without a reply, if the key does not exist.
 pub(crate) fn moved(
     tx: &mut Tx<'_>,
     (from, to): (Arg<'_>, Arg<'_>),

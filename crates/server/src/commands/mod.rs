@@ -1,5 +1,5 @@
-//! All commands, by family. Each module declares its commands in a slice beside their functions; what
-//! is here only collects the slices.
+//! All commands, by family. Each module declares its commands in a slice beside their functions;
+//! what is here only collects the slices.
 
 pub mod acl;
 pub mod admin;

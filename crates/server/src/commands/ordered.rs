@@ -1,7 +1,8 @@
-//! Commands of our own on strings in the order of their keys: `BC.RANGE`, `BC.REVRANGE`, `BC.PREFIX`, `BC.COUNT`, `BC.SNAPSHOT`.
+//! This server's own commands on strings in the order of their keys: `BC.RANGE`, `BC.REVRANGE`,
+//! `BC.PREFIX`, `BC.COUNT`, `BC.SNAPSHOT`.
 //!
-//! Keys are ordered by their bytes. Bounds are as those of `ZRANGEBYLEX`: `[key` with the key, `(key` without it, `-` and `+` for no
-//! bound. Keys that hold something else than a string are not there for these commands.
+//! Keys are ordered by their bytes. Bounds have the syntax of `ZRANGEBYLEX`: `[key` includes the
+//! key, `(key` excludes it, `-` and `+` are the ends. Keys that hold other types are skipped.
 
 use crate::command::{Access, Command, DataFn, Keys};
 use crate::data::record::STRING;
@@ -35,7 +36,7 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// Returns one bound; `None` if it is beyond all keys, as `+` at the start is.
+/// Parses a bound. Returns `None` if it lies beyond all keys, like `+` as a start.
 fn bound<'a>(text: Arg<'a>, none: u8, never: u8) -> Result<Option<Bound<&'a [u8]>>, CommandError> {
     match text {
         [b'[', key @ ..] => Ok(Some(Bound::Included(key))),
@@ -48,13 +49,13 @@ fn bound<'a>(text: Arg<'a>, none: u8, never: u8) -> Result<Option<Bound<&'a [u8]
     }
 }
 
-/// Returns the range of keys between two bounds; `None` if it is empty.
+/// Parses two bounds. Returns `None` if the range is empty.
 fn between<'a>(start: Arg<'a>, end: Arg<'a>) -> Result<Option<Range<'a>>, CommandError> {
     let (start, end) = (bound(start, b'-', b'+')?, bound(end, b'+', b'-')?);
     Ok(start.zip(end))
 }
 
-/// What follows the keys that are asked for.
+/// The options after the range.
 #[derive(Debug)]
 struct Options {
     limit: usize,
@@ -85,7 +86,7 @@ impl Options {
     }
 }
 
-/// What is found: encoded replies, and their number.
+/// The keys found: their encoded replies, and their number.
 struct Found {
     options: Options,
     encoded: Vec<u8>,
@@ -133,7 +134,7 @@ fn range(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// From the end of the range, which comes first, to its start.
+/// Executes `BC.REVRANGE`, which gives the end of the range first.
 fn reverse_range(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let range = between(args[2], args[1])?;
     let mut found = Found::new(Options::parse(&args[3..])?);
@@ -165,7 +166,8 @@ fn count(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// The time stamp of the last commit that is durable: what was answered before has one that is not above it.
+/// Replies with the time stamp of the last durable commit. Everything that was replied before has a
+/// time stamp that is not higher.
 fn snapshot(tx: &mut Tx<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let durable = tx.data().store().durable();
     out.integer(i64::try_from(durable).unwrap_or(i64::MAX));

@@ -1,4 +1,4 @@
-//! `SUBSCRIBE`, `PUBLISH` and what belongs to them.
+//! `SUBSCRIBE`, `PUBLISH` and their relatives.
 
 use crate::command::{ChannelArgs, HelpLine};
 use crate::error::CommandError;
@@ -9,12 +9,15 @@ use crate::session::{Context, Done, Flow, SessionCommand, SessionFn, subcommand}
 const PUBSUB_HELP: &[HelpLine] = &[
     (
         "CHANNELS [<pattern>]",
-        "List the channels that somebody listens to.",
+        "List the channels that have subscribers.",
     ),
-    ("NUMPAT", "Return how many patterns are listened to."),
+    (
+        "NUMPAT",
+        "Return the number of patterns that have subscribers.",
+    ),
     (
         "NUMSUB [<channel> ...]",
-        "Return how many listen to each channel.",
+        "Return the number of subscribers of each channel.",
     ),
 ];
 
@@ -43,9 +46,9 @@ pub const COMMANDS: &[SessionCommand] = &[
     SessionCommand::new("pubsub", -2, &["pubsub", "slow"], pubsub).help(PUBSUB_HELP),
 ];
 
-/// Bytes of a channel's name, or of a pattern.
+/// The longest name of a channel, or pattern, in bytes.
 const MAX_NAME: usize = 64 << 10;
-/// Longer names are matched with patterns where other connections do not wait for it.
+/// Longer names are matched with patterns where other connections do not wait.
 const LONG_NAME: usize = 1 << 10;
 
 fn check_name(name: Arg<'_>) -> Result<(), CommandError> {
@@ -90,7 +93,7 @@ fn enter(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_patt
         confirm(out, what, Some(name), session.subscriptions());
     }
     session.note_subscriptions();
-    // Whoever has taken the right away meanwhile may have come too early to find this connection.
+    // If the right was withdrawn meanwhile, this connection may not have been found then.
     if !session.renew_user(server) {
         return Ok(Flow::Close);
     }
@@ -113,7 +116,7 @@ fn leave(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>, is_patt
         Some([]) | None => names.iter().cloned().collect(),
         Some(asked) => asked.iter().map(|name| name.to_vec()).collect(),
     };
-    // What it was sent comes before what ends it.
+    // Messages that were sent to it come before the end of the subscription.
     let mut pending = Vec::new();
     session.client.account.take_messages(&mut pending);
     out.raw(&pending);
@@ -159,7 +162,7 @@ fn publish(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
         return Err(CommandError::arity("publish"));
     };
     check_name(channel)?;
-    // Who gets the message may look at what was written before it.
+    // Receivers of the message may read what was written before it.
     context.settle()?;
     let limit = context.session.settings.client_output_buffer_limit;
     let pubsub = &context.server.pubsub;

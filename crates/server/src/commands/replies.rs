@@ -4,7 +4,7 @@ use crate::data::sorted_set::Scored;
 use crate::parse::double;
 use crate::reply::{Out, Protocol};
 
-/// The head of an array of pairs: one array in RESP2, and an array of arrays in RESP3.
+/// Writes the header of an array of pairs: a flat array in RESP2, an array of arrays in RESP3.
 pub(crate) fn pairs(out: &mut Out<'_>, count: usize) {
     out.array(if out.protocol() == Protocol::Resp3 {
         count
@@ -13,7 +13,7 @@ pub(crate) fn pairs(out: &mut Out<'_>, count: usize) {
     });
 }
 
-/// The head of one of [`pairs`].
+/// Writes the header of one of these [`pairs`].
 pub(crate) fn pair(out: &mut Out<'_>) {
     if out.protocol() == Protocol::Resp3 {
         out.array(2);

@@ -1,9 +1,7 @@
-//! Commands that look for keys: `KEYS`, `SCAN`, `RANDOMKEY`.
+//! Commands that search for keys: `KEYS`, `SCAN`, `RANDOMKEY`.
 //!
-//! Keys are visited in byte order. A cursor of `SCAN` is a number that stands for the last key given, which this process remembers: an
-//! iteration gives every key once that is there all the time. Only so much is remembered, the newest; iterations that were begun and not gone on
-//! with have room of their own, so that they drive no others out. A number that is not known, as after a restart, is an error: were it to begin
-//! again, a loop might never end.
+//! Keys are visited in byte order. A cursor that is not known, as after a restart, is an error: if
+//! the iteration began again, a client's loop might never end.
 
 use crate::command::{Access, Command, DataFn, Keys};
 use crate::commands::arguments::{ScanOptions, cursor, invalid_cursor};
@@ -36,7 +34,7 @@ pub const COMMANDS: &[Command] = &[
     command("scan", -2, scan),
 ];
 
-/// Calls `visit` with the live keys of a range, and their kinds.
+/// Calls `visit` with the live keys of a range, and their types.
 fn visit_keys(
     tx: &mut Tx<'_>,
     range: Range<'_>,
@@ -57,7 +55,7 @@ fn visit_keys(
     damaged
 }
 
-/// Returns the keys that begin with `prefix`, from `after` on.
+/// Calls `visit` with the live keys that begin with `prefix`, after the key `after`.
 fn visit_prefix(
     tx: &mut Tx<'_>,
     prefix: &[u8],
@@ -172,8 +170,9 @@ fn last(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Vec<u8>>, CommandError>
     Ok(found)
 }
 
-/// Goes down from what all keys begin with: one byte by chance, then what those keys begin with that have it, or the next ones. Any key
-/// may come of it; those with few neighbours more often than others.
+/// Chooses a random byte after the common prefix of all keys, narrows the keys to those that have
+/// it, or the next ones, and repeats that. Any key may be chosen, those with few neighbours more
+/// often.
 fn random_key(tx: &mut Tx<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let mut rng = rand::rng();
     let mut prefix = Vec::new();
@@ -188,7 +187,7 @@ fn random_key(tx: &mut Tx<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         let Some(&most) = high.get(common) else {
             break Some(low);
         };
-        // A key that ends where the others go on is one more.
+        // A key that ends where the others go on is another choice.
         let least = low.get(common).copied();
         let choices =
             u32::from(most) - u32::from(least.unwrap_or(0)) + 1 + u32::from(least.is_none());
@@ -233,7 +232,7 @@ mod tests {
         let mut turn = 0;
         loop {
             let (next, keys) = page(&fixture.call(&data, &format!("scan {cursor} count 7")));
-            // A client that did not get the answer asks again.
+            // A client that did not get the reply asks again.
             let (_, again) = page(&fixture.call(&data, &format!("scan {cursor} count 7")));
             assert_eq!(keys, again);
             found.extend(keys);
@@ -260,7 +259,7 @@ mod tests {
     fn patterns_have_a_longest() {
         let fixture = Fixture::new();
         let data = fixture.open();
-        let most = "*".repeat(glob::LONGEST);
+        let most = "*".repeat(glob::MAX_PATTERN);
         fixture.call(&data, "mset a 1");
         fixture.call(&data, "hset h f 1");
         let call = |line: String| fixture.call(&data, &line);

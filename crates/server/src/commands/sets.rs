@@ -163,7 +163,7 @@ fn smove(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     to.save(tx, args[2])
 }
 
-/// What several sets are made into.
+/// The operation on several sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Inter,
@@ -171,7 +171,8 @@ enum Of {
     Diff,
 }
 
-/// Returns the members of all, of any, or of the first but of none of the others; not more than `most`.
+/// Returns the members of all sets, of any, or of the first and of none of the others; at most
+/// `most`.
 fn combined(
     tx: &mut Tx<'_>,
     keys: &[Arg<'_>],

@@ -4,7 +4,7 @@ use crate::command::{Access, Command, Keys, ONE};
 use crate::data::fields::Fields;
 use crate::data::list::{End, List};
 use crate::data::record::Kind;
-use crate::data::sorted_set::{SortedSet, Way, Which};
+use crate::data::sorted_set::{Direction, SortedSet, Which};
 use crate::data::tx::{MAX_TRANSACTION_BYTES, Tx};
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, double, integer, is};
@@ -25,12 +25,12 @@ pub const COMMANDS: &[Command] = &[
     command("sort_ro", Access::Read, ONE),
 ];
 
-/// What follows the key.
+/// The options after the key.
 #[derive(Debug, Default)]
 struct Options<'a> {
     descending: bool,
     alpha: bool,
-    /// The first, and how many; all of them, if negative.
+    /// The first element, and the count; all of them if that is negative.
     limit: Option<(i64, i64)>,
     by: Option<Arg<'a>>,
     get: Vec<Arg<'a>>,
@@ -76,7 +76,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Returns the part of `len` elements that is wanted.
+    /// Returns the range of `len` elements that is wanted.
     fn part(&self, len: usize) -> std::ops::Range<usize> {
         let (start, count) = self.limit.unwrap_or((0, -1));
         let start = usize::try_from(start).unwrap_or(0).min(len);
@@ -85,7 +85,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Returns the option that makes a command read keys that are not among its arguments, if it has one.
+/// Returns the option with which the command reads keys that are not among its arguments, if there
+/// is one.
 fn reads_others(args: &[Arg<'_>]) -> Option<&'static str> {
     let options = Options::parse(args.get(2..)?, true).ok()?;
     let by = options.by.is_some_and(|pattern| star(pattern).is_some());
@@ -93,7 +94,7 @@ fn reads_others(args: &[Arg<'_>]) -> Option<&'static str> {
     by.then_some("BY").or_else(|| get.then_some("GET"))
 }
 
-/// Returns a text as C has it: up to its first zero byte.
+/// Returns a text as C sees it: up to its first zero byte.
 fn c_text(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -102,7 +103,8 @@ fn star(pattern: &[u8]) -> Option<usize> {
     c_text(pattern).iter().position(|byte| *byte == b'*')
 }
 
-/// Returns what a pattern leads to from an element: a string, or the field of a hash after `->`. `#` is the element itself.
+/// Looks up what a pattern refers to for an element: a string, or the field of a hash after `->`.
+/// `#` is the element itself.
 fn look_up(
     tx: &mut Tx<'_>,
     pattern: &[u8],
@@ -131,7 +133,7 @@ fn look_up(
     }
 }
 
-/// Returns the number that a text begins with, and that goes to its end.
+/// Parses a number that is the whole text.
 fn weight(text: &[u8]) -> Result<f64, CommandError> {
     let text = c_text(text);
     let number = match text.trim_ascii_start() {
@@ -172,9 +174,12 @@ fn elements(tx: &mut Tx<'_>, key: &[u8]) -> Result<(Option<Kind>, Vec<Vec<u8>>),
             Some(Kind::Set) => {
                 Fields::load(tx, key, Kind::Set)?.visit(tx, |member, _| take(member))
             }
-            Some(Kind::SortedSet) => {
-                SortedSet::load(tx, key)?.visit(tx, Which::All, Way::Up, |member, _| take(member))
-            }
+            Some(Kind::SortedSet) => SortedSet::load(tx, key)?.visit(
+                tx,
+                Which::All,
+                Direction::Ascending,
+                |member, _| take(member),
+            ),
             Some(Kind::String | Kind::Hash) => Err(CommandError::wrong_type()),
         }
     })?;
@@ -184,7 +189,7 @@ fn elements(tx: &mut Tx<'_>, key: &[u8]) -> Result<(Option<Kind>, Vec<Vec<u8>>),
     Ok((kind, elements))
 }
 
-/// Elements in the order of what `by` leads to from each, or of themselves.
+/// Sorts elements by what `by` refers to for each, or by themselves.
 fn sorted(
     tx: &mut Tx<'_>,
     elements: Vec<Vec<u8>>,
@@ -219,7 +224,7 @@ fn by_text(
         }
         texts.push((text, element));
     }
-    // What leads nowhere comes first.
+    // Elements without a value come first.
     texts.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(texts.into_iter().map(|(_, element)| element).collect())
 }
@@ -240,7 +245,7 @@ fn by_number(
         };
         weighed.push((weight, element));
     }
-    // No weight is NaN.
+    // Weights are never NaN.
     weighed.sort_by(|(a, one), (b, other)| {
         let by_weight = a.partial_cmp(b).unwrap_or(Ordering::Equal);
         by_weight.then_with(|| one.cmp(other))
@@ -248,14 +253,15 @@ fn by_number(
     Ok(weighed.into_iter().map(|(_, element)| element).collect())
 }
 
-/// Locked are the key and the destination only: the rest is read on a snapshot, and what has expired of it is left to others.
+/// Only the key and the destination are locked. Other keys are read on a snapshot, and expired ones
+/// are left alone.
 fn sort(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let mut options = Options::parse(&args[2..], is(args[0], "sort"))?;
     tx.snapshot();
     let (kind, mut all) = elements(tx, args[1])?;
     let as_it_is = options.by.is_some_and(|pattern| star(pattern).is_none());
     if as_it_is && kind == Some(Kind::Set) && options.store.is_some() {
-        // What is stored is the same whatever order the set has.
+        // The list that is stored must not depend on the internal order of the set.
         (options.by, options.alpha) = (None, true);
         all = sorted(tx, all, None, true)?;
     } else if !as_it_is {
@@ -273,7 +279,7 @@ fn sort(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     }
 }
 
-/// Calls `each` with what is wanted of an element: itself, or what every pattern leads to.
+/// Calls `each` with what is wanted of an element: itself, or what every pattern refers to.
 fn found(
     tx: &mut Tx<'_>,
     part: &[Vec<u8>],
@@ -305,7 +311,7 @@ fn answer(tx: &mut Tx<'_>, part: &[Vec<u8>], get: &[Arg<'_>], out: &mut Out<'_>)
     })
 }
 
-/// Makes a list in place of what is under a key; what is missing is an empty element.
+/// Stores a list under a key, and replaces its value. Missing values become empty elements.
 fn store(
     tx: &mut Tx<'_>,
     to: &[u8],

@@ -1,4 +1,4 @@
-//! Commands on several sorted sets, or sets: union, intersection, difference.
+//! Set operations on several sorted sets, or sets: union, intersection, difference.
 
 use crate::command::{Access, COUNTED, Command, DataFn, Keys};
 use crate::commands::arguments::at_least;
@@ -34,7 +34,7 @@ pub const COMMANDS: &[Command] = &[
     writes("zdiffstore", zdiffstore),
 ];
 
-/// A set whose members have scores, if only 1.
+/// A source; the members of a set have the score 1.
 enum Source {
     Nothing,
     Set(Fields),
@@ -81,7 +81,7 @@ impl Source {
     }
 }
 
-/// What several are made into.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Union,
@@ -89,7 +89,7 @@ enum Of {
     Diff,
 }
 
-/// Which score a member gets that several have.
+/// The score of a member that several sources have.
 #[derive(Clone, Copy, Debug)]
 enum Aggregate {
     Sum,
@@ -100,7 +100,7 @@ enum Aggregate {
 impl Aggregate {
     fn of(self, a: f64, b: f64) -> f64 {
         match self {
-            // Infinities of both signs.
+            // The sum of infinities of both signs.
             Self::Sum if (a + b).is_nan() => 0.0,
             Self::Sum => a + b,
             Self::Min if b < a => b,
@@ -110,7 +110,7 @@ impl Aggregate {
     }
 }
 
-/// What the reply is.
+/// The kind of reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gives {
     Members,
@@ -118,7 +118,7 @@ enum Gives {
     Stored,
 }
 
-/// What a command asks for.
+/// The arguments of a command.
 struct Asked {
     sources: Vec<(Source, f64)>,
     aggregate: Aggregate,
@@ -127,7 +127,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// From the number of keys on.
+    /// Parses the arguments from the number of keys on.
     fn parse(
         tx: &mut Tx<'_>,
         name: Arg<'_>,
@@ -193,7 +193,7 @@ impl Asked {
     /// Returns the members with their scores, by score.
     fn members(mut self, tx: &mut Tx<'_>, of: Of) -> Result<Vec<Scored>, CommandError> {
         if of != Of::Diff {
-            // Sums depend on their order.
+            // Sums of floating-point numbers depend on their order.
             self.sources.sort_by_key(|(source, _)| source.len());
         }
         let mut found: Vec<Scored> = match of {
@@ -213,7 +213,7 @@ impl Asked {
         for (source, weight) in &self.sources {
             let mark = tx.scratch.mark();
             let all = source.all(tx)?;
-            // Members that are there already are dropped, and the others move.
+            // Members that exist already are dropped, and the others move.
             tx.scratch.reset(mark);
             tx.counting(|_, scratch| {
                 for (member, score) in all {

@@ -1,9 +1,9 @@
-//! Commands on sorted sets: ranges by rank, by score, and by member.
+//! Commands on ranges of sorted sets: by rank, by score, by member.
 
 use crate::command::{Access, Command, DataFn, Keys, ONE, TWO};
 use crate::commands::arguments::part;
 use crate::commands::replies::reply_members;
-use crate::data::sorted_set::{Scored, Scores, SortedSet, Way, Which};
+use crate::data::sorted_set::{Direction, Scored, Scores, SortedSet, Which};
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, double, integer, is};
@@ -60,7 +60,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Returns true if a member is in a range that begins here.
+    /// Returns true if a range that begins here includes the member.
     fn begins(self, member: &[u8]) -> bool {
         match self {
             Self::Lowest => true,
@@ -70,7 +70,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Returns true if a member is in a range that ends here.
+    /// Returns true if a range that ends here includes the member.
     fn ends(self, member: &[u8]) -> bool {
         match self {
             Self::Lowest => false,
@@ -81,7 +81,7 @@ impl<'a> End<'a> {
     }
 
     fn bound(self) -> Bound<&'a [u8]> {
-        /// A longer one is not looked for, but compared.
+        /// Longer ends are compared with, but not searched for.
         const LONGEST: usize = 32 << 10;
         match self {
             Self::With(end) if end.len() < LONGEST => Bound::Included(end),
@@ -99,7 +99,7 @@ enum Range<'a> {
     Members(End<'a>, End<'a>),
 }
 
-/// What a range is of.
+/// The order that a range refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Rank,
@@ -136,41 +136,45 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Visits the members of a range, after the first `skip` of them.
+/// Visits the members of a range.
 fn visit(
     tx: &mut Tx<'_>,
     set: &SortedSet,
     range: Range<'_>,
-    way: Way,
+    direction: Direction,
     mut visit: impl FnMut(&[u8], f64) -> ControlFlow<()>,
 ) -> Outcome {
     match range {
         Range::Ranks(start, stop) => {
             let (start, count) = part(start, stop, set.len());
-            for (member, score) in set.ranks(tx, start, count, way)? {
+            for (member, score) in set.ranks(tx, start, count, direction)? {
                 if visit(&member, score).is_break() {
                     break;
                 }
             }
             Ok(())
         }
-        Range::Scores(scores) => set.visit(tx, Which::Scores(scores), way, visit),
+        Range::Scores(scores) => set.visit(tx, Which::Scores(scores), direction, visit),
         Range::Members(least, most) => {
-            // Only if all scores are the same is this range one of the order.
-            let first = set.ranks(tx, 0, 1, Way::Up)?;
-            let last = set.ranks(tx, 0, 1, Way::Down)?;
+            // A range of members is a contiguous part of the order only if all scores are equal.
+            let first = set.ranks(tx, 0, 1, Direction::Ascending)?;
+            let last = set.ranks(tx, 0, 1, Direction::Descending)?;
             let which = match (first.first(), last.first()) {
                 (Some((_, first)), Some((_, last))) if first == last => {
-                    let end = if way == Way::Up { least } else { most };
+                    let end = if direction == Direction::Ascending {
+                        least
+                    } else {
+                        most
+                    };
                     Which::Members(*first, end.bound())
                 }
                 _ => Which::All,
             };
             let mut begun = false;
-            set.visit(tx, which, way, |member, score| {
-                let (begins, ends) = match way {
-                    Way::Up => (least.begins(member), most.ends(member)),
-                    Way::Down => (most.ends(member), least.begins(member)),
+            set.visit(tx, which, direction, |member, score| {
+                let (begins, ends) = match direction {
+                    Direction::Ascending => (least.begins(member), most.ends(member)),
+                    Direction::Descending => (most.ends(member), least.begins(member)),
                 };
                 begun |= begins;
                 match (begun, ends) {
@@ -183,12 +187,13 @@ fn visit(
     }
 }
 
-/// Returns the members of a range: `limit` of them (all, if negative) after the first `offset` (none, if that is negative).
+/// Returns the members of a range: `limit` of them (all, if negative) after the first `offset`
+/// (none, if that is negative).
 fn members(
     tx: &mut Tx<'_>,
     set: &SortedSet,
     range: Range<'_>,
-    way: Way,
+    direction: Direction,
     (offset, limit): (i64, i64),
 ) -> Result<Vec<Scored>, CommandError> {
     let mut found = Vec::new();
@@ -200,7 +205,7 @@ fn members(
         return Ok(found);
     }
     tx.counting(|tx, scratch| {
-        visit(tx, set, range, way, |member, score| {
+        visit(tx, set, range, direction, |member, score| {
             if skip > 0 {
                 skip -= 1;
                 return ControlFlow::Continue(());
@@ -216,28 +221,28 @@ fn members(
     Ok(found)
 }
 
-/// What the name of a command says of the range; the others have options for it.
+/// What the name of a command says about its range; other commands have options for it.
 #[derive(Clone, Copy, Debug)]
 struct Says {
     by: Option<By>,
-    way: Option<Way>,
+    direction: Option<Direction>,
 }
 
-/// What a command asks for.
+/// The arguments of a command.
 struct Asked<'a> {
     range: Range<'a>,
-    way: Way,
+    direction: Direction,
     limit: (i64, i64),
     with_scores: bool,
 }
 
 impl<'a> Asked<'a> {
-    /// From the range's start on.
+    /// Parses the arguments from the range's start on.
     fn parse(args: &[Arg<'a>], says: Says, stores: bool) -> Result<Self, CommandError> {
         let [start, end, options @ ..] = args else {
             return Err(CommandError::syntax());
         };
-        let (mut by, mut way) = (says.by, says.way);
+        let (mut by, mut direction) = (says.by, says.direction);
         let mut limit = (0, -1);
         let mut with_scores = false;
         let mut options = options;
@@ -249,22 +254,25 @@ impl<'a> Asked<'a> {
                     limit = (integer(offset)?, integer(count)?);
                     options = rest;
                 }
-                _ if says.way.is_none() && way.is_none() && is(word, "rev") => {
-                    way = Some(Way::Down);
+                _ if says.direction.is_none() && direction.is_none() && is(word, "rev") => {
+                    direction = Some(Direction::Descending);
                 }
                 _ if by.is_none() && is(word, "bylex") => by = Some(By::Member),
                 _ if by.is_none() && is(word, "byscore") => by = Some(By::Score),
                 _ => return Err(CommandError::syntax()),
             }
         }
-        let (by, way) = (by.unwrap_or(By::Rank), way.unwrap_or(Way::Up));
+        let (by, direction) = (
+            by.unwrap_or(By::Rank),
+            direction.unwrap_or(Direction::Ascending),
+        );
         if limit.1 != -1 && by == By::Rank {
             return Err(CommandError::reply(
                 "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
             ));
         }
         if by == By::Rank {
-            // An offset without a limit says nothing there.
+            // An offset without a limit has no effect there.
             limit = (0, -1);
         }
         if with_scores && by == By::Member {
@@ -272,14 +280,14 @@ impl<'a> Asked<'a> {
                 "ERR syntax error, WITHSCORES not supported in combination with BYLEX",
             ));
         }
-        let (start, end) = if way == Way::Down && by != By::Rank {
+        let (start, end) = if direction == Direction::Descending && by != By::Rank {
             (end, start)
         } else {
             (start, end)
         };
         Ok(Self {
             range: Range::parse(by, start, end)?,
-            way,
+            direction,
             limit,
             with_scores,
         })
@@ -287,31 +295,31 @@ impl<'a> Asked<'a> {
 
     fn members(&self, tx: &mut Tx<'_>, key: Arg<'_>) -> Result<Vec<Scored>, CommandError> {
         let set = SortedSet::load(tx, key)?;
-        members(tx, &set, self.range, self.way, self.limit)
+        members(tx, &set, self.range, self.direction, self.limit)
     }
 }
 
 fn reply(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, says: Says) -> Outcome {
     let asked = Asked::parse(&args[2..], says, false)?;
     let found = asked.members(tx, args[1])?;
-    // Without a pair, there is nothing to be nested.
+    // In RESP3, members without scores are a flat array, too.
     reply_members(out, &found, asked.with_scores);
     Ok(())
 }
 
 fn zrange(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let (by, way) = (None, None);
-    reply(tx, args, out, Says { by, way })
+    let (by, direction) = (None, None);
+    reply(tx, args, out, Says { by, direction })
 }
 
 fn zrangestore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let (by, way) = (None, None);
-    let asked = Asked::parse(&args[3..], Says { by, way }, true)?;
+    let (by, direction) = (None, None);
+    let asked = Asked::parse(&args[3..], Says { by, direction }, true)?;
     let found = asked.members(tx, args[2])?;
     store(tx, args[1], &found, out)
 }
 
-/// Makes these all of a key's value, and replies with their number.
+/// Stores these members under a key, replaces its value, and replies with their number.
 pub(crate) fn store(tx: &mut Tx<'_>, key: Arg<'_>, found: &[Scored], out: &mut Out<'_>) -> Outcome {
     let before = tx.load(key)?;
     let mut set = SortedSet::in_place_of(before);
@@ -323,35 +331,35 @@ pub(crate) fn store(tx: &mut Tx<'_>, key: Arg<'_>, found: &[Scored], out: &mut O
 }
 
 fn zrevrange(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let (by, way) = (Some(By::Rank), Some(Way::Down));
-    reply(tx, args, out, Says { by, way })
+    let (by, direction) = (Some(By::Rank), Some(Direction::Descending));
+    reply(tx, args, out, Says { by, direction })
 }
 
 fn zrangebyscore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let (by, way) = (Some(By::Score), Some(Way::Up));
-    reply(tx, args, out, Says { by, way })
+    let (by, direction) = (Some(By::Score), Some(Direction::Ascending));
+    reply(tx, args, out, Says { by, direction })
 }
 
 fn zrevrangebyscore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let (by, way) = (Some(By::Score), Some(Way::Down));
-    reply(tx, args, out, Says { by, way })
+    let (by, direction) = (Some(By::Score), Some(Direction::Descending));
+    reply(tx, args, out, Says { by, direction })
 }
 
 fn zrangebylex(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let (by, way) = (Some(By::Member), Some(Way::Up));
-    reply(tx, args, out, Says { by, way })
+    let (by, direction) = (Some(By::Member), Some(Direction::Ascending));
+    reply(tx, args, out, Says { by, direction })
 }
 
 fn zrevrangebylex(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let (by, way) = (Some(By::Member), Some(Way::Down));
-    reply(tx, args, out, Says { by, way })
+    let (by, direction) = (Some(By::Member), Some(Direction::Descending));
+    reply(tx, args, out, Says { by, direction })
 }
 
 fn counted(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, by: By) -> Outcome {
     let range = Range::parse(by, args[2], args[3])?;
     let set = SortedSet::load(tx, args[1])?;
     let mut count = 0;
-    visit(tx, &set, range, Way::Up, |_, _| {
+    visit(tx, &set, range, Direction::Ascending, |_, _| {
         count += 1;
         ControlFlow::Continue(())
     })?;
@@ -370,7 +378,7 @@ fn zlexcount(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 fn removed(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, by: By) -> Outcome {
     let range = Range::parse(by, args[2], args[3])?;
     let mut set = SortedSet::load(tx, args[1])?;
-    let found = members(tx, &set, range, Way::Up, (0, -1))?;
+    let found = members(tx, &set, range, Direction::Ascending, (0, -1))?;
     out.integer(found.len() as i64);
     set.take_all(tx, &found)?;
     set.save(tx, args[1])

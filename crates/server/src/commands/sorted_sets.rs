@@ -1,4 +1,4 @@
-//! Commands on sorted sets: members, scores and ranks. Ranges and combinations are in modules of their own.
+//! Commands on sorted sets: members, scores and ranks.
 
 use crate::command::{Access, COUNTED, Command, DataFn, Keys, ONE};
 use crate::commands::arguments::{
@@ -6,7 +6,7 @@ use crate::commands::arguments::{
     random_options,
 };
 use crate::commands::replies::{reply_double, reply_member, reply_members};
-use crate::data::sorted_set::{Scored, SortedSet, Way, Which};
+use crate::data::sorted_set::{Direction, Scored, SortedSet, Which};
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, double, is};
@@ -38,20 +38,20 @@ pub const COMMANDS: &[Command] = &[
     reads("zscan", -3, zscan),
 ];
 
-/// What `ZADD` may do.
+/// The options of `ZADD`.
 #[derive(Clone, Copy, Debug, Default)]
 struct AddOptions {
-    /// Only new members.
+    /// Add new members only.
     new: bool,
-    /// Only those that are there.
+    /// Update existing members only.
     known: bool,
-    /// Only if the score becomes higher.
+    /// Update only to a higher score.
     higher: bool,
-    /// Only if it becomes lower.
+    /// Update only to a lower score.
     lower: bool,
-    /// The changed ones are counted, too.
+    /// Count changed members, too.
     changed: bool,
-    /// The score is added to the one that is there.
+    /// Add the score to the current one.
     increment: bool,
 }
 
@@ -77,7 +77,7 @@ impl AddOptions {
         Err(CommandError::reply(error))
     }
 
-    /// Returns the score that a member gets; `None`: it stays as it is.
+    /// Returns the new score of a member; `None` if it stays the same.
     fn score(self, before: Option<f64>, given: f64) -> Result<Option<f64>, CommandError> {
         let Some(before) = before else {
             return Ok((!self.known).then_some(given));
@@ -189,13 +189,13 @@ fn zrank(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         out.null();
         return Ok(());
     }
-    let way = if is(args[0], "zrank") {
-        Way::Up
+    let direction = if is(args[0], "zrank") {
+        Direction::Ascending
     } else {
-        Way::Down
+        Direction::Descending
     };
     let mut rank = 0;
-    set.visit(tx, Which::All, way, |member, _| {
+    set.visit(tx, Which::All, direction, |member, _| {
         if member == args[2] {
             return ControlFlow::Break(());
         }
@@ -206,10 +206,15 @@ fn zrank(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Takes the first members away.
-fn pop(tx: &mut Tx<'_>, key: Arg<'_>, way: Way, count: u64) -> Result<Vec<Scored>, CommandError> {
+/// Removes and returns the first members.
+fn pop(
+    tx: &mut Tx<'_>,
+    key: Arg<'_>,
+    direction: Direction,
+    count: u64,
+) -> Result<Vec<Scored>, CommandError> {
     let mut set = SortedSet::load(tx, key)?;
-    let found = set.ranks(tx, 0, count, way)?;
+    let found = set.ranks(tx, 0, count, direction)?;
     set.take_all(tx, &found)?;
     set.save(tx, key)?;
     Ok(found)
@@ -221,12 +226,12 @@ fn zpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         [wanted] => Some(count(wanted)?),
         _ => return Err(CommandError::syntax()),
     };
-    let way = if is(args[0], "zpopmin") {
-        Way::Up
+    let direction = if is(args[0], "zpopmin") {
+        Direction::Ascending
     } else {
-        Way::Down
+        Direction::Descending
     };
-    let found = pop(tx, args[1], way, wanted.unwrap_or(1))?;
+    let found = pop(tx, args[1], direction, wanted.unwrap_or(1))?;
     match found.first() {
         Some((member, score)) if wanted.is_none() => {
             out.array(2);
@@ -238,14 +243,15 @@ fn zpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Takes the first member, and answers with the key, the member and its score; false if the key is not there.
+/// Pops the first member, and replies with the key, the member and its score. Returns false if the
+/// key does not exist.
 pub(crate) fn pop_named(
     tx: &mut Tx<'_>,
     key: Arg<'_>,
-    way: Way,
+    direction: Direction,
     out: &mut Out<'_>,
 ) -> Result<bool, CommandError> {
-    let found = pop(tx, key, way, 1)?;
+    let found = pop(tx, key, direction, 1)?;
     for (member, score) in &found {
         out.array(3);
         out.bulk(key);
@@ -255,15 +261,16 @@ pub(crate) fn pop_named(
     Ok(!found.is_empty())
 }
 
-/// As [`pop_named`], up to `count` members, each with its score in an array.
+/// Pops up to `count` members, and replies with the key and an array of pairs. Returns false if the
+/// key does not exist.
 pub(crate) fn pop_several(
     tx: &mut Tx<'_>,
     key: Arg<'_>,
-    way: Way,
+    direction: Direction,
     count: u64,
     out: &mut Out<'_>,
 ) -> Result<bool, CommandError> {
-    let found = pop(tx, key, way, count)?;
+    let found = pop(tx, key, direction, count)?;
     if found.is_empty() {
         return Ok(false);
     }
@@ -278,11 +285,11 @@ pub(crate) fn pop_several(
     Ok(true)
 }
 
-/// Returns the end that a word names.
-pub(crate) fn way(word: Arg<'_>) -> Result<Way, CommandError> {
+/// Parses the name of an end.
+pub(crate) fn direction(word: Arg<'_>) -> Result<Direction, CommandError> {
     match () {
-        () if is(word, "min") => Ok(Way::Up),
-        () if is(word, "max") => Ok(Way::Down),
+        () if is(word, "min") => Ok(Direction::Ascending),
+        () if is(word, "max") => Ok(Direction::Descending),
         () => Err(CommandError::syntax()),
     }
 }
@@ -292,9 +299,9 @@ fn zmpop(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let Some((keys, [place, options @ ..])) = args[2..].split_at_checked(keys) else {
         return Err(CommandError::syntax());
     };
-    let (way, wanted) = (way(place)?, pop_count(options)?);
+    let (direction, wanted) = (direction(place)?, pop_count(options)?);
     for key in keys {
-        if pop_several(tx, key, way, wanted, out)? {
+        if pop_several(tx, key, direction, wanted, out)? {
             return Ok(());
         }
     }
@@ -328,7 +335,7 @@ fn zscan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     }
     let options = ScanOptions::parse(&args[3..], false)?;
     let (next, found) = set.step(tx, from, options.count)?;
-    // As Redis has the scores of those that it calls small.
+    // Redis writes the scores of sets that it calls small in this form.
     let small = set.len() <= 128 && found.iter().all(|(member, _)| member.len() <= 64);
     let text = |score: f64| match score as i64 {
         whole if small && whole as f64 == score && score.abs() <= 2f64.powi(62) => {

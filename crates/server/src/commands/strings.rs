@@ -9,7 +9,7 @@ use crate::parse::long_double::LongDouble;
 use crate::parse::{Arg, integer, is};
 use crate::reply::Out;
 
-/// Longest string in bytes, as Redis's `proto-max-bulk-len` has it.
+/// The longest string in bytes: Redis' default of `proto-max-bulk-len`.
 pub(crate) const MAX_STRING: usize = 512 * 1024 * 1024;
 
 const PAIRS: Keys = Keys::range(1, -1, 2);
@@ -49,12 +49,12 @@ pub const COMMANDS: &[Command] = &[
     command("substr", 4, Access::ReadOne, ONE, getrange),
 ];
 
-/// Returns a `GET` is a step.
+/// Returns the step that a `GET` is.
 fn get_step<'a>(args: &[Arg<'a>]) -> Option<Step<'a>> {
     (args.len() == 2).then_some(Step::Get)
 }
 
-/// Returns a `SET` without options is a step.
+/// Returns the step that a `SET` without options is.
 fn set_step<'a>(args: &[Arg<'a>]) -> Option<Step<'a>> {
     match args {
         [_, _, value] => Some(Step::Put(value)),
@@ -62,18 +62,18 @@ fn set_step<'a>(args: &[Arg<'a>]) -> Option<Step<'a>> {
     }
 }
 
-/// An expiry as a command's arguments have it.
+/// An expiry as it is given in the arguments.
 #[derive(Clone, Copy, Debug)]
 struct Expire<'a> {
     number: Arg<'a>,
-    /// In seconds, not ms.
+    /// In seconds, not in ms.
     seconds: bool,
-    /// From now, not since 1970.
+    /// Relative to now, not to 1970.
     relative: bool,
 }
 
 impl Expire<'_> {
-    /// In ms since 1970.
+    /// Returns it in ms since 1970.
     fn at(self, tx: &Tx<'_>, command: &str) -> Result<u64, CommandError> {
         let number = integer(self.number)?;
         let ms = number.checked_mul(if self.seconds { 1000 } else { 1 });
@@ -87,7 +87,7 @@ impl Expire<'_> {
     }
 }
 
-/// What follows key and value in `SET`, and the key in `GETEX`.
+/// The options of `SET` and `GETEX`.
 #[derive(Debug, Default)]
 struct Options<'a> {
     if_absent: bool,
@@ -95,11 +95,11 @@ struct Options<'a> {
     get: bool,
     keep: bool,
     persist: bool,
-    /// The word, and what it means.
+    /// The option's name, and its expiry.
     expire: Option<(&'static str, Expire<'a>)>,
 }
 
-/// The words of expiries: in seconds, and from now.
+/// The options for expiries: name, in seconds, relative.
 const EXPIRES: [(&str, bool, bool); 4] = [
     ("ex", true, true),
     ("px", false, true),
@@ -143,10 +143,10 @@ impl<'a> Options<'a> {
     }
 }
 
-/// A string's record, and its expiry.
+/// The record of a string, and its expiry.
 pub(crate) type Record = (Vec<u8>, Option<u64>);
 
-/// Returns a copy of the string's record, with room for more bytes.
+/// Returns a copy of a string's record, with room for more bytes.
 pub(crate) fn record(
     tx: &mut Tx<'_>,
     key: &[u8],
@@ -289,7 +289,7 @@ fn mget(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     for key in &args[1..] {
         match tx.string_with(key, |bytes, _| out.bulk(bytes)) {
             Ok(Some(())) => {}
-            // What is no string is as absent.
+            // A key of another type counts as absent.
             Ok(None) | Err(CommandError::Reply(_)) => out.null(),
             Err(e) => return Err(e),
         }
@@ -331,7 +331,7 @@ fn msetnx(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Refuses strings that would become too long.
+/// Refuses a string that would become too long.
 pub(crate) fn check_length(len: usize, more: usize) -> Outcome {
     match len.checked_add(more) {
         Some(len) if len <= MAX_STRING => Ok(()),
@@ -355,7 +355,8 @@ fn strlen(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Returns the part of `bytes` from `start` to `end`, both included; from the end, if negative.
+/// Returns the part of `bytes` from `start` to `end`, both included. Negative numbers count from
+/// the end.
 fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     let len = bytes.len() as i64;
     if start < 0 && end < 0 && start > end {

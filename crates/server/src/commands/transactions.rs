@@ -1,4 +1,4 @@
-//! `MULTI` and what belongs to it.
+//! `MULTI`, `EXEC`, `WATCH` and their relatives.
 
 use crate::budget::Part;
 use crate::command::{ALL, Access, Command, InMulti, Keys};
@@ -12,7 +12,7 @@ use crate::session::{Context, Done, Flow, SessionCommand, Step, Transaction};
 use crate::table::add;
 use crate::users::User;
 
-/// In the place of commands that a user may no longer use: their argument says why.
+/// Replace queued commands that the user may no longer use. Their argument is the reason.
 static DENIED_DATA: Command = Command::new(
     "denied",
     1,
@@ -103,8 +103,9 @@ fn watch(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
     if session.transaction.is_some() {
         return Err(CommandError::reply("ERR WATCH inside MULTI is not allowed"));
     }
-    // What is watched may have changed without being durable yet: who was told OK is to read that change, or EXEC would
-    // take what was before it as what was watched.
+    // A watched key may have changed without that being durable yet. The reply waits for it, so
+    // that the client reads the changed value: otherwise EXEC would accept a value that the client
+    // has not seen.
     session.unsettled = true;
     for key in args.iter().skip(1) {
         server.data.watch(&mut session.watch, session.db, key)?;
@@ -153,7 +154,8 @@ fn run(context: &mut Context<'_>, transaction: &Transaction, out: &mut Out<'_>) 
         session.unsettled |= server.data.exec(&transaction.data, &mut session.watch, out);
         return Ok(Flow::Go);
     }
-    // The replies to commands on data come together, and those of the session go between them.
+    // The commands on data reply together; the replies of the session's commands are inserted
+    // between theirs.
     let mut replies = Vec::new();
     let mut gathered = out.beside(&mut replies);
     let waits = server
@@ -167,7 +169,7 @@ fn run(context: &mut Context<'_>, transaction: &Transaction, out: &mut Out<'_>) 
         return Ok(Flow::Go);
     };
     if replies.len() > MAX_REPLY_BYTES || session.client.is_evicted() {
-        // Some are missing, and the connection has to end.
+        // Replies are missing, and the connection has to end.
         out.raw(&replies);
         return Ok(Flow::Close);
     }

@@ -57,11 +57,11 @@ impl Scores {
 
 /// The direction in which members are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From the lowest score on.
-    Up,
+    Ascending,
     /// From the highest score on.
-    Down,
+    Descending,
 }
 
 /// A sorted set that a command works on.
@@ -236,7 +236,7 @@ impl SortedSet {
         &self,
         tx: &mut Tx<'_>,
         which: Which<'_>,
-        way: Way,
+        direction: Direction,
         mut visit: impl FnMut(&[u8], f64) -> ControlFlow<()>,
     ) -> Outcome {
         match &self.content {
@@ -252,14 +252,14 @@ impl SortedSet {
                         _ => true,
                     })
                     .collect();
-                if way == Way::Down {
+                if direction == Direction::Descending {
                     wanted.reverse();
                 }
                 let _ = (wanted.into_iter()).try_for_each(|(member, score)| visit(member, score));
                 Ok(())
             }
             Content::Large { id, .. } => {
-                let (start, end) = bounds(*id, which, way);
+                let (start, end) = bounds(*id, which, direction);
                 if end <= start {
                     return Ok(());
                 }
@@ -277,9 +277,9 @@ impl SortedSet {
                         ControlFlow::Break(())
                     }
                 };
-                match way {
-                    Way::Up => tx.scan(Space::Elements, range, each)?,
-                    Way::Down => tx.scan_reverse(Space::Elements, range, each)?,
+                match direction {
+                    Direction::Ascending => tx.scan(Space::Elements, range, each)?,
+                    Direction::Descending => tx.scan_reverse(Space::Elements, range, each)?,
                 }
                 if torn {
                     return Err(CommandError::damaged("a score"));
@@ -296,7 +296,7 @@ impl SortedSet {
         tx: &mut Tx<'_>,
         start: u64,
         count: u64,
-        way: Way,
+        direction: Direction,
     ) -> Result<Vec<Scored>, CommandError> {
         let mut found = Vec::new();
         let len = self.len();
@@ -306,10 +306,10 @@ impl SortedSet {
         }
         let after = len - start - count;
         let turned = after < start;
-        let (mut skip, from) = match (turned, way) {
-            (false, way) => (start, way),
-            (true, Way::Up) => (after, Way::Down),
-            (true, Way::Down) => (after, Way::Up),
+        let (mut skip, from) = match (turned, direction) {
+            (false, direction) => (start, direction),
+            (true, Direction::Ascending) => (after, Direction::Descending),
+            (true, Direction::Descending) => (after, Direction::Ascending),
         };
         tx.counting(|tx, scratch| {
             self.visit(tx, Which::All, from, |member, score| {
@@ -334,7 +334,7 @@ impl SortedSet {
 
     /// Returns all members, by score.
     pub fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Scored>, CommandError> {
-        self.ranks(tx, 0, u64::MAX, Way::Up)
+        self.ranks(tx, 0, u64::MAX, Direction::Ascending)
     }
 
     /// Takes a step of a scan; see [`Fields::step`](fields::Fields::step).
@@ -384,7 +384,7 @@ fn write(tx: &mut Tx<'_>, id: u64, member: &[u8], score: f64) -> Outcome {
 }
 
 /// Returns the key of the first element to visit in a large one, and the key after the last.
-fn bounds(id: u64, which: Which<'_>, way: Way) -> (Vec<u8>, Vec<u8>) {
+fn bounds(id: u64, which: Which<'_>, direction: Direction) -> (Vec<u8>, Vec<u8>) {
     let at =
         |score: u64, member: &[u8]| [&prefix(id, b's')[..], &score.to_be_bytes(), member].concat();
     match which {
@@ -398,17 +398,17 @@ fn bounds(id: u64, which: Which<'_>, way: Way) -> (Vec<u8>, Vec<u8>) {
             // The key after a member's is the same with a zero byte.
             let place = match bound {
                 Bound::Unbounded => None,
-                Bound::Included(member) => Some((member, way == Way::Down)),
-                Bound::Excluded(member) => Some((member, way == Way::Up)),
+                Bound::Included(member) => Some((member, direction == Direction::Descending)),
+                Bound::Excluded(member) => Some((member, direction == Direction::Ascending)),
             };
             let edge = place.map(|(member, next)| {
                 let mut key = at(start, member);
                 key.extend(next.then_some(0));
                 key
             });
-            match way {
-                Way::Up => (edge.unwrap_or_else(|| at(start, b"")), at(end, b"")),
-                Way::Down => (at(start, b""), edge.unwrap_or_else(|| at(end, b""))),
+            match direction {
+                Direction::Ascending => (edge.unwrap_or_else(|| at(start, b"")), at(end, b"")),
+                Direction::Descending => (at(start, b""), edge.unwrap_or_else(|| at(end, b""))),
             }
         }
     }

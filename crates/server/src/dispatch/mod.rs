@@ -6,9 +6,9 @@
 //!                                      +-> the queue of MULTI
 //! ```
 //!
-//! Every command is admitted in the same way (`admit`), whether it is executed in a batch of steps or
-//! by itself. A step that needs more than a step, such as a `SET` that replaces a large collection, is
-//! executed by itself.
+//! Every command is admitted in the same way (`admit`), whether it is executed in a batch of steps
+//! or by itself. A step that needs more than a step, such as a `SET` that replaces a large
+//! collection, is executed by itself.
 
 #[cfg(test)]
 mod tests;
@@ -62,6 +62,20 @@ struct Finder<'t> {
 }
 
 impl<'t> Finder<'t> {
+    fn new(table: &'t Table) -> Self {
+        Self { table, last: None }
+    }
+
+    /// Returns the step that a command is, if it is one with short arguments.
+    fn step<'a>(&mut self, args: &[Arg<'a>]) -> Option<(&'t Entry, KeyStep<'a>)> {
+        let entry = self.find(args)?;
+        let step = entry.data.and_then(|command| command.step)?;
+        if args.iter().any(|arg| arg.len() > MAX_BATCHED) {
+            return None;
+        }
+        Some((entry, (*args.get(1)?, step(args)?)))
+    }
+
     fn find(&mut self, args: &[Arg<'_>]) -> Option<&'t Entry> {
         let name = args.first()?;
         if !self.last.is_some_and(|last| is(name, last.name())) {
@@ -78,8 +92,9 @@ struct Steps<'t, 'a> {
 }
 
 impl Session {
-    /// Executes commands in order, of which there is at least one, until one of them ends the batch or
-    /// there are enough replies. Returns how the connection goes on, and how many it has executed.
+    /// Executes commands in order, of which there is at least one, until one of them ends the batch
+    /// or there are enough replies. Returns how the connection goes on, and how many it has
+    /// executed.
     pub fn execute_batch(
         &mut self,
         server: &Server,
@@ -114,8 +129,8 @@ impl Session {
         (Flow::Go, done)
     }
 
-    /// Executes the first commands as one batch of steps. Returns how many; 0 if the first one has to be
-    /// executed by itself.
+    /// Executes the first commands as one batch of steps. Returns how many; 0 if the first one has
+    /// to be executed by itself.
     fn execute_steps(
         &mut self,
         server: &Server,
@@ -141,42 +156,31 @@ impl Session {
         done
     }
 
-    /// Admits the first commands, as many as are steps and have the same rights to run as a command by
-    /// itself.
+    /// Admits the first commands, as many as are steps. A single one gains nothing from a batch.
     fn admit_steps<'t, 'a>(&self, server: &'t Server, commands: &[&[Arg<'a>]]) -> Steps<'t, 'a> {
         let mut admitted = Steps {
             entries: Vec::new(),
             steps: Vec::new(),
         };
+        let mut finder = Finder::new(&server.table);
+        let mut found = commands.iter().map_while(|args| {
+            let (entry, step) = finder.step(args)?;
+            Some((*args, entry, step))
+        });
+        let (Some(first), Some(second)) = (found.next(), found.next()) else {
+            return admitted;
+        };
         if self.replies != Replies::On {
             return admitted;
         }
-        let mut finder = Finder {
-            table: &server.table,
-            last: None,
-        };
-        for args in commands {
-            let Some(entry) = finder.find(args) else {
-                break;
-            };
-            let Some(step) = entry.data.and_then(|command| command.step) else {
-                break;
-            };
-            if args.iter().any(|arg| arg.len() > MAX_BATCHED) {
-                break;
-            }
-            let Some((step, key)) = step(args).zip(args.get(1)) else {
-                break;
-            };
+        admitted.entries.reserve(commands.len());
+        admitted.steps.reserve(commands.len());
+        for (args, entry, step) in [first, second].into_iter().chain(found) {
             if !matches!(self.admit(Some(entry), args), Ok(Admitted::Run(_))) {
                 break;
             }
-            if admitted.steps.is_empty() {
-                admitted.entries.reserve(commands.len());
-                admitted.steps.reserve(commands.len());
-            }
             admitted.entries.push(entry);
-            admitted.steps.push((key, step));
+            admitted.steps.push(step);
         }
         admitted
     }
@@ -186,10 +190,7 @@ impl Session {
         if !self.authenticated || self.transaction.is_some() {
             return;
         }
-        let mut finder = Finder {
-            table: &server.table,
-            last: None,
-        };
+        let mut finder = Finder::new(&server.table);
         let keys = commands.iter().filter_map(|args| {
             let entry = finder.find(args)?;
             let key = args.get(1).filter(|key| key.len() <= MAX_BATCHED);
@@ -429,8 +430,8 @@ impl Session {
     }
 }
 
-/// Returns true for the first words of an HTTP request, which a web page can make a browser send to a
-/// server on its machine, with commands behind them.
+/// Returns true for the first words of an HTTP request, which a web page can make a browser send to
+/// a server on its machine, with commands behind them.
 fn is_http(name: Arg<'_>) -> bool {
     is(name, "post") || is(name, "host:")
 }

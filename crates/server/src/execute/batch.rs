@@ -1,8 +1,8 @@
 //! Consecutive [steps](Step) of a pipeline, `GET`s and plain `SET`s, executed as one batch: their
 //! searches overlap their waits for memory, and their writes become durable together.
 //!
-//! A batch of `GET`s takes no locks. A batch with a `SET` locks all of its keys: its effect is as if
-//! its commands were executed one after the other while nobody else does anything.
+//! A batch of `GET`s takes no locks. A batch with a `SET` locks all of its keys: its effect is as
+//! if its commands were executed one after the other while nobody else does anything.
 
 use crate::command::Step;
 use crate::data::record::{self, STRING};
@@ -20,12 +20,13 @@ const ENOUGH_REPLY_BYTES: usize = 256 << 10;
 pub type KeyStep<'a> = (Arg<'a>, Step<'a>);
 
 impl Data {
-    /// Executes steps on database `db`, in order, up to the first that needs more than a step: a value
-    /// of another type, a large collection that a `SET` replaces, a key that comes again after it was
-    /// written, or a store without room. Returns how many it has executed. Their replies are in `out`.
+    /// Executes steps on database `db`, in order, up to the first that needs more than a step: a
+    /// value of another type, a large collection that a `SET` replaces, a key that comes again
+    /// after it was written, or a store without room. Returns how many it has executed. Their
+    /// replies are in `out`.
     ///
-    /// With a `SET` among them, the replies have to wait until [`applied`](Self::applied) is durable;
-    /// without one, `GET`s see what `reads` says.
+    /// With a `SET` among them, the replies have to wait until [`applied`](Self::applied) is
+    /// durable; without one, `GET`s see what `reads` says.
     pub fn execute_steps(
         &self,
         db: usize,
@@ -48,8 +49,8 @@ impl Data {
         self.get_steps(db, &keys, reads, out)
     }
 
-    /// Executes steps that include a `SET`. No client that waits can be served by a `SET`: they wait
-    /// for lists and sorted sets.
+    /// Executes steps that include a `SET`. No client that waits can be served by a `SET`: they
+    /// wait for lists and sorted sets.
     fn put_steps(&self, db: usize, steps: &[KeyStep<'_>], out: &mut Out<'_>) -> usize {
         let _held = self.locks.keys(steps.iter().map(|(key, _)| (db, *key)));
         // All records are in one allocation.

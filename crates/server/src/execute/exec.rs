@@ -14,15 +14,16 @@ use crate::reply::Out;
 pub struct Queued {
     /// The command.
     pub command: &'static Command,
-    /// The database that it is for.
+    /// Its database.
     pub db: usize,
-    /// Its name and arguments, as many as it takes.
+    /// Its name and arguments, of which it takes as many.
     pub args: Vec<Vec<u8>>,
 }
 
 impl Data {
-    /// Runs queued commands as one commit, and answers all of their replies; a null array, if what is watched has changed. Nothing is
-    /// watched after it. True as in [`run`](Self::run).
+    /// Executes queued commands as one commit, and replies with an array of their replies; with a
+    /// null array if a watched key has changed. Ends watching. Returns true: the reply has to wait
+    /// for durability.
     pub fn exec(&self, queued: &[Queued], watch: &mut Watch, out: &mut Out<'_>) -> bool {
         let mark = out.mark();
         let done = self.try_exec(queued, watch, out);
@@ -57,14 +58,14 @@ impl Data {
             let of_watch = watch.keys.keys().map(|(db, key)| (*db, key.as_slice()));
             let mut keys: Vec<_> = of_commands.chain(of_watch).collect();
             if keys.is_empty() {
-                // Any lock keeps the databases from being swapped in between.
+                // Any lock prevents the databases from being swapped meanwhile.
                 keys.push((0, b""));
             }
             self.lock(keys.iter().copied())
         };
         let mut changed = watch.is_touched();
         for ((db, key), existed) in &watch.keys {
-            // What has expired has told nobody.
+            // An expired key has notified nobody.
             changed = changed || *existed && !self.is_there(*db, key)?;
         }
         if changed {
@@ -81,7 +82,7 @@ impl Data {
             let (place, end) = (tx.mark(), out.mark());
             match (command.run)(&mut tx, args, out) {
                 Ok(()) => tx.keep(),
-                // Half of a transaction is no use: nothing is committed.
+                // A transaction that is too large is not committed in part.
                 Err(e) if tx.overfull => return Err(e),
                 Err(e) => {
                     tx.rollback(&place);

@@ -28,8 +28,8 @@ pub struct Executed {
 }
 
 impl Data {
-    /// Executes one command on database `db`. An error has changed nothing, and is the whole reply. A
-    /// command that would wait replies that there is nothing.
+    /// Executes one command on database `db`. An error has changed nothing, and is the whole reply.
+    /// A command that would wait replies that there is nothing.
     ///
     /// Returns true if the reply has to wait until [`applied`](Self::applied) is durable.
     pub fn run(

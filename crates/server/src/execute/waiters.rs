@@ -63,8 +63,8 @@ impl Data {
         }
     }
 
-    /// Gives a waiter what it takes from `key`. Returns the keys that this puts; `None` if `key` does
-    /// not exist.
+    /// Gives a waiter what it takes from `key`. Returns the keys that this puts; `None` if `key`
+    /// does not exist.
     fn serve_one(&self, waiter: &Waiter, key: &[u8]) -> Result<Option<Vec<Name>>, CommandError> {
         let mut tx = self.begin(waiter.db);
         let Some(head) = tx.load_head_from(waiter.db, key)? else {

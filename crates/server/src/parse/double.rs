@@ -1,8 +1,9 @@
-//! Floating-point numbers as sorted sets take and give them.
+//! Floating-point numbers, as sorted sets read and write them.
 
 use crate::error::CommandError;
 
-/// Returns a number, as `strtod` reads it: `None` if the text is not one, or goes on after it. NaN is none.
+/// Parses a number as `strtod` does. Returns `None` if the text is not a number as a whole, or is
+/// NaN.
 fn parse(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let (negative, digits) = match text.as_bytes() {
@@ -10,7 +11,7 @@ fn parse(text: &[u8]) -> Option<f64> {
         [b'+', ..] => (false, &text[1..]),
         _ => (false, text),
     };
-    // The sign was taken.
+    // The sign has been taken.
     if digits.starts_with(['-', '+']) {
         return None;
     }
@@ -22,7 +23,7 @@ fn parse(text: &[u8]) -> Option<f64> {
     (!number.is_nan()).then_some(number)
 }
 
-/// Hexadecimal digits with a point and a power of two: exact to 60 bits.
+/// Parses hexadecimal digits with a point and a power of two; exact to 60 bits.
 fn hexadecimal(digits: &str) -> Option<f64> {
     let (digits, power) = match digits.split_once(['p', 'P']) {
         Some((digits, power)) => (digits, power.parse::<i32>().ok()?),
@@ -54,7 +55,7 @@ fn hexadecimal(digits: &str) -> Option<f64> {
     Some(number)
 }
 
-/// Returns a score or a weight: neither too large to be one, nor too small.
+/// Parses a score or a weight, which must not be out of range.
 pub(crate) fn double(text: &[u8]) -> Result<f64, CommandError> {
     let number = parse(text).ok_or_else(CommandError::not_a_float)?;
     let has = |digits: std::ops::RangeInclusive<u8>| text.iter().any(|byte| digits.contains(byte));
@@ -70,7 +71,7 @@ pub(crate) fn double(text: &[u8]) -> Result<f64, CommandError> {
     Ok(number)
 }
 
-/// Returns the end of a range of scores, without its `(`.
+/// Parses the end of a range of scores, without its `(`.
 pub(crate) fn bound(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii_start();
     if text.is_empty() {
@@ -79,7 +80,7 @@ pub(crate) fn bound(text: &[u8]) -> Option<f64> {
     parse(text)
 }
 
-/// Returns the text of a number: 17 significant digits, as `%.17g` has it.
+/// Formats a number with 17 significant digits, as `%.17g` does.
 pub(crate) fn text(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "inf" } else { "-inf" }.to_owned();
@@ -118,7 +119,7 @@ pub(crate) fn text(number: f64) -> String {
     }
 }
 
-/// Eight bytes in the order of the numbers. Zero has one form.
+/// Encodes a number in eight bytes that are ordered like the numbers. Both zeros have one encoding.
 pub(crate) fn ordered(number: f64) -> u64 {
     let bits = (number + 0.0).to_bits();
     if bits >> 63 == 0 {
@@ -128,7 +129,7 @@ pub(crate) fn ordered(number: f64) -> u64 {
     }
 }
 
-/// Returns the number that has these bytes.
+/// Decodes a number.
 pub(crate) fn from_ordered(bits: u64) -> f64 {
     f64::from_bits(if bits >> 63 == 0 {
         !bits

@@ -1,25 +1,26 @@
-//! Patterns as Redis has them: `*`, `?`, `[abc]`, `[^a-c]`, and `\` before what stands for itself.
+//! Glob patterns as Redis defines them: `*`, `?`, `[abc]`, `[^a-c]`, and `\` before a literal
+//! character.
 
 use crate::error::{CommandError, Outcome};
 
-/// Longest pattern of a command: as long as the longest key.
-pub const LONGEST: usize = 64 << 10;
+/// The longest pattern of a command, in bytes: as long as the longest key.
+pub const MAX_PATTERN: usize = 64 << 10;
 
-/// Refuses a pattern that is longer than [`LONGEST`]: each text takes time in proportion to it.
+/// Refuses a pattern that is longer than [`MAX_PATTERN`]: matching takes time in proportion to it.
 ///
 /// # Errors
-/// A reply.
+/// [`CommandError::Reply`]
 pub fn check(pattern: &[u8]) -> Outcome {
-    if pattern.len() <= LONGEST {
+    if pattern.len() <= MAX_PATTERN {
         return Ok(());
     }
     Err(CommandError::reply(format!(
-        "ERR a pattern of {} bytes: at most {LONGEST} are possible",
+        "ERR a pattern of {} bytes: at most {MAX_PATTERN} are possible",
         pattern.len()
     )))
 }
 
-/// What one item of a pattern says of a byte, and the pattern after it.
+/// An item of a pattern, compared with a byte: whether it matches, and the pattern after it.
 enum Item<'p> {
     Star,
     One(bool, &'p [u8]),
@@ -39,7 +40,7 @@ fn item(pattern: &[u8], byte: u8) -> Option<Item<'_>> {
     })
 }
 
-/// Returns what follows `[`; one that is not closed goes to the end of the pattern.
+/// Compares the class after a `[`. One without its `]` extends to the end of the pattern.
 fn class(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     let (not, mut pattern) = match pattern {
         [b'^', rest @ ..] => (true, rest),
@@ -67,15 +68,16 @@ fn class(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     (found != not, rest)
 }
 
-/// Returns true if `text` is as `pattern` says. Its time is at most the product of their lengths.
+/// Returns true if `text` matches `pattern`. Takes time of at most the product of their lengths.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     if text.is_empty() {
-        // As in Redis: `**` does not.
+        // `**` does not match it, as in Redis.
         return matches!(pattern, b"" | b"*");
     }
     let (mut rest, mut left) = (pattern, text);
-    // Where the last star goes on, should what follows it not match: the pattern after it, and the text.
+    // Where the last star continues if what follows it does not match: the pattern after it, and
+    // the text.
     let mut star: Option<(&[u8], &[u8])> = None;
     loop {
         let Some((byte, after)) = left.split_first() else {
@@ -102,7 +104,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Returns what everything begins with that matches.
+/// Returns the literal prefix that every matching text has.
 #[must_use]
 pub fn literal_prefix(pattern: &[u8]) -> &[u8] {
     let end = pattern.iter().position(|byte| b"*?[\\".contains(byte));

@@ -1,27 +1,27 @@
-//! Floating-point numbers as Redis adds them: the 80-bit `long double` of x86-64, with 64 bits of precision, and its decimal text
-//! with 17 digits after the point and no zeros at the end.
+//! Floating-point numbers as Redis adds them: the 80-bit `long double` of x86-64, with 64 bits of
+//! precision, and its decimal text with 17 digits after the point and no trailing zeros.
 //!
-//! Exact: decimal text and sums are rounded once each, half to even. Magnitudes below 2^-16382 are kept to full precision, where the
-//! processor would lose some of it; the text does not show them.
+//! Decimal texts and sums are rounded once each, half to even. Magnitudes below 2^-16382 keep full
+//! precision, of which the processor would lose some; the text does not show them.
 
 use num_bigint::{BigInt, BigUint, Sign};
 use std::fmt;
 
 /// Bits of precision.
 const BITS: u64 = 64;
-/// Magnitudes are below 2 to this.
+/// Magnitudes are below 2 to this power.
 const TOO_LARGE: i64 = 16384;
-/// The least magnitude that is not zero is 2 to this.
+/// The smallest magnitude above zero is 2 to this power.
 const LEAST: i64 = -16445;
-/// Longest text of a number.
-const TEXT_MOST: usize = 5 * 1024;
+/// The longest text of a number, in bytes.
+const MAX_TEXT: usize = 5 * 1024;
 /// Digits after the point.
 const DIGITS: u32 = 17;
 
 /// A finite or infinite number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LongDouble {
-    /// `None`: infinity of that sign, as text has it; no sum is one.
+    /// `None` for an infinity, which only a text yields; no sum is infinite.
     mantissa: Option<BigInt>,
     exponent: i64,
 }
@@ -35,7 +35,7 @@ impl Default for LongDouble {
     }
 }
 
-/// `magnitude * 2^exponent`, and a bit more if `sticky`, in 64 bits.
+/// Rounds `magnitude * 2^exponent`, and slightly more if `sticky`, to 64 bits.
 fn rounded(sign: Sign, magnitude: BigUint, exponent: i64, sticky: bool) -> LongDouble {
     let surplus = magnitude.bits().saturating_sub(BITS);
     let mut kept = &magnitude >> surplus;
@@ -53,10 +53,10 @@ fn rounded(sign: Sign, magnitude: BigUint, exponent: i64, sticky: bool) -> LongD
 }
 
 impl LongDouble {
-    /// Returns the number that a text is, as `strtold` has it: no spaces before or after it, and not a NaN.
+    /// Parses a number as `strtold` does, without spaces around it. Returns `None` for NaN.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
-        if text.len() >= TEXT_MOST {
+        if text.len() >= MAX_TEXT {
             return None;
         }
         let (sign, digits) = match text {
@@ -81,7 +81,8 @@ impl LongDouble {
         (zero || (LEAST..TOO_LARGE).contains(&number.top())).then_some(number)
     }
 
-    /// Digits, maybe with a point, maybe with an exponent: of 10, or of 2 in hexadecimal.
+    /// Parses digits with an optional point and an optional exponent: of 10, or of 2 in
+    /// hexadecimal.
     fn of_digits(sign: Sign, text: &[u8], radix: u32) -> Option<Self> {
         let e: &[u8] = if radix == 16 { b"pP" } else { b"eE" };
         let end = text.iter().position(|byte| e.contains(byte));
@@ -111,7 +112,7 @@ impl LongDouble {
             return Some(rounded(sign, magnitude, exponent - 4 * after, false));
         }
         let exponent = exponent - after;
-        // Beyond these the number is out of range whatever its digits are, of which there are few.
+        // Beyond these the number is out of range whatever its digits are, whose count is limited.
         if !(-12_000..=12_000).contains(&exponent) {
             return None;
         }
@@ -119,7 +120,7 @@ impl LongDouble {
         if exponent >= 0 {
             return Some(rounded(sign, magnitude * power, 0, false));
         }
-        // So many bits that the quotient has more than enough of them.
+        // The quotient gets more bits than the precision needs.
         let shift = (power.bits() + BITS + 2).saturating_sub(magnitude.bits());
         let numerator = magnitude << shift;
         let quotient = &numerator / &power;
@@ -127,7 +128,7 @@ impl LongDouble {
         Some(rounded(sign, quotient, -(shift as i64), sticky))
     }
 
-    /// Returns a decimal exponent; those that are far out of range are cut off.
+    /// Parses a decimal exponent. One that is far out of range is clamped.
     fn exponent(text: &[u8]) -> Option<i64> {
         let (negative, digits) = match text {
             [b'-', digits @ ..] => (true, digits),
@@ -143,7 +144,7 @@ impl LongDouble {
         Some(if negative { -exponent } else { exponent })
     }
 
-    /// Returns the magnitude is at least 2 to this, and below twice that.
+    /// Returns the exponent `top` with 2^top <= magnitude < 2^(top + 1).
     fn top(&self) -> i64 {
         let bits = self.mantissa.as_ref().map_or(0, BigInt::bits);
         self.exponent + bits as i64 - 1
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_redis() {
-        // What Redis 7.0 gives on x86-64.
+        // The results of Redis 7.0 on x86-64.
         assert_eq!(sum("0.1", "0.2"), "0.3");
         assert_eq!(sum("10.50", "0.1"), "10.6");
         assert_eq!(sum("5.0e3", "2.0e2"), "5200");
@@ -241,6 +242,6 @@ mod tests {
         ] {
             assert_eq!(LongDouble::parse(bad.as_bytes()), None, "{bad}");
         }
-        assert_eq!(LongDouble::parse(&[b'1'; TEXT_MOST]), None);
+        assert_eq!(LongDouble::parse(&[b'1'; MAX_TEXT]), None);
     }
 }

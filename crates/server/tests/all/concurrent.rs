@@ -1,5 +1,5 @@
-//! Many threads run commands on the same keys at the same time, with a sweeper beside them: nothing is lost, and no command fails for
-//! the sake of another one.
+//! Many threads execute commands on the same keys at the same time, beside a sweeper: nothing is
+//! lost, and no command fails because of another one.
 
 use crate::common;
 use crate::generate::{self, Words};
@@ -24,7 +24,7 @@ fn open(dir: &tempfile::TempDir) -> Arc<Data> {
     Arc::new(Data::open(store).unwrap())
 }
 
-/// The command, if there is one that takes so many words.
+/// Returns the command, if there is one that takes so many words.
 fn known(words: &Words) -> Option<&'static Command> {
     let name = words[0].to_ascii_lowercase();
     commands::data()
@@ -42,7 +42,8 @@ fn run(data: &Data, db: usize, words: &Words) -> String {
     String::from_utf8_lossy(&reply).into_owned()
 }
 
-/// An error that is another command's fault, or nobody's, is none of Redis's.
+/// Checks that a reply is not an error that Redis does not have: that would be the fault of another
+/// command.
 fn check(words: &Words, reply: &str) {
     let foreign = ["conflict", "changed by", "damaged", "pool", "commit"];
     let wrong = reply.starts_with('-') && foreign.iter().any(|text| reply.contains(text));

@@ -1,4 +1,5 @@
-//! Wrong kinds, wrong arguments, scans, random elements, watching, expiry, and readers beside a writer.
+//! Wrong types, wrong arguments, scans, random elements, watching, expiry, and readers beside a
+//! writer.
 
 use crate::commands::collection_tests::{Server, fill, strings};
 use crate::data::Reads;
@@ -190,7 +191,7 @@ fn random_elements_of_large_ones_are_all_found() {
                 .or_default() += 1;
         }
         assert_eq!(found.len(), 200, "{random}");
-        // 20 each is the mean.
+        // The mean is 20 each.
         assert!(found.values().all(|times| *times < 80), "{found:?}");
         let many = server.text(&format!("{random} {key} -3000"));
         assert!(many.starts_with("*3000\r\n"));
@@ -222,7 +223,7 @@ fn names_that_are_too_long_are_refused_and_nothing_is_changed() {
     assert_eq!(server.text("exists h s z"), ":0\r\n");
     assert_eq!(server.elements(), 0);
     fill(&mut server, 200);
-    // They are looked for without an error.
+    // They are searched for without an error.
     assert_eq!(server.text(&format!("hget h {long}")), "$-1\r\n");
     assert_eq!(server.text(&format!("hdel h {long}")), ":0\r\n");
     assert_eq!(server.text(&format!("sismember s {long}")), ":0\r\n");
@@ -242,7 +243,7 @@ fn a_large_one_that_is_written_to_tells_who_watches_it() {
     let mut server = Server::new();
     fill(&mut server, 200);
     for (line, key, told) in [
-        // The same number of elements: the head stays as it is.
+        // The number of elements is the same: the head stays as it is.
         ("hset h f1 new", "h", true),
         ("zadd z 77 m1", "z", true),
         ("lset l 3 x", "l", true),

@@ -12,7 +12,7 @@ const OPEN_FOR: usize = 700;
 
 type Bytes = Vec<u8>;
 
-/// A pool that is open, closed and open again.
+/// A pool that is reopened from time to time.
 struct Server {
     fixture: Fixture,
     data: Option<Data>,
@@ -55,7 +55,7 @@ impl Server {
         String::from_utf8(self.call(&words)).unwrap()
     }
 
-    /// Returns the strings of a reply that is an array of them.
+    /// Parses a reply that is an array of strings.
     fn strings(&mut self, words: &[&[u8]]) -> Vec<Bytes> {
         let reply = self.call(words);
         strings(&reply)
@@ -71,7 +71,7 @@ impl Server {
         keys.iter().map(large).collect()
     }
 
-    /// Returns how many elements there are once what is gone has been swept.
+    /// Returns the number of elements after deleted collections were swept.
     fn elements(&self) -> u64 {
         let data = self.data();
         while data.sweep().unwrap() {}

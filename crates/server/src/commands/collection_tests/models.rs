@@ -1,5 +1,5 @@
-//! Random commands against a model, through both encodings, with the pool opened again in between; and what is left of collections
-//! when they are gone.
+//! Random commands against a model, in both encodings, with the pool reopened in between; and the
+//! elements that deleted collections leave.
 
 use crate::commands::collection_tests::{Bytes, Server, strings};
 use rand::rngs::SmallRng;
@@ -32,7 +32,7 @@ fn name(rng: &mut SmallRng) -> Bytes {
     }
 }
 
-/// Returns true while more is put than taken away; else the other way about.
+/// Returns true while more is added than removed.
 fn growing(step: usize) -> bool {
     (step / 1500).is_multiple_of(2)
 }
@@ -47,7 +47,7 @@ fn words<'a>(name: &'a [u8], key: &'a Bytes, rest: &'a [Bytes]) -> Vec<&'a [u8]>
     words
 }
 
-/// Every collection was small and large, and nothing is left of those that are gone.
+/// Every collection was small and large, and deleted ones leave nothing.
 fn ended(server: &mut Server, seen: &BTreeSet<bool>) {
     assert_eq!(seen.len(), 2, "both encodings");
     for key in keys() {
