@@ -1,6 +1,7 @@
-//! All tests of the store in one program: each would compile the indexes again.
+//! All tests of the store in one program, since each program compiles the indexes again.
 
 mod backup;
+mod batches;
 mod closing;
 mod common;
 mod cost;
@@ -18,5 +19,4 @@ mod misled;
 mod recovery;
 mod salvage;
 mod single;
-mod together;
 mod transactions;
