@@ -1,4 +1,5 @@
-//! Transactions of a store in a file: transfers that keep the total, a conflict, a serialisable transaction, a snapshot, a reopening.
+//! Transactions of a store in a file: transfers that keep the total, a conflict, serialisable
+//! transactions, a snapshot, and opening the store again.
 //!
 //! `cargo run -p bristlecone-store --example transactions`
 
@@ -21,7 +22,7 @@ fn balance(
     Ok(String::from_utf8(text)?.parse().unwrap_or(0))
 }
 
-/// Moves money, beginning again when somebody else was first.
+/// Moves money, and begins again after a conflict.
 fn transfer(
     bank: &Bank,
     accounts: &Keyspace,
@@ -70,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let (bank, accounts) = (&bank, &accounts);
             scope.spawn(move || {
                 for _ in 0..100 {
-                    // Who has nothing left waits for the others.
+                    // An account without money waits for the others.
                     while transfer(bank, accounts, from, to, 1).is_err() {}
                 }
             });
@@ -92,7 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     one.commit()?;
     println!("{}", two.commit().unwrap_err());
 
-    // Each only reads what the other writes: serialisable transactions do not allow that.
+    // Each reads what the other writes. Serialisable transactions do not allow that.
     let (mut one, mut two) = (
         bank.begin(TransactionOptions::serializable()),
         bank.begin(TransactionOptions::serializable()),

@@ -1,12 +1,13 @@
-//! YCSB's workload E on a store: 95 % scans of 1 to 100 entries from a Zipfian key on, 5 % insertions.
+//! YCSB's workload E on a store: 95 % scans of 1 to 100 entries from a Zipfian key on, 5 %
+//! insertions.
 //!
 //! ```text
 //! cargo run --release -p bristlecone-store --example ycsb_e -- /dev/shm/pool [DESIGN [RECORDS [SECONDS]]]
 //! ```
 //!
-//! The pool is made anew, with a million records unless told otherwise: keys of 23 bytes, values of 100. Every
-//! entry's key and value are copied out. Says how many operations and entries one thread gets a second, and a second of
-//! processor time, which other work on the machine changes less.
+//! Makes a new pool, with a million records by default: keys of 23 bytes, values of 100. Scans copy
+//! every key and value. Prints operations and entries of one thread per second, and per second of
+//! processor time, which other work on the machine affects less.
 
 use bristlecone_designs::engines::NVTREE;
 use bristlecone_pmem::media::Mapped;
@@ -25,7 +26,8 @@ const LONGEST: usize = 100;
 /// Skew of YCSB's Zipfian keys.
 const THETA: f64 = 0.99;
 
-/// Ranks from 0, the lower the likelier (Gray et al., "Quickly generating billion-record synthetic databases").
+/// Zipfian ranks from 0, the lower the more likely (Gray et al., "Quickly generating billion-record
+/// synthetic databases").
 struct Zipf {
     n: f64,
     zeta: f64,
@@ -54,14 +56,14 @@ impl Zipf {
     }
 }
 
-/// The key of a record: its number scrambled, as YCSB's are.
+/// Returns the key of a record: its number, scrambled as YCSB does.
 fn key(number: u64) -> String {
     let mut mixed = (number ^ number >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     format!("user{:019}", (mixed ^ mixed >> 32) >> 1)
 }
 
-/// Seconds of processor time that this thread has had; none where the system does not say.
+/// Returns the seconds of processor time of this thread; `None` where the system does not tell.
 fn processor_time() -> Option<f64> {
     let line = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanoseconds: u64 = line.split(' ').next()?.parse().ok()?;

@@ -144,7 +144,7 @@ struct Claims {
 
 impl Claims {
     /// Claims the entries that the other walk has not claimed. Returns how many.
-    fn claim(&mut self, together: &EntryBatch, direction: Direction) -> usize {
+    fn claim(&mut self, batch: &EntryBatch, direction: Direction) -> usize {
         let (own, other) = match direction {
             Direction::Up => (&mut self.up, &self.down),
             Direction::Down => (&mut self.down, &self.up),
@@ -154,7 +154,7 @@ impl Claims {
             (Some(other), Direction::Up) => key < other.as_slice(),
             (Some(other), Direction::Down) => key > other.as_slice(),
         };
-        let mine = together.entries().take_while(|(key, _)| free(key));
+        let mine = batch.entries().take_while(|(key, _)| free(key));
         let (count, last) = mine.fold((0, None), |(n, _), (key, _)| (n + 1, Some(key)));
         if let Some(last) = last {
             *own = Some(last.to_vec());
@@ -298,16 +298,16 @@ impl<'a, M: Media> Walk<'a, M> {
     fn go(&mut self, index: &dyn Engine, direction: Direction, claims: &Mutex<Claims>) {
         let pm = self.heap.pool().pm();
         let guard = epoch::pin();
-        let mut together = EntryBatch::default();
+        let mut batch = EntryBatch::default();
         let mut goes_on = true;
         let mut visit = |key: &[u8], &entry: &u64| {
             if let Ok(header) = record::header(pm, entry) {
                 let at = std::ptr::from_ref(header).cast::<u8>();
                 bristlecone_pmem::media::cpu::prefetch(at.cast_mut(), PREFETCHED_BYTES);
             }
-            together.push(key, entry);
-            if together.ends.len() == ENTRIES_AT_ONCE {
-                goes_on = self.classify_all(&mut together, direction, claims, &guard);
+            batch.push(key, entry);
+            if batch.ends.len() == ENTRIES_AT_ONCE {
+                goes_on = self.classify_all(&mut batch, direction, claims, &guard);
             }
             if goes_on {
                 ControlFlow::Continue(())
@@ -318,7 +318,7 @@ impl<'a, M: Media> Walk<'a, M> {
         let all = (Bound::Unbounded, Bound::Unbounded);
         index.scan(all, direction, None, &mut visit);
         if goes_on {
-            self.classify_all(&mut together, direction, claims, &guard);
+            self.classify_all(&mut batch, direction, claims, &guard);
         }
     }
 
@@ -326,21 +326,21 @@ impl<'a, M: Media> Walk<'a, M> {
     /// some.
     fn classify_all(
         &mut self,
-        together: &mut EntryBatch,
+        batch: &mut EntryBatch,
         direction: Direction,
         claims: &Mutex<Claims>,
         guard: &Guard,
     ) -> bool {
-        let mine = lock(claims).claim(together, direction);
-        for (key, entry) in together.entries().take(mine) {
+        let mine = lock(claims).claim(batch, direction);
+        for (key, entry) in batch.entries().take(mine) {
             self.report.entries += 1;
             if let Err(e) = self.follow(key, entry, guard) {
                 self.note_damage(key, entry, e);
             }
         }
-        let all = mine == together.ends.len();
-        together.keys.clear();
-        together.ends.clear();
+        let all = mine == batch.ends.len();
+        batch.keys.clear();
+        batch.ends.clear();
         all
     }
 
@@ -565,12 +565,12 @@ impl<'a, M: Media> Walk<'a, M> {
         }
         // The medium commits once for all, below.
         deferring_commits(|| -> Result<(), StoreError> {
-            for apply_fixes in std::mem::take(&mut self.fixes) {
+            for fix in std::mem::take(&mut self.fixes) {
                 if pm.read_only() {
-                    self.mask(index, &apply_fixes, stripes, &guard)?;
+                    self.mask(index, &fix, stripes, &guard)?;
                     continue;
                 }
-                match apply_fixes {
+                match fix {
                     Fix::Remove(key) => {
                         index.remove(&key).map_err(WriteError::from)?;
                     }
@@ -613,11 +613,11 @@ impl<'a, M: Media> Walk<'a, M> {
     fn mask(
         &self,
         index: &dyn Engine,
-        apply_fixes: &Fix,
+        fix: &Fix,
         stripes: &Stripes,
         guard: &Guard,
     ) -> Result<(), Damage> {
-        let key = match apply_fixes {
+        let key = match fix {
             Fix::PointTo { undone, .. } => return self.leave(*undone, stripes, guard),
             Fix::Remove(key) => key,
         };
@@ -669,11 +669,11 @@ mod tests {
     #[test]
     fn walks_from_both_ends_share_the_entries() {
         let batch = |keys: &[&str]| {
-            let mut together = EntryBatch::default();
+            let mut batch = EntryBatch::default();
             for key in keys {
-                together.push(key.as_bytes(), 0);
+                batch.push(key.as_bytes(), 0);
             }
-            together
+            batch
         };
         let mut claims = Claims::default();
         assert_eq!(claims.claim(&batch(&["a", "b"]), Direction::Up), 2);

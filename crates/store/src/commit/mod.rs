@@ -407,12 +407,12 @@ impl<M: Media> Committer<M> {
     fn undo<'c, 'a: 'c>(
         &self,
         held: &mut LockedStripes<'_>,
-        led: impl Iterator<Item = &'c mut Change<'a, M>>,
+        published: impl Iterator<Item = &'c mut Change<'a, M>>,
     ) where
         M: 'a,
     {
         let pm = self.pm();
-        for change in led {
+        for change in published {
             let stripe = held.get(change.stripe);
             let before = change.before.off();
             if let Ok(header) = record::header(pm, change.record.off) {

@@ -1,4 +1,4 @@
-//! Backups while others write, restoring into other designs, and streams that are none.
+//! Backups while others write, restoring with another engine, and streams that are not backups.
 
 use crate::common::{DESIGNS, Fixture, kind, text};
 use bristlecone_store::{BackupError, Store, StoreError};

@@ -1,4 +1,4 @@
-//! Closing a store: what is in the way of it, and that nothing is lost.
+//! Closing a store: the errors, and that nothing is lost.
 
 use crate::common::{Fixture, PATIENCE, text};
 use bristlecone_pmem::CommitError;
@@ -24,7 +24,7 @@ fn whoever_still_has_it_is_in_the_way() {
     for other in others {
         let (back, error) = store.close().unwrap_err();
         assert!(matches!(error, CloseError::InUse), "{error}");
-        // It is as it was.
+        // The store is as it was.
         back.put(&f.k, b"a", b"2").unwrap();
         store = back;
         other();
@@ -90,7 +90,7 @@ fn what_the_vacuums_thread_failed_with_is_said() {
     f.put("a", &"v".repeat(LONG as usize));
     let snapshot = f.store.snapshot();
     f.put("a", "another value");
-    // The file is what the store's memory is mapped from: the old version now has a length that none has.
+    // The store's memory is mapped from the file, so the old version now has an impossible length.
     let path = f.store.pool().path().to_path_buf();
     let bytes = std::fs::read(&path).unwrap();
     let length = bytes
@@ -100,7 +100,7 @@ fn what_the_vacuums_thread_failed_with_is_said() {
     file.write_all_at(&[0xFF; 4], length.unwrap() as u64)
         .unwrap();
     drop(snapshot);
-    // Each vacuum asks for the time once, and goes as far as the one before it might have gone.
+    // Each vacuum reads the clock once, and frees what the one before could have freed.
     let asked = f.hands.asked();
     let begun = std::time::Instant::now();
     while f.hands.asked() < asked + 4 {

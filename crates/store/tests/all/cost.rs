@@ -1,4 +1,4 @@
-//! What operations persist: records, fences, and the index's own; one commit of the medium for each.
+//! Persist cost of operations: lines, fences, the index's own, and one commit of the medium each.
 
 use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
@@ -20,7 +20,7 @@ fn store(design: &str) -> (Store<Medium>, Keyspace) {
     for key in [b"a", b"b", b"c"] {
         store.put(&k, key, b"0").unwrap();
     }
-    // What is allocated from now on comes from chunks that are assigned.
+    // From here on blocks come from chunks that are assigned already.
     store.put(&k, b"a", b"1").unwrap();
     store.put(&k, b"d", b"1").unwrap();
     store.delete(&k, b"d").unwrap();
@@ -81,7 +81,7 @@ fn several_keys_share_a_fence_and_one_commit_and_no_value_is_written_twice() {
     };
     // Three records, three updates of the index, the slot.
     assert_eq!(cost(&store, commit), counts(3 + 3 + 1, 1 + 3 + 1));
-    // The stamps of the commit before, under a fence that is there anyway.
+    // The stamps of the commit before, which share a fence.
     assert_eq!(cost(&store, commit), counts(3 + 3 + 3 + 1, 1 + 3 + 1));
     let batch = || {
         let mut batch = Batch::new();
@@ -101,7 +101,7 @@ fn several_keys_share_a_fence_and_one_commit_and_no_value_is_written_twice() {
 }
 
 #[test]
-fn values_that_are_put_together_share_two_fences_and_a_commit() {
+fn values_of_a_multi_put_share_two_fences_and_a_commit() {
     let (store, k) = store("lbtree");
     let together = |value: &[u8]| {
         let puts = [b"a", b"b", b"c"].map(|key| (&key[..], value));

@@ -1,4 +1,5 @@
-//! Damaged pools: an error in words, or what is there; never a panic.
+//! Damaged pools: reads return the right value or an error that explains the damage, and never
+//! panic.
 
 use crate::common::{DESIGNS, Fixture, k};
 use bristlecone_pmem::heap::damage_is_expected;
@@ -101,7 +102,7 @@ fn nothing_that_is_in_the_file_makes_it_panic() {
         for round in 0..60 {
             let path = f.copy();
             for _ in 0..rng.random_range(1..40) {
-                // Past the pool's own tables, which are its own tests' matter.
+                // Past the pool's own tables, which the pool's tests cover.
                 let at = rng.random_range(65_536 / 8..length / 8) * 8;
                 let bytes: [u8; 8] = match rng.random_range(0..4) {
                     0 => [0; 8],
@@ -111,7 +112,7 @@ fn nothing_that_is_in_the_file_makes_it_panic() {
                 };
                 write_at(&path, at, &bytes);
             }
-            // What the file has, moved about: places that lead to places.
+            // Words of the file copied elsewhere, so that offsets lead to wrong places.
             let file = std::fs::read(&path).unwrap();
             for _ in 0..20 {
                 let from = rng.random_range(65_536 / 8..1 << 16) as usize * 8;
@@ -126,7 +127,7 @@ fn nothing_that_is_in_the_file_makes_it_panic() {
                 continue;
             };
             let snapshot = store.snapshot();
-            // Its entry in the catalogue may be what was damaged.
+            // The damage may be in its entry of the catalogue.
             let k = store
                 .find_keyspace("k")
                 .or_else(|| store.keyspace("k").ok());

@@ -1,4 +1,4 @@
-//! Handles that do not wait for durability: who sees what, and when.
+//! Handles that do not wait for durability: what they and others see, and when.
 
 use bristlecone_pmem::media::Journal;
 use bristlecone_pmem::{Pool, PoolOptions};
@@ -58,7 +58,7 @@ fn one_that_waits_makes_durable_what_others_deferred() {
     let (_pool, store) = journalled(&dir);
     let keys = store.keyspace("keys").unwrap();
     store.deferring().put(&keys, b"a", b"1").unwrap();
-    // Answers that rest on what is not durable wait, changes or not.
+    // An operation whose answer rests on an undurable change waits, even if it changes nothing.
     assert!(store.delete(&keys, b"a").unwrap());
     assert_eq!(store.durable(), store.deferring().applied());
     store.deferring().put(&keys, b"a", b"2").unwrap();
@@ -100,7 +100,7 @@ fn what_one_thread_deferred_another_one_makes_durable() {
         scope.spawn(write).join().unwrap();
     });
     store.make_durable(store.applied()).unwrap();
-    // What is not in the files now, a power cut takes.
+    // A power cut loses what is not in the files now.
     let after = dir.path().join("after");
     crate::journal::copy(&home, &after);
     let pool = Pool::<Journal>::open(&after.join("pool"), &PoolOptions::default()).unwrap();
@@ -117,7 +117,7 @@ fn who_learns_of_a_drop_reads_nothing_that_was_there() {
         let old = store.keyspace("dropped").unwrap();
         store.put(&old, b"key", b"value").unwrap();
         std::thread::scope(|scope| {
-            // The drop is there, and not durable yet, while the disk is at work.
+            // The drop is applied but not durable while the disk is busy.
             scope.spawn(|| store.drop_keyspace(old.clone()).unwrap());
             if round % 2 == 0 {
                 while store.find_keyspace("dropped").is_some() {}

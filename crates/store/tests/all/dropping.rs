@@ -1,4 +1,4 @@
-//! Keyspaces that are dropped or cleared: who still sees what, and that nothing is left.
+//! Dropped and cleared keyspaces: what older snapshots still see, and that nothing is left behind.
 
 use crate::common::{DESIGNS, Fixture, PATIENCE, create, text};
 use bristlecone_pmem::media::{Dram, Mapped};
@@ -41,7 +41,7 @@ fn keys(store: &Store<Mapped>, keyspace: &Keyspace) -> Result<usize, ReadError> 
     Ok(keys)
 }
 
-/// All that is there is `stays` in `k`, and the catalogue's entry of that.
+/// Checks that the store holds only `stays` in `k` and the catalogue's entry of `k`.
 fn only_k_is_left(store: &Store<Mapped>) {
     assert_eq!(store.keyspaces().len(), 1);
     store.vacuum_all().unwrap();
@@ -97,7 +97,7 @@ fn who_still_has_a_dropped_keyspace_finds_nothing_there_and_cannot_write() {
         is_dropped(f.store.drop_keyspace(stale.clone()));
         is_dropped(f.store.clear(stale.clone()));
 
-        // Another one of that name has nothing to do with it.
+        // A new keyspace of that name is a different one.
         let again = f.store.keyspace("other").unwrap();
         assert!(f.store.is_empty(&again) && again != stale);
         f.store.put(&again, b"a", b"new").unwrap();
@@ -158,7 +158,7 @@ fn a_serialisable_transaction_that_read_it_conflicts() {
         assert!(matches!(error, WriteError::Conflict(_)), "{error}");
         assert!(error.to_string().contains("\"other\""), "{error}");
         blind.commit().unwrap();
-        // Who finds it dropped already goes by that.
+        // A writer that finds it dropped stops there.
         let mut tx = f.store.begin(TransactionOptions::serializable());
         assert_eq!(tx.get(&other, b"together").unwrap(), None);
         tx.put(&f.k, b"c", b"1").unwrap();
@@ -270,12 +270,13 @@ fn writers_batches_and_backups_beside_one_who_drops() {
             for thread in 0..3u32 {
                 let (f, done) = (&f, &done);
                 scope.spawn(move || {
-                    // One that fails ends the others, and who waits for what they write.
+                    // A thread that fails ends the others and the thread that waits for their
+                    // writes.
                     scopeguard::defer!(done.store(true, Ordering::Relaxed));
                     let mut written = 0u32;
                     let mut other = f.store.keyspace("other").unwrap();
                     while !done.load(Ordering::Relaxed) {
-                        // In both or in none.
+                        // In both keyspaces or in neither.
                         let mut batch = Batch::new();
                         let key = [thread.to_be_bytes(), (written % 50).to_be_bytes()].concat();
                         batch.put(&other, &key, &written.to_le_bytes());
@@ -416,7 +417,7 @@ fn a_damaged_catalogue_takes_nothing_away() {
     let other = filled(&f, 10);
     let path = f.copy();
     let bytes = std::fs::read(&path).unwrap();
-    // Its record: a value of four bytes, which is the number.
+    // Its record has a value of four bytes, the keyspace's number.
     let value = other.number().to_le_bytes();
     let record = (0..bytes.len() / 16).map(|at| at * 16).find(|at| {
         let word = |i: usize| &bytes[at + i..at + i + 4];

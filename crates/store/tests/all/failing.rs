@@ -1,4 +1,5 @@
-//! A disk that fails under the journal: what commits answer, what readers see, and what is there afterwards.
+//! A disk that fails under the journal: what commits return, what readers see, and what is left
+//! afterwards.
 
 use bristlecone_pmem::media::Journal;
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
@@ -41,7 +42,7 @@ pub fn made(disk: &FaultDisk) -> (Store<Journal>, Keyspace) {
     (store, k)
 }
 
-/// The store on what a power cut leaves of the disk.
+/// Opens the store on what a power cut leaves of the disk.
 pub fn after_a_cut(disk: &FaultDisk, seed: u64) -> (Store<Journal>, Keyspace) {
     let pool = on(&disk.restart(seed), Access::ReadWrite);
     let store = Store::open(&pool, "s", &options()).unwrap();
@@ -52,7 +53,7 @@ pub fn after_a_cut(disk: &FaultDisk, seed: u64) -> (Store<Journal>, Keyspace) {
 
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Each kind of write, of a key of its own: `new` for `old`.
+/// Each kind of write replaces `old` by `new` under a key of its own.
 fn each_write(store: &Store<Journal>, k: &Keyspace) -> [Result<(), WriteError>; 6] {
     let mut batch = Batch::new();
     batch.put(k, b"d", b"new");
@@ -134,7 +135,7 @@ fn without_space_nothing_is_lost_and_with_it_the_store_goes_on() {
         crate::common::text(before.get(&k, b"f").unwrap()).as_deref(),
         Some("old")
     );
-    // The number of the keyspace that was refused, which is there now, is no other one's.
+    // The refused keyspace exists by now, and no other one has its number.
     let two = store.keyspace("two").unwrap();
     store.put(&two, b"a", b"2").unwrap();
     store.drop_keyspace(two.clone()).unwrap();
@@ -175,7 +176,7 @@ fn a_disk_that_fails_for_good_takes_nothing_more_and_loses_nothing() {
             let says = "takes no more writes until it is reopened";
             assert!(error.to_string().contains(says), "{what}: {error}");
         };
-        // Whichever write is first, it and all others are refused.
+        // The first write fails, whichever it is, and so do all later ones.
         let (mut lost, mut others) = (old(), 1);
         match failing {
             0 => cannot(store.put(&k, b"a", b"new"), "put"),

@@ -1,8 +1,9 @@
-//! One flipped bit of a version record never takes data away in silence.
+//! A single flipped bit of a version record never removes data silently.
 //!
-//! Opening took a record for one of a commit that never was, or for an expired value, by words that had no sum compared, and
-//! removed it: 41 of the 64 bits of the expiry and flags of a value without expiry made it expire in the past, so that the vacuum freed it; bit 63 of
-//! a stamp made it uncommitted; one word of the commit table undid a whole transaction. None of it was reported.
+//! Opening once judged records by words whose checksum it did not compare, and removed records that
+//! seemed uncommitted or expired. 41 of the 64 bits of the expiry and flags of a value without
+//! expiry made it expire in the past, so the vacuum freed it. Bit 63 of a stamp made a record
+//! uncommitted. One word of the commit table undid a whole transaction. None of this was reported.
 
 use crate::common::{DESIGNS, Fixture};
 use bristlecone_pmem::media::Mapped;
@@ -18,7 +19,7 @@ use tempfile::TempDir;
 
 /// Ms since 1970 in the year 2023, by the store's clock.
 const NOW: u64 = 1_700_000_000_000;
-/// Expiry of the empty value, by which it is found.
+/// Expiry of the empty value, by which the test finds its record.
 const LATER: u64 = NOW + 0x1234_5678;
 /// Bytes of a record before a value that does not expire.
 const HEADER: u64 = 24;
@@ -30,13 +31,13 @@ const EXPIRY: u64 = 3;
 
 type Expected = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A store's file, what it has, and where its records are.
+/// A store's file, its content, and the places of some records.
 struct Subject {
     options: StoreOptions,
     _dir: TempDir,
     path: PathBuf,
     expected: Expected,
-    /// Offset of the record of some keys.
+    /// Offsets of the records of some keys.
     records: BTreeMap<&'static str, u64>,
     /// Offset of the word of the slot that the transaction went through.
     slot: u64,
@@ -81,7 +82,7 @@ impl Subject {
             Some(NOW + 5_000_000),
         );
         put(&mut expected, "empty", Vec::new(), Some(LATER));
-        // Its first bytes are a time long ago.
+        // Its first bytes are a time in the past.
         let dated = [&(NOW - 5_000_000).to_le_bytes()[..], b"is no expiry"].concat();
         put(&mut expected, "dated", dated, None);
         let lines = b"a value of more lines ".repeat(9);
@@ -122,7 +123,7 @@ impl Subject {
                 place(&file, &segment.to_le_bytes()) - HEADER
             }),
         ]);
-        // The slot's line has the time stamp, with its parity, and nothing else.
+        // The slot's line has the timestamp with its parity, and nothing else.
         let parity = ts.to_le_bytes().iter().fold(0, |sum, byte| sum ^ byte);
         let mut line = [0; 64];
         line[..8].copy_from_slice(&(1 << 63 | u64::from(parity) << 55 | ts).to_le_bytes());
@@ -137,7 +138,7 @@ impl Subject {
         }
     }
 
-    /// The file with a flipped bit of the words at these places.
+    /// Copies the file with one bit of the words at these places flipped.
     fn flipped(&self, words: &[u64], bit: u32) -> PathBuf {
         let path = self.path.with_extension("flipped");
         std::fs::copy(&self.path, &path).unwrap();
@@ -162,7 +163,8 @@ impl Subject {
         (store, k)
     }
 
-    /// Every key has the right value, or is an error and reported; gives those that are errors.
+    /// Checks that every key has the right value, or is an error and was reported. Returns the keys
+    /// that are errors.
     fn look(&self, store: &Store<Mapped>, k: &Keyspace, what: &str) -> BTreeSet<Vec<u8>> {
         let reported = reported(store.recovery(), k);
         let mut damaged = BTreeSet::new();
@@ -179,7 +181,7 @@ impl Subject {
             }
         }
         assert_eq!(store.get(k, b"gone"), Ok(None), "{what}");
-        // What opening has not compared, as it is long, is found by a check.
+        // Opening does not verify long values. A check finds their damage.
         let late = [b"large".to_vec()];
         assert!(reported.is_subset(&damaged), "{what}: {reported:?}");
         assert!(
@@ -190,7 +192,7 @@ impl Subject {
         damaged
     }
 
-    /// Scans, reads of several keys, and the check say the same.
+    /// Checks that scans, reads of several keys and `check` report the same damage.
     fn look_otherwise(
         &self,
         store: &Store<Mapped>,
@@ -247,7 +249,7 @@ impl Subject {
     }
 }
 
-/// The keys that a report names.
+/// Returns the keys that a report names.
 fn reported(report: &StoreRecovery, k: &Keyspace) -> BTreeSet<Vec<u8>> {
     assert_eq!(report.damaged, report.damage.len() as u64);
     let keys = report.damage.iter().filter_map(|damaged| {
@@ -258,7 +260,7 @@ fn reported(report: &StoreRecovery, k: &Keyspace) -> BTreeSet<Vec<u8>> {
     keys.collect()
 }
 
-/// Flips each bit of a word of these records, all of them at one time.
+/// Flips each bit of a word, in all of these records at once.
 fn flip(subject: &Subject, word: u64, keys: &[&str], what: &str) {
     let places: Vec<u64> = keys
         .iter()
@@ -269,7 +271,8 @@ fn flip(subject: &Subject, word: u64, keys: &[&str], what: &str) {
         let path = subject.flipped(&places, bit);
         let (store, k) = subject.open(&path);
         let damaged = subject.look(&store, &k, &what);
-        // A stamp of another possible time changes nothing for a single change; a pending one's is not its transaction's then.
+        // Another possible timestamp changes nothing for a single write. A pending record with one
+        // no longer belongs to its transaction.
         let all: BTreeSet<Vec<u8>> = keys.iter().map(|key| Vec::from(*key)).collect();
         let expected = match word {
             STAMP if bit < 54 => [b"tx 1".to_vec()].into(),
@@ -325,7 +328,7 @@ fn a_flipped_bit_of_the_commit_table_undoes_no_transaction() {
                 if !damaged.is_empty() {
                     assert_eq!(store.recovery().damaged, 5, "{what}: and the slot");
                 }
-                // Another commit through the slot changes nothing about it.
+                // Another commit through the slot does not change the outcome.
                 for i in 0..70 {
                     let mut tx = store.begin(TransactionOptions::default());
                     for half in ["a", "b"] {
@@ -345,12 +348,13 @@ fn a_flipped_bit_of_the_commit_table_undoes_no_transaction() {
     }
 }
 
-/// Nothing is made of a damaged value but by who says so: it is replaced, or deleted.
+/// A damaged value is replaced or deleted only on request; changes that depend on it fail.
 #[test]
 fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
     for design in DESIGNS {
         let subject = Subject::new(design, true);
-        // An impossible stamp; an expiry that there is not; a value that is elsewhere; another checksum; another length.
+        // An impossible stamp, a spurious expiry, a value marked apart, another checksum, another
+        // length.
         for (word, bit) in [
             (STAMP, 63),
             (STAMP, 60),
@@ -391,7 +395,7 @@ fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
                 assert_eq!(get(b"newer").as_deref(), Some(&b"once more"[..]), "{what}");
             };
             look(&store);
-            // Who reads at a time before still finds that it is damaged.
+            // A reader at an earlier timestamp still finds the damage.
             before.get(&k, b"plain").unwrap_err();
             before.get(&k, b"lines").unwrap_err();
             drop(before);
@@ -407,7 +411,7 @@ fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
     }
 }
 
-/// Without a keyspace's name its keys would be taken for those of a dropped one.
+/// Without its name, a keyspace would look like a dropped one.
 #[test]
 fn damage_of_the_keyspaces_names_refuses_the_opening() {
     for design in DESIGNS {

@@ -1,4 +1,5 @@
-//! Full pools: errors that leave everything as it was, transactions undone half-way, and room again after deletions.
+//! Full pools: errors that change nothing, transactions that are undone half-way, and space after
+//! deletions.
 
 use crate::common::{DESIGNS, create};
 use bristlecone_pmem::media::Dram;
@@ -46,7 +47,7 @@ fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
             let bytes = |round: u8| vec![round; value];
             let mut there = 0;
             let refused = loop {
-                // Several keys at a time, so that the index is what has no room now and then.
+                // Several keys at a time, so that sometimes it is the index that has no space.
                 let mut tx = store.begin(TransactionOptions::default());
                 for i in 0..5 {
                     tx.put(&k, &key(there + i), &bytes(1)).unwrap();
@@ -87,7 +88,7 @@ fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
                     Err(e) => unreachable!("{e}"),
                 }
             }
-            // An update of NV-Tree's takes room in a leaf.
+            // An NV-Tree's update takes space in a leaf.
             let all = design != "nvtree";
             assert!(
                 if all {
@@ -124,7 +125,7 @@ fn what_commits_that_were_undone_leave_is_vacuumed() {
         while put(&[there, there + 1, there + 2]).is_ok() {
             there += 3;
         }
-        // A key that was just deleted, and others, for which there is no room any more.
+        // A key that was just deleted, and others for which there is no space any more.
         for number in 0..300 {
             let _ = store.delete(&k, &key(number));
             let new = 10_000 * (1 + number);
@@ -155,9 +156,10 @@ fn what_commits_that_were_undone_leave_is_vacuumed() {
 }
 
 #[test]
-fn what_is_put_together_in_a_full_pool_is_put_whole_or_not_at_all() {
+fn a_multi_put_in_a_full_pool_is_complete_or_absent() {
     let _alone = crate::common::alone();
-    // Every third has a key for which there is no room first, when there still is some for records.
+    // Every third key is the first for which there is no space while there still is some for
+    // records.
     let name = |number: u32| {
         let more = if number.is_multiple_of(3) { 700 } else { 20 };
         [&key(number)[..], &vec![b'k'; more]].concat()
@@ -189,7 +191,7 @@ fn what_is_put_together_in_a_full_pool_is_put_whole_or_not_at_all() {
                 Err(e) => unreachable!("{e}"),
             }
             if refused > 0 && refused % 5 == 0 {
-                // Room for short ones.
+                // Space for short ones.
                 let old = name(3 * refused as u32 + 1);
                 assert!(store.delete(&k, &old).is_ok());
                 store.vacuum_all().unwrap();
@@ -232,7 +234,8 @@ fn every_kind_of_write_makes_the_room_that_its_index_needs() {
         for (name, write) in writes {
             let store = small(design);
             let k = store.keyspace("k").unwrap();
-            // Records of all sizes, so that no block of any is left; keys of 200 bytes are blocks, too.
+            // Records of all sizes, so that no block of any size is left. Keys of 200 bytes have
+            // blocks too.
             let mut there = 0;
             for bytes in [4000, 1000, 200, 40, 1] {
                 while store.put(&k, &long(there), &vec![1; bytes]).is_ok() {
@@ -243,7 +246,7 @@ fn every_kind_of_write_makes_the_room_that_its_index_needs() {
                 matches!(write(&store, &k), Err(WriteError::Space(_))),
                 "{design}: {name}"
             );
-            // What is deleted is room once it was vacuumed, and readers have left.
+            // Deleted values are space once they are vacuumed and readers have left.
             for number in 0..200 {
                 assert!(store.delete(&k, &long(number)).unwrap());
             }

@@ -1,7 +1,7 @@
 //! Handles of keyspaces, and the designs that a store can have.
 //!
-//! A store took the handle that another store had given for one of its own: a keyspace was known by
-//! its number alone, so `put(&other_stores_orders, ...)` wrote into whatever had that number here.
+//! A store once accepted another store's handle: a keyspace was known by its number alone, so
+//! `put(&other_stores_orders, ...)` wrote to the keyspace that had that number here.
 
 use crate::common::{Fixture, k};
 use bristlecone_pmem::media::{Dram, Mapped};
@@ -32,7 +32,7 @@ fn refuses_write<T: std::fmt::Debug>(answer: Result<T, WriteError>) {
     );
 }
 
-/// Every operation that takes a keyspace, with one of another store, which has the same number.
+/// Tries every operation with a handle of another store whose keyspace has the same number.
 #[test]
 fn a_keyspace_of_another_store_is_refused_by_every_operation() {
     let (ours, other) = (Fixture::new("lbtree"), Fixture::new("lbtree"));
@@ -115,7 +115,7 @@ fn reads_are_refused(store: &Store<Mapped>, theirs: &Keyspace) {
     refuses_read(snapshot.into_cursor(theirs, ..).next_batch(1));
 }
 
-/// Numbers of keyspaces may be given anew once a store is opened again.
+/// Numbers of keyspaces may be reused once a store is opened again.
 #[test]
 fn a_handle_from_before_the_store_was_opened_is_refused() {
     let f = Fixture::new("lbtree");

@@ -1,5 +1,6 @@
-//! The published isolation anomalies, each by its name: Adya's G0, G1a, G1b, G1c, G-single and G2-item, and OTV, PMP and P4 of the
-//! surveys that followed. Each is tried with transactions interleaved by hand, under both isolation levels.
+//! The published isolation anomalies, each by its name: Adya's G0, G1a, G1b, G1c, G-single and
+//! G2-item, and OTV, PMP and P4 of the surveys that followed. Each is tried with transactions
+//! interleaved by hand, under both isolation levels.
 
 use crate::common::{DESIGNS, Fixture, text};
 use bristlecone_pmem::media::Mapped;
@@ -45,7 +46,7 @@ impl Bench {
         text(tx.get(&self.f.k, key.as_bytes()).unwrap()).unwrap_or_default()
     }
 
-    /// The keys whose values are divisible by `divisor`.
+    /// Returns the keys whose values are divisible by `divisor`.
     fn divisible(&self, tx: &mut Tx, divisor: u32) -> Vec<String> {
         let mut keys = Vec::new();
         tx.scan::<Vec<u8>>(&self.f.k, .., |key, entry| {
@@ -221,7 +222,7 @@ fn g_single_read_skew() {
     });
 }
 
-/// Both read `x` and `y`, and each writes the one that the other does not.
+/// Write skew: both read `x` and `y`, and each writes the one that the other does not.
 fn write_skew(b: &Bench) -> Result<u64, WriteError> {
     let (mut one, mut two) = (b.begin(), b.begin());
     for tx in [&mut one, &mut two] {
@@ -249,7 +250,7 @@ fn g2_item_write_skew_is_prevented_when_serializable() {
     });
 }
 
-/// Both look for something, find nothing, and put in what the other looked for.
+/// Both search, find nothing, and insert what the other searched for.
 fn phantoms(b: &Bench) -> Result<u64, WriteError> {
     let (mut one, mut two) = (b.begin(), b.begin());
     assert_eq!(b.divisible(&mut one, 3), [""; 0]);
@@ -268,7 +269,7 @@ fn g2_phantoms_are_prevented_when_serializable_only() {
     each(&[Isolation::Serializable], |b| conflict(phantoms(b), "a"));
 }
 
-/// A range that was read in part counts as far as it was read; so does the absence of a key.
+/// Validation covers a range as far as it was read, and the absence of a key.
 #[test]
 fn what_was_not_read_is_no_conflict_when_serializable() {
     each(&[Isolation::Serializable], |b| {
@@ -300,7 +301,7 @@ fn what_was_not_read_is_no_conflict_when_serializable() {
         b.put(&mut tx, "mine", "2");
         b.f.put("none", "1");
         conflict(tx.commit(), "none");
-        // What was put in and taken out again meanwhile was changed all the same.
+        // A key that was inserted and deleted meanwhile has changed all the same.
         let mut tx = b.begin();
         assert_eq!(tx.get(&b.f.k, b"gone").unwrap(), None);
         b.put(&mut tx, "mine", "3");
@@ -308,7 +309,7 @@ fn what_was_not_read_is_no_conflict_when_serializable() {
         b.f.store.delete(&b.f.k, b"gone").unwrap();
         b.f.store.vacuum_all().unwrap();
         conflict(tx.commit(), "gone");
-        // Its own writes are none of its reads.
+        // A transaction's own writes do not count as reads.
         let mut tx = b.begin();
         b.put(&mut tx, "own", "1");
         assert_eq!(b.get(&mut tx, "own"), "1");

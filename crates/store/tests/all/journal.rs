@@ -1,4 +1,5 @@
-//! On an ordinary file behind the journal: what is acknowledged is in the journal, and what is read is.
+//! Stores on ordinary files behind the journal: whatever was acknowledged or read is in the
+//! journal.
 
 use bristlecone_pmem::media::Journal;
 use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
@@ -15,7 +16,8 @@ fn options() -> PoolOptions {
     }
 }
 
-/// Copies every file of a pool, the journal first: what is in the pool file only is then missing from the copy, as after a power cut.
+/// Copies every file of a pool, the journal first, so that the copy lacks what is in the pool file
+/// only, as after a power cut.
 pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {

@@ -1,6 +1,7 @@
-//! All tests of the store in one program: each would compile the indexes again.
+//! All tests of the store in one program, since each program compiles the indexes again.
 
 mod backup;
+mod batches;
 mod closing;
 mod common;
 mod cost;
@@ -19,6 +20,5 @@ mod recovery;
 mod renaming;
 mod salvage;
 mod single;
-mod together;
 mod transactions;
 mod watching;

@@ -1,8 +1,9 @@
-//! Entries of the index that a flipped bit makes lead elsewhere.
+//! Entries of the index that lead elsewhere because of a flipped bit.
 //!
-//! The record that such an entry leads to may be another key's. Opening said that it was damaged, and whoever did what the
-//! message advised, and put the key again, had the other key's record freed. A flipped bit in the key of the
-//! catalogue's entry took a keyspace's name away, and the vacuum all its keys: they looked like those of a dropped one.
+//! The record that such an entry leads to may be another key's. Opening reported the damage and
+//! advised to put the key again, and that freed the other key's record. A flipped bit in the key of
+//! the catalogue's entry removed a keyspace's name, and then the vacuum removed all its keys, which
+//! looked like those of a dropped keyspace.
 
 use crate::common::{DESIGNS, Fixture, k};
 use bristlecone_pmem::media::Mapped;
@@ -36,7 +37,7 @@ fn open(path: &Path, options: &StoreOptions) -> Result<Store<Mapped>, String> {
     crate::common::open(&pool, "s", options).map_err(|e| e.to_string())
 }
 
-/// Every key but `except` is there.
+/// Checks that every key except `except` has its value.
 fn all_are_there(store: &Store<Mapped>, except: Option<u32>) {
     for i in (0..KEYS).filter(|i| Some(*i) != except) {
         let found = store.get(&k(store), &i.to_be_bytes()).unwrap();
@@ -56,7 +57,7 @@ fn a_key_that_leads_to_anothers_record_is_put_anew_without_harm_to_that() {
         let file = std::fs::read(&path).unwrap();
         let record = |i: u32| find(&file, &value(i))[0] as u64 - 24;
         let (one, other) = (record(100), record(300));
-        // Where the index leads to the one: words with its offset.
+        // The index's words with the offset of the first record.
         let words = find(&file, &one.to_le_bytes());
         assert!(!words.is_empty(), "{design}");
         for word in words {
@@ -74,7 +75,7 @@ fn a_key_that_leads_to_anothers_record_is_put_anew_without_harm_to_that() {
         store.put(&k(&store), &key, b"put anew").unwrap();
         for round in 0..8u32 {
             store.vacuum_all().unwrap();
-            // Whatever was freed is used again.
+            // Freed blocks are reused.
             for i in 0..100 {
                 let name = format!("more {round} {i}");
                 store.put(&k(&store), name.as_bytes(), &value(i)).unwrap();
@@ -121,7 +122,7 @@ fn a_keyspace_whose_name_is_damaged_is_not_taken_for_a_dropped_one() {
             for at in &places {
                 write(&path, *at, &name[..4]);
             }
-            // Nothing was taken away meanwhile.
+            // Nothing was removed meanwhile.
             let store = open(&path, &options).unwrap();
             all_are_there(&store, None);
             let named = store.find_keyspace("a keyspace to be found").unwrap();

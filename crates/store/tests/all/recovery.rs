@@ -1,4 +1,4 @@
-//! What opening makes of a transaction that was cut off, for writers and for readers.
+//! Recovery of an interrupted transaction, for writers and for readers.
 
 use crate::common::{DESIGNS, Fixture, k, text};
 use bristlecone_pmem::media::Mapped;
@@ -7,7 +7,7 @@ use bristlecone_store::{Store, TransactionOptions, WriteError};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Takes the commit of that time stamp back: its slot is as it was before the NAW that commits.
+/// Takes back the commit of that timestamp: its slot is as it was before the NAW that commits.
 fn uncommit(path: &Path, ts: u64) {
     let bytes = std::fs::read(path).unwrap();
     let mut slot = [0; 64];
@@ -22,7 +22,7 @@ fn uncommit(path: &Path, ts: u64) {
     file.write_all_at(&[0; 8], lines[0] as u64 * 64).unwrap();
 }
 
-/// `a` and `b` are changed, `c` is deleted, `d` is new, and so is `e`, over a tombstone: by one transaction.
+/// One transaction changes `a` and `b`, deletes `c`, and inserts `d`, and `e` over a tombstone.
 fn changed(f: &Fixture) -> u64 {
     for key in ["a", "b", "c", "e"] {
         f.put(key, "old");
@@ -68,7 +68,7 @@ fn a_transaction_without_its_slot_never_was() {
 
         let path = f.copy();
         uncommit(&path, ts);
-        // First for a reader, whose repairs are its own.
+        // First for a read-only open, whose repairs are private.
         let pool: std::sync::Arc<Pool<Mapped>> =
             Pool::open(&path, &PoolOptions::read_only()).unwrap();
         let store = crate::common::open(&pool, "s", &f.options).unwrap();
@@ -87,7 +87,7 @@ fn a_transaction_without_its_slot_never_was() {
         assert_eq!(all(&store), old());
         assert_eq!(store.len(&k(&store)), 3);
         store.check().unwrap();
-        // What was undone does not come back, also not with another commit through its slot.
+        // An undone change does not come back, not even with another commit through its slot.
         let mut tx = store.begin(TransactionOptions::default());
         tx.put(&k(&store), b"x", b"1").unwrap();
         tx.put(&k(&store), b"y", b"1").unwrap();

@@ -1,4 +1,4 @@
-//! What a damaged store still has, without opening it: `Store::salvage` gives all entries that are whole.
+//! `Store::salvage` returns all undamaged entries of a damaged store without opening it.
 
 use crate::common::{DESIGNS, Fixture, kind};
 use bristlecone_index::damage::collecting_damage;
@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Whole entries, by keyspace and key; what is damaged, with what is wrong.
+/// Undamaged entries by keyspace and key, and the damaged keys with their errors.
 type Found = (BTreeMap<(String, String), Vec<u8>>, Vec<(String, String)>);
 
 fn salvage(path: &Path, now: u64) -> (SalvageReport, Found) {

@@ -1,4 +1,4 @@
-//! Operations on single keys, in every design that the crate promises, through kills and reopenings.
+//! Operations on single keys, with every engine, through kills and reopenings.
 
 use crate::common::{DESIGNS, Fixture, k, text};
 use bristlecone_store::{MAX_KEY_BYTES, Update, WriteError};

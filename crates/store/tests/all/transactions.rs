@@ -1,4 +1,4 @@
-//! Transactions against a model, savepoints, cursors, batches, vacuum beside snapshots.
+//! Transactions against a model, savepoints, cursors, batches, and the vacuum beside snapshots.
 
 use crate::common::{DESIGNS, Fixture, k, text};
 use bristlecone_pmem::media::Mapped;
@@ -29,7 +29,7 @@ fn range(rng: &mut SmallRng) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     (bound(), bound())
 }
 
-/// What is in the range; none where a map would refuse it.
+/// Returns the content of the range; nothing for a range that a map would refuse.
 fn model_range(model: &Model, range: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Pairs {
     use std::ops::RangeBounds;
     let all = model.iter().filter(|(key, _)| range.contains(*key));
@@ -112,7 +112,8 @@ fn seen_by_transaction(
     assert_eq!(prefixed, expected);
 }
 
-/// Random transactions, single operations, batches, snapshots, vacuums and kills, beside maps that are copied for every snapshot.
+/// Compares random transactions, single operations, batches, snapshots, vacuums and kills with
+/// maps, copied for every snapshot.
 fn against_the_model(design: &str, seed: u64, rounds: usize) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let rng = &mut rng;
@@ -258,7 +259,7 @@ fn a_cursor_goes_on_where_it_stopped_in_its_own_snapshot() {
     f.store.vacuum_all().unwrap();
     assert_eq!(cursor.next_keys(1000).unwrap().len(), 60);
     assert!(cursor.next_keys(1).unwrap().is_empty());
-    // In a snapshot of its own, after the same key.
+    // A cursor in another snapshot, after the same key.
     let after = (Bound::Excluded(b"039".to_vec()), Bound::Unbounded);
     let mut cursor = f.store.snapshot().into_cursor(&f.k, after);
     assert_eq!(
@@ -325,7 +326,7 @@ fn a_thread_vacuums_and_space_does_not_grow() {
     assert_eq!(f.store.stats().vacuumed, 19 * 200);
 }
 
-/// Transfers between accounts by threads keep the total, in every snapshot and after every kill.
+/// Concurrent transfers between accounts keep the total, in every snapshot and after every kill.
 fn transfers(design: &str) {
     const ACCOUNTS: u32 = 8;
     let f = Fixture::with(

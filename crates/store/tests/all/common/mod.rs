@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a test waits for a thread that is at work.
+/// How long a test waits for another thread.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The designs that every scenario is run in.
+/// The designs of the index that every scenario runs with.
 pub const DESIGNS: [&str; 2] = ["nvtree", "lbtree"];
 
-/// The engine kind of a design.
+/// Returns the engine of a design.
 pub fn kind<M: Media>(design: &str) -> &'static dyn EngineKind<M> {
     match design {
         "lbtree" => &LbEngine,
@@ -29,7 +29,7 @@ pub fn kind<M: Media>(design: &str) -> &'static dyn EngineKind<M> {
     }
 }
 
-/// Makes store `name` in that design.
+/// Makes store `name` with an index of that design.
 pub fn create<M: Media>(
     pool: &Arc<Pool<M>>,
     name: &str,
@@ -39,7 +39,7 @@ pub fn create<M: Media>(
     Store::create_with(pool, name, options, kind(design))
 }
 
-/// Opens store `name`, of any design.
+/// Opens store `name`, whatever its index's design.
 pub fn open<M: Media>(
     pool: &Arc<Pool<M>>,
     name: &str,
@@ -48,7 +48,7 @@ pub fn open<M: Media>(
     Store::open_with(pool, name, options, &DESIGNS.map(kind))
 }
 
-/// A time that is set by hand.
+/// A clock that is set by hand.
 #[derive(Clone, Default)]
 pub struct Hands {
     now: Arc<AtomicU64>,
@@ -60,7 +60,7 @@ impl Hands {
         self.now.store(now, Ordering::SeqCst);
     }
 
-    /// How often the time was asked for.
+    /// Returns how often the clock was read.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::SeqCst)
     }
@@ -76,7 +76,7 @@ impl Hands {
 
 /// A store `s` with keyspace `k`, in a directory of its own.
 pub struct Fixture {
-    // First: it is closed while its file is there.
+    // The first field, so that the store closes before its file is removed.
     pub store: Store<Mapped>,
     pub k: Keyspace,
     pub hands: Hands,
@@ -127,7 +127,7 @@ impl Fixture {
         Pool::create(&path, &PoolOptions::default()).unwrap()
     }
 
-    /// A copy of the file as it is now, which is what a kill leaves.
+    /// Copies the file as it is now, as a kill would leave it.
     pub fn copy(&self) -> PathBuf {
         let number = self.copies.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.path().join(format!("copy-{number}"));
@@ -135,13 +135,13 @@ impl Fixture {
         path
     }
 
-    /// The store after a kill.
+    /// Returns the store after a kill.
     pub fn killed(&self) -> Store<Mapped> {
         let pool = Pool::open(&self.copy(), &PoolOptions::default()).unwrap();
         open(&pool, "s", &self.options).unwrap()
     }
 
-    /// The store after it was closed and opened again.
+    /// Returns the store after it was closed and opened again.
     pub fn reopened(self) -> Self {
         let Self {
             store,
@@ -164,7 +164,8 @@ impl Fixture {
         }
     }
 
-    /// The directory, with the file `pool` in it: of the store that was closed, or as a kill leaves it.
+    /// Returns the directory with the file `pool`, of a store that was closed or as a kill leaves
+    /// it.
     pub fn ended(self, closed: bool) -> (TempDir, StoreOptions) {
         let path = self.dir.path().join("pool");
         let killed = self.copy();
@@ -191,14 +192,14 @@ impl Fixture {
     }
 }
 
-/// Held by tests of full pools, where what was freed is to be had again soon, and by those whose threads read without a
-/// pause: grace periods are the whole process's.
+/// Held by tests of full pools, which need freed blocks back soon, and by those whose threads read
+/// without a pause, since all tests of the process share its grace periods.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keyspace `k` of a store: handles are of use only with the store that gave them.
+/// Returns the store's own handle of keyspace `k`.
 pub fn k<M: Media>(store: &Store<M>) -> Keyspace {
     store.find_keyspace("k").unwrap()
 }

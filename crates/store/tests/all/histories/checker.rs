@@ -1,13 +1,14 @@
 //! A checker of list-append histories, after Kingsbury and Alvaro's *Elle* (VLDB 2020).
 //!
-//! Values are lists, and transactions append elements, each of which is appended once, and read whole lists. The longest list that
-//! anybody read of a key is the order of its versions. From that follow the edges between transactions:
+//! Values are lists. Transactions append elements, each of which is appended once, and read whole
+//! lists. The longest list that was read of a key is the order of its versions. The edges between
+//! transactions follow from that:
 //!
 //! | edge | from | to |
 //! | --- | --- | --- |
-//! | ww | who appended an element | who appended the next one |
-//! | wr | who appended the last element of a list | who read that list |
-//! | rw | who read a list | who appended the next element |
+//! | ww | the one that appended an element | the one that appended the next element |
+//! | wr | the one that appended the last element of a list | one that read that list |
+//! | rw | one that read a list | the one that appended the next element |
 //! | session | a client's transaction | its next one |
 //!
 //! | anomaly | is |
@@ -20,12 +21,13 @@
 //! | G2 | any other cycle |
 //! | lost, foreign, disordered, internal | an element that is gone, or that nobody appended; lists that are not each other's beginnings; a transaction that does not read its own appends |
 //!
-//! Snapshot isolation, with a later transaction of a client seeing its earlier ones, allows G2 only. Serialisability allows none.
+//! Snapshot isolation, with a later transaction of a client seeing its earlier ones, allows G2
+//! only. Serialisability allows none.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-/// What a transaction did.
+/// An operation of a transaction.
 #[derive(Clone, Debug)]
 pub enum Op {
     Append { key: u64, element: u64 },
@@ -56,7 +58,7 @@ pub enum Kind {
     Internal,
 }
 
-/// Something that a level does not allow, and the transactions that show it.
+/// An anomaly, and the transactions that show it.
 #[derive(Clone, Debug)]
 pub struct Anomaly {
     pub kind: Kind,
@@ -82,13 +84,13 @@ struct Graph {
     edges: Vec<Vec<(u32, Edge)>>,
 }
 
-/// What is wrong with a history, the worst first; one of each kind.
+/// Returns the anomalies of a history, the worst first, one of each kind.
 pub fn check(history: &[Txn]) -> Vec<Anomaly> {
     let mut found: BTreeMap<Kind, Vec<usize>> = BTreeMap::new();
     let mut note = |kind, txns: &[usize]| {
         found.entry(kind).or_insert_with(|| txns.to_vec());
     };
-    // Who appended an element, and whether it was that transaction's last to its key.
+    // The transaction that appended each element, and whether it was its last one for the key.
     let mut appended: HashMap<u64, (usize, bool)> = HashMap::new();
     for (t, txn) in history.iter().enumerate() {
         let mut last: HashMap<u64, u64> = HashMap::new();
@@ -182,7 +184,8 @@ pub fn check_snapshot_isolation(history: &[Txn]) -> Vec<Anomaly> {
     found
 }
 
-/// Whether what a transaction reads of a key ends with what it appended to it, and is the same each time.
+/// Whether what a transaction reads of a key ends with what it appended to it, and is the same each
+/// time.
 fn reads_itself(txn: &Txn) -> bool {
     let mut known: HashMap<u64, (Option<Vec<u64>>, Vec<u64>)> = HashMap::new();
     for op in &txn.ops {
@@ -202,7 +205,8 @@ fn reads_itself(txn: &Txn) -> bool {
     true
 }
 
-/// The longest list of each key that a committed transaction read, of which all others are beginnings.
+/// The longest list of each key that a committed transaction read, of which all others are
+/// beginnings.
 fn orders(history: &[Txn], note: &mut impl FnMut(Kind, &[usize])) -> HashMap<u64, Vec<u64>> {
     let mut longest: HashMap<u64, (usize, &Vec<u64>)> = HashMap::new();
     let reads = || {
@@ -277,7 +281,8 @@ fn graph(
 }
 
 impl Graph {
-    /// Transactions that are together in a cycle, each step of which `step` allows from the state that it is in.
+    /// Transactions that are together in a cycle, each step of which `step` allows from the state
+    /// that it is in.
     fn cycle(&self, states: usize, step: impl Fn(u8, Edge) -> Option<u8>) -> Option<Vec<usize>> {
         let n = self.edges.len() * states;
         // Tarjan's algorithm, with a stack of its own.

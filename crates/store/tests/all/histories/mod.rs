@@ -1,4 +1,5 @@
-//! Randomised histories of threads, checked for isolation anomalies; and the checker, checked with anomalies that are planted.
+//! Randomised histories of threads, checked for isolation anomalies; and the checker, checked with
+//! anomalies that are planted.
 
 mod checker;
 
@@ -141,7 +142,8 @@ fn read_all(store: &Store<Mapped>) -> Txn {
     }
 }
 
-/// So many operations of some threads, the vacuum going on meanwhile; read at the end by the store itself, and after a kill.
+/// So many operations of some threads, the vacuum going on meanwhile; read at the end by the store
+/// itself, and after a kill.
 fn history(
     design: &str,
     seed: u64,

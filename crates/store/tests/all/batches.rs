@@ -1,4 +1,4 @@
-//! Values that are put together, without being one change.
+//! Batches of steps: `multi_get`, `multi_put` and `execute_batch`.
 
 use crate::common::{Fixture, text};
 use bristlecone_store::{Entry, Step, WriteError};
@@ -17,7 +17,7 @@ fn they_are_there_after_a_kill_and_snapshots_see_all_or_none() {
         let f = Fixture::new(design);
         let names: Vec<String> = (0..500).map(|i| format!("key {i}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        // New ones and old ones.
+        // New keys and existing ones.
         for few in names.chunks(30) {
             assert_eq!(put(&f, &few[..few.len() / 2], "1", |_| true), few.len() / 2);
         }
@@ -57,7 +57,7 @@ fn they_end_before_a_key_that_comes_again_and_before_what_is_not_to_be_replaced(
     assert_eq!(put(&f, &[], "2", |_| true), 0);
     let values = ["a", "b", "c"].map(|key| f.get(key).unwrap());
     assert_eq!(values, ["2", "1", "kept"]);
-    // What was deleted refuses nothing, and expiries do not stay.
+    // A deleted value refuses nothing, and expiries are not kept.
     assert!(f.store.delete(&f.k, b"c").unwrap());
     f.store
         .put_expiring(&f.k, b"b", b"x", Some(u64::MAX))
@@ -92,7 +92,7 @@ fn gets_and_puts_are_one_step_after_the_other() {
         let seen = seen.into_iter().map(Option::unwrap_or_default);
         seen.collect::<Vec<_>>().join(",")
     };
-    // Reads may come again; a put ends it, before or after.
+    // A key may be read twice, but a put of it ends the batch, before or after.
     let steps = [
         ("a", None),
         ("b", Some("2")),
@@ -103,7 +103,7 @@ fn gets_and_puts_are_one_step_after_the_other() {
     ];
     assert_eq!(seen(&steps, 9), "1,,,1,");
     assert_eq!(seen(&[("b", None), ("b", Some("3"))], 9), "2");
-    // What is put over is shown even if it has expired.
+    // The value to be replaced is shown even if it has expired.
     assert_eq!(seen(&[("old", Some("4")), ("b", None)], 9), "x,2");
     assert_eq!(seen(&[("c", Some("5")), ("b", Some("6"))], 1), "");
     assert_eq!(seen(&[("a", None), ("b", None)], 1), "1");
@@ -116,7 +116,8 @@ fn gets_and_puts_are_one_step_after_the_other() {
 #[test]
 fn steps_of_two_threads_do_not_mix() {
     let f = Fixture::new("lbtree");
-    // In round n each thread puts n under its own key and gets the other's, before that or after it: one of them is first.
+    // In round n each thread puts n under its own key and gets the other's key, before or after
+    // that. One of them is first.
     let run = |own: &str, other: &str, round: u32| {
         let value = round.to_string();
         let mut steps = [
@@ -151,7 +152,7 @@ fn steps_of_two_threads_do_not_mix() {
                     turn.wait();
                     if thread == 0 {
                         let [a, b] = [0, 1].map(|i: usize| got[i].load(Ordering::SeqCst));
-                        // One is first, and does not see what the other puts.
+                        // One thread is first, and does not see the other's put.
                         assert_eq!([a, b].iter().filter(|got| **got == round).count(), 1);
                         assert_eq!(a.min(b), round - 1);
                     }
