@@ -41,6 +41,15 @@ impl fmt::Debug for Keyspace {
     }
 }
 
+/// Two handles are equal if they are of one keyspace of one open database, whatever its name was when they were given.
+impl PartialEq for Keyspace {
+    fn eq(&self, other: &Self) -> bool {
+        self.handle == other.handle
+    }
+}
+
+impl Eq for Keyspace {}
+
 /// Returns a time in ms since 1970, rounded down, so that no value lives longer than it should.
 pub(crate) fn millis(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
