@@ -290,7 +290,8 @@ fn each_entry_is_popped_by_one_thread() {
     assert_eq!(popped, all);
 }
 
-/// A value that is read in place stays as it was, though it is replaced, vacuumed and its space is used again.
+/// A value that is read in place stays as it was, though it is replaced, vacuumed and its space is
+/// used again.
 #[test]
 fn a_value_in_place_is_not_freed_while_it_is_held() {
     let (_home, db) = database();
@@ -551,7 +552,8 @@ fn a_keyspace_in_a_snapshot_and_a_typed_one_have_the_same_ends() {
     assert_eq!(tx.iter(typed.bytes()).count(), 0);
 }
 
-/// Each reads what the other one changes: a snapshot lets both commit, serialisable transactions take place one after the other.
+/// Each reads what the other one changes: a snapshot lets both commit, serialisable transactions
+/// take place one after the other.
 #[test]
 fn write_skew_happens_in_snapshots_and_not_in_serialisable_transactions() {
     let (_home, db) = database();
