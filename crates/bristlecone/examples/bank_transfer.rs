@@ -1,4 +1,5 @@
-//! Transfers between accounts in many threads: no money appears or disappears, and no account is overdrawn.
+//! Transfers between accounts in many threads: no money appears or disappears, and no account is
+//! overdrawn.
 //!
 //! `cargo run --example bank_transfer`
 

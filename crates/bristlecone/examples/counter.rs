@@ -1,4 +1,5 @@
-//! Counts page views from several threads: increments of one key are atomic, and durable one by one.
+//! Counts page views from several threads: increments of one key are atomic, and durable one by
+//! one.
 //!
 //! `cargo run --example counter`
 

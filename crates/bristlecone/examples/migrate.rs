@@ -1,4 +1,5 @@
-//! Moves from redb and from LMDB: every table, or every database of an environment, becomes a keyspace.
+//! Moves from redb and from LMDB: every table, or every database of an environment, becomes a
+//! keyspace.
 //!
 //! `cargo run --features import --example migrate`
 

@@ -1,4 +1,5 @@
-//! Customers by number, and an index of them by city that never disagrees: both are changed in one transaction.
+//! Customers by number, and an index of them by city that never disagrees: both are changed in one
+//! transaction.
 //!
 //! `cargo run --example secondary_index`
 

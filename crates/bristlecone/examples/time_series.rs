@@ -1,4 +1,5 @@
-//! Measurements by station and time, which are gone after a while: typed keys in the order of time, and an expiry.
+//! Measurements by station and time, which are gone after a while: typed keys in the order of time,
+//! and an expiry.
 //!
 //! `cargo run --example time_series`
 

@@ -16,10 +16,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An open database: any number of [keyspaces](Keyspace) in one file. Cheap to clone, and may be used from any number of threads.
+/// An open database: any number of [keyspaces](Keyspace) in one file. Cheap to clone, and may be
+/// used from any number of threads.
 ///
-/// It is closed when the last clone, keyspace, iterator, snapshot and transaction of it is dropped; [`close`](Self::close) does that at
-/// once, and reports what dropping cannot. One process opens a database for writing at a time, or any number for reading.
+/// It is closed when the last clone, keyspace, iterator, snapshot and transaction of it is dropped;
+/// [`close`](Self::close) does that at once, and reports what dropping cannot. One process opens a
+/// database for writing at a time, or any number for reading.
 ///
 /// # Examples
 /// ```
@@ -51,7 +53,8 @@ impl Database {
         Self { store }
     }
 
-    /// Returns the store below, for crates that are built beside this one, as the server is. Its API may change with any release.
+    /// Returns the store below, for crates that are built beside this one, as the server is. Its
+    /// API may change with any release.
     #[doc(hidden)]
     #[must_use]
     pub fn store(&self) -> &Store<Auto> {
@@ -68,8 +71,9 @@ impl Database {
         self.store.now().saturating_add(ms)
     }
 
-    /// Opens the database at `path`, or makes it where there is none. The path decides the medium: persistent memory, a plain
-    /// mapping on tmpfs, else a journal ([`medium`](Self::medium) says which it is).
+    /// Opens the database at `path`, or makes it where there is none. The path decides the medium:
+    /// persistent memory, a plain mapping on tmpfs, else a journal ([`medium`](Self::medium) says
+    /// which it is).
     ///
     /// # Errors
     /// As [`Options::open`].
@@ -86,7 +90,8 @@ impl Database {
         Options::default().open(path)
     }
 
-    /// Returns options for opening a database in another way than [`open`](Self::open) does. See [`Options`].
+    /// Returns options for opening a database in another way than [`open`](Self::open) does. See
+    /// [`Options`].
     pub fn builder() -> Options {
         Options::default()
     }
@@ -94,7 +99,8 @@ impl Database {
     /// Returns the keyspace of that name, which is made if there is none.
     ///
     /// # Errors
-    /// [`InvalidInput`](ErrorKind::InvalidInput) unless the name has 1 to 1024 bytes; those of every write.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) unless the name has 1 to 1024 bytes; those of
+    /// every write.
     ///
     /// # Examples
     /// ```
@@ -132,10 +138,12 @@ impl Database {
         Some(Keyspace { db, handle })
     }
 
-    /// Gives a keyspace another name, as [`Keyspace::rename`] does. Returns the handle with the new name.
+    /// Gives a keyspace another name, as [`Keyspace::rename`] does. Returns the handle with the new
+    /// name.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) if there is no keyspace `from`; else as [`Keyspace::rename`].
+    /// [`NotFound`](ErrorKind::NotFound) if there is no keyspace `from`; else as
+    /// [`Keyspace::rename`].
     ///
     /// # Examples
     /// ```
@@ -170,15 +178,16 @@ impl Database {
         handles.map(with_db).collect()
     }
 
-    /// Runs `f` in a transaction and commits it; all over again if another transaction was first, so `f` should have no
-    /// effects elsewhere. Returns what `f` returned.
+    /// Runs `f` in a transaction and commits it; all over again if another transaction was first,
+    /// so `f` should have no effects elsewhere. Returns what `f` returned.
     ///
-    /// It reads one snapshot and its own changes, and commits only if nobody else has changed a key that it writes
-    /// ([snapshot isolation](Isolation::Snapshot)). Where a decision rests on what was only read, use
-    /// [`serializable`](Self::serializable).
+    /// It reads one snapshot and its own changes, and commits only if nobody else has changed a key
+    /// that it writes ([snapshot isolation](Isolation::Snapshot)). Where a decision rests on what
+    /// was only read, use [`serializable`](Self::serializable).
     ///
     /// # Errors
-    /// The error that `f` returned, [`Error::other`] included: nothing has changed then. Those of [`Transaction::commit`] but for conflicts.
+    /// The error that `f` returned, [`Error::other`] included: nothing has changed then. Those of
+    /// [`Transaction::commit`] but for conflicts.
     ///
     /// # Examples
     /// ```
@@ -197,8 +206,9 @@ impl Database {
         self.retry(Isolation::Snapshot, f)
     }
 
-    /// Runs `f` as [`transaction`](Self::transaction) does, and commits only if nobody has changed what it read, either, keys and ranges: such
-    /// transactions take place one after the other ([`Isolation::Serializable`]).
+    /// Runs `f` as [`transaction`](Self::transaction) does, and commits only if nobody has changed
+    /// what it read, either, keys and ranges: such transactions take place one after the other
+    /// ([`Isolation::Serializable`]).
     ///
     /// # Errors
     /// As [`transaction`](Self::transaction).
@@ -284,7 +294,8 @@ impl Database {
         Transaction(self.store.begin(TransactionOptions { isolation }))
     }
 
-    /// Makes the changes of a batch, all or none of them. Returns the time stamp of the commit, or 0 if nothing was to be changed.
+    /// Makes the changes of a batch, all or none of them. Returns the time stamp of the commit, or
+    /// 0 if nothing was to be changed.
     ///
     /// # Errors
     /// As [`Keyspace::insert`], for any of them.
@@ -313,21 +324,25 @@ impl Database {
         Snapshot(self.store.snapshot())
     }
 
-    /// Returns a handle of the same database whose commits do not wait for durability, and neither do those of the keyspaces and
-    /// transactions that it gives: the choice is made for each commit by the handle that makes it.
+    /// Returns a handle of the same database whose commits do not wait for durability, and neither
+    /// do those of the keyspaces and transactions that it gives: the choice is made for each commit
+    /// by the handle that makes it.
     ///
     /// | handle | a commit returns once | reads see |
     /// | --- | --- | --- |
     /// | as opened | it is as durable as [`Options::durability`] says | what is durable to that degree |
     /// | deferred | it is in memory | everything that is committed |
     ///
-    /// What a deferred commit changed becomes durable with the next commit of a handle that waits, with [`flush`](Self::flush), or when
-    /// the database is closed. Until then a crash of the process or of the machine may lose it, but never a part of it, and whatever was committed after it had
-    /// returned is lost with it. Other handles and [watches](crate::Watch) do not see it before it is durable, so nobody relies on what may be
-    /// lost. Memory holds it meanwhile.
+    /// What a deferred commit changed becomes durable with the next commit of a handle that waits,
+    /// with [`flush`](Self::flush), or when the database is closed. Until then a crash of the
+    /// process or of the machine may lose it, but never a part of it, and whatever was committed
+    /// after it had returned is lost with it. Other handles and [watches](crate::Watch) do not see
+    /// it before it is durable, so nobody relies on what may be lost. Memory holds it meanwhile.
     ///
-    /// So one `flush` can serve a thousand commits. For the opposite, single commits that are durable in a database that was opened with
-    /// [`Durability::Interval`](crate::Durability::Interval) or [`None`](crate::Durability::None), call `flush` after them.
+    /// So one `flush` can serve a thousand commits. For the opposite, single commits that are
+    /// durable in a database that was opened with
+    /// [`Durability::Interval`](crate::Durability::Interval) or [`None`](crate::Durability::None),
+    /// call `flush` after them.
     ///
     /// # Examples
     /// ```
@@ -347,8 +362,8 @@ impl Database {
         Self::new(self.store.deferring())
     }
 
-    /// Makes durable all that has been committed, whatever [`Durability`](crate::Durability) the database was opened with, and by
-    /// [`deferred`](Self::deferred) handles, too.
+    /// Makes durable all that has been committed, whatever [`Durability`](crate::Durability) the
+    /// database was opened with, and by [`deferred`](Self::deferred) handles, too.
     ///
     /// # Errors
     /// [`NotDurable`](ErrorKind::NotDurable), [`NoSpace`](ErrorKind::NoSpace)
@@ -370,11 +385,12 @@ impl Database {
         self.pool().sync().map_err(Error::not_durable)
     }
 
-    /// Copies the database, as it is at one commit, to a new file while others go on reading and writing. The copy is a stream, from
-    /// which [`restore`](Self::restore) makes a database again.
+    /// Copies the database, as it is at one commit, to a new file while others go on reading and
+    /// writing. The copy is a stream, from which [`restore`](Self::restore) makes a database again.
     ///
     /// # Errors
-    /// [`AlreadyExists`](ErrorKind::AlreadyExists), and those of writing a file; no file is left then.
+    /// [`AlreadyExists`](ErrorKind::AlreadyExists), and those of writing a file; no file is left
+    /// then.
     ///
     /// # Examples
     /// ```
@@ -406,12 +422,13 @@ impl Database {
         written
     }
 
-    /// Makes a database at `path`, where there is no file yet, from what [`backup_to`](Self::backup_to) wrote, and opens it. There is an
-    /// example at `backup_to`.
+    /// Makes a database at `path`, where there is no file yet, from what
+    /// [`backup_to`](Self::backup_to) wrote, and opens it. There is an example at `backup_to`.
     ///
     /// # Errors
-    /// [`NotADatabase`](ErrorKind::NotADatabase) if it is no backup, [`Damaged`](ErrorKind::Damaged),
-    /// [`AlreadyExists`](ErrorKind::AlreadyExists); no database is left then.
+    /// [`NotADatabase`](ErrorKind::NotADatabase) if it is no backup,
+    /// [`Damaged`](ErrorKind::Damaged), [`AlreadyExists`](ErrorKind::AlreadyExists); no database is
+    /// left then.
     pub fn restore(backup: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<Self> {
         let (backup, path) = (backup.as_ref(), path.as_ref());
         let failed = |e| Error::io(format!("{}: reading the backup", backup.display()), e);
@@ -419,7 +436,8 @@ impl Database {
         Options::default().restore(&mut from, path)
     }
 
-    /// Compares every record with its checksum and every structure with its invariants. Others may go on meanwhile.
+    /// Compares every record with its checksum and every structure with its invariants. Others may
+    /// go on meanwhile.
     ///
     /// # Errors
     /// [`Damaged`](ErrorKind::Damaged), with what is damaged and where.
@@ -438,7 +456,8 @@ impl Database {
         report.map_err(|violation| Error::damaged(violation.to_string()))
     }
 
-    /// Frees every version that nobody can read any more, and gives free space back to the file system.
+    /// Frees every version that nobody can read any more, and gives free space back to the file
+    /// system.
     ///
     /// # Errors
     /// Those of every write; what was freed stays free.
@@ -459,7 +478,8 @@ impl Database {
         Ok(self.pool().compact()?)
     }
 
-    /// Returns counts of keys, versions and bytes, and of the work done since the database was opened.
+    /// Returns counts of keys, versions and bytes, and of the work done since the database was
+    /// opened.
     ///
     /// # Examples
     /// ```
@@ -508,11 +528,13 @@ impl Database {
         self.pool().path()
     }
 
-    /// Closes the database: all that is committed is durable, and the next opening has nothing to repair.
+    /// Closes the database: all that is committed is durable, and the next opening has nothing to
+    /// repair.
     ///
     /// # Errors
-    /// [`InUse`](ErrorKind::InUse) if a clone, keyspace, iterator, snapshot or transaction of it is left: it is closed when the last of
-    /// them is dropped. [`NotDurable`](ErrorKind::NotDurable), [`NoSpace`](ErrorKind::NoSpace).
+    /// [`InUse`](ErrorKind::InUse) if a clone, keyspace, iterator, snapshot or transaction of it is
+    /// left: it is closed when the last of them is dropped. [`NotDurable`](ErrorKind::NotDurable),
+    /// [`NoSpace`](ErrorKind::NoSpace).
     pub fn close(self) -> Result<()> {
         self.store.close().map_err(|(_, e)| e.into())
     }
@@ -526,7 +548,8 @@ impl Options {
             Ok((store, _)) => Ok(Database::new(store)),
             Err(e) => {
                 drop(pool);
-                // A file without a database is of no use; the first error is the one that is reported.
+                // A file without a database is of no use; the first error is the one that is
+                // reported.
                 let _ = std::fs::remove_file(path);
                 let _ = std::fs::remove_file(journal_path(path));
                 Err(e.into())

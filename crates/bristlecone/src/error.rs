@@ -15,8 +15,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation did not happen.
 ///
-/// [`kind`](Self::kind) says what a caller can do about it; the message names the value, the place and
-/// the next step. Unless a method says otherwise, nothing has changed when it returns an error.
+/// [`kind`](Self::kind) says what a caller can do about it; the message names the value, the place
+/// and the next step. Unless a method says otherwise, nothing has changed when it returns an error.
 ///
 /// # Examples
 /// ```
@@ -61,8 +61,8 @@ pub enum ErrorKind {
     NewerVersion,
     /// The file contradicts itself, or a checksum does not match. Nothing was taken away.
     Damaged,
-    /// There is no room left: on the disk, in the memory that the process may have, or in the file's
-    /// address range.
+    /// There is no room left: on the disk, in the memory that the process may have, or in the
+    /// file's address range.
     NoSpace,
     /// The change is visible, but could not be made durable.
     NotDurable,
@@ -83,8 +83,8 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// Makes an error of the caller's own. It ends a [transaction](crate::Database::transaction) without
-    /// committing it, and comes back from there unchanged.
+    /// Makes an error of the caller's own. It ends a [transaction](crate::Database::transaction)
+    /// without committing it, and comes back from there unchanged.
     ///
     /// # Examples
     /// ```
@@ -149,7 +149,8 @@ impl Error {
         }
     }
 
-    /// Returns which key of which keyspace another transaction has changed, if that is what the error is.
+    /// Returns which key of which keyspace another transaction has changed, if that is what the
+    /// error is.
     #[must_use]
     pub fn conflict(&self) -> Option<&ConflictError> {
         match &*self.0 {
@@ -158,7 +159,8 @@ impl Error {
         }
     }
 
-    /// Returns the caller's own error, if this was made by [`other`](Self::other), else this error as it is.
+    /// Returns the caller's own error, if this was made by [`other`](Self::other), else this error
+    /// as it is.
     ///
     /// # Errors
     /// This error.

@@ -7,11 +7,12 @@
 //! | LMDB, one database | [`lmdb_database`] | keys and values as they are stored |
 //! | LMDB | [`lmdb_databases`] | every named database, into the keyspace of its name |
 //!
-//! The source is only read. What is imported is durable when a function returns; entries that a keyspace had before stay, unless an
-//! imported one has the same key. An import that fails has imported a part, and can be run again.
+//! The source is only read. What is imported is durable when a function returns; entries that a
+//! keyspace had before stay, unless an imported one has the same key. An import that fails has
+//! imported a part, and can be run again.
 //!
-//! Keys are copied byte by byte. Their order stays, unless the source compares them otherwise: LMDB's integer keys, redb's types
-//! other than bytes and text.
+//! Keys are copied byte by byte. Their order stays, unless the source compares them otherwise:
+//! LMDB's integer keys, redb's types other than bytes and text.
 //!
 //! # Examples
 //! ```
@@ -111,18 +112,21 @@ fn open_redb(path: &Path) -> Result<ReadTransaction> {
     opened.begin_read().map_err(|e| failed(path, "reading", e))
 }
 
-/// Imports one table of a redb database into a keyspace. Its keys and values are `&[u8]` or `&str` each. Returns how many entries there were.
+/// Imports one table of a redb database into a keyspace. Its keys and values are `&[u8]` or `&str`
+/// each. Returns how many entries there were.
 ///
 /// # Errors
-/// [`NotFound`](crate::ErrorKind::NotFound) if there is no such file or table, [`NotADatabase`](crate::ErrorKind::NotADatabase),
-/// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the table has other types, or something too long for a
-/// [`Keyspace`]; [`Io`](crate::ErrorKind::Io), and those of every write.
+/// [`NotFound`](crate::ErrorKind::NotFound) if there is no such file or table,
+/// [`NotADatabase`](crate::ErrorKind::NotADatabase),
+/// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the table has other types, or something too
+/// long for a [`Keyspace`]; [`Io`](crate::ErrorKind::Io), and those of every write.
 pub fn redb_table(path: impl AsRef<Path>, table: &str, into: &Keyspace) -> Result<u64> {
     let path = path.as_ref();
     copy_table(path, &open_redb(path)?, table, into)
 }
 
-/// Imports every table of a redb database into the keyspace of its name. Returns how many entries each had.
+/// Imports every table of a redb database into the keyspace of its name. Returns how many entries
+/// each had.
 ///
 /// # Errors
 /// As [`redb_table`].
@@ -181,13 +185,16 @@ fn copy_typed<K: Key + 'static, V: Value + 'static>(
     Ok(copy())
 }
 
-/// Imports one database of an LMDB environment, which is a folder or, with `MDB_NOSUBDIR`, a file, into a keyspace. `None` is the unnamed database; the
-/// names of the others, which it has among its keys, are left out. Nobody writes to the environment meanwhile. Returns how many entries there were.
+/// Imports one database of an LMDB environment, which is a folder or, with `MDB_NOSUBDIR`, a file,
+/// into a keyspace. `None` is the unnamed database; the names of the others, which it has among its
+/// keys, are left out. Nobody writes to the environment meanwhile. Returns how many entries there
+/// were.
 ///
 /// # Errors
 /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such environment or database,
-/// [`InvalidInput`](crate::ErrorKind::InvalidInput) if a key has several values (`MDB_DUPSORT`), or something is too long for a
-/// [`Keyspace`]; [`Io`](crate::ErrorKind::Io), and those of every write.
+/// [`InvalidInput`](crate::ErrorKind::InvalidInput) if a key has several values (`MDB_DUPSORT`), or
+/// something is too long for a [`Keyspace`]; [`Io`](crate::ErrorKind::Io), and those of every
+/// write.
 pub fn lmdb_database(path: impl AsRef<Path>, name: Option<&str>, into: &Keyspace) -> Result<u64> {
     let path = path.as_ref();
     with_lmdb(path, |opener, transaction| {
@@ -195,7 +202,8 @@ pub fn lmdb_database(path: impl AsRef<Path>, name: Option<&str>, into: &Keyspace
     })
 }
 
-/// Imports every named database of an LMDB environment into the keyspace of its name. Returns how many entries each had.
+/// Imports every named database of an LMDB environment into the keyspace of its name. Returns how
+/// many entries each had.
 ///
 /// # Errors
 /// As [`lmdb_database`].
@@ -231,8 +239,9 @@ fn with_lmdb<R>(
     if path.is_file() {
         flags |= EnvFlags::NO_SUB_DIR;
     }
-    // SAFETY: 1. neither flag is one that LMDB calls unsafe; 2. the mapping is read-only, and the caller of the import sees to it that nobody
-    // writes to or cuts off the file meanwhile, as its documentation asks; 3. it is closed before this returns.
+    // SAFETY: 1. neither flag is one that LMDB calls unsafe; 2. the mapping is read-only, and the
+    // caller of the import sees to it that nobody writes to or cuts off the file meanwhile, as its
+    // documentation asks; 3. it is closed before this returns.
     let env = unsafe {
         options.flags(flags);
         options.open(path)
@@ -274,7 +283,8 @@ fn database_names(
     Ok(names)
 }
 
-/// Whether a key of the unnamed database leads to a database: LMDB refuses to open another one as such.
+/// Whether a key of the unnamed database leads to a database: LMDB refuses to open another one as
+/// such.
 fn is_database(opener: &Opener<'_>, transaction: &Transaction<'_>, name: &str) -> bool {
     let opened = opener.open_database::<Bytes, Bytes>(transaction, Some(name));
     !name.contains('\0') && matches!(opened, Ok(Some(_)))

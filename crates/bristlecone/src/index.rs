@@ -1,7 +1,9 @@
-//! A bare index of numbers: no versions, no transactions, no keyspaces, and nothing between it and the tree.
+//! A bare index of numbers: no versions, no transactions, no keyspaces, and nothing between it and
+//! the tree.
 //!
-//! A [`NumberIndex`] is a file of its own, from `u64` to `u64`: an LB+-Tree whose changes are each atomic and durable by themselves. Where
-//! several changes belong together, or values are more than numbers, use a [`Database`](crate::Database).
+//! A [`NumberIndex`] is a file of its own, from `u64` to `u64`: an LB+-Tree whose changes are each
+//! atomic and durable by themselves. Where several changes belong together, or values are more than
+//! numbers, use a [`Database`](crate::Database).
 
 use crate::{Error, Options, Result};
 use bristlecone_index::{
@@ -56,11 +58,12 @@ fn refused(e: InsertError) -> Error {
 }
 
 impl NumberIndex {
-    /// Opens the index at `path`, or makes it where there is none. The path decides the medium, as for a
-    /// [`Database`](crate::Database::open).
+    /// Opens the index at `path`, or makes it where there is none. The path decides the medium, as
+    /// for a [`Database`](crate::Database::open).
     ///
     /// # Errors
-    /// As [`Options::open`]; [`NotADatabase`](crate::ErrorKind::NotADatabase) if the file holds something else.
+    /// As [`Options::open`]; [`NotADatabase`](crate::ErrorKind::NotADatabase) if the file holds
+    /// something else.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(&Options::default(), path)
     }
@@ -108,8 +111,8 @@ impl NumberIndex {
     /// Puts a value. Returns whether there was another one, which it replaces.
     ///
     /// # Errors
-    /// [`NoSpace`](crate::ErrorKind::NoSpace), [`ReadOnly`](crate::ErrorKind::ReadOnly): nothing has changed then.
-    /// [`NotDurable`](crate::ErrorKind::NotDurable): the change is visible.
+    /// [`NoSpace`](crate::ErrorKind::NoSpace), [`ReadOnly`](crate::ErrorKind::ReadOnly): nothing
+    /// has changed then. [`NotDurable`](crate::ErrorKind::NotDurable): the change is visible.
     pub fn insert(&self, key: u64, value: u64) -> Result<bool> {
         self.tree.upsert(&key, &value).map_err(refused)
     }
@@ -123,12 +126,13 @@ impl NumberIndex {
         removed.map_err(|e: RemoveError| WriteError::from(e).into())
     }
 
-    /// Fills an empty index with pairs in ascending order, leaf by leaf. A crash before it returns leaves the
-    /// index empty. Returns how many pairs there were.
+    /// Fills an empty index with pairs in ascending order, leaf by leaf. A crash before it returns
+    /// leaves the index empty. Returns how many pairs there were.
     ///
     /// # Errors
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) unless the index is empty, the pairs ascend strictly, and this handle is the only
-    /// one; those of [`insert`](Self::insert). The index is as it was.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) unless the index is empty, the pairs ascend
+    /// strictly, and this handle is the only one; those of [`insert`](Self::insert). The index is
+    /// as it was.
     pub fn bulk_load(&mut self, sorted: impl IntoIterator<Item = (u64, u64)>) -> Result<u64> {
         let Some(tree) = Arc::get_mut(&mut self.tree) else {
             return Err(Error::invalid(
@@ -199,7 +203,8 @@ impl NumberIndex {
         }
     }
 
-    /// Makes durable all that was changed, whatever [`Durability`](crate::Durability) the index was opened with.
+    /// Makes durable all that was changed, whatever [`Durability`](crate::Durability) the index was
+    /// opened with.
     ///
     /// # Errors
     /// [`NotDurable`](crate::ErrorKind::NotDurable), [`NoSpace`](crate::ErrorKind::NoSpace)
@@ -216,8 +221,8 @@ impl NumberIndex {
     /// Closes the index, so that the next opening has nothing to recover.
     ///
     /// # Errors
-    /// [`InUse`](crate::ErrorKind::InUse) if a clone or an iterator is left: it is closed when the last of them is dropped.
-    /// [`NotDurable`](crate::ErrorKind::NotDurable).
+    /// [`InUse`](crate::ErrorKind::InUse) if a clone or an iterator is left: it is closed when the
+    /// last of them is dropped. [`NotDurable`](crate::ErrorKind::NotDurable).
     pub fn close(self) -> Result<()> {
         let Some(tree) = Arc::into_inner(self.tree) else {
             return Err(CloseError::InUse.into());
@@ -226,9 +231,11 @@ impl NumberIndex {
     }
 }
 
-/// The entries of a range of a [`NumberIndex`], ascending; descending from the [other end](DoubleEndedIterator).
+/// The entries of a range of a [`NumberIndex`], ascending; descending from the [other
+/// end](DoubleEndedIterator).
 ///
-/// It sees the index as it changes: each key comes at most once and in order, and one that is there all the time comes.
+/// It sees the index as it changes: each key comes at most once and in order, and one that is there
+/// all the time comes.
 #[derive(Debug)]
 #[must_use = "it reads nothing before it is asked"]
 pub struct NumberIter {
@@ -276,7 +283,8 @@ impl NumberIter {
         } else {
             (&mut self.high, &mut self.low)
         };
-        // Nothing else is left then: the other end gives back its entries, the last that it read first.
+        // Nothing else is left then: the other end gives back its entries, the last that it read
+        // first.
         own.pop_front().or_else(|| other.pop_back())
     }
 }

@@ -20,10 +20,12 @@ pub(crate) type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// The entries of a range, ascending; descending from the [other end](DoubleEndedIterator).
 ///
-/// An iterator sees the keyspace as it was when the iterator was made: it has a snapshot, which it keeps until it is
-/// dropped. It may be kept for as long as one likes and sent to another thread; what it can still read is not freed meanwhile.
+/// An iterator sees the keyspace as it was when the iterator was made: it has a snapshot, which it
+/// keeps until it is dropped. It may be kept for as long as one likes and sent to another thread;
+/// what it can still read is not freed meanwhile.
 ///
-/// An item is an error where a record is damaged, after all that comes before it from that end. It is the last item then.
+/// An item is an error where a record is damaged, after all that comes before it from that end. It
+/// is the last item then.
 ///
 /// # Examples
 /// ```

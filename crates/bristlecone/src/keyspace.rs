@@ -8,15 +8,16 @@ use std::fmt;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A named, ordered map from keys (up to 64 KiB) to values (up to 512 MiB), both bytes. Cheap to clone, and may be used from any
-/// number of threads. It keeps its database open.
+/// A named, ordered map from keys (up to 64 KiB) to values (up to 512 MiB), both bytes. Cheap to
+/// clone, and may be used from any number of threads. It keeps its database open.
 ///
-/// A write is durable when it returns (see [`Options::durability`](crate::Options::durability)), and every later read sees
-/// it. Reads take no lock.
+/// A write is durable when it returns (see [`Options::durability`](crate::Options::durability)),
+/// and every later read sees it. Reads take no lock.
 ///
 /// # Persist cost
-/// A write of a key: its record (32 bytes and the value) and a fence, then the index's own: on average some 2 lines and 1.4 fences for
-/// a new key, 1 line and 1 fence for one that is there. On the journal, one sync for all threads that wait.
+/// A write of a key: its record (32 bytes and the value) and a fence, then the index's own: on
+/// average some 2 lines and 1.4 fences for a new key, 1 line and 1 fence for one that is there. On
+/// the journal, one sync for all threads that wait.
 ///
 /// # Examples
 /// ```
@@ -41,6 +42,16 @@ impl fmt::Debug for Keyspace {
     }
 }
 
+/// Two handles are equal if they are of one keyspace of one open database, whatever its name was
+/// when they were given.
+impl PartialEq for Keyspace {
+    fn eq(&self, other: &Self) -> bool {
+        self.handle == other.handle
+    }
+}
+
+impl Eq for Keyspace {}
+
 /// Returns a time in ms since 1970, rounded down, so that no value lives longer than it should.
 pub(crate) fn millis(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -48,7 +59,8 @@ pub(crate) fn millis(at: SystemTime) -> u64 {
 }
 
 impl Keyspace {
-    /// Returns its name, as it was when this handle was given: [`rename`](Self::rename) returns one with the new name.
+    /// Returns its name, as it was when this handle was given: [`rename`](Self::rename) returns one
+    /// with the new name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
@@ -63,10 +75,11 @@ impl Keyspace {
     /// Puts a value. One that was there is replaced, with its expiry.
     ///
     /// # Errors
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a key or value that is too long, and those of
-    /// every write: [`NoSpace`](crate::ErrorKind::NoSpace), [`NotDurable`](crate::ErrorKind::NotDurable),
-    /// [`ReadOnly`](crate::ErrorKind::ReadOnly), [`Dropped`](crate::ErrorKind::Dropped), [`Damaged`](crate::ErrorKind::Damaged).
-    /// Nothing has changed then, but with `NotDurable`.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a key or value that is too long, and
+    /// those of every write: [`NoSpace`](crate::ErrorKind::NoSpace),
+    /// [`NotDurable`](crate::ErrorKind::NotDurable), [`ReadOnly`](crate::ErrorKind::ReadOnly),
+    /// [`Dropped`](crate::ErrorKind::Dropped), [`Damaged`](crate::ErrorKind::Damaged). Nothing has
+    /// changed then, but with `NotDurable`.
     ///
     /// # Examples
     /// ```
@@ -131,8 +144,9 @@ impl Keyspace {
         Ok(found.map(Value))
     }
 
-    /// Returns the values of several keys, in the order of `keys`, all as they are at one time. Searches overlap their waits for memory, so
-    /// this is several times as fast as one [`get`](Self::get) after the other.
+    /// Returns the values of several keys, in the order of `keys`, all as they are at one time.
+    /// Searches overlap their waits for memory, so this is several times as fast as one
+    /// [`get`](Self::get) after the other.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -199,9 +213,9 @@ impl Keyspace {
         Ok(self.db.store().delete(&self.handle, key.as_ref())?)
     }
 
-    /// Replaces the value of a key by what `f` makes of it, atomically; `None` stands for no value, before and after. The expiry
-    /// stays. `f` runs under a lock: it should be short, and must not use the database. It is called again if
-    /// there was no room for what it made.
+    /// Replaces the value of a key by what `f` makes of it, atomically; `None` stands for no value,
+    /// before and after. The expiry stays. `f` runs under a lock: it should be short, and must not
+    /// use the database. It is called again if there was no room for what it made.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -228,8 +242,8 @@ impl Keyspace {
         Ok(self.db.store().merge(&self.handle, key.as_ref(), f)?)
     }
 
-    /// If the value of a key is `expected` (`None`: there is none), replaces it by `new` (`None`: removes it). Returns
-    /// `Ok(Ok(()))` if so, else what is there.
+    /// If the value of a key is `expected` (`None`: there is none), replaces it by `new` (`None`:
+    /// removes it). Returns `Ok(Ok(()))` if so, else what is there.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -257,7 +271,8 @@ impl Keyspace {
     /// Adds to a decimal number, 0 if the key is not there, and returns the sum. The expiry stays.
     ///
     /// # Errors
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the value is no number, or the sum does not fit; else as [`insert`](Self::insert).
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the value is no number, or the sum does
+    /// not fit; else as [`insert`](Self::insert).
     ///
     /// # Examples
     /// ```
@@ -272,7 +287,8 @@ impl Keyspace {
         Ok(self.db.store().increment(&self.handle, key.as_ref(), by)?)
     }
 
-    /// Lets the value of a key expire after `ttl` from now, or with `None` never. Returns false if there is no such key.
+    /// Lets the value of a key expire after `ttl` from now, or with `None` never. Returns false if
+    /// there is no such key.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -295,7 +311,8 @@ impl Keyspace {
         Ok(self.db.store().expire(&self.handle, key.as_ref(), at)?)
     }
 
-    /// Returns all entries as they are now, in the order of their keys, from either end. See [`Iter`].
+    /// Returns all entries as they are now, in the order of their keys, from either end. See
+    /// [`Iter`].
     ///
     /// # Examples
     /// ```
@@ -383,7 +400,8 @@ impl Keyspace {
         self.iter().next_back().transpose()
     }
 
-    /// Takes the entry with the least key out and returns it. Exactly one caller gets each entry, so a keyspace can be a queue.
+    /// Takes the entry with the least key out and returns it. Exactly one caller gets each entry,
+    /// so a keyspace can be a queue.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -403,7 +421,8 @@ impl Keyspace {
         self.pop(true)
     }
 
-    /// Takes the entry with the largest key out and returns it, as [`pop_first`](Self::pop_first) does with the least.
+    /// Takes the entry with the largest key out and returns it, as [`pop_first`](Self::pop_first)
+    /// does with the least.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -454,8 +473,9 @@ impl Keyspace {
         }
     }
 
-    /// Returns about how many keys there are: keys that have expired count until they are freed, and commits under way may count. It
-    /// takes the same short time however many keys there are. `iter().count()` is exact, and reads all of them.
+    /// Returns about how many keys there are: keys that have expired count until they are freed,
+    /// and commits under way may count. It takes the same short time however many keys there are.
+    /// `iter().count()` is exact, and reads all of them.
     ///
     /// # Examples
     /// ```
@@ -491,8 +511,9 @@ impl Keyspace {
         Ok(self.first()?.is_none())
     }
 
-    /// Empties the keyspace, by one commit: a crash leaves all or nothing of it. Returns the handle of the empty keyspace; all earlier
-    /// handles lead nowhere from then on. Snapshots from before see what was there until they end.
+    /// Empties the keyspace, by one commit: a crash leaves all or nothing of it. Returns the handle
+    /// of the empty keyspace; all earlier handles lead nowhere from then on. Snapshots from before
+    /// see what was there until they end.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -513,8 +534,8 @@ impl Keyspace {
         Ok(Self { db, handle })
     }
 
-    /// Drops the keyspace with all that is in it, by one commit. Snapshots from before see it until they end; other handles lead
-    /// nowhere from then on.
+    /// Drops the keyspace with all that is in it, by one commit. Snapshots from before see it until
+    /// they end; other handles lead nowhere from then on.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -532,13 +553,14 @@ impl Keyspace {
         Ok(self.db.store().drop_keyspace(self.handle)?)
     }
 
-    /// Gives the keyspace another name, by one commit: a crash leaves the old name or the new one. Every handle stays valid; the
-    /// one that is returned has the new [`name`](Self::name).
+    /// Gives the keyspace another name, by one commit: a crash leaves the old name or the new one.
+    /// Every handle stays valid; the one that is returned has the new [`name`](Self::name).
     ///
     /// # Errors
     /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if another keyspace has that name,
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) unless it has 1 to 1024 bytes; those of every write. Nothing has changed
-    /// then, but with [`NotDurable`](crate::ErrorKind::NotDurable) and [`NoSpace`](crate::ErrorKind::NoSpace) the new name may be there.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) unless it has 1 to 1024 bytes; those of
+    /// every write. Nothing has changed then, but with [`NotDurable`](crate::ErrorKind::NotDurable)
+    /// and [`NoSpace`](crate::ErrorKind::NoSpace) the new name may be there.
     ///
     /// # Examples
     /// ```
@@ -592,7 +614,8 @@ impl Keyspace {
         self.watch_with(prefix, WatchOptions::default())
     }
 
-    /// Watches the keys that begin with `prefix`, with other limits on the memory that a slow subscriber takes.
+    /// Watches the keys that begin with `prefix`, with other limits on the memory that a slow
+    /// subscriber takes.
     ///
     /// # Errors
     /// As [`watch`](Self::watch).

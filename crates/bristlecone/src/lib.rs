@@ -33,8 +33,9 @@ pub use watch::{Event, Watch, WatchOptions};
 pub use bristlecone_pmem::pool::CompactReport;
 pub use bristlecone_store::{BackupReport, CheckReport, ConflictError, StoreRecovery, StoreStats};
 
-/// Handles can be shared by threads; iterators, transactions and watches can be sent to another one. A [`Value`] can be neither, as it
-/// holds back the freeing of memory for the thread that read it.
+/// Handles can be shared by threads; iterators, transactions and watches can be sent to another
+/// one. A [`Value`] can be neither, as it holds back the freeing of memory for the thread that read
+/// it.
 const _: () = {
     const fn is_shared<T: Send + Sync + Clone>() {}
     const fn is_sent<T: Send>() {}

@@ -15,8 +15,8 @@ const STORE: &str = "store";
 /// The root of a bare index, which is something else than a database.
 const BARE_INDEX: &str = "main";
 
-/// Options for opening a database: a builder, from [`Database::builder`]. Each option has a default, so most programs need only
-/// [`Database::open`].
+/// Options for opening a database: a builder, from [`Database::builder`]. Each option has a
+/// default, so most programs need only [`Database::open`].
 ///
 /// # Examples
 /// ```
@@ -85,8 +85,9 @@ impl Options {
         self
     }
 
-    /// Sets whether the database is opened for reading only; by default it is opened for writing, too. Any number of processes may read
-    /// a database at one time, while none has it open for writing. What recovery repairs stays in this process's memory.
+    /// Sets whether the database is opened for reading only; by default it is opened for writing,
+    /// too. Any number of processes may read a database at one time, while none has it open for
+    /// writing. What recovery repairs stays in this process's memory.
     ///
     /// # Examples
     /// ```
@@ -110,30 +111,30 @@ impl Options {
         self
     }
 
-    /// Sets when a commit is durable; by default it is when it returns ([`Durability::Immediate`]). The option matters on the
-    /// journal only: on persistent memory every commit is durable when it returns. [`Database::deferred`] chooses for single
-    /// commits.
+    /// Sets when a commit is durable; by default it is when it returns ([`Durability::Immediate`]).
+    /// The option matters on the journal only: on persistent memory every commit is durable when it
+    /// returns. [`Database::deferred`] chooses for single commits.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.media.durability = durability;
         self
     }
 
-    /// Sets the medium, instead of the one that fits the path: persistent memory where the file system grants it, a plain
-    /// mapping on tmpfs, else the journal.
+    /// Sets the medium, instead of the one that fits the path: persistent memory where the file
+    /// system grants it, a plain mapping on tmpfs, else the journal.
     pub fn medium(mut self, medium: Medium) -> Self {
         self.media.medium = Some(medium);
         self
     }
 
-    /// Sets how many bytes the file can grow to; address space is reserved for them. By default that is 1 TiB, or what the
-    /// system grants.
+    /// Sets how many bytes the file can grow to; address space is reserved for them. By default
+    /// that is 1 TiB, or what the system grants.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.media.reserve = bytes;
         self
     }
 
-    /// Sets how often a thread of the database frees superseded versions, by default every 50 ms. With `None` there is no such thread, and
-    /// [`Database::compact`] frees them.
+    /// Sets how often a thread of the database frees superseded versions, by default every 50 ms.
+    /// With `None` there is no such thread, and [`Database::compact`] frees them.
     pub fn vacuum_every(mut self, every: Option<Duration>) -> Self {
         self.vacuum_every = every;
         self
@@ -142,10 +143,11 @@ impl Options {
     /// Opens the database at `path`, or makes it.
     ///
     /// # Errors
-    /// [`Error`], of every kind that concerns files: [`NotFound`](crate::ErrorKind::NotFound) if it is not to be made,
-    /// [`Locked`](crate::ErrorKind::Locked) if another process has it open, [`NotADatabase`](crate::ErrorKind::NotADatabase),
-    /// [`NewerVersion`](crate::ErrorKind::NewerVersion), [`Damaged`](crate::ErrorKind::Damaged). A file that is
-    /// there is left as it is.
+    /// [`Error`], of every kind that concerns files: [`NotFound`](crate::ErrorKind::NotFound) if it
+    /// is not to be made, [`Locked`](crate::ErrorKind::Locked) if another process has it open,
+    /// [`NotADatabase`](crate::ErrorKind::NotADatabase),
+    /// [`NewerVersion`](crate::ErrorKind::NewerVersion), [`Damaged`](crate::ErrorKind::Damaged). A
+    /// file that is there is left as it is.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Database> {
         let pool = self.pool(path.as_ref())?;
         let store = self.store_in(&pool)?;
@@ -176,7 +178,8 @@ impl Options {
         }
     }
 
-    /// Opens the file of a bare index, or makes it; with the root that the index has, or is to have.
+    /// Opens the file of a bare index, or makes it; with the root that the index has, or is to
+    /// have.
     pub(crate) fn index_pool(&self, path: &Path) -> Result<(Arc<Pool<Auto>>, &'static str)> {
         let pool = self.pool(path)?;
         let roots = pool.roots();

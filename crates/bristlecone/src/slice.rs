@@ -6,9 +6,9 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
 
-/// A key or a value of an [iterator](crate::Iter): bytes that are cheap to clone and may be kept and sent
-/// anywhere. Neighbours share one allocation, so a small one that is kept for long is better copied
-/// ([`to_vec`](slice::to_vec)).
+/// A key or a value of an [iterator](crate::Iter): bytes that are cheap to clone and may be kept
+/// and sent anywhere. Neighbours share one allocation, so a small one that is kept for long is
+/// better copied ([`to_vec`](slice::to_vec)).
 ///
 /// # Examples
 /// ```
@@ -25,10 +25,12 @@ use std::ops::Deref;
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slice(pub(crate) Bytes);
 
-/// The value of one key, in place where its record allows that (values of up to 1 MiB): nothing is copied.
+/// The value of one key, in place where its record allows that (values of up to 1 MiB): nothing is
+/// copied.
 ///
-/// It holds back the reclaiming of memory in this process while it exists, so it is to be dropped soon, or copied
-/// with [`to_vec`](slice::to_vec). It cannot be sent to another thread; what was copied can.
+/// It holds back the reclaiming of memory in this process while it exists, so it is to be dropped
+/// soon, or copied with [`to_vec`](slice::to_vec). It cannot be sent to another thread; what was
+/// copied can.
 ///
 /// # Examples
 /// ```

@@ -7,9 +7,9 @@ use bristlecone_store::{Keyspace as Handle, Snapshot as StoreSnapshot};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-/// A database as it was at one durable commit, for as long as it is kept: [`Keyspace::at`](crate::Keyspace::at) reads a keyspace
-/// in it. Reads block nobody and are blocked by nobody. Versions that it can still read are not freed, so it should not be
-/// kept for ever.
+/// A database as it was at one durable commit, for as long as it is kept:
+/// [`Keyspace::at`](crate::Keyspace::at) reads a keyspace in it. Reads block nobody and are blocked
+/// by nobody. Versions that it can still read are not freed, so it should not be kept for ever.
 ///
 /// # Examples
 /// ```
@@ -26,7 +26,8 @@ use std::sync::Arc;
 pub struct Snapshot(pub(crate) StoreSnapshot<Auto>);
 
 impl Snapshot {
-    /// Returns the time stamp of the last commit that the snapshot sees. Time stamps rise with every commit of the database.
+    /// Returns the time stamp of the last commit that the snapshot sees. Time stamps rise with
+    /// every commit of the database.
     ///
     /// # Examples
     /// ```

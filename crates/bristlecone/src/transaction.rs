@@ -15,11 +15,12 @@ use std::time::{Duration, SystemTime};
 
 pub use bristlecone_store::Isolation;
 
-/// Changes to any number of keys of any keyspaces that are committed together or not at all, over a snapshot. A transaction reads
-/// its own changes; nobody else does before it is committed. Dropping it forgets them.
+/// Changes to any number of keys of any keyspaces that are committed together or not at all, over a
+/// snapshot. A transaction reads its own changes; nobody else does before it is committed. Dropping
+/// it forgets them.
 ///
-/// [`Database::transaction`](crate::Database::transaction) begins, commits and retries; [`begin`](crate::Database::begin) is for
-/// doing that by hand.
+/// [`Database::transaction`](crate::Database::transaction) begins, commits and retries;
+/// [`begin`](crate::Database::begin) is for doing that by hand.
 ///
 /// Memory holds the changes until they are committed.
 ///
@@ -67,7 +68,8 @@ impl Transaction {
     /// Puts a value. Others see it once the transaction is committed.
     ///
     /// # Errors
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a key or value that is too long, or the keyspace of another database.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a key or value that is too long, or the
+    /// keyspace of another database.
     pub fn insert(
         &mut self,
         keyspace: &Keyspace,
@@ -102,8 +104,9 @@ impl Transaction {
         Ok(self.0.delete(&keyspace.handle, key.as_ref())?)
     }
 
-    /// Returns the entries of a range, as this transaction sees them, from either end. A serialisable transaction has read everything
-    /// that the iterator has given, and what it has read ahead.
+    /// Returns the entries of a range, as this transaction sees them, from either end. A
+    /// serialisable transaction has read everything that the iterator has given, and what it has
+    /// read ahead.
     ///
     /// # Examples
     /// ```
@@ -159,12 +162,14 @@ impl Transaction {
         Savepoint(self.0.savepoint())
     }
 
-    /// Takes back all changes since the savepoint. One that was itself rolled back past does nothing.
+    /// Takes back all changes since the savepoint. One that was itself rolled back past does
+    /// nothing.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
         self.0.rollback_to(savepoint.0);
     }
 
-    /// Commits all changes, or none of them. Returns the time stamp of the commit, or 0 if nothing was changed.
+    /// Commits all changes, or none of them. Returns the time stamp of the commit, or 0 if nothing
+    /// was changed.
     ///
     /// # Errors
     /// [`Conflict`](crate::ErrorKind::Conflict) if another transaction was first; those of every
@@ -177,7 +182,8 @@ impl Transaction {
     pub fn rollback(self) {}
 }
 
-/// The entries of a range as a [`Transaction`] sees them, from either end, like an [`Iter`](crate::Iter).
+/// The entries of a range as a [`Transaction`] sees them, from either end, like an
+/// [`Iter`](crate::Iter).
 #[derive(Debug)]
 #[must_use = "it reads nothing before it is asked"]
 pub struct TransactionIter<'t> {
@@ -215,8 +221,9 @@ impl DoubleEndedIterator for TransactionIter<'_> {
 
 impl FusedIterator for TransactionIter<'_> {}
 
-/// Changes to any number of keys of any keyspaces that [`Database::write`](crate::Database::write) makes together, without
-/// reading anything, so that there are no conflicts. The last change of a key counts.
+/// Changes to any number of keys of any keyspaces that [`Database::write`](crate::Database::write)
+/// makes together, without reading anything, so that there are no conflicts. The last change of a
+/// key counts.
 ///
 /// # Examples
 /// ```

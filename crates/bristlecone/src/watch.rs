@@ -7,7 +7,8 @@ use bytes::Bytes;
 use std::iter::FusedIterator;
 use std::time::Duration;
 
-/// Options of a [`Watch`]: how many changes wait in memory for a subscriber that does not read them.
+/// Options of a [`Watch`]: how many changes wait in memory for a subscriber that does not read
+/// them.
 ///
 /// # Examples
 /// ```
@@ -39,19 +40,21 @@ impl WatchOptions {
         self
     }
 
-    /// Sets how many bytes of keys and values wait at most, with 96 more for each change; by default 16 MiB.
+    /// Sets how many bytes of keys and values wait at most, with 96 more for each change; by
+    /// default 16 MiB.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.0.bytes = bytes;
         self
     }
 }
 
-/// An item of a [`Watch`]. A time stamp is that of the commit, which all changes of one transaction share; it compares with
-/// [`Snapshot::timestamp`](crate::Snapshot::timestamp).
+/// An item of a [`Watch`]. A time stamp is that of the commit, which all changes of one transaction
+/// share; it compares with [`Snapshot::timestamp`](crate::Snapshot::timestamp).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A value was put, whether there was one before or not. Changing the expiry of a value does this, too.
+    /// A value was put, whether there was one before or not. Changing the expiry of a value does
+    /// this, too.
     #[non_exhaustive]
     Insert {
         /// The key.
@@ -81,8 +84,9 @@ pub enum Event {
         /// Time stamp of the commit.
         timestamp: u64,
     },
-    /// The subscriber read too slowly: so many changes before the next event are lost to it. A snapshot that is taken now has them;
-    /// whoever reads that passes over events with a time stamp at or below the snapshot's.
+    /// The subscriber read too slowly: so many changes before the next event are lost to it. A
+    /// snapshot that is taken now has them; whoever reads that passes over events with a time stamp
+    /// at or below the snapshot's.
     Lagged {
         /// How many changes were lost.
         missed: u64,
@@ -129,25 +133,28 @@ impl From<WatchEvent> for Event {
     }
 }
 
-/// A change feed: the committed changes of a keyspace, from [`Keyspace::watch`](crate::Keyspace::watch) or
-/// [`watch_prefix`](crate::Keyspace::watch_prefix) on.
+/// A change feed: the committed changes of a keyspace, from
+/// [`Keyspace::watch`](crate::Keyspace::watch) or [`watch_prefix`](crate::Keyspace::watch_prefix)
+/// on.
 ///
 /// A change is delivered once its commit is as durable as a commit that has returned: with
-/// [`Durability::Immediate`](crate::Durability::Immediate) nothing that is delivered is lost in a power failure. Every way to write is
-/// reported: single keys, batches, transactions, clearing and removing the keyspace. Changes come in the order of the commits, over all keys,
-/// and those of one commit one after the other. Expiry is not reported, as nothing is committed then:
+/// [`Durability::Immediate`](crate::Durability::Immediate) nothing that is delivered is lost in a
+/// power failure. Every way to write is reported: single keys, batches, transactions, clearing and
+/// removing the keyspace. Changes come in the order of the commits, over all keys, and those of one
+/// commit one after the other. Expiry is not reported, as nothing is committed then:
 /// [`Event::Insert`] says when a value expires.
 ///
-/// Memory is bounded: 1,024 changes and 16 MiB wait for a subscriber, unless [`WatchOptions`] say otherwise. If it reads too
-/// slowly it loses the oldest ones and gets [`Event::Lagged`]. Writers never wait for it. While nobody watches, a
-/// commit looks at one word in memory to find that out.
+/// Memory is bounded: 1,024 changes and 16 MiB wait for a subscriber, unless [`WatchOptions`] say
+/// otherwise. If it reads too slowly it loses the oldest ones and gets [`Event::Lagged`]. Writers
+/// never wait for it. While nobody watches, a commit looks at one word in memory to find that out.
 ///
-/// As an iterator it waits for the next event. It ends after [`Event::Drop`], after an error, and once the database is closed, which it
-/// does not keep open.
+/// As an iterator it waits for the next event. It ends after [`Event::Drop`], after an error, and
+/// once the database is closed, which it does not keep open.
 ///
 /// # Examples
 ///
-/// A copy that follows a keyspace: the watch comes first and the snapshot after it, so that nothing falls between the two.
+/// A copy that follows a keyspace: the watch comes first and the snapshot after it, so that nothing
+/// falls between the two.
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
@@ -192,8 +199,8 @@ impl Watch {
     /// Returns the next event if there is one now, else `None`.
     ///
     /// # Errors
-    /// [`NotDurable`](crate::ErrorKind::NotDurable) once, if the medium has failed: no later change is durable, and the watch
-    /// has ended.
+    /// [`NotDurable`](crate::ErrorKind::NotDurable) once, if the medium has failed: no later change
+    /// is durable, and the watch has ended.
     pub fn try_next(&mut self) -> Result<Option<Event>> {
         event(self.0.try_next())
     }

@@ -1,6 +1,6 @@
 //! The crate as its users have it: opening, reading back, iterating from both ends, transactions.
 
-use bristlecone::{Batch, Database, Error, ErrorKind, Event, Isolation, Medium, Slice};
+use bristlecone::{Batch, Database, Durability, Error, ErrorKind, Event, Isolation, Medium, Slice};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -290,7 +290,8 @@ fn each_entry_is_popped_by_one_thread() {
     assert_eq!(popped, all);
 }
 
-/// A value that is read in place stays as it was, though it is replaced, vacuumed and its space is used again.
+/// A value that is read in place stays as it was, though it is replaced, vacuumed and its space is
+/// used again.
 #[test]
 fn a_value_in_place_is_not_freed_while_it_is_held() {
     let (_home, db) = database();
@@ -549,4 +550,80 @@ fn a_keyspace_in_a_snapshot_and_a_typed_one_have_the_same_ends() {
     let mut tx = db.begin();
     tx.remove(typed.bytes(), typed.key(&2)).unwrap();
     assert_eq!(tx.iter(typed.bytes()).count(), 0);
+}
+
+/// Each reads what the other one changes: a snapshot lets both commit, serialisable transactions
+/// take place one after the other.
+#[test]
+fn write_skew_happens_in_snapshots_and_not_in_serialisable_transactions() {
+    let (_home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    for (isolation, both) in [
+        (Isolation::Snapshot, true),
+        (Isolation::Serializable, false),
+    ] {
+        k.insert("a", "on").unwrap();
+        k.insert("b", "on").unwrap();
+        let mut first = db.begin_with(isolation);
+        let mut second = db.begin_with(isolation);
+        assert_eq!(first.get(&k, "b").unwrap().unwrap(), b"on");
+        assert_eq!(second.get(&k, "a").unwrap().unwrap(), b"on");
+        first.insert(&k, "a", "off").unwrap();
+        second.insert(&k, "b", "off").unwrap();
+        first.commit().unwrap();
+        let committed = second.commit();
+        assert_eq!(committed.is_ok(), both, "{isolation:?}");
+        if let Err(e) = committed {
+            let conflict = e.conflict().unwrap();
+            assert_eq!((conflict.key.as_slice(), conflict.read), (&b"a"[..], true));
+        }
+    }
+}
+
+#[test]
+fn a_transaction_goes_back_to_each_of_its_savepoints() {
+    let (_home, db) = database();
+    let k = db.keyspace("k").unwrap();
+    let mut tx = db.begin();
+    tx.insert(&k, "a", "1").unwrap();
+    let first = tx.savepoint();
+    tx.insert(&k, "a", "2").unwrap();
+    tx.insert(&k, "b", "2").unwrap();
+    let second = tx.savepoint();
+    tx.remove(&k, "a").unwrap();
+    tx.rollback_to(second);
+    assert_eq!(tx.get(&k, "a").unwrap().unwrap(), b"2");
+    tx.rollback_to(first);
+    // One that was rolled back past does nothing.
+    tx.rollback_to(second);
+    assert_eq!((tx.changes(), tx.get(&k, "b").unwrap()), (1, None));
+    tx.commit().unwrap();
+    let found = k.multi_get(["b", "a", "a"]).unwrap();
+    assert_eq!(found, [None, Some(b"1".to_vec()), Some(b"1".to_vec())]);
+}
+
+#[test]
+fn every_level_of_durability_keeps_what_was_closed() {
+    let levels = [
+        Durability::Immediate,
+        Durability::Interval(Duration::from_millis(5)),
+        Durability::None,
+    ];
+    for level in levels {
+        let home = home();
+        let path = home.path().join("test.db");
+        let open = || {
+            let options = Database::builder().medium(Medium::Journal);
+            options.durability(level).open(&path).unwrap()
+        };
+        let db = open();
+        let k = db.keyspace("k").unwrap();
+        k.insert("a", "1").unwrap();
+        assert_eq!(k.get("a").unwrap().unwrap(), "1", "{level:?}");
+        db.flush().unwrap();
+        k.insert("b", "2").unwrap();
+        drop(k);
+        db.close().unwrap();
+        assert_eq!(open().keyspace("k").unwrap().iter().count(), 2);
+    }
 }

@@ -92,7 +92,8 @@ fn what_is_no_table_of_bytes_or_no_redb_is_refused() {
 fn lmdb_at(path: &Path, file: bool) {
     let mut options = EnvOpenOptions::new();
     options.max_dbs(8).map_size(16 << 20);
-    // SAFETY: 1. the flag is none that LMDB calls unsafe; 2. nobody else has the files, which are made here.
+    // SAFETY: 1. the flag is none that LMDB calls unsafe; 2. nobody else has the files, which are
+    // made here.
     let env = unsafe {
         if file {
             options.flags(EnvFlags::NO_SUB_DIR);

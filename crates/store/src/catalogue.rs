@@ -32,7 +32,8 @@ impl PartialEq for Keyspace {
 impl Eq for Keyspace {}
 
 impl Keyspace {
-    /// Returns its name at the time when this handle was returned. [Renaming](crate::Store::rename_keyspace) returns a new handle.
+    /// Returns its name at the time when this handle was returned.
+    /// [Renaming](crate::Store::rename_keyspace) returns a new handle.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -1,25 +1,30 @@
 //! Change feed: the committed changes of a keyspace, for subscribers, once they are durable.
 //!
 //! ```text
-//! commit      under the locks of its stripes, before its time stamp is applied: each change goes into the queue of
-//!             every subscriber that it concerns
+//! commit      under the locks of its stripes, before its time stamp is applied: each change goes
+//!             into the queue of every subscriber that it concerns
 //! settle      the durable watermark has risen: subscribers learn how far, and are woken
 //! next        takes the changes at or below that watermark from the queue, by time stamp
 //! ```
 //!
-//! A subscriber that does not read loses its oldest changes, and is told how many ([`WatchEvent::Lagged`]). Writers never wait for it.
+//! A subscriber that does not read loses its oldest changes, and is told how many
+//! ([`WatchEvent::Lagged`]). Writers never wait for it.
 //!
-//! Expiry is no commit, so it is not reported: a reader knows from [`WatchEvent::Put`] when a value expires.
+//! Expiry is no commit, so it is not reported: a reader knows from [`WatchEvent::Put`] when a value
+//! expires.
 //!
 //! # Invariants
-//! 1. A queue has every change of its keyspace and prefix at or below the durable watermark that is not counted as missed: changes are
-//!    queued before their time stamp is applied, and the durable watermark never passes the applied one.
+//! 1. A queue has every change of its keyspace and prefix at or below the durable watermark that is
+//!    not counted as missed: changes are queued before their time stamp is applied, and the durable
+//!    watermark never passes the applied one.
 //! 2. A queue is within its limits whenever its lock is free.
-//! 3. What was missed is older than all that is queued, but for changes of commits that were slower than a newer one.
+//! 3. What was missed is older than all that is queued, but for changes of commits that were slower
+//!    than a newer one.
 //!
 //! # Concurrency
-//! Subscribing takes the locks of all stripes. So each commit is either applied by then, or finds the subscriber: committers look under their
-//! stripe's lock, and a relaxed load is enough for them. The locks here come after the stripes', first the list's, then a queue's.
+//! Subscribing takes the locks of all stripes. So each commit is either applied by then, or finds
+//! the subscriber: committers look under their stripe's lock, and a relaxed load is enough for
+//! them. The locks here come after the stripes', first the list's, then a queue's.
 
 use crate::catalogue::Keyspace;
 use crate::commit::Committer;
@@ -88,8 +93,8 @@ pub enum WatchEvent {
         /// Time stamp of the commit.
         ts: u64,
     },
-    /// The subscriber was too slow: so many changes, which come before the next event, are lost to it. They are durable: a snapshot
-    /// that is taken now has them.
+    /// The subscriber was too slow: so many changes, which come before the next event, are lost to
+    /// it. They are durable: a snapshot that is taken now has them.
     Lagged {
         /// How many.
         missed: u64,
@@ -124,7 +129,8 @@ struct Queue {
     events: VecDeque<Queued>,
     /// Their bytes.
     bytes: usize,
-    /// How many changes were lost since the subscriber was last told, and the highest time stamp of these.
+    /// How many changes were lost since the subscriber was last told, and the highest time stamp of
+    /// these.
     missed: u64,
     missed_until: u64,
     /// When the keyspace was dropped.
@@ -139,7 +145,8 @@ impl Queue {
         self.keyspace == keyspace && key.starts_with(&self.prefix)
     }
 
-    /// Queues a change of so many bytes. `event` is `None` where it has more than the queue may have in all, or cannot be had.
+    /// Queues a change of so many bytes. `event` is `None` where it has more than the queue may
+    /// have in all, or cannot be had.
     fn push(&mut self, ts: u64, bytes: usize, event: Option<WatchEvent>) {
         let at = self.events.partition_point(|queued| queued.ts <= ts);
         let Some(event) = event else {
@@ -222,10 +229,11 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Whether there is a subscriber.
+    /// Returns whether there is a subscriber.
     #[inline]
     pub fn is_watched(&self) -> bool {
-        // ORDERING: Relaxed; who commits holds a stripe's lock, which each subscriber has held since it was counted.
+        // ORDERING: Relaxed; a committer holds a stripe's lock, which each subscriber has held
+        // since it was counted.
         self.watched.load(Ordering::Relaxed) != 0
     }
 
@@ -253,7 +261,8 @@ impl Feed {
         }
     }
 
-    /// A keyspace was dropped at that time, or cleared: then `empty` is the number of the new one. The caller holds all stripes.
+    /// A keyspace was dropped at that time, or cleared: then `empty` is the number of the new one.
+    /// The caller holds all stripes.
     pub fn keyspace_dropped(&self, number: u32, empty: Option<u32>, ts: u64) {
         if !self.is_watched() {
             return;
@@ -289,7 +298,8 @@ impl Feed {
 }
 
 impl<M: Media> Committer<M> {
-    /// Queues the change that `record` at `off` is for whoever watches its key. The caller holds the key's stripe, and `ts` is not applied.
+    /// Queues the change that `record` at `off` is for whoever watches its key. The caller holds
+    /// the key's stripe, and `ts` is not applied.
     #[cold]
     pub(crate) fn report(&self, key: &[u8], off: u64, meta: &Meta, ts: u64) {
         let Some((keyspace, key)) = split(key) else {
@@ -378,11 +388,13 @@ impl<M: Media> Committer<M> {
     }
 }
 
-/// The changes of a keyspace, from the time on at which it was made by [`Store::watch`](crate::Store::watch), each once it is durable.
+/// The changes of a keyspace, from the time on at which it was made by
+/// [`Store::watch`](crate::Store::watch), each once it is durable.
 ///
-/// Changes come in the order of their commits' time stamps, whatever keys they are of, and those of one commit one after the
-/// other. As an iterator it waits for the next one. It ends after [`WatchEvent::Dropped`], after an error, and when the store is
-/// closed, which it does not keep open.
+/// Changes come in the order of their commits' time stamps, whatever keys they are of, and those of
+/// one commit one after the other. As an iterator it waits for the next one. It ends after
+/// [`WatchEvent::Dropped`], after an error, and when the store is closed, which it does not keep
+/// open.
 #[derive(Debug)]
 #[must_use = "changes are queued for it until it is dropped"]
 pub struct Watch {
@@ -391,7 +403,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next event if there is one; `None` if there is none yet, or it has [ended](Self::is_ended).
+    /// Returns the next event if there is one; `None` if there is none yet, or it has
+    /// [ended](Self::is_ended).
     ///
     /// # Errors
     /// The failure of the medium, once: no later change is durable.
@@ -407,7 +420,7 @@ impl Watch {
         self.wait(Instant::now().checked_add(timeout))
     }
 
-    /// Whether no event comes any more.
+    /// Returns whether no event comes any more.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         let queue = lock(&self.subscriber.queue);

@@ -10,12 +10,13 @@
 //! | tuples | their parts, one after the other |
 //! | `()` | nothing |
 //!
-//! The order of the bytes is that of the values, tuples' too: 0, 0 ends a text before anything that goes on, since a 0 in
-//! the text is followed by 255.
+//! The order of the bytes is that of the values, tuples' too: 0, 0 ends a text before anything that
+//! goes on, since a 0 in the text is followed by 255.
 
 use std::fmt;
 
-/// An error of a [`Codec`]: bytes that are no value of the type, or a value that the codec cannot write.
+/// An error of a [`Codec`]: bytes that are no value of the type, or a value that the codec cannot
+/// write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodecError(String);
 
@@ -68,7 +69,8 @@ pub trait Codec: Sized {
     fn decode(bytes: &[u8]) -> Result<Self, CodecError>;
 }
 
-/// A type whose values can be keys: their bytes have their order. `a < b` if and only if the bytes of `a` are less than those of `b`.
+/// A type whose values can be keys: their bytes have their order. `a < b` if and only if the bytes
+/// of `a` are less than those of `b`.
 ///
 /// A key can be a part of a tuple, so it is also written in a way that shows where it ends.
 ///

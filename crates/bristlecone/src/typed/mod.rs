@@ -14,11 +14,12 @@ use std::iter::FusedIterator;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
-/// A keyspace from keys of type `K` to values of type `V`. Keys are in the order of `K`: that of the numbers for integers, of the parts
-/// for tuples.
+/// A keyspace from keys of type `K` to values of type `V`. Keys are in the order of `K`: that of
+/// the numbers for integers, of the parts for tuples.
 ///
-/// The types of a keyspace are not stored: whoever opens it says the same types again. [`Codec`] and [`KeyCodec`] are implemented for integers,
-/// `bool`, `String`, `Vec<u8>`, tuples of these and `()`; the feature `serde` adds values of any type that serde knows.
+/// The types of a keyspace are not stored: whoever opens it says the same types again. [`Codec`]
+/// and [`KeyCodec`] are implemented for integers, `bool`, `String`, `Vec<u8>`, tuples of these and
+/// `()`; the feature `serde` adds values of any type that serde knows.
 ///
 /// # Examples
 /// ```
@@ -55,7 +56,8 @@ impl<K, V> fmt::Debug for TypedKeyspace<K, V> {
 }
 
 impl Database {
-    /// Returns the keyspace of that name with typed keys and values, which is made if there is none. See [`TypedKeyspace`].
+    /// Returns the keyspace of that name with typed keys and values, which is made if there is
+    /// none. See [`TypedKeyspace`].
     ///
     /// # Errors
     /// As [`keyspace`](Self::keyspace).
@@ -73,8 +75,8 @@ fn encoded<K: KeyCodec>(key: &K) -> Vec<u8> {
 }
 
 impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
-    /// Returns the same keyspace with keys and values of bytes, for transactions, batches, watches and whatever else takes those, with
-    /// [`key`](Self::key) and [`value`](Self::value).
+    /// Returns the same keyspace with keys and values of bytes, for transactions, batches, watches
+    /// and whatever else takes those, with [`key`](Self::key) and [`value`](Self::value).
     ///
     /// # Examples
     /// ```
@@ -180,8 +182,8 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     /// Takes the entry with the least key out. As [`Keyspace::pop_first`].
     ///
     /// # Errors
-    /// As [`insert`](Self::insert); [`Damaged`](crate::ErrorKind::Damaged) if what was stored is no `K` or no `V`: it is
-    /// taken out all the same.
+    /// As [`insert`](Self::insert); [`Damaged`](crate::ErrorKind::Damaged) if what was stored is no
+    /// `K` or no `V`: it is taken out all the same.
     pub fn pop_first(&self) -> Result<Option<(K, V)>> {
         let popped = self.bytes.pop_first()?;
         popped.map(|entry| self.decoded_entry(entry)).transpose()

@@ -5,11 +5,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::ops::{Deref, DerefMut};
 
-/// A value that [serde](https://serde.rs) writes and reads, in the format of [postcard](https://docs.rs/postcard): numbers take as many bytes as
-/// they need, and names of fields take none. Feature `serde`.
+/// A value that [serde](https://serde.rs) writes and reads, in the format of
+/// [postcard](https://docs.rs/postcard): numbers take as many bytes as they need, and names of
+/// fields take none. Feature `serde`.
 ///
-/// The bytes do not describe themselves. Variants may be added to an enum at its end; a struct that gets another field is another
-/// format, so a type that will grow is best an enum of its versions.
+/// The bytes do not describe themselves. Variants may be added to an enum at its end; a struct that
+/// gets another field is another format, so a type that will grow is best an enum of its versions.
 ///
 /// # Examples
 /// ```

@@ -25,7 +25,8 @@ fn a_renamed_keyspace_is_the_same_one_under_its_new_name() {
         let of_before = before.keyspaces().unwrap();
         assert_eq!(of_before[0].name(), "k");
 
-        // Handles from before are of the same keyspace, for reading, writing, clearing and dropping.
+        // Handles from before are of the same keyspace, for reading, writing, clearing and
+        // dropping.
         assert_eq!(f.get("a").as_deref(), Some("1"));
         f.put("b", "2");
         assert_eq!(text(f.store.get(&new, b"b").unwrap()).as_deref(), Some("2"));
@@ -118,7 +119,8 @@ fn a_power_cut_leaves_the_old_name_or_the_new_one() {
     assert!(old > 0 && new > 0, "{old} {new}");
 }
 
-/// A commit that found no space is applied, and durable with the next one: so the catalogue in memory has it, too.
+/// A commit that found no space is applied, and durable with the next one: so the catalogue in
+/// memory has it, too.
 #[test]
 fn a_renaming_that_is_not_durable_yet_is_not_lost() {
     let disk = FaultDisk::new(5);

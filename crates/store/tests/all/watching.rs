@@ -1,4 +1,5 @@
-//! Change feeds: every way to write reaches them, once it is durable, in order, and they never grow without bound.
+//! Change feeds: every way to write reaches them, once it is durable, in order, and they never grow
+//! without bound.
 
 use crate::common::{DESIGNS, Fixture, PATIENCE};
 use crate::failing::made;
@@ -193,7 +194,8 @@ fn one_that_does_not_read_is_told_how_much_it_missed() {
     assert!((10..=20).contains(&(found.len() - 1)), "{found:?}");
     assert_eq!(found.last().unwrap(), "0999=v");
 
-    // One change that is more than it may have: what comes before it is lost, too, so that the order holds.
+    // One change that is more than it may have: what comes before it is lost, too, so that the
+    // order holds.
     f.put("a", "1");
     f.put("long", &"v".repeat(4000));
     f.put("b", "2");
@@ -201,7 +203,8 @@ fn one_that_does_not_read_is_told_how_much_it_missed() {
     assert_eq!(taken(&mut few).len(), 3);
 }
 
-/// Threads write by each protocol, and subscribers that begin at any time have, with a snapshot, all of it.
+/// Threads write by each protocol, and subscribers that begin at any time have, with a snapshot,
+/// all of it.
 #[test]
 fn a_snapshot_and_what_follows_it_are_the_keyspace_whoever_writes() {
     let f = Fixture::new("lbtree");
@@ -253,7 +256,8 @@ fn a_snapshot_and_what_follows_it_are_the_keyspace_whoever_writes() {
     });
 }
 
-/// Follows the changes after `since` until nothing comes for a while, and compares what they make of `map`.
+/// Follows the changes after `since` until nothing comes for a while, and compares what they make
+/// of `map`.
 fn follow(f: &Fixture, mut watch: Watch, since: u64, mut map: BTreeMap<Vec<u8>, Vec<u8>>) {
     let mut last = 0;
     while let Some(event) = watch.next_timeout(Duration::from_secs(2)).unwrap() {
