@@ -9,6 +9,8 @@
 //! | `arm` | unit tests on AArch64, emulated |
 //! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
 //! | `asan` | hostile-file tests under AddressSanitizer |
+//! | `tsan` | tests of threads under ThreadSanitizer |
+//! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
 //! A chore that needs a tool says which Debian package has it; `arm` and `dax` install what is
 //! missing where apt is there and the user may.
@@ -19,11 +21,13 @@ mod book;
 mod cpio;
 mod dax;
 mod layers;
+mod miri;
 #[cfg(feature = "public-api")]
 mod public_api;
 mod readme;
 mod references;
 mod tools;
+mod tsan;
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -92,6 +96,18 @@ enum Chore {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Runs tests of threads under ThreadSanitizer.
+    Tsan {
+        /// Passed to `cargo test` instead of the default selection.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Runs unit tests of pmem and index under Miri.
+    Miri {
+        /// Passed to the test binaries instead of the default selection, for example a test's name.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -117,6 +133,8 @@ fn main() -> ExitCode {
             probe_only,
         }),
         Chore::Asan { args } => asan::run(&args),
+        Chore::Tsan { args } => tsan::run(&args),
+        Chore::Miri { args } => miri::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

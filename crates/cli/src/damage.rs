@@ -8,7 +8,7 @@ use bristlecone_index::damage::{Damage, collecting_damage};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
-use bristlecone_server::data::swap::{ORDER_KEY, ORDER_KEYSPACE};
+use bristlecone_server::data::spaces::{ORDER_KEY, ORDER_KEYSPACE};
 use bristlecone_store::{SalvageReport, Salvaged, Store, WallClock};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -16,9 +16,9 @@ use bristlecone_command::records::Shown;
 use bristlecone_command::text::{program, quoted, shell_path};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
-use bristlecone_server::data::DATABASES;
-use bristlecone_server::data::swap::{ORDER_KEY, ORDER_KEYSPACE, keyspace_of};
-use bristlecone_server::data::value::{Kind, Value};
+use bristlecone_server::data::record::{Kind, Value};
+use bristlecone_server::data::spaces::DATABASES;
+use bristlecone_server::data::spaces::{ORDER_KEY, ORDER_KEYSPACE, keyspace_of};
 use bristlecone_store::Entry;
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What every durable ordered index offers, and what it promises.
+//! The contract of every durable ordered index.
 //!
 //! # Contract
 //!
@@ -76,7 +76,7 @@ pub enum UpdateError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RemoveError {
-    /// What the removal works with cannot be had, or the index is damaged; nothing was removed.
+    /// A resource of the removal cannot be had, or the index is damaged; nothing was removed.
     Space(SpaceError),
     /// The change is visible; its durability is unknown.
     Commit(CommitError),
@@ -223,7 +223,7 @@ pub struct IndexStats {
     pub dram_bytes: u64,
 }
 
-/// What `verify` looked at.
+/// Statistics of a `verify`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Keys seen.
@@ -269,7 +269,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// What opening an index did.
+/// Statistics of an opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// The index was closed cleanly and its volatile part was read back rather than rebuilt.
@@ -302,14 +302,15 @@ pub enum TreeError {
     Commit(CommitError),
     /// The design has no nodes of that size.
     NodeBytes {
-        /// What was asked for.
+        /// The kind or size asked for.
         asked: u32,
-        /// What there is.
+        /// The sizes there are.
         there: &'static [u32],
     },
     /// It was made to be volatile, so it did not outlive its process.
     Volatile,
-    /// Its keys or values have 16 bytes, which the design stores at once, and this processor does not.
+    /// Its keys or values have 16 bytes, which the design stores at once, and this processor does
+    /// not.
     NoAtomic16,
 }
 
@@ -374,9 +375,10 @@ pub enum Direction {
     Down,
 }
 
-/// Where a search came to: a hint for a later change of that key, which saves the way down. It does no harm elsewhere.
+/// The leaf at which a search ended: it saves a later change of the same key the way down. A hint
+/// that is out of date, or of another index, is ignored.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct Hint {
     /// The number of the tree; 0 for none.
     pub(crate) tree: u64,
     pub(crate) at: Located,
@@ -386,7 +388,8 @@ pub struct Place {
 
 /// A durable ordered index from `K` to `V`. See the module's head for what its calls promise.
 ///
-/// `K` and `V` are the borrowed forms (`u64`, `u128`, `[u8]`); what is returned is owned (`u64`, `u128`, `Vec<u8>`).
+/// `K` and `V` are the borrowed forms (`u64`, `u128`, `[u8]`); what is returned is owned (`u64`,
+/// `u128`, `Vec<u8>`).
 pub trait OrderedIndex<K, V>: Send + Sync
 where
     K: ToOwned + Ord + ?Sized,
@@ -427,8 +430,9 @@ where
     /// Visits the keys of `range` in ascending order until `visit` breaks.
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>);
 
-    /// As [`scan`](Self::scan). `ahead` is told early what may be the next values, so that what they lead to can be prefetched:
-    /// good for nothing else, since nothing of it is certain. Designs that cannot say it do not.
+    /// As [`scan`](Self::scan). `ahead` is told early what may be the next values, so that what
+    /// they lead to can be prefetched. None of these is certain.
+    /// Designs that cannot say it do not.
     fn scan_ahead<R: RangeBounds<K>>(
         &self,
         range: R,
@@ -446,29 +450,38 @@ where
         out.extend(keys.iter().map(|k| self.get(k.borrow())));
     }
 
-    /// As [`multi_get`](Self::multi_get), with the place of each key. `ahead` is told early what may be the values, so that what they lead to
-    /// can be asked for: good for nothing else, since nothing of it is certain.
-    fn multi_find<Q: Borrow<K>>(
+    /// As [`multi_get`](Self::multi_get), with a hint for each key. `ahead` is called early with
+    /// what may be the values, so that the caller can prefetch what they lead to. None of these is
+    /// certain.
+    fn multi_get_hinted<Q: Borrow<K>>(
         &self,
         keys: &[Q],
         ahead: impl FnMut(&V),
-        out: &mut Vec<(Option<V::Owned>, Place)>,
+        out: &mut Vec<(Option<V::Owned>, Hint)>,
     ) {
         let _ = ahead;
-        let found = |key: &Q| (self.get(key.borrow()), Place::default());
+        let found = |key: &Q| (self.get(key.borrow()), Hint::default());
         out.clear();
         out.extend(keys.iter().map(found));
     }
 
-    /// As [`update`](Self::update) of a key at a place that was [found](Self::multi_find), but the caller flushes the word at the offset
-    /// that it is given, fences and commits: several updates can share that, and a processor that is writing lines
-    /// back is not made to wait for them by the next update's lock. Before it has, it lets nobody act on the new value, nor change
-    /// that key again. Designs that cannot do with less make it durable themselves, and give no offset.
+    /// As [`update`](Self::update), but leaves the new value to the caller to persist: it flushes
+    /// the word at the returned offset, fences and commits. Several updates can share that, and no
+    /// update's lock waits for the lines of the one before. Until it has, the caller lets nobody
+    /// act on the new value or change that key again. Returns `None` if the value is durable
+    /// already: a design may do without this.
+    ///
+    /// `hint` is the key's from [`multi_get_hinted`](Self::multi_get_hinted).
     ///
     /// # Errors
     /// As [`update`](Self::update).
-    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError> {
-        let _ = place;
+    fn update_unflushed(
+        &self,
+        hint: &Hint,
+        key: &K,
+        value: &V,
+    ) -> Result<Option<u64>, UpdateError> {
+        let _ = hint;
         self.update(key, value).map(|()| None)
     }
 
@@ -510,7 +523,8 @@ where
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     );
 
-    /// As [`scan_reverse`](Self::scan_reverse), with `ahead` as of [`scan_ahead`](OrderedIndex::scan_ahead).
+    /// As [`scan_reverse`](Self::scan_reverse), with `ahead` as of
+    /// [`scan_ahead`](OrderedIndex::scan_ahead).
     fn scan_reverse_ahead<R: RangeBounds<K>>(
         &self,
         range: R,
@@ -568,7 +582,7 @@ where
     /// [`TreeError`]; the pool is as it was.
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &Self::Options) -> Result<Self, TreeError>;
 
-    /// What opening did.
+    /// Statistics of the opening.
     fn recovery(&self) -> &RecoveryReport;
 
     /// The pool.

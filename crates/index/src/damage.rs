@@ -1,8 +1,9 @@
-//! All damage, not the first alone: opening and checking that go on where they find some.
+//! Collecting damage: opening and checking that go on where they find some, to find all of it.
 //!
-//! Usually the first contradiction ends an opening or a check with an error. Whoever wants to know the extent of the
-//! damage, or to save the rest, has the same functions run inside [`collecting_damage`]. What they find is then noted
-//! and passed over, as far as that leads to no doubt about the rest:
+//! Usually the first contradiction ends an opening or a check with an error. A caller that wants to
+//! know the extent of the damage, or to save the rest, runs the same functions inside
+//! [`collecting_damage`]. Damage is then noted and passed over, as far as that leads to no doubt
+//! about the rest:
 //!
 //! | what is damaged | noted by |
 //! | --- | --- |
@@ -10,14 +11,15 @@
 //! | another part of a leaf: its content is passed over | `leaftree` (LB+-Tree, FPTree, wB+-Tree, Crab-tree), NV-Tree |
 //! | what leads to leaves | nobody: it ends the opening or the check, as usual |
 //!
-//! An index that was opened so has forgotten what could not be read. It must be on a pool that is open for reading only.
+//! An index that was opened so has forgotten what could not be read. It must be on a pool that is
+//! open for reading only.
 
 use bristlecone_pmem::Media;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// Most places whose damage is described; of others only the offset is kept.
-const DESCRIBED_MOST: usize = 1 << 20;
+const MAX_DESCRIBED: usize = 1 << 20;
 
 /// Damage that was found: the offset of each damaged block, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,8 +42,8 @@ thread_local! {
     static FOUND: RefCell<Option<Damage>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, in which indexes are opened and checked by this thread alone (`recovery_threads` is 1), and collects the
-/// damage that it comes across.
+/// Runs `work`, in which indexes are opened and checked by this thread alone (`recovery_threads` is
+/// 1), and collects the damage that it comes across.
 pub fn collecting_damage<R>(work: impl FnOnce() -> R) -> (R, Damage) {
     /// Ends the collecting, also where `work` panics.
     struct End(Option<Damage>);
@@ -81,7 +83,7 @@ pub fn note<E: ToString>(off: u64, what: E) -> Result<(), E> {
         let Some(found) = found.as_mut() else {
             return Err(what);
         };
-        let described = found.blocks.len() < DESCRIBED_MOST;
+        let described = found.blocks.len() < MAX_DESCRIBED;
         found.blocks.entry(off).or_insert_with(|| {
             if described {
                 what.to_string()

@@ -6,7 +6,7 @@
 //! A boxed engine is an [`OrderedIndex`] again, so that code over an index takes either.
 
 use crate::contract::{
-    BulkLoad, Direction, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place,
+    BulkLoad, Direction, DurableIndex, Fill, Hint, IndexStats, InsertError, OrderedIndex,
     RecoveryReport, RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::lbtree::{LbOptions, LbTree};
@@ -47,9 +47,9 @@ where
     /// [`OrderedIndex::multi_get`]
     fn get_many(&self, keys: &[&K], out: &mut Vec<Option<V::Owned>>);
 
-    /// [`OrderedIndex::multi_find`]: the value of each key, and its place. `ahead` is told early what may be the values, for
+    /// [`OrderedIndex::multi_get_hinted`]: the value of each key, and a hint. `ahead` is told early what may be the values, for
     /// prefetching what they lead to.
-    fn find(&self, keys: &[&K], ahead: &mut dyn FnMut(&V)) -> Vec<(Option<V::Owned>, Place)>;
+    fn find(&self, keys: &[&K], ahead: &mut dyn FnMut(&V)) -> Vec<(Option<V::Owned>, Hint)>;
 
     /// [`OrderedIndex::insert`]
     ///
@@ -72,11 +72,12 @@ where
     /// As there.
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError>;
 
-    /// [`OrderedIndex::update_at`]
+    /// [`OrderedIndex::update_unflushed`]
     ///
     /// # Errors
     /// As there.
-    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError>;
+    fn update_unflushed(&self, hint: &Hint, key: &K, value: &V)
+    -> Result<Option<u64>, UpdateError>;
 
     /// [`OrderedIndex::remove`]
     ///
@@ -198,9 +199,9 @@ where
         self.0.multi_get(keys, out);
     }
 
-    fn find(&self, keys: &[&K], ahead: &mut dyn FnMut(&V)) -> Vec<(Option<V::Owned>, Place)> {
+    fn find(&self, keys: &[&K], ahead: &mut dyn FnMut(&V)) -> Vec<(Option<V::Owned>, Hint)> {
         let mut found = Vec::new();
-        self.0.multi_find(keys, ahead, &mut found);
+        self.0.multi_get_hinted(keys, ahead, &mut found);
         found
     }
 
@@ -222,8 +223,13 @@ where
         self.0.update(key, value)
     }
 
-    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError> {
-        self.0.update_at(place, key, value)
+    fn update_unflushed(
+        &self,
+        hint: &Hint,
+        key: &K,
+        value: &V,
+    ) -> Result<Option<u64>, UpdateError> {
+        self.0.update_unflushed(hint, key, value)
     }
 
     fn remove(&self, key: &K) -> Result<bool, RemoveError> {
@@ -322,18 +328,23 @@ where
         self.get_many(&keys, out);
     }
 
-    fn multi_find<Q: Borrow<K>>(
+    fn multi_get_hinted<Q: Borrow<K>>(
         &self,
         keys: &[Q],
         mut ahead: impl FnMut(&V),
-        out: &mut Vec<(Option<V::Owned>, Place)>,
+        out: &mut Vec<(Option<V::Owned>, Hint)>,
     ) {
         let keys: Vec<&K> = keys.iter().map(Borrow::borrow).collect();
         *out = self.find(&keys, &mut ahead);
     }
 
-    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError> {
-        (**self).update_at(place, key, value)
+    fn update_unflushed(
+        &self,
+        hint: &Hint,
+        key: &K,
+        value: &V,
+    ) -> Result<Option<u64>, UpdateError> {
+        (**self).update_unflushed(hint, key, value)
     }
 
     fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(

@@ -1,4 +1,5 @@
-//! Bristlecone's durable ordered index: the LB+-Tree, and the parts that it and the designs of `research/designs` are built of.
+//! Bristlecone's durable ordered index: the LB+-Tree, and the parts that it and the designs of
+//! `research/designs` are built of.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -30,7 +31,7 @@ pub mod threads;
 pub mod version_lock;
 
 pub use contract::{
-    BulkLoad, Direction, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place,
+    BulkLoad, Direction, DurableIndex, Fill, Hint, IndexStats, InsertError, OrderedIndex,
     RecoveryReport, RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 pub use lbtree::{LbOptions, LbTree};

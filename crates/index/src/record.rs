@@ -37,7 +37,8 @@ pub fn record_bytes(string: &[u8]) -> u64 {
 /// Writes and flushes a record; the caller fences. Returns its checksum.
 ///
 /// # Safety
-/// 1. `block` is inside the pool, with room for [`record_bytes`]; 2. no one else reads or writes it.
+/// 1. `block` is inside the pool, with room for [`record_bytes`]; 2. no one else reads or writes
+///    it.
 pub unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> u32 {
     let crc = crc32c::crc32c(string);
     let mut header = [0; HEADER];
@@ -45,8 +46,8 @@ pub unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> 
     header[..4].copy_from_slice(&(string.len() as u32).to_le_bytes());
     header[4..].copy_from_slice(&crc.to_le_bytes());
     let at = pm.base().wrapping_add(block.get() as usize);
-    // SAFETY: the caller vouches that the block has room for header and string, is inside the pool, and is written by
-    // nobody else; blocks and the string behind the header are 8-aligned.
+    // SAFETY: the caller vouches that the block has room for header and string, is inside the pool,
+    // and is written by nobody else; blocks and the string behind the header are 8-aligned.
     unsafe {
         write_bytes(pm, at, &header);
         write_bytes(pm, at.wrapping_add(HEADER), string);
@@ -64,7 +65,7 @@ pub unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> 
 /// Compares the checksum of the record in the block at `off`.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A message that says what is wrong.
 pub fn check_record<M: Media>(pm: &M, off: u64) -> Result<(), String> {
     let (crc, bytes) =
         record(pm, off).ok_or_else(|| format!("{off:#x} leads to no record inside the pool"))?;

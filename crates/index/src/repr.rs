@@ -7,20 +7,20 @@
 //! | `[u8]` | bits 0..48: offset of a record; bits 48..64: tag (high bits of the record's CRC-32C) | 1 |
 //!
 //! Every design takes what one word stands for ([`KeyRepr`], [`Repr`]). Some take wide entries too
-//! ([`StoredKey`], [`Stored`]); the others do not compile with
-//! them. A wide word is never published by one store, unless a design declares 16 bytes to be failure-atomic.
+//! ([`StoredKey`], [`Stored`]); the others do not compile with them. A wide word is never published
+//! by one store, unless a design declares 16 bytes to be failure-atomic.
 //!
-//! `u128` keys are in the order of numbers. Sixteen bytes that are to be in the order of bytes (UUIDs, digests)
-//! are `u128::from_be_bytes` of them, and `to_be_bytes` gives them back.
+//! `u128` keys are in the order of numbers. Sixteen bytes that are to be in the order of bytes
+//! (UUIDs, digests) are `u128::from_be_bytes` of them, and `to_be_bytes` gives them back.
 //!
 //! ```text
 //! record | length (u32) | CRC-32C of the bytes (u32) | bytes ... |      in a block of its size class
 //! ```
 //!
-//! A byte-string key is compared by fingerprint (in the leaf's header), then tag, then bytes (LB+-Tree
-//! section 4.1 keeps an 8-byte pointer per key and per value; the tag uses the pointer's spare bits).
-//! Records are written once, before anything leads to them, and never change; a new value is a new
-//! record.
+//! A byte-string key is compared by fingerprint (in the leaf's header), then tag, then bytes
+//! (LB+-Tree section 4.1 keeps an 8-byte pointer per key and per value; the tag uses the pointer's
+//! spare bits). Records are written once, before anything leads to them, and never change; a new
+//! value is a new record.
 //!
 //! # Crash states
 //! A record that no leaf leads to is found by no walk, so recovery frees it. A record's lines are
@@ -43,7 +43,7 @@ pub const MAX_KEY: usize = (64 << 10) + 4;
 /// Most 8-byte words that a node has of a key or value.
 pub const WIDEST: usize = 2;
 
-/// What a node has of a key or value: one or two 8-byte words.
+/// A key or value as a node holds it: one or two 8-byte words.
 pub trait Word:
     Copy + Ord + Default + fmt::Debug + fmt::LowerHex + Send + Sync + std::hash::Hash + 'static
 {
@@ -88,15 +88,15 @@ impl Word for u128 {
 /// The word of a key or value of this type.
 pub type WordOf<T> = <T as Stored>::Word;
 
-/// What an entry has of a key and of a value.
+/// A key and a value as an entry holds them.
 pub type PairOf<K, V> = (WordOf<K>, WordOf<V>);
 
 /// A type that a leaf can hold in a word or two, in the node or through a record.
 pub trait Stored: ToOwned {
-    /// What is in the node.
+    /// The words in the node.
     type Word: Word;
 
-    /// What the superblock's root table calls it.
+    /// Its name in the root table.
     const KIND: DataKind;
     /// True if words lead to records.
     const RECORDS: bool;
@@ -104,7 +104,8 @@ pub trait Stored: ToOwned {
     /// Bytes, for limits; 8 for numbers.
     fn bytes(&self) -> usize;
 
-    /// The bytes of a byte string, for designs that keep short ones in their own nodes; `None` for numbers.
+    /// The bytes of a byte string, for designs that keep short ones in their own nodes; `None` for
+    /// numbers.
     fn byte_string(&self) -> Option<&[u8]> {
         None
     }
@@ -135,17 +136,18 @@ pub trait Stored: ToOwned {
     /// Marks what `word` leads to as reached, for recovery.
     ///
     /// # Errors
-    /// What is wrong with the word, in words.
+    /// A message that says what is wrong with the word.
     fn mark<M: Media>(heap: &Heap<M>, word: Self::Word, guard: &Guard) -> Result<(), String>;
 
     /// Offset of the block that `word` leads to, if it leads to one.
     fn block(word: Self::Word) -> Option<u64>;
 
-    /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1) that are whole.
+    /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1) that
+    /// are whole.
     ///
     /// # Errors
-    /// What is wrong, in words. While damage is [collected](crate::damage::collecting_damage), it is noted
-    /// instead.
+    /// A message that says what is wrong. While damage is
+    /// [collected](crate::damage::collecting_damage), it is noted instead.
     fn check<M: Media>(heap: &Heap<M>, word: Self::Word) -> Result<u64, String>;
 }
 
@@ -252,7 +254,8 @@ macro_rules! number {
     };
 }
 
-/// 2^64 divided by the golden ratio; the top byte of a product depends on all bits of the other factor.
+/// 2^64 divided by the golden ratio; the top byte of a product depends on all bits of the other
+/// factor.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 number!(u64, U64, 8, |key| (key.wrapping_mul(GOLDEN) >> 56) as u32);

@@ -1,13 +1,13 @@
-//! What a clean close saves for the next opening: bytes in blocks of the root's heap.
+//! State that a clean close saves for the next opening: bytes in blocks of the root's heap.
 //!
 //! ```text
 //! part  | offset of the next part, 0 for the last (8) | bytes that follow (8) | payload ...
 //! after the payload of all parts: its CRC-32C (4)
 //! ```
 //!
-//! A root word leads to the first part. It is taken back, durably, before anything else changes, so what was
-//! saved is used once at most; its blocks are in no marks, so they are free by then. What fails its
-//! checksum costs a walk, nothing else.
+//! A root word leads to the first part. It is taken back, durably, before anything else changes, so
+//! what was saved is used once at most; its blocks are in no marks, so they are free by then. What
+//! fails its checksum costs a walk, nothing else.
 
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::heap::MAX_BLOCK;
@@ -18,7 +18,7 @@ use bristlecone_pmem::{Heap, Media};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
-/// What saved marks begin with.
+/// The first bytes of saved marks.
 const MARKS: [u8; 8] = *b"MARKS001";
 const PART_HEADER: usize = 16;
 const PART: usize = MAX_BLOCK as usize - PART_HEADER;
@@ -41,8 +41,8 @@ pub fn save<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, mut payload: 
         let mut header = [0; PART_HEADER];
         header[..8].copy_from_slice(&next.to_le_bytes());
         header[8..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-        // SAFETY: 1. the block is inside the pool and has room for the part; 2. it was just allocated, so no
-        // one else has its address.
+        // SAFETY: 1. the block is inside the pool and has room for the part; 2. it was just
+        // allocated, so no one else has its address.
         unsafe {
             write_bytes(pm, at, &header);
             write_bytes(pm, at.wrapping_add(PART_HEADER), bytes);
@@ -56,8 +56,8 @@ pub fn save<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, mut payload: 
     root.word(word).publish(pm, next);
 }
 
-/// Gives what was saved under the root's word number `word`, if it is whole, to `read`, and takes the word
-/// back. Answers what `read` does.
+/// Gives what was saved under the root's word number `word`, if it is whole, to `read`, and takes
+/// the word back. Answers what `read` does.
 pub fn load<M: Media, R>(
     root: &Root<M>,
     word: usize,
@@ -71,7 +71,8 @@ pub fn load<M: Media, R>(
     }
     let loaded = gather(pm, first).and_then(|payload| read(&payload));
     if !planted!(pm, "lbtree-snapshot-kept") {
-        // PERSIST: (in `publish`) it no longer counts, before the index changes or its blocks are used again.
+        // PERSIST: (in `publish`) it no longer counts, before the index changes or its blocks are
+        // used again.
         root.word(word).publish(pm, 0);
     }
     loaded
@@ -87,8 +88,8 @@ pub fn save_marks<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, counts:
     save(root, heap, word, payload);
 }
 
-/// Reads what [`save_marks`] saved and marks the heap, whose recovery has begun (and begins anew if this
-/// answers `None`).
+/// Reads what [`save_marks`] saved and marks the heap, whose recovery has begun (and begins anew if
+/// this answers `None`).
 pub fn load_marks<M: Media, const N: usize>(
     root: &Root<M>,
     heap: &Heap<M>,

@@ -1,5 +1,6 @@
-//! The atomics that concurrent code in this crate uses: the standard ones, except in this crate's own tests, where each access
-//! is also a scheduling point of the model checker (`research/schedules`); and waiting for others.
+//! The atomics that concurrent code in this crate uses: the standard ones, except in this crate's
+//! own tests, where each access is also a scheduling point of the model checker
+//! (`research/schedules`); and waiting for others.
 
 #[cfg(not(test))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
@@ -45,10 +46,12 @@ impl Retired {
         }
     }
 
-    /// Where space was refused: sees that what was retired is free, if readers leave soon, or waits for
-    /// another thread that is seeing to that. False if there is nothing. The caller holds no lock.
+    /// Where space was refused: sees that what was retired is free, if readers leave soon, or waits
+    /// for another thread that is seeing to that. False if there is nothing. The caller holds no
+    /// lock.
     pub fn wait(&self) -> bool {
-        // ORDERING: Relaxed (all); another thread's wait is seen once its turn is over, by the lock.
+        // ORDERING: Relaxed (all); another thread's wait is seen once its turn is over, by the
+        // lock.
         let before = self.waits.load(Ordering::Relaxed);
         let _turn = lock(&self.turn);
         if self.waits.load(Ordering::Relaxed) != before {

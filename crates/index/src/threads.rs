@@ -5,14 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, Builder};
 
 /// More threads than any machine has use for.
-const MOST: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
-/// Runs `worker` on up to `threads` threads, this one among them. The workers share the work out among
-/// themselves, so that fewer of them do it too: the system may grant no more. One thread alone runs it as if
-/// it were called. Where `pm` simulates threads, two stand for several, and this one comes last, when nothing
-/// may be left to do.
+/// Runs `worker` on up to `threads` threads, this one among them. The workers share the work out
+/// among themselves, so that fewer of them do it too: the system may grant no more. One thread
+/// alone runs it as if it were called. Where `pm` simulates threads, two stand for several, and
+/// this one comes last, when nothing may be left to do.
 ///
-/// What each worker made.
+/// Returns each worker's result.
 ///
 /// # Errors
 /// The first worker's that failed; `stopped` of a message if one of several panicked.
@@ -30,7 +30,7 @@ pub fn on_threads<M: Media, R: Send, E: Send>(
         return first.into_iter().chain([worker()]).collect();
     }
     let results = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.min(MOST))
+        let others: Vec<_> = (1..threads.min(MAX_THREADS))
             .map_while(|_| Builder::new().spawn_scoped(scope, &worker).ok())
             .collect();
         let mut results = vec![catch_unwind(AssertUnwindSafe(&worker))];

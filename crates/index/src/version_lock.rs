@@ -30,7 +30,7 @@
 //! 4. The counter is 62 bits wide and never goes back, so an old version never becomes valid again.
 //!
 //! Data that is not read through atomics (raw persistent bytes) is outside the language's memory
-//! model; whoever reads it so must use atomic cells.
+//! model; such a reader must use atomic cells.
 
 use crate::sync::{AtomicU64, wait};
 use crossbeam_utils::Backoff;
@@ -167,8 +167,8 @@ impl VersionWord {
         // gets there through the unlock of the node that leads there.
         let version = self.0.load(Ordering::Relaxed);
         self.release((version & !(LOCKED | OBSOLETE)) + STEP);
-        // ORDERING: Release fence; a reader that sees what is stored from here on also sees that the
-        // versions it read before are over. Pairs with the Acquire fence of `validate`.
+        // ORDERING: Release fence; a reader that sees what is stored from here on also sees that
+        // the versions it read before are over. Pairs with the Acquire fence of `validate`.
         fence(Ordering::Release);
     }
 
@@ -338,8 +338,9 @@ impl VersionLocks {
         }
     }
 
-    /// Takes the locks of all these leaves if their versions still are what is given with them; waits for
-    /// no one. Leaves that share a lock take it once, if both were read at the same version.
+    /// Takes the locks of all these leaves if their versions still are what is given with them;
+    /// waits for no one. Leaves that share a lock take it once, if both were read at the same
+    /// version.
     pub fn try_lock_all(
         &self,
         leaves: impl Iterator<Item = (u32, u64)> + Clone,

@@ -1,16 +1,18 @@
-//! Money moves between two persistent accounts, by two threads, while the process is killed again and again.
+//! Money moves between two persistent accounts, by two threads, while the process is killed again
+//! and again.
 //!
 //! ```sh
 //! cargo run --release -p bristlecone-pmem --example atomic_transfer
 //! ```
 //!
-//! Where the pool is follows `TMPDIR`: on an ordinary disk transfers go through a journal, on `/dev/shm` or persistent
-//! memory straight to the mapped file.
+//! Where the pool is follows `TMPDIR`: on an ordinary disk transfers go through a journal, on
+//! `/dev/shm` or persistent memory straight to the mapped file.
 //!
-//! A transfer changes three words of a pool file with one persistent multi-word compare-and-swap: both accounts and the
-//! number of transfers. A child process makes transfers with two threads until it gets SIGKILL, at a random
-//! moment; then the parent opens the pool, which ends or undoes what was under way, and looks whether the sum is what
-//! it was, and whether every transfer that the child had reported is there.
+//! A transfer changes three words of a pool file with one persistent multi-word compare-and-swap:
+//! both accounts and the number of transfers. A child process makes transfers with two threads
+//! until it gets SIGKILL, at a random moment; then the parent opens the pool, which ends or undoes
+//! what was under way, and looks whether the sum is what it was, and whether every transfer that
+//! the child had reported is there.
 
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pmwcas::{DescriptorPool, NoBlocks, Recovered};
@@ -131,8 +133,9 @@ impl Bank {
     /// The accounts (0 and 1), and the number of transfers (2).
     fn word(&self, i: usize) -> &PWord {
         let at = self.accounts as usize + i * LINE as usize;
-        // SAFETY: 1. the block was allocated or checked, with a line for each of three words; 2. lines are 8-aligned; 3.
-        // any bits are a valid PWord; 4. the mapping lives as long as the pool.
+        // SAFETY: 1. the block was allocated or checked, with a line for each of three words; 2.
+        // lines are 8-aligned; 3. any bits are a valid PWord; 4. the mapping lives as long as the
+        // pool.
         unsafe { &*self.pool.pm().base().wrapping_add(at).cast_const().cast() }
     }
 
@@ -140,12 +143,14 @@ impl Bank {
         [0, 1, 2].map(|i| self.swaps.read(self.word(i)))
     }
 
-    /// Moves up to `most`, from the richer account mostly. The number of the transfer, which is durable now.
+    /// Moves up to `most`, from the richer account mostly. The number of the transfer, which is
+    /// durable now.
     fn transfer(&self, most: u64) -> Outcome<u64> {
         loop {
             let mut swap = self.swaps.allocate_descriptor()?;
             let [a, b, count] = self.read();
-            // Where threads meet, what was read may belong to different moments; the swap fails then.
+            // Where threads meet, what was read may belong to different moments; the swap fails
+            // then.
             let amount = most.min(a.max(b));
             let (a_after, b_after) = if a >= b {
                 (a - amount, b + amount)

@@ -6,8 +6,9 @@
 //! dax_probe refuse PATH         PATH must be refused, as a place without persistent memory is
 //! ```
 //!
-//! `write` ends without closing, syncing or unmapping anything: what `check` finds after the machine
-//! was reset is there because of flush and fence alone. `cargo run -p xtask -- dax` runs it so.
+//! `write` ends without closing, syncing or unmapping anything: what `check` finds after the
+//! machine was reset is there because of flush and fence alone. `cargo run -p xtask -- dax` runs it
+//! so.
 
 use bristlecone_pmem::media::{Dax, cpu};
 use bristlecone_pmem::{Access, Media, MediaOptions, MediumKind, OpenError, PWord};

@@ -201,11 +201,12 @@ pub unsafe fn write_bytes<M: Media>(pm: &M, dst: *mut u8, bytes: &[u8]) {
         // SAFETY: 1. the caller's first obligation: aligned and inside the pool; 2. all access to a
         // pool is by atomic words, but for records, which no one reads here before publication.
         let cell = unsafe { AtomicU64::from_ptr(dst.add(i)) };
-        // ORDERING: Relaxed; whoever publishes the bytes orders them.
+        // ORDERING: Relaxed; publishing the bytes orders them.
         cell.store(u64::from_le_bytes(*word), Ordering::Relaxed);
     }
     if !rest.is_empty() {
-        // Not by a copy of so many bytes that is then read as a word: a processor waits there for all earlier stores.
+        // Not by a copy of so many bytes that is then read as a word: a processor waits there for
+        // all earlier stores.
         let bytes = rest.iter().rev();
         let word = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
         // SAFETY: as above; the last word is whole, by the caller's first obligation.

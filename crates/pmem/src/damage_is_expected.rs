@@ -1,6 +1,6 @@
-//! For tests that write to damaged pools. There a structure may own a block twice and so free it twice, or
-//! split two leaves at the same key, which is tolerated; everywhere else that is a bug that debug builds
-//! stop at.
+//! For tests that write to damaged pools. There a structure may own a block twice and so free it
+//! twice, or split two leaves at the same key, which is tolerated; everywhere else that is a bug
+//! that debug builds stop at.
 
 use std::cell::Cell;
 

@@ -12,9 +12,9 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was being done ("open", "map", "lock", ...).
+        /// The step that failed ("open", "map", "lock", ...).
         doing: &'static str,
-        /// What it answered.
+        /// The system's error.
         source: io::Error,
     },
     /// There is no such file.
@@ -29,7 +29,7 @@ pub enum OpenError {
     NotAPool {
         /// The file.
         path: PathBuf,
-        /// What was found instead.
+        /// The bytes found instead, in words.
         found: String,
     },
     /// The pool was written by a newer version of this software.
@@ -206,9 +206,9 @@ pub enum SpaceError {
     },
     /// The operating system refused (no space, quota, ...).
     Io {
-        /// What was being done.
+        /// The step that failed.
         doing: &'static str,
-        /// What it answered.
+        /// The system's error.
         source: io::Error,
     },
     /// The pool is open for reading only.
@@ -301,16 +301,16 @@ pub enum CommitError {
     /// Writing or syncing failed and the pool accepts no further commits: after a failed sync no
     /// one knows what the disk holds. Reopening recovers what had been acknowledged.
     Failed {
-        /// What was being done.
+        /// The step that failed.
         doing: &'static str,
-        /// What the operating system answered, at the first failure.
+        /// The system's error, at the first failure.
         source: io::Error,
     },
     /// There is no space now; a later commit works once there is.
     NoSpace {
-        /// What was being done.
+        /// The step that failed.
         doing: &'static str,
-        /// What the operating system answered.
+        /// The system's error.
         source: io::Error,
     },
 }

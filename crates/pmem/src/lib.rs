@@ -3,7 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`media`] | where a pool lives and what makes a store durable there |
-//! | [`format`] | what a pool's file looks like |
+//! | [`mod@format`] | what a pool's file looks like |
 //! | [`cell`] | persistent words, reported to a traced medium |
 //! | [`off`] | persistent pointers |
 //! | [`pool`] | one file: superblock, chunks, named roots, growth |

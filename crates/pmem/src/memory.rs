@@ -1,121 +1,93 @@
 //! This process's memory, asked for before it is taken.
 //!
-//! An allocation that the system refuses ends a Rust program. What grows with the data (a pool's image in
-//! memory, inner nodes) is therefore asked for in steps, and a step that leaves less than
+//! An allocation that the system refuses ends a Rust program. Memory that grows with the data (a
+//! pool's image, inner nodes) is therefore asked for in steps, and a step that leaves less than
 //! [`HEADROOM`] for everything else is refused while it still can be, with an error.
 
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
+use std::ptr::{NonNull, null_mut};
 
 /// Bytes that a step leaves for the rest of the process: requests, replies, buffers.
 pub const HEADROOM: usize = 32 << 20;
 
-pub use system::{ask, make_writable, prefer_huge_pages, release, reserve};
+/// Access to memory that is stored to.
+const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-#[cfg(not(miri))]
-mod system {
-    use super::{HEADROOM, io};
-    use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
-    use std::ptr::{NonNull, null_mut};
+/// Maps anonymous memory at an address that the kernel chooses.
+fn map(bytes: usize, access: ProtFlags) -> io::Result<NonNull<u8>> {
+    // Miri knows no other access, and none of the calls below that change a mapping.
+    let (access, flags) = if cfg!(miri) {
+        (WRITABLE, MapFlags::PRIVATE)
+    } else {
+        (access, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    };
+    // SAFETY: a fresh mapping, at an address that the kernel chooses, touches nothing of ours.
+    let at = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, access, flags) }?;
+    Ok(NonNull::new(at.cast()).expect("the kernel maps nothing at zero"))
+}
 
-    /// Maps anonymous memory at an address that the kernel chooses.
-    fn map(bytes: usize, access: ProtFlags) -> io::Result<NonNull<u8>> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh mapping, at an address that the kernel chooses, touches nothing of ours.
-        let at = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, access, flags) }?;
-        Ok(NonNull::new(at.cast()).expect("the kernel maps nothing at zero"))
+/// Checks that the system would grant this process `bytes` more of private memory, and [`HEADROOM`]
+/// beside it. Nothing is kept.
+///
+/// # Errors
+/// The system's error: limits as those of `ulimit -d` and `ulimit -v` answer so.
+pub fn ask(bytes: usize) -> io::Result<()> {
+    let bytes = bytes.saturating_add(HEADROOM);
+    if cfg!(miri) && bytes < 1 << 40 {
+        return Ok(());
     }
+    let at = map(bytes, WRITABLE)?;
+    // SAFETY: the mapping was made above, and nobody else knows of it.
+    unsafe { release(at, bytes) };
+    Ok(())
+}
 
-    /// Checks that the system would grant this process `bytes` more of private memory, and [`HEADROOM`] beside
-    /// it. Nothing is kept.
-    ///
-    /// # Errors
-    /// What the system said: limits as those of `ulimit -d` and `ulimit -v` answer so.
-    pub fn ask(bytes: usize) -> io::Result<()> {
-        let bytes = bytes.saturating_add(HEADROOM);
-        let at = map(bytes, ProtFlags::READ | ProtFlags::WRITE)?;
-        // SAFETY: the mapping was made above, and nobody else knows of it.
-        unsafe { release(at, bytes) };
-        Ok(())
+/// Reserves `bytes` of address space, which read as zero and may not be stored to yet
+/// ([`make_writable`]); they count for no limit of the process's memory.
+///
+/// # Errors
+/// The system's error.
+pub fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
+    map(bytes, ProtFlags::READ)
+}
+
+/// Lets `bytes` from `at` on be stored to.
+///
+/// # Errors
+/// The system's error; nothing has changed then.
+///
+/// # Safety
+/// The range is whole pages of one [`reserve`]d by the caller.
+pub unsafe fn make_writable(at: NonNull<u8>, bytes: usize) -> io::Result<()> {
+    if cfg!(miri) {
+        return Ok(());
     }
+    let access = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: the caller owns the range, and more access harms no reader.
+    unsafe { rustix::mm::mprotect(at.as_ptr().cast(), bytes, access) }?;
+    Ok(())
+}
 
-    /// Reserves `bytes` of address space, which read as zero and may not be stored to yet
-    /// ([`make_writable`]); they count for no limit of the process's memory.
-    ///
-    /// # Errors
-    /// What the system said.
-    pub fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
-        map(bytes, ProtFlags::READ)
-    }
-
-    /// Lets `bytes` from `at` on be stored to.
-    ///
-    /// # Errors
-    /// What the system said; nothing has changed then.
-    ///
-    /// # Safety
-    /// The range is whole pages of one [`reserve`]d by the caller.
-    pub unsafe fn make_writable(at: NonNull<u8>, bytes: usize) -> io::Result<()> {
-        let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the caller owns the range, and more access harms no reader.
-        unsafe { rustix::mm::mprotect(at.as_ptr().cast(), bytes, access) }?;
-        Ok(())
-    }
-
-    /// Asks for huge pages behind a range. A refusal costs only speed.
-    ///
-    /// # Safety
-    /// The range is whole pages of one [`reserve`]d by the caller.
-    pub unsafe fn prefer_huge_pages(at: NonNull<u8>, bytes: usize) {
+/// Asks for huge pages behind a range. A refusal costs only speed.
+///
+/// # Safety
+/// The range is whole pages of one [`reserve`]d by the caller.
+pub unsafe fn prefer_huge_pages(at: NonNull<u8>, bytes: usize) {
+    if !cfg!(miri) {
         // SAFETY: the caller owns the range, and the advice changes no content.
         let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
     }
-
-    /// Gives a range back.
-    ///
-    /// # Safety
-    /// It was [`reserve`]d with this length, and nothing leads into it any more.
-    pub unsafe fn release(at: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller owns the mapping, which nobody uses any more. It cannot fail on a whole mapping.
-        let _ = unsafe { rustix::mm::munmap(at.as_ptr().cast(), bytes) };
-    }
 }
 
-/// Under Miri, which knows no mappings: allocations, writable from the beginning.
-#[cfg(miri)]
-mod system {
-    #![expect(clippy::missing_errors_doc, clippy::missing_safety_doc, missing_docs)]
-
-    use super::io;
-    use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-    use std::ptr::NonNull;
-
-    fn layout(bytes: usize) -> Layout {
-        Layout::from_size_align(bytes, 4096).expect("a size of memory")
-    }
-
-    pub fn ask(bytes: usize) -> io::Result<()> {
-        if bytes > isize::MAX as usize / 2 {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        Ok(())
-    }
-
-    pub fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
-        // SAFETY: no caller reserves nothing.
-        let at = unsafe { alloc_zeroed(layout(bytes)) };
-        NonNull::new(at).map_or_else(|| handle_alloc_error(layout(bytes)), Ok)
-    }
-
-    pub unsafe fn make_writable(_at: NonNull<u8>, _bytes: usize) -> io::Result<()> {
-        Ok(())
-    }
-
-    pub unsafe fn prefer_huge_pages(_at: NonNull<u8>, _bytes: usize) {}
-
-    pub unsafe fn release(at: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller vouches that it was allocated by `reserve`, and is no longer used.
-        unsafe { dealloc(at.as_ptr(), layout(bytes)) }
-    }
+/// Gives a range back.
+///
+/// # Safety
+/// It was [`reserve`]d with this length, and nothing leads into it any more.
+pub unsafe fn release(at: NonNull<u8>, bytes: usize) {
+    // SAFETY: the caller owns the mapping, which nobody uses any more. It cannot fail on a whole
+    // mapping.
+    let _ = unsafe { rustix::mm::munmap(at.as_ptr().cast(), bytes) };
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Locking without poison, and without ever blocking a simulated thread.
 //!
-//! Simulated threads are coroutines of one thread of the system ([`crate::media::sim`]). One that
+//! Simulated threads are coroutines of one thread of the system (`media::sim`). One that
 //! waits must let the others run instead of blocking them all: while a schedule runs, a *give-way*
 //! function is set on the thread, and whatever waits calls it between two tries.
 
@@ -19,7 +19,8 @@ thread_local! {
     static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// A number of this thread's own, from 0: what counters that threads do not share are picked by.
+/// Returns this thread's own number, counted from 0. It picks the counters and lists that threads do
+/// not share.
 #[inline]
 pub fn worker() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -31,7 +32,8 @@ pub fn worker() -> usize {
     })
 }
 
-/// Makes this thread the worker of that number until the next call: for one that does several simulated threads' work.
+/// Makes this thread the worker of that number until the next call: for one that does several
+/// simulated threads' work.
 #[cfg(feature = "explore")]
 pub fn set_worker(number: usize) {
     WORKER.set(Some(number));
@@ -43,8 +45,8 @@ pub fn set_give_way(give_way: Option<fn()>) {
     GIVE_WAY.set(give_way);
 }
 
-/// True on a thread that runs simulated ones in turns: what belongs to the thread, such as being pinned, may then be due to
-/// another of them.
+/// True on a thread that runs simulated ones in turns: what belongs to the thread, such as being
+/// pinned, may then be due to another of them.
 #[cfg(feature = "explore")]
 pub fn simulates() -> bool {
     GIVE_WAY.get().is_some()
@@ -57,7 +59,8 @@ pub fn simulates() -> bool {
     false
 }
 
-/// Lets other simulated threads run. Returns false where there are none, as always without the feature `explore`.
+/// Lets other simulated threads run. Returns false where there are none, as always without the
+/// feature `explore`.
 #[cfg(not(feature = "explore"))]
 #[inline(always)]
 pub fn give_way() -> bool {
@@ -74,20 +77,24 @@ pub fn give_way() -> bool {
     give_way.is_some()
 }
 
-/// After how many turns a waiting thread sleeps, for how long at first, after how many more twice as long, and for how
-/// long at most.
+/// Turns of [`pause`] in which a thread yields before it begins to sleep.
 const SPINS: usize = 12;
+/// The first sleep.
 const NAP: Duration = Duration::from_micros(100);
+/// Turns after which a sleep is twice as long.
 const DOUBLED: usize = 32;
-const LONGEST_NAP: Duration = Duration::from_millis(20);
-/// Of a simulated thread: where nobody is going to come, that is to be found soon.
-const LONGEST_SIMULATED_NAP: Duration = Duration::from_millis(1);
+/// The longest sleep.
+const MAX_NAP: Duration = Duration::from_millis(20);
+/// The longest sleep of a simulated thread: a wait in vain is to be found soon.
+const MAX_SIMULATED_NAP: Duration = Duration::from_millis(1);
 
-/// Turns of [`pause`] that are some six seconds: for what comes back when others have left, who may be slow, but not for
-/// ever. Grace periods are the whole process's: they end late where a reader of some other structure is late.
+/// Turns of [`pause`] that take some six seconds: for resources that come back when other threads
+/// have left, which may be slow, but not for ever. Grace periods are the whole process's: they end
+/// late where a reader of some other structure is late.
 pub const PATIENT_TURNS: usize = 512;
 
-/// Turn `turn` (from 0) of a loop that may wait for long: lets others run, then sleeps, longer and longer.
+/// Waits in turn `turn` (from 0) of a loop that may take long: yields at first, then sleeps, longer
+/// and longer.
 pub fn pause(turn: usize) {
     let simulated = give_way();
     let Some(naps) = turn.checked_sub(SPINS) else {
@@ -96,23 +103,24 @@ pub fn pause(turn: usize) {
         }
         return;
     };
-    // Simulated threads take naps too: for other simulations in this process, whose grace periods are the same ones, and which
+    // Simulated threads sleep too. Other simulations in this process share their grace periods, and
     // wait for a processor where there are too few.
     let longest = if simulated {
-        LONGEST_SIMULATED_NAP
+        MAX_SIMULATED_NAP
     } else {
-        LONGEST_NAP
+        MAX_NAP
     };
     std::thread::sleep(longest.min(NAP * (1 << (naps / DOUBLED).min(10))));
 }
 
-/// How often the epoch is asked to go on, so that what was retired can be used again.
+/// How often the epoch is advanced, so that retired blocks can be used again.
 const STEPS: usize = 4096;
-/// How often after that, a tenth of a millisecond apart: where there are more threads than processors, one
-/// may be waiting for its turn in the middle of a search.
+/// How often after that, a tenth of a millisecond apart: where there are more threads than
+/// processors, one may be waiting for its turn in the middle of a search.
 const NAPS: usize = 512;
 
-/// Sees that what was retired so far is free, if readers leave soon; whether it is. The caller should not be pinned.
+/// Waits until blocks retired so far are free, if readers leave soon. Returns whether they are. The
+/// caller should not be pinned.
 pub fn wait_for_readers() -> bool {
     let freed = Arc::new(AtomicBool::new(false));
     let mark = Arc::clone(&freed);
@@ -132,8 +140,8 @@ pub fn wait_for_readers() -> bool {
     false
 }
 
-/// Locks, and does not mind a panic elsewhere: what these locks guard is whole between statements, so no
-/// panic leaves it half-changed.
+/// Locks, ignoring poison: the data behind these locks is whole between statements, so no panic
+/// leaves it half-changed.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.try_lock() {

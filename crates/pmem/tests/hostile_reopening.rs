@@ -1,4 +1,5 @@
-//! Opening a pool again and again: the address range that is reserved for its growth comes back whole.
+//! Opening a pool again and again: the address range that is reserved for its growth comes back
+//! whole.
 //!
 //! A process that opened pools for a living once ran out of mappings: the range was reserved a huge
 //! page longer than was given back. A file of its own, since it counts the process's mappings.

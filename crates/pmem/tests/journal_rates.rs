@@ -1,5 +1,6 @@
 //! Rates of the journal medium on a real disk. Slow and machine-dependent, so not part of an
-//! ordinary run: `cargo test --release -p bristlecone-pmem --test journal_rates -- --ignored --nocapture`.
+//! ordinary run: `cargo test --release -p bristlecone-pmem --test journal_rates -- --ignored
+//! --nocapture`.
 
 mod journal_support;
 

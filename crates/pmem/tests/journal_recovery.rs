@@ -406,8 +406,8 @@ fn creating_over_leftovers_replaces_a_journal_and_nothing_else() {
     ));
 }
 
-/// A tear leaves whole frames behind it; the next session's frames take their numbers, and a second cut
-/// must not let the old ones follow the new ones.
+/// A tear leaves whole frames behind it; the next session's frames take their numbers, and a second
+/// cut must not let the old ones follow the new ones.
 #[test]
 fn frames_behind_a_tear_are_never_taken_up_again() {
     let o = options(Access::ReadWrite, Durability::None);
@@ -436,7 +436,8 @@ fn frames_behind_a_tear_are_never_taken_up_again() {
         "nothing follows a gap"
     );
     fill(&pm, 2);
-    // Now only the first is kept: the old ones have the right numbers and stand in the right places.
+    // Now only the first is kept: the old ones have the right numbers and stand in the right
+    // places.
     let disk = disk.restart_keeping(|which, at| which == Which::Journal && at == first_frame);
     drop(pm);
     let pm = open(&disk, &o).expect("opens");
@@ -448,7 +449,8 @@ fn frames_behind_a_tear_are_never_taken_up_again() {
     );
 }
 
-/// A killed writer's frames may be in the page cache only: going on behind them first makes them durable.
+/// A killed writer's frames may be in the page cache only: going on behind them first makes them
+/// durable.
 #[test]
 fn frames_of_a_killed_writer_are_synced_before_new_ones_follow() {
     let disk = FaultDisk::new(12);
@@ -468,9 +470,10 @@ fn frames_of_a_killed_writer_are_synced_before_new_ones_follow() {
     assert_eq!((get(&pm, 1), get(&pm, 2)), (1, 1));
 }
 
-/// Found by power cuts: a session's frame behind a tear survived at the start of a segment; the next
-/// session's checkpoint let the head go to exactly that sequence number and lost power before writing
-/// it. With nothing in front to compare epochs with, the old frame was replayed over the newer pool file.
+/// Found by power cuts: a session's frame behind a tear survived at the start of a segment; the
+/// next session's checkpoint let the head go to exactly that sequence number and lost power before
+/// writing it. With nothing in front to compare epochs with, the old frame was replayed over the
+/// newer pool file.
 #[test]
 fn an_old_frame_with_the_heads_number_is_not_replayed() {
     let o = options(Access::ReadWrite, Durability::None);
@@ -535,8 +538,8 @@ fn either_header_slot_serves_after_many_checkpoints() {
     assert!(text.contains("neither header"), "{text}");
 }
 
-/// A pool that finds its file longer than its superblock says shrinks it before attaching. The pages
-/// that this writes were replayed from frames that a killed writer never synced.
+/// A pool that finds its file longer than its superblock says shrinks it before attaching. The
+/// pages that this writes were replayed from frames that a killed writer never synced.
 #[test]
 fn shrinking_before_attaching_keeps_the_order_of_fences() {
     let (first, second) = (512, 1024);

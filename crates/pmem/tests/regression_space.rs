@@ -38,7 +38,8 @@ fn root<M: Media>(pool: &Arc<Pool<M>>, name: &str) -> Root<M> {
     root
 }
 
-/// Does `work` `rounds` times on another thread, and `beside` again and again on this one meanwhile.
+/// Does `work` `rounds` times on another thread, and `beside` again and again on this one
+/// meanwhile.
 fn meanwhile(rounds: usize, work: impl Fn() + Send + Sync, mut beside: impl FnMut()) {
     let done = AtomicBool::new(false);
     let failed = AtomicBool::new(false);
@@ -123,8 +124,8 @@ fn compacting_leaves_alone_what_a_reopened_root_holds() {
     );
 }
 
-/// `info` read the size, the free chunks and the free blocks one after the other; when the pool grew
-/// in between, a subtraction went below zero.
+/// `info` read the size, the free chunks and the free blocks one after the other; when the pool
+/// grew in between, a subtraction went below zero.
 #[test]
 fn what_a_growing_pool_says_of_itself_adds_up() {
     let pool = dram();
@@ -236,10 +237,10 @@ fn a_backup_that_is_refused_does_not_touch_the_one_under_way() {
     }
 }
 
-/// Searches of number trees are not pinned, so one may still be on its way to a leaf when the part of
-/// the file that held it is cut off, even when the file has grown again since (but not that far), or
-/// when it has become a hole. It must find memory there, whatever it holds: growing once mapped the
-/// file 64 MiB ahead, over that memory, where a load past the file's end was SIGBUS.
+/// Searches of number trees are not pinned, so one may still be on its way to a leaf when the part
+/// of the file that held it is cut off, even when the file has grown again since (but not that
+/// far), or when it has become a hole. It must find memory there, whatever it holds: growing once
+/// mapped the file 64 MiB ahead, over that memory, where a load past the file's end was SIGBUS.
 fn late_loads_find_memory<M: Media>(dir: &Path) {
     const MIB: u64 = 1 << 20;
     let options = MediaOptions {

@@ -1,59 +1,79 @@
-//! What clients hold in memory, each and together, and the limit of `maxmemory-clients`.
+//! Memory that clients hold, each and together, and the limit of `maxmemory-clients`.
 //!
-//! A connection says what its buffers have room for whenever that changes, before a reply's buffer grows, and within a command,
-//! too. Whoever makes the sum pass the limit takes the largest client's right to hold anything: it is *evicted*, as often as it takes for the others to be
-//! within the limit. An evicted client's replies go nowhere from then on, and its connection ends.
+//! A connection reports the capacity of its buffers whenever it changes, before the buffer of a
+//! reply grows, and within a command. Whoever makes the sum exceed the limit *evicts* the largest
+//! client, and further ones until the others are within the limit. Replies of an evicted client are
+//! discarded from then on, what it holds is freed at once, and its connection ends.
 //!
-//! Buffers that every connection has, of a few KiB, are free, and others count in steps, so that connections with little traffic share
-//! no cache line.
+//! The small buffers that every connection has are free, and others count in steps, so that
+//! connections with little traffic do not share a cache line.
 
-use crate::client::Client;
+use crate::error::{CommandError, Outcome};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 
-/// Rooms up to this are not counted.
+/// Capacities up to this are not counted.
 const FREE: usize = 4 << 10;
-/// Others count as multiples of this.
+/// Larger ones count as multiples of this.
 const STEP: usize = 16 << 10;
+/// Capacity for messages that is kept when they are taken.
+const KEPT_MESSAGES: usize = 4 << 10;
 
 /// What a client holds memory for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What it has sent.
+    /// Requests.
     Query,
     /// Commands that wait for `EXEC`.
     Queued,
-    /// Keys that it watches.
+    /// Watched keys.
     Watched,
-    /// Keys that it waits for.
+    /// Keys that the client waits for.
     Waiting,
-    /// Channels and patterns that it listens to.
+    /// Channels and patterns that it subscribed to.
     Names,
-    /// Messages for it.
+    /// Messages of channels.
     Messages,
     /// Replies.
     Output,
-    /// Replies that are gathered before they are put among the others.
+    /// Replies that are gathered before they are appended to the others.
     Gathered,
-    /// Those that are gathered for the gathered ones.
+    /// Replies that are gathered for the gathered ones.
     GatheredWithin,
+    /// Intermediate results of a command.
+    Scratch,
 }
 
-const PARTS: usize = Part::GatheredWithin as usize + 1;
+const PARTS: usize = Part::Scratch as usize + 1;
 
-/// What one client holds.
-#[derive(Debug, Default)]
-pub struct Held {
+/// The memory of one client.
+#[derive(Debug)]
+pub struct Account {
+    /// The client's number.
+    id: u64,
+    /// The client's address, for the log.
+    address: String,
     parts: [AtomicUsize; PARTS],
     evicted: AtomicBool,
-    stays: AtomicBool,
+    exempt: AtomicBool,
+    /// Messages of channels that the client has not been sent yet.
+    messages: Mutex<Vec<u8>>,
+    /// Notified when the client is to be disconnected.
+    pub kill: Notify,
+    budget: Arc<Budget>,
 }
 
-impl Held {
-    /// Bytes of all parts.
+impl Account {
+    /// Reports that the client holds so many bytes for a part from now on. Evicts clients if that
+    /// is too much for all together.
+    pub fn hold(&self, part: Part, bytes: usize) {
+        self.budget.hold(self, part, bytes);
+    }
+
+    /// Returns the bytes of all parts.
     #[must_use]
     pub fn sum(&self) -> usize {
         // ORDERING: Relaxed; a sum of numbers that change meanwhile.
@@ -61,76 +81,220 @@ impl Held {
         parts.sum()
     }
 
-    /// Bytes of one part.
+    /// Returns the bytes of one part.
     #[must_use]
     pub fn of(&self, part: Part) -> usize {
         // ORDERING: Relaxed; as in `sum`.
         self.parts[part as usize].load(Ordering::Relaxed)
     }
 
-    /// It may hold nothing any more.
+    /// Returns true if the client was evicted: it may hold nothing any more.
     #[must_use]
-    pub fn evicted(&self) -> bool {
-        // ORDERING: Relaxed; the flag says all there is to know.
+    pub fn is_evicted(&self) -> bool {
+        // ORDERING: Relaxed; the flag publishes nothing but itself.
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Whether it is passed over when somebody has to go: `CLIENT NO-EVICT`.
-    pub fn set_stays(&self, stays: bool) {
-        // ORDERING: Relaxed; as in `evicted`.
-        self.stays.store(stays, Ordering::Relaxed);
+    /// Exempts the client from eviction, or ends that: `CLIENT NO-EVICT`.
+    pub fn set_exempt(&self, exempt: bool) {
+        // ORDERING: Relaxed; as in `is_evicted`.
+        self.exempt.store(exempt, Ordering::Relaxed);
+    }
+
+    fn messages(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a message. A client with more than `limit` bytes of them is disconnected. Returns false
+    /// if the message was discarded.
+    pub fn deliver(&self, message: &[u8], limit: usize) -> bool {
+        let mut messages = self.messages();
+        if self.is_evicted() {
+            return false;
+        }
+        if limit > 0 && messages.len().saturating_add(message.len()) > limit {
+            self.discard(&mut messages);
+            self.kill.notify_one();
+            return false;
+        }
+        messages.extend_from_slice(message);
+        self.hold(Part::Messages, messages.capacity());
+        if self.is_evicted() {
+            self.discard(&mut messages);
+        }
+        true
+    }
+
+    /// Appends the messages to `out` and removes them.
+    pub fn take_messages(&self, out: &mut Vec<u8>) {
+        let mut messages = self.messages();
+        if !messages.is_empty() {
+            out.append(&mut messages);
+            messages.shrink_to(KEPT_MESSAGES);
+            self.hold(Part::Messages, messages.capacity());
+        }
+    }
+
+    /// Frees the messages of an evicted client before its connection ends, which may take a while.
+    /// If another thread is just adding one, that thread frees them.
+    fn discard_messages(&self) {
+        if let Ok(mut messages) = self.messages.try_lock() {
+            self.discard(&mut messages);
+        }
+    }
+
+    fn discard(&self, messages: &mut Vec<u8>) {
+        *messages = Vec::new();
+        self.hold(Part::Messages, 0);
     }
 }
 
-/// All clients, and what they hold together.
+/// Approximate memory of one string in a collection of intermediate results, besides its bytes.
+const STRING_OVERHEAD: usize = 48;
+
+/// Counts the memory that a command takes for intermediate results, which are not part of its
+/// reply. Dropping it gives that memory back.
 #[derive(Debug, Default)]
-pub struct Registry {
-    by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
+pub struct Scratch<'a> {
+    account: Option<&'a Account>,
+    bytes: usize,
+}
+
+impl<'a> Scratch<'a> {
+    /// Begins to count for this client; `None` counts for nobody.
+    #[must_use]
+    pub fn new(account: Option<&'a Account>) -> Self {
+        Self { account, bytes: 0 }
+    }
+
+    /// Counts a string that is kept. Breaks if the client was evicted: then
+    /// [`check`](Self::check) fails.
+    pub fn add(&mut self, string: &[u8]) -> ControlFlow<()> {
+        self.bytes = self.bytes.saturating_add(string.len() + STRING_OVERHEAD);
+        match self.account {
+            Some(account) => {
+                account.hold(Part::Scratch, self.bytes);
+                if account.is_evicted() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            }
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Returns what is counted now, for [`reset`](Self::reset).
+    #[must_use]
+    pub fn mark(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives back what was counted since `mark`.
+    pub fn reset(&mut self, mark: usize) {
+        self.bytes = mark;
+        if let Some(account) = self.account {
+            account.hold(Part::Scratch, mark);
+        }
+    }
+
+    /// Fails if the client was evicted.
+    ///
+    /// # Errors
+    /// [`CommandError::Reply`]: the command has to end. Its reply is discarded.
+    pub fn check(&self) -> Outcome {
+        if self.account.is_some_and(Account::is_evicted) {
+            return Err(CommandError::reply(
+                "ERR the client was evicted because of maxmemory-clients",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.reset(0);
+        }
+    }
+}
+
+/// The accounts of all clients, and their limit.
+#[derive(Debug, Default)]
+pub struct Budget {
+    accounts: Mutex<BTreeMap<u64, Arc<Account>>>,
     total: AtomicUsize,
     /// 0 for none.
     limit: AtomicUsize,
     evicted: AtomicU64,
 }
 
-impl Registry {
-    /// All of them, by number.
-    pub fn by_id(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+impl Budget {
+    fn accounts(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Account>>> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that all hold together.
+    /// Opens the account of a client.
+    pub fn open(self: &Arc<Self>, id: u64, address: String) -> Arc<Account> {
+        let account = Arc::new(Account {
+            id,
+            address,
+            parts: Default::default(),
+            evicted: AtomicBool::new(false),
+            exempt: AtomicBool::new(false),
+            messages: Mutex::default(),
+            kill: Notify::new(),
+            budget: Arc::clone(self),
+        });
+        self.accounts().insert(id, Arc::clone(&account));
+        account
+    }
+
+    /// Closes an account, and gives back all that its client held.
+    pub fn close(&self, account: &Account) {
+        self.accounts().remove(&account.id);
+        for part in &account.parts {
+            // ORDERING: Relaxed; as in `hold`.
+            let bytes = part.swap(0, Ordering::Relaxed);
+            // ORDERING: Relaxed; as in `hold`.
+            self.total.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the bytes that all clients hold together.
     pub fn total(&self) -> usize {
         // ORDERING: Relaxed; a number that changes all the time.
         self.total.load(Ordering::Relaxed)
     }
 
-    /// How many were evicted.
+    /// Returns the count of evicted clients.
     pub fn evicted(&self) -> &AtomicU64 {
         &self.evicted
     }
 
-    /// The most that they may hold together; 0 for no limit.
+    /// Returns the most that clients may hold together; 0 for no limit.
     pub fn limit(&self) -> usize {
         // ORDERING: Relaxed; as in `total`.
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets it, and evicts who is too much.
+    /// Sets the limit, and evicts clients that exceed it.
     pub fn set_limit(&self, limit: usize) {
-        // ORDERING: Relaxed; whoever has not seen it yet goes by the one before.
+        // ORDERING: Relaxed; a thread that has not seen it yet uses the previous one.
         self.limit.store(limit, Ordering::Relaxed);
         self.evict();
     }
 
-    /// A client holds so many bytes for this from now on; evicts somebody if that is too much.
-    pub fn hold(&self, held: &Held, part: Part, bytes: usize) {
+    fn hold(&self, account: &Account, part: Part, bytes: usize) {
         let bytes = if bytes <= FREE {
             0
         } else {
             bytes.checked_next_multiple_of(STEP).unwrap_or(bytes)
         };
-        let part = &held.parts[part as usize];
-        // ORDERING: Relaxed; numbers that need not agree at any moment. The swap loses none of them.
+        let part = &account.parts[part as usize];
+        // ORDERING: Relaxed; numbers that need not agree at any moment. The swap loses none of
+        // them.
         if part.load(Ordering::Relaxed) == bytes {
             return;
         }
@@ -150,140 +314,64 @@ impl Registry {
         }
     }
 
-    /// A client is gone with all that it held.
-    pub fn release(&self, held: &Held) {
-        for part in &held.parts {
-            // ORDERING: Relaxed; as in `hold`.
-            let bytes = part.swap(0, Ordering::Relaxed);
-            // ORDERING: Relaxed; as in `hold`.
-            self.total.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// Evicts the largest ones, until the others hold no more than the limit.
+    /// Evicts the largest clients, until the others hold no more than the limit.
     fn evict(&self) {
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         {
-            let by_id = self.by_id();
-            loop {
-                let limit = self.limit();
-                // What the evicted hold is about to be free. Summed anew, as the total may still have what a
-                // client has just given back.
-                let (mut staying, mut largest) = (0, None);
-                for client in by_id.values() {
-                    if client.held.evicted() {
-                        continue;
-                    }
-                    let bytes = client.held.sum();
-                    staying += bytes;
-                    // ORDERING: Relaxed; see `Held::set_stays`.
-                    if !client.held.stays.load(Ordering::Relaxed)
-                        && largest.is_none_or(|(most, _)| bytes > most)
-                    {
-                        largest = Some((bytes, client));
-                    }
-                }
-                let within = limit == 0 || staying <= limit;
-                let Some((bytes, client)) = largest.filter(|(bytes, _)| !within && *bytes > 0)
-                else {
-                    break;
-                };
-                // ORDERING: Relaxed; see `Held::evicted`.
-                client.held.evicted.store(true, Ordering::Relaxed);
-                client.kill.notify_one();
+            let accounts = self.accounts();
+            while let Some((bytes, account)) = self.next_to_evict(&accounts) {
+                // ORDERING: Relaxed; see `Account::is_evicted`.
+                account.evicted.store(true, Ordering::Relaxed);
+                account.kill.notify_one();
                 // ORDERING: Relaxed; statistics.
                 self.evicted.fetch_add(1, Ordering::Relaxed);
-                gone.push((bytes, Arc::clone(client)));
+                evicted.push((bytes, Arc::clone(account)));
             }
         }
-        for (bytes, client) in gone {
-            client.forget_messages();
+        for (bytes, account) in evicted {
+            account.discard_messages();
             tracing::warn!(
-                client = %client.address,
+                client = %account.address,
                 bytes,
                 limit = self.limit(),
                 "disconnected: all clients together hold more than maxmemory-clients, and this one the most"
             );
         }
     }
-}
 
-/// A number of bytes, or a share of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
-    /// Bytes.
-    Bytes(usize),
-    /// Per cent of what this process may use.
-    Percent(u8),
-}
-
-impl Share {
-    /// It in bytes.
-    #[must_use]
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Percent(percent) => {
-                let bytes = u128::from(memory()) * u128::from(percent) / 100;
-                usize::try_from(bytes).unwrap_or(usize::MAX)
+    /// Returns the largest account that may be evicted, and its bytes, if the accounts exceed the
+    /// limit.
+    fn next_to_evict<'a>(
+        &self,
+        accounts: &'a BTreeMap<u64, Arc<Account>>,
+    ) -> Option<(usize, &'a Arc<Account>)> {
+        let limit = self.limit();
+        // What evicted clients hold is about to be freed. The sum is computed anew: the total may
+        // still include what a client has just given back.
+        let (mut staying, mut largest) = (0, None);
+        for account in accounts.values().filter(|account| !account.is_evicted()) {
+            let bytes = account.sum();
+            staying += bytes;
+            // ORDERING: Relaxed; see `Account::set_exempt`.
+            if !account.exempt.load(Ordering::Relaxed)
+                && largest.is_none_or(|(most, _)| bytes > most)
+            {
+                largest = Some((bytes, account));
             }
         }
+        let within = limit == 0 || staying <= limit;
+        largest.filter(|(bytes, _)| !within && *bytes > 0)
     }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(bytes) => write!(f, "{bytes}"),
-            Self::Percent(percent) => write!(f, "{percent}%"),
-        }
-    }
-}
-
-impl FromStr for Share {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "argument must be a memory or percent value".to_owned();
-        match text.strip_suffix('%') {
-            Some(digits) => {
-                let percent = digits.parse().ok().filter(|percent| *percent <= 100);
-                percent.map(Self::Percent).ok_or_else(wrong)
-            }
-            None => (crate::config::memory(text).map(Self::Bytes)).map_err(|_| wrong()),
-        }
-    }
-}
-
-/// Bytes of memory that this process may use: the machine's, or fewer, where control groups limit it.
-#[must_use]
-pub fn memory() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = info.lines().find_map(|line| {
-        let kib = line.strip_prefix("MemTotal:")?.split_whitespace().next()?;
-        kib.parse::<u64>().ok()?.checked_mul(1 << 10)
-    });
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
-    let mut limits = Vec::from_iter(total);
-    let mut at = std::path::Path::new("/sys/fs/cgroup").join(group.unwrap_or_default());
-    while at.starts_with("/sys/fs/cgroup") {
-        let limit = std::fs::read_to_string(at.join("memory.max")).ok();
-        limits.extend(limit.and_then(|limit| limit.trim().parse::<u64>().ok()));
-        at.pop();
-    }
-    // Where nobody says, there is no telling what is too much.
-    limits.into_iter().min().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Clients;
+    use crate::client::{Client, Clients};
 
     fn clients(limit: usize, number: usize) -> (Clients, Vec<Arc<Client>>) {
         let clients = Clients::default();
-        clients.registry().set_limit(limit);
+        clients.budget().set_limit(limit);
         let enter = |_| {
             clients
                 .enter(100, "a:1".into(), "b:2".into(), true)
@@ -307,24 +395,24 @@ mod tests {
         all[2].hold(Part::Queued, 400 << 10);
         assert!(!all[2].is_evicted());
         clients.leave(all[1].id);
-        assert!(clients.registry().total() < 1 << 20);
+        assert!(clients.budget().total() < 1 << 20);
         all[2].hold(Part::Queued, 4 << 20);
         assert!(all[2].is_evicted() && !all[0].is_evicted());
-        assert_eq!(clients.registry().evicted().load(Ordering::Relaxed), 2);
+        assert_eq!(clients.budget().evicted().load(Ordering::Relaxed), 2);
         for client in all {
             clients.leave(client.id);
         }
-        assert_eq!(clients.registry().total(), 0);
+        assert_eq!(clients.budget().total(), 0);
     }
 
     #[test]
     fn who_is_to_stay_stays_and_a_lower_limit_holds_at_once() {
         let (clients, all) = clients(0, 2);
-        all[0].held.set_stays(true);
+        all[0].account.set_exempt(true);
         all[0].hold(Part::Output, 1 << 30);
         all[1].hold(Part::Output, 1 << 20);
         assert!(!all[1].is_evicted());
-        clients.registry().set_limit(1 << 20);
+        clients.budget().set_limit(1 << 20);
         assert!(all[1].is_evicted() && !all[0].is_evicted());
     }
 
@@ -332,26 +420,8 @@ mod tests {
     fn small_buffers_are_free() {
         let (clients, all) = clients(1, 1);
         all[0].hold(Part::Output, FREE);
-        assert_eq!(clients.registry().total(), 0);
+        assert_eq!(clients.budget().total(), 0);
         all[0].hold(Part::Output, FREE + 1);
-        assert_eq!(clients.registry().total(), STEP);
-    }
-
-    #[test]
-    fn shares_are_taken_as_redis_takes_them() {
-        for (text, share, shown) in [
-            ("0", Share::Bytes(0), "0"),
-            ("64mb", Share::Bytes(64 << 20), "67108864"),
-            ("25%", Share::Percent(25), "25%"),
-            ("100%", Share::Percent(100), "100%"),
-        ] {
-            assert_eq!(text.parse(), Ok(share));
-            assert_eq!(share.to_string(), shown);
-        }
-        for text in ["", "%", "101%", "-1%", "-1", "x", "1.5%"] {
-            assert!(text.parse::<Share>().is_err(), "{text}");
-        }
-        let quarter = Share::Percent(25).bytes() as u64;
-        assert!(quarter > 0 && quarter <= memory() / 4);
+        assert_eq!(clients.budget().total(), STEP);
     }
 }

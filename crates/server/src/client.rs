@@ -1,7 +1,7 @@
-//! Clients as others see them: for `CLIENT LIST` and `KILL`, messages, and limits.
+//! Clients as others see them: for `CLIENT LIST` and `CLIENT KILL`, messages, and limits.
 
-use crate::budget::{Held, Part, Registry};
-use crate::data::waiting::Waiter;
+use crate::budget::{Account, Budget, Part};
+use crate::data::tx::Waiter;
 use crate::reply::Protocol;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// What clients say of themselves.
+/// What a client says about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// `CLIENT SETNAME`
@@ -19,9 +19,9 @@ pub struct Names {
     pub library: String,
     /// `CLIENT SETINFO LIB-VER`
     pub version: String,
-    /// The user.
+    /// The name of its user.
     pub user: String,
-    /// The last command.
+    /// The name of its last command.
     pub command: String,
 }
 
@@ -32,40 +32,32 @@ pub struct Client {
     pub id: u64,
     /// Its address.
     pub address: String,
-    /// The server's, that it is connected to.
+    /// The address of the server that it is connected to.
     pub local: String,
     /// It is on this machine.
     pub on_loopback: bool,
     connected: Instant,
     names: Mutex<Names>,
-    /// Database, protocol, commands queued (plus 1; 0 without `MULTI`), channels, patterns.
+    /// Its database.
     pub db: AtomicUsize,
     resp3: AtomicBool,
-    /// Commands in `MULTI` plus 1.
+    /// The number of commands queued after `MULTI`, plus 1; 0 outside of a transaction.
     pub queued: AtomicUsize,
-    /// Channels that it listens to.
+    /// The number of subscribed channels.
     pub channels: AtomicUsize,
-    /// Patterns that it listens to.
+    /// The number of subscribed patterns.
     pub patterns: AtomicUsize,
-    /// Bytes that it has sent and that are not executed.
+    /// The number of bytes received and not yet executed.
     pub query: AtomicUsize,
-    /// When it was last active, in ms since it was connected.
+    /// The time of its last activity, in ms since it connected.
     active: AtomicU64,
-    /// It waits for an element.
+    /// Set while it waits for a key.
     waiter: Mutex<Option<Arc<Waiter>>>,
-    /// Messages for it.
-    pending: Mutex<Vec<u8>>,
-    /// There are some.
+    /// Notified when there are messages for it.
     pub wake: Notify,
-    /// It is to be disconnected.
-    pub kill: Notify,
-    /// The memory that it holds.
-    pub held: Held,
-    registry: Arc<Registry>,
+    /// The memory that it holds, and its messages.
+    pub account: Arc<Account>,
 }
-
-/// Room for messages that is kept when they are taken.
-const PENDING_KEPT: usize = 4 << 10;
 
 fn get(number: &AtomicUsize) -> usize {
     // ORDERING: Relaxed; shown only.
@@ -78,7 +70,7 @@ impl Client {
         address: String,
         local: String,
         on_loopback: bool,
-        registry: Arc<Registry>,
+        account: Arc<Account>,
     ) -> Self {
         Self {
             id,
@@ -95,34 +87,36 @@ impl Client {
             query: AtomicUsize::new(0),
             active: AtomicU64::new(0),
             waiter: Mutex::default(),
-            pending: Mutex::default(),
             wake: Notify::new(),
-            kill: Notify::new(),
-            held: Held::default(),
-            registry,
+            account,
         }
     }
 
-    /// It holds so many bytes for this from now on. Whoever holds the most is evicted, if that is too much for all together.
+    /// Reports that it holds so many bytes for a part from now on; see [`Account::hold`].
     pub fn hold(&self, part: Part, bytes: usize) {
-        self.registry.hold(&self.held, part, bytes);
+        self.account.hold(part, bytes);
     }
 
-    /// It has to go, and may hold nothing more: `maxmemory-clients`.
+    /// Returns true if it was evicted: `maxmemory-clients`.
     #[must_use]
     pub fn is_evicted(&self) -> bool {
-        self.held.evicted()
+        self.account.is_evicted()
     }
 
-    /// What it says of itself.
+    /// Disconnects it.
+    pub fn kill(&self) {
+        self.account.kill.notify_one();
+    }
+
+    /// Returns what it says about itself.
     pub fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The protocol that it speaks.
+    /// Returns its protocol.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
-        // ORDERING: Relaxed; a message that crosses a change of protocols may come in either.
+        // ORDERING: Relaxed; a message that crosses a change of protocols may have either.
         if self.resp3.load(Ordering::Relaxed) {
             Protocol::Resp3
         } else {
@@ -130,81 +124,42 @@ impl Client {
         }
     }
 
-    /// It speaks another protocol now.
+    /// Notes a change of its protocol.
     pub fn set_protocol(&self, protocol: Protocol) {
         // ORDERING: Relaxed; as in `protocol`.
         self.resp3
             .store(protocol == Protocol::Resp3, Ordering::Relaxed);
     }
 
-    /// It waits for an element now, or it waits no more.
+    /// Notes that it waits for a key, or has stopped waiting.
     pub fn set_waiter(&self, waiter: Option<Arc<Waiter>>) {
         let bytes = waiter.as_ref().map_or(0, |waiter| waiter.held());
         self.hold(Part::Waiting, bytes);
         *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = waiter;
     }
 
-    /// What it waits with, if it waits for an element.
+    /// Returns the state of its waiting, while it waits for a key.
     #[must_use]
     pub fn waiter(&self) -> Option<Arc<Waiter>> {
         let waiter = self.waiter.lock();
         waiter.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn pending(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A message for it. Who does not take them is disconnected.
+    /// Sends it a message. A client that does not read its messages is disconnected.
     pub fn deliver(&self, message: &[u8], limit: usize) {
-        let mut pending = self.pending();
-        if self.is_evicted() {
-            return;
-        }
-        if limit > 0 && pending.len().saturating_add(message.len()) > limit {
-            self.forget(&mut pending);
-            self.kill.notify_one();
-            return;
-        }
-        pending.extend_from_slice(message);
-        self.hold(Part::Messages, pending.capacity());
-        if self.is_evicted() {
-            self.forget(&mut pending);
-        }
-        self.wake.notify_one();
-    }
-
-    /// Frees the messages for one who is to be disconnected: that may take a while, and the next of many listeners is to
-    /// find their room. Where somebody is just adding one, that thread does it.
-    pub fn forget_messages(&self) {
-        if let Ok(mut pending) = self.pending.try_lock() {
-            self.forget(&mut pending);
+        if self.account.deliver(message, limit) {
+            self.wake.notify_one();
         }
     }
 
-    fn forget(&self, pending: &mut Vec<u8>) {
-        *pending = Vec::new();
-        self.hold(Part::Messages, 0);
-    }
-
-    /// Puts the messages for it at the end of `out`.
-    pub fn take_pending(&self, out: &mut Vec<u8>) {
-        let mut pending = self.pending();
-        if !pending.is_empty() {
-            out.append(&mut pending);
-            pending.shrink_to(PENDING_KEPT);
-            self.hold(Part::Messages, pending.capacity());
-        }
-    }
-
-    /// It does something.
+    /// Notes that it is active.
     pub fn touch(&self) {
         let now = u64::try_from(self.connected.elapsed().as_millis()).unwrap_or(u64::MAX);
         // ORDERING: Relaxed; a time for people, and for limits in seconds.
         self.active.store(now, Ordering::Relaxed);
     }
 
-    /// Seconds since it was last active.
+    /// Returns the seconds since it was last active.
     #[must_use]
     pub fn idle(&self) -> u64 {
         let now = u64::try_from(self.connected.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -212,13 +167,13 @@ impl Client {
         now.saturating_sub(self.active.load(Ordering::Relaxed)) / 1000
     }
 
-    /// True if it listens to channels.
+    /// Returns true if it is subscribed to a channel or a pattern.
     #[must_use]
     pub fn subscribed(&self) -> bool {
         get(&self.channels) + get(&self.patterns) > 0
     }
 
-    /// Its type: `normal` or `pubsub`.
+    /// Returns its type: `normal` or `pubsub`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         if self.subscribed() {
@@ -228,7 +183,7 @@ impl Client {
         }
     }
 
-    /// The line of `CLIENT LIST`.
+    /// Returns its line in `CLIENT LIST`.
     #[must_use]
     pub fn line(&self) -> String {
         let names = self.names().clone();
@@ -264,9 +219,9 @@ impl Client {
             get(&self.channels),
             get(&self.patterns),
             get(&self.query),
-            self.held.of(Part::Queued),
-            self.held.of(Part::Output) + self.held.of(Part::Messages),
-            self.held.sum(),
+            self.account.of(Part::Queued),
+            self.account.of(Part::Output) + self.account.of(Part::Messages),
+            self.account.sum(),
             names.command,
             names.user,
             if self.protocol() == Protocol::Resp3 {
@@ -284,20 +239,25 @@ impl Client {
 /// All clients.
 #[derive(Debug, Default)]
 pub struct Clients {
-    registry: Arc<Registry>,
-    /// How many there are, for those who ask often.
+    by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
+    budget: Arc<Budget>,
+    /// The number of clients, for frequent readers.
     count: AtomicUsize,
     last: AtomicU64,
 }
 
 impl Clients {
-    /// What they hold together.
-    #[must_use]
-    pub fn registry(&self) -> &Registry {
-        &self.registry
+    fn by_id(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new one; `None` if there are `most`.
+    /// Returns the budget of their memory.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Enters a client. Returns `None` if there are `most` already.
     pub fn enter(
         &self,
         most: usize,
@@ -305,24 +265,24 @@ impl Clients {
         local: String,
         on_loopback: bool,
     ) -> Option<Arc<Client>> {
-        let mut by_id = self.registry.by_id();
+        let mut by_id = self.by_id();
         if by_id.len() >= most {
             return None;
         }
-        // ORDERING: Relaxed; only that it is new matters.
+        // ORDERING: Relaxed; the numbers only have to differ.
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let registry = Arc::clone(&self.registry);
-        let client = Arc::new(Client::new(id, address, local, on_loopback, registry));
+        let account = self.budget.open(id, address.clone());
+        let client = Arc::new(Client::new(id, address, local, on_loopback, account));
         by_id.insert(id, Arc::clone(&client));
         self.note(&by_id);
         Some(client)
     }
 
-    /// One is gone.
+    /// Removes a client.
     pub fn leave(&self, id: u64) {
-        let mut by_id = self.registry.by_id();
+        let mut by_id = self.by_id();
         if let Some(client) = by_id.remove(&id) {
-            self.registry.release(&client.held);
+            self.budget.close(&client.account);
         }
         self.note(&by_id);
     }
@@ -332,22 +292,22 @@ impl Clients {
         self.count.store(by_id.len(), Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// Returns their number.
     #[must_use]
     pub fn len(&self) -> usize {
         // ORDERING: Relaxed; as in `note`.
         self.count.load(Ordering::Relaxed)
     }
 
-    /// True if there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them, by number.
+    /// Returns all of them, by number.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Client>> {
-        self.registry.by_id().values().cloned().collect()
+        self.by_id().values().cloned().collect()
     }
 }

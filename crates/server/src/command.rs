@@ -1,128 +1,62 @@
-//! What a command is: its name, how many arguments it takes, which of them are keys, and what runs it.
+//! Declarations of commands: name, arity, keys, categories and the function that executes them.
+//!
+//! A module under `commands` declares its commands in a slice beside their functions. Everything
+//! that the server knows about a command by its name is in its [`Spec`]; no other table lists
+//! names.
 
-use crate::data::Tx;
+use crate::data::spaces::DATABASES;
+use crate::data::tx::Tx;
+use crate::error::{CommandError, Outcome};
+use crate::parse::{Arg, integer, is};
 use crate::reply::Out;
-use bristlecone_store::{ReadError, WriteError};
 
-/// Why a command was not carried out. It has changed nothing.
-#[derive(Debug, thiserror::Error)]
-pub enum Failed {
-    /// The reply says so: code and text, as Redis has them.
-    #[error("{0}")]
-    Reply(String),
-    /// The store cannot be read.
-    #[error("ERR {0}")]
-    Read(#[from] ReadError),
-    /// The store does not take it.
-    #[error("ERR {0}")]
-    Write(#[from] WriteError),
-}
-
-impl Failed {
-    /// A reply.
-    pub fn reply(text: impl Into<String>) -> Self {
-        Self::Reply(text.into())
-    }
-
-    /// The key holds something else.
-    #[must_use]
-    pub fn wrong_type() -> Self {
-        Self::reply("WRONGTYPE Operation against a key holding the wrong kind of value")
-    }
-
-    /// The arguments make no sense.
-    #[must_use]
-    pub fn syntax() -> Self {
-        Self::reply("ERR syntax error")
-    }
-
-    /// Too few arguments for the command, or too many.
-    #[must_use]
-    pub fn arity(name: &str) -> Self {
-        Self::Reply(format!(
-            "ERR wrong number of arguments for '{name}' command"
-        ))
-    }
-
-    /// The command has no such subcommand.
-    #[must_use]
-    pub fn unknown_subcommand(command: &str, word: Arg<'_>) -> Self {
-        let word = String::from_utf8_lossy(word.get(..128).unwrap_or(word));
-        Self::Reply(format!(
-            "ERR unknown subcommand '{word}'. Try {} HELP.",
-            command.to_uppercase()
-        ))
-    }
-
-    /// A string would be longer than strings may be.
-    #[must_use]
-    pub fn too_long() -> Self {
-        Self::reply("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
-    }
-
-    /// Not a number of 64 bits.
-    #[must_use]
-    pub fn not_an_integer() -> Self {
-        Self::reply("ERR value is not an integer or out of range")
-    }
-
-    /// Not a number.
-    #[must_use]
-    pub fn not_a_float() -> Self {
-        Self::reply("ERR value is not a valid float")
-    }
-}
-
-/// How a command ends.
-pub type Outcome = Result<(), Failed>;
-
-/// One argument.
-pub type Arg<'a> = &'a [u8];
-
-/// Which arguments are keys, counted from the command's name, which is 0.
+/// The arguments that are keys, counted from the command's name, which is argument 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
     /// None.
     None,
-    /// From `first` to `last` (from the end, if negative), each `step`-th.
+    /// Every `step`-th argument from `first` to `last`; a negative `last` counts from the end.
     Range {
-        /// The first one.
+        /// The first key.
         first: usize,
-        /// The last one: -1 is the last argument.
+        /// The last key: -1 is the last argument.
         last: i32,
-        /// From one to the next.
+        /// The distance from one key to the next.
         step: usize,
     },
-    /// The argument at `at` says how many follow it; `before` has another one in addition (0: none).
+    /// Argument `at` holds the number of keys that follow it. Argument `before` is a key too, if it
+    /// is not 0.
     Counted {
-        /// Which argument has their number.
+        /// The argument with the number of keys.
         at: usize,
-        /// A key before that, as a destination; 0 for none.
+        /// A key before that, such as a destination; 0 for none.
         before: usize,
     },
     /// The first argument, and the one after the last option `STORE` of `SORT`.
     AndStore,
 }
 
-/// The key is the first argument.
+/// The first argument is the only key.
 pub const ONE: Keys = Keys::range(1, 1, 1);
-/// The key is the second argument, after a subcommand.
+/// The second argument is the only key: it follows a subcommand.
 pub const SECOND: Keys = Keys::range(2, 2, 1);
 /// The first two arguments are keys.
 pub const TWO: Keys = Keys::range(1, 2, 1);
 /// All arguments are keys.
 pub const ALL: Keys = Keys::range(1, -1, 1);
-/// The first argument says how many keys follow it.
+/// The first argument is the number of keys that follow it.
 pub const COUNTED: Keys = Keys::Counted { at: 1, before: 0 };
 
 impl Keys {
-    /// [`Range`](Self::Range)
+    /// Returns a [`Range`](Self::Range).
+    #[must_use]
     pub const fn range(first: usize, last: i32, step: usize) -> Self {
         Self::Range { first, last, step }
     }
 
-    /// The places of the keys in `args`, whose first is the command's name. Fewer, if arguments are missing: the command itself says
-    /// so.
+    /// Returns the indexes of the keys in `args`, whose first element is the command's name. Keys
+    /// beyond the end of `args` are left out; the command reports missing arguments itself.
+    #[must_use]
     pub fn places(self, args: &[Arg<'_>]) -> Vec<usize> {
         match self {
             Self::None => Vec::new(),
@@ -161,119 +95,260 @@ impl Keys {
     }
 }
 
-/// What a command does to data.
+/// What a command does to the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It reads one key, once: no snapshot is needed.
+    /// It reads one record of one key; no snapshot is needed.
     ReadOne,
-    /// It reads more than that, on a snapshot.
+    /// It reads more than one record, on a snapshot.
     Read,
-    /// It may write its keys, whose locks are held.
+    /// It may write its keys. Their locks are held.
     Write,
-    /// It may write any key: nothing else writes meanwhile.
+    /// It may write any key. All locks are held.
     WriteAll,
 }
 
-/// A command on data. What it is called with: itself, the arguments from its name on, and where its reply goes.
-pub type Run = fn(&mut Tx<'_>, &[Arg<'_>], &mut Out<'_>) -> Outcome;
+/// What `MULTI` does with a command of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InMulti {
+    /// It is queued for `EXEC`.
+    Queued,
+    /// It is executed at once.
+    Now,
+    /// It is refused.
+    Refused,
+}
+
+/// The arguments that name channels, for the user's rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelArgs {
+    /// None.
+    None,
+    /// The first argument.
+    First,
+    /// All arguments.
+    All,
+    /// All arguments, which are patterns.
+    AllPatterns,
+}
+
+/// A subcommand with its arguments, and what it does: two lines of a `HELP` reply.
+pub type HelpLine = (&'static str, &'static str);
+
+/// Returns the option in a command's arguments that reads keys which are not among them, if any.
+pub type OptionFn = fn(&[Arg<'_>]) -> Option<&'static str>;
+
+/// Everything that admission, rights, `COMMAND` and the statistics know about a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// The name in lower case.
+    pub name: &'static str,
+    /// The number of arguments, name included; a negative number is a minimum.
+    pub arity: i32,
+    /// What it does to the data; `None` for a command on the session or the server.
+    pub access: Option<Access>,
+    /// Its keys.
+    pub keys: Keys,
+    /// Its categories without the `@`, besides those that follow from `access`.
+    pub categories: &'static [&'static str],
+    /// It may take long: the thread hands its other tasks over first.
+    pub long: bool,
+    /// Clients that have not authenticated may use it.
+    pub before_auth: bool,
+    /// RESP2 clients may use it while they are subscribed.
+    pub while_subscribed: bool,
+    /// What `MULTI` does with it.
+    pub in_multi: InMulti,
+    /// The channels among its arguments.
+    pub channels: ChannelArgs,
+    /// It sees what is applied, even if that is not durable yet; its reply waits until it is.
+    pub reads_applied: bool,
+    /// It reads keys that are not among its arguments: its user needs the right to all keys.
+    pub reads_all_keys: bool,
+    /// Returns the option in these arguments that reads keys which are not among them.
+    pub reads_other_keys: Option<OptionFn>,
+    /// Checks the arguments before the command is queued for `EXEC`.
+    pub check: Option<fn(&[Arg<'_>]) -> Outcome>,
+    /// The lines of its `HELP`, one for each subcommand; empty if it has no subcommands.
+    pub help: &'static [HelpLine],
+    /// Subcommands that only administrators may use.
+    pub admin_subcommands: &'static [&'static str],
+    /// It takes no subcommand when it has no arguments.
+    pub bare: bool,
+}
+
+impl Spec {
+    /// Returns a command on data, with its category.
+    #[must_use]
+    pub const fn data(
+        name: &'static str,
+        arity: i32,
+        access: Access,
+        keys: Keys,
+        categories: &'static [&'static str],
+    ) -> Self {
+        Self {
+            keys,
+            access: Some(access),
+            long: matches!(access, Access::WriteAll),
+            ..Self::session(name, arity, categories)
+        }
+    }
+
+    /// Returns a command on the session or the server, with all of its categories.
+    #[must_use]
+    pub const fn session(
+        name: &'static str,
+        arity: i32,
+        categories: &'static [&'static str],
+    ) -> Self {
+        Self {
+            name,
+            arity,
+            access: None,
+            keys: Keys::None,
+            categories,
+            long: false,
+            before_auth: false,
+            while_subscribed: false,
+            in_multi: InMulti::Queued,
+            channels: ChannelArgs::None,
+            reads_applied: false,
+            reads_all_keys: false,
+            reads_other_keys: None,
+            check: None,
+            help: &[],
+            admin_subcommands: &[],
+            bare: false,
+        }
+    }
+
+    /// Returns true if the command takes so many arguments, its name included.
+    #[must_use]
+    pub fn takes(&self, arguments: usize) -> bool {
+        let arity = self.arity.unsigned_abs() as usize;
+        arguments == arity || self.arity < 0 && arguments > arity
+    }
+
+    /// Returns true if the command has subcommands.
+    #[must_use]
+    pub fn has_subcommands(&self) -> bool {
+        !self.help.is_empty()
+    }
+
+    /// Refuses arguments that `EXEC` could only answer with an error.
+    ///
+    /// # Errors
+    /// [`CommandError::Reply`]: there is no such subcommand, or [`check`](Self::check) refuses
+    /// them.
+    pub fn check_queued(&self, args: &[Arg<'_>]) -> Outcome {
+        if let Some(check) = self.check {
+            return check(args);
+        }
+        if !self.has_subcommands() || self.bare && args.len() == 1 {
+            return Ok(());
+        }
+        let word = args.get(1).copied().unwrap_or_default();
+        let named = |(usage, _): &HelpLine| {
+            let name = usage.split(' ').next();
+            name.is_some_and(|name| is(word, name))
+        };
+        if is(word, "help") || self.help.iter().any(named) {
+            Ok(())
+        } else {
+            Err(CommandError::unknown_subcommand(self.name, word))
+        }
+    }
+}
+
+/// Executes a command on data. Takes its transaction, its arguments from its name on, and the place
+/// for its reply.
+pub type DataFn = fn(&mut Tx<'_>, &[Arg<'_>], &mut Out<'_>) -> Outcome;
+
+/// What a command does when it reads or replaces one string and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// Replies with the string.
+    Get,
+    /// Puts this string, which does not expire.
+    Put(Arg<'a>),
+}
+
+/// Returns the step that a command with these arguments is, if it is one.
+pub type StepFn = for<'a> fn(&[Arg<'a>]) -> Option<Step<'a>>;
 
 /// A command on data.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// Its name, in lower case.
-    pub name: &'static str,
-    /// How many arguments it takes, its name included; at least so many, if negative.
-    pub arity: i32,
-    /// What it does.
-    pub access: Access,
-    /// Its keys.
-    pub keys: Keys,
-    /// Its category for users' rights, as `string`, `hash`, `keyspace`: without the `@`.
-    pub group: &'static str,
-    /// What runs it.
-    pub run: Run,
+    /// Its name, keys, categories and so on.
+    pub spec: Spec,
+    /// The function that executes it.
+    pub run: DataFn,
+    /// Tells whether it is a [`Step`], which is executed together with its neighbours in a
+    /// pipeline.
+    pub step: Option<StepFn>,
 }
 
 impl Command {
-    /// A command of these parts, in the order of the fields.
+    /// Returns a command with one category; see [`Spec::data`].
+    #[must_use]
     pub const fn new(
         name: &'static str,
         arity: i32,
         access: Access,
         keys: Keys,
-        group: &'static str,
-        run: Run,
+        categories: &'static [&'static str],
+        run: DataFn,
     ) -> Self {
         Self {
-            name,
-            arity,
-            access,
-            keys,
-            group,
+            spec: Spec::data(name, arity, access, keys, categories),
             run,
+            step: None,
         }
+    }
+
+    /// Sets [`step`](Self::step).
+    #[must_use]
+    pub const fn with_step(mut self, step: StepFn) -> Self {
+        self.step = Some(step);
+        self
+    }
+
+    /// Sets [`Spec::long`].
+    #[must_use]
+    pub const fn long(mut self) -> Self {
+        self.spec.long = true;
+        self
+    }
+
+    /// Returns its access, which every command on data has.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.spec.access.unwrap_or(Access::WriteAll)
     }
 }
 
-/// A whole number of 64 bits, written as Redis has it: no spaces, no `+`, no leading zeros, not `-0`.
-pub fn integer(text: Arg<'_>) -> Result<i64, Failed> {
-    let digits = text.strip_prefix(b"-").unwrap_or(text);
-    let plain = match digits {
-        [b'0'] => text.len() == 1,
-        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
-        _ => false,
-    };
-    let negative = digits.len() < text.len();
-    // Downwards: there is one more below zero.
-    let below = digits.iter().try_fold(0i64, |number, digit| {
-        let digit = i64::from(digit.wrapping_sub(b'0'));
-        number.checked_mul(10)?.checked_sub(digit)
-    });
-    let number = below.filter(|_| plain).and_then(|below| {
-        if negative {
-            Some(below)
-        } else {
-            below.checked_neg()
-        }
-    });
-    number.ok_or_else(Failed::not_an_integer)
-}
-
-/// True if an argument is this word, in whatever case.
-pub fn is(arg: Arg<'_>, word: &str) -> bool {
-    arg.eq_ignore_ascii_case(word.as_bytes())
+/// Parses the number of a database.
+///
+/// # Errors
+/// [`CommandError::Reply`]: it is not a number, or there is no such database.
+pub fn database(text: Arg<'_>) -> Result<usize, CommandError> {
+    let number = integer(text)?;
+    let (least, most) = (i32::MIN, i32::MAX);
+    let number = i32::try_from(number).map_err(|_| {
+        CommandError::reply(format!(
+            "ERR value is out of range, value must between {least} and {most}"
+        ))
+    })?;
+    usize::try_from(number)
+        .ok()
+        .filter(|number| *number < DATABASES)
+        .ok_or_else(|| CommandError::reply("ERR DB index is out of range"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn integers_are_taken_as_redis_takes_them() {
-        for good in [
-            "0",
-            "7",
-            "-1",
-            "9223372036854775807",
-            "-9223372036854775808",
-        ] {
-            assert_eq!(integer(good.as_bytes()).unwrap().to_string(), good);
-        }
-        for bad in [
-            "",
-            "-",
-            "-0",
-            "+1",
-            "01",
-            " 1",
-            "1 ",
-            "1.0",
-            "9223372036854775808",
-            "x",
-        ] {
-            assert!(integer(bad.as_bytes()).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn keys_are_where_the_table_says() {

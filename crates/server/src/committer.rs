@@ -1,7 +1,7 @@
 //! Makes what connections wrote durable, for many of them at once.
 //!
-//! On mapped memory that takes no time, and the connection does it. A journal has to be synced: one thread does that, for all connections
-//! that wait, while their worker threads go on with others.
+//! A mapped medium needs no time for that, and the connection does it. A journal has to be synced:
+//! one thread does it for all connections that wait, while their worker threads serve others.
 
 use crate::data::Data;
 use crate::table::{add, value};
@@ -15,9 +15,9 @@ use tokio::sync::watch;
 /// What has been settled.
 #[derive(Clone, Debug, Default)]
 struct Settled {
-    /// Up to this time stamp, everything is durable.
+    /// Everything up to this time stamp is durable.
     durable: u64,
-    /// Up to this one nobody may be answered.
+    /// Replies that rest on anything up to this time stamp must not be sent.
     failed: u64,
     error: String,
 }
@@ -26,7 +26,8 @@ struct Settled {
 struct Wanted {
     ts: u64,
     stop: bool,
-    /// The thread waits until more is wanted: else it need not be told, which takes a system call.
+    /// The thread sleeps until more is wanted. Otherwise it need not be woken, which saves a system
+    /// call.
     idle: bool,
 }
 
@@ -34,7 +35,7 @@ struct Wanted {
 struct Shared {
     wanted: Mutex<Wanted>,
     more: Condvar,
-    /// How often what is written was made durable.
+    /// How often writes were made durable.
     syncs: AtomicU64,
 }
 
@@ -44,7 +45,7 @@ impl Shared {
     }
 }
 
-/// Makes writes durable. See the module's head.
+/// Makes writes durable. See the module's documentation.
 pub struct Committer {
     data: Arc<Data>,
     shared: Arc<Shared>,
@@ -60,7 +61,7 @@ impl fmt::Debug for Committer {
 }
 
 impl Committer {
-    /// A committer, with its thread if the medium needs one.
+    /// Starts a committer, with its thread if the medium needs one.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -83,23 +84,23 @@ impl Committer {
         })
     }
 
-    /// How often what connections had written was made durable, each time for all that waited.
+    /// Returns how often writes were made durable, each time for all connections that waited.
     #[must_use]
     pub fn syncs(&self) -> u64 {
         value(&self.shared.syncs)
     }
 
-    /// True if settling takes time, in which others can do something.
+    /// Returns true if settling takes time, in which others can be served.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.thread.is_some()
     }
 
-    /// Waits until everything up to that time stamp is durable. `alone`: nobody else is to be served meanwhile, so that this thread does the
-    /// work, instead of waking another one and being woken.
+    /// Waits until everything up to that time stamp is durable. If no other connection needs this
+    /// thread (`alone`), it does the work itself, instead of waking another thread and being woken.
     ///
     /// # Errors
-    /// It is not: nobody may be answered.
+    /// The text of the error: replies that rest on it must not be sent.
     pub async fn settle(&self, ts: u64, alone: bool) -> Result<(), String> {
         if alone || !self.waits() {
             add(&self.shared.syncs, 1);
@@ -133,7 +134,7 @@ impl Drop for Committer {
         if let Some(thread) = self.thread.take() {
             self.shared.wanted().stop = true;
             self.shared.more.notify_one();
-            // It ends; whether it panicked was shown when it did.
+            // The thread ends. If it panicked, that was reported then.
             let _ = thread.join();
         }
     }

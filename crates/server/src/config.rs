@@ -1,88 +1,89 @@
-//! Settings: from flags, the environment and a file, in that order of precedence, and `CONFIG GET` and `SET`.
+//! Settings: from flags, the environment and a file, in this order of precedence, and `CONFIG GET`
+//! and `CONFIG SET`.
 //!
-//! A setting has one name everywhere: `timeout` in the file and for `CONFIG`, `BRISTLECONE_SERVE_TIMEOUT` in the environment (with `_` for
-//! `-`).
+//! A setting has one name everywhere: `timeout` in the file and for `CONFIG`,
+//! `BRISTLECONE_SERVE_TIMEOUT` in the environment (with `_` for `-`).
 
-use crate::budget::Share;
+use crate::memory::{Share, parse_bytes};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// What names of settings begin with in the environment.
+/// The prefix of settings in the environment.
 pub const ENVIRONMENT: &str = "BRISTLECONE_SERVE_";
 
-/// Who may use `DEBUG`.
+/// The clients that may use `DEBUG`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Debugging {
-    /// Nobody.
+    /// None.
     #[default]
     No,
-    /// Everybody.
+    /// All.
     Yes,
     /// Clients on this machine.
     Local,
 }
 
-/// How logs are written.
+/// The format of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// A line of text for each event.
     #[default]
     Text,
-    /// A line of JSON.
+    /// A line of JSON for each event.
     Json,
 }
 
 /// All settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: String,
-    /// Where to listen for TLS.
+    /// The address to listen on for TLS.
     pub tls_listen: Option<String>,
-    /// The certificate's file, PEM.
+    /// The file of the certificate, PEM.
     pub tls_cert: Option<PathBuf>,
-    /// Its key's file, PEM.
+    /// The file of its key, PEM.
     pub tls_key: Option<PathBuf>,
-    /// Where to answer with metrics over HTTP.
+    /// The address to serve metrics on, over HTTP.
     pub metrics: Option<String>,
     /// The default user's password; empty for none.
     pub requirepass: String,
-    /// Users, as `ACL SETUSER` takes them: name, then rules.
+    /// Users, as the arguments of `ACL SETUSER`: name, then rules.
     pub users: Vec<String>,
-    /// Refuse clients from elsewhere while there is no password.
+    /// Refuse clients on other machines while there is no password.
     pub protected_mode: bool,
-    /// Clients at the same time.
+    /// The most clients at the same time.
     pub maxclients: usize,
     /// Seconds after which an idle client is disconnected; 0 for never.
     pub timeout: u64,
     /// Seconds between keep-alive probes; 0 for none.
     pub tcp_keepalive: u64,
-    /// Bytes of an argument.
+    /// The longest argument in bytes.
     pub proto_max_bulk_len: usize,
-    /// Arguments of a command.
+    /// The most arguments of a command.
     pub proto_max_arguments: usize,
-    /// Bytes of a client that are not executed yet.
+    /// The most bytes of a client that are not executed yet.
     pub client_query_buffer_limit: usize,
-    /// Bytes for a subscriber that it has not taken yet.
+    /// The most bytes of messages that a subscriber has not been sent yet.
     pub client_output_buffer_limit: usize,
-    /// What all clients together may hold in memory; 0 for no limit.
+    /// The most memory of all clients together; 0 for no limit.
     pub maxmemory_clients: Share,
-    /// Log commands that take more than so many µs; negative for none.
+    /// Log commands that take longer than this, in µs; a negative number for none.
     pub slowlog_log_slower_than: i64,
-    /// Entries of the slow log.
+    /// The most entries of the slow log.
     pub slowlog_max_len: usize,
-    /// Where `SAVE` puts the backup.
+    /// The file of backups.
     pub backup_file: Option<PathBuf>,
-    /// Who may use `DEBUG`.
+    /// The clients that may use `DEBUG`.
     pub enable_debug_command: Debugging,
-    /// Events of less weight are not logged.
+    /// Less important events are not logged.
     pub log_level: tracing::Level,
-    /// How logs are written.
+    /// The format of logs.
     pub log_format: LogFormat,
-    /// Where they are written; `None` for standard error.
+    /// The file of the log; `None` for standard error.
     pub logfile: Option<PathBuf>,
-    /// Worker threads; 0 for as many as there are cores.
+    /// The number of worker threads; 0 for one per core.
     pub threads: usize,
 }
 
@@ -117,7 +118,7 @@ impl Default for Settings {
     }
 }
 
-/// A setting cannot be had.
+/// The error of a setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -125,32 +126,32 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
-    /// The file is no TOML.
+    /// The file is not TOML.
     #[error("{}: {error}", .path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The place and the cause.
         error: Box<toml::de::Error>,
     },
-    /// A value is none of its setting's, or there is no such setting.
+    /// A value is invalid, or there is no such setting.
     #[error("{place}: {name} = {value:?}: {reason}")]
     Value {
-        /// File and line, variable, or flag.
+        /// The file and line, variable, or flag.
         place: String,
         /// The setting.
         name: String,
         /// The value.
         value: String,
-        /// What is wrong.
+        /// The cause.
         reason: String,
     },
 }
 
-/// Where a setting's value is, and how it is set.
+/// A setting: its name, and how its value is read and set.
 struct Setting {
     name: &'static str,
     /// `CONFIG SET` may change it.
@@ -164,27 +165,6 @@ fn whole<N: TryFrom<i64>>(text: &str) -> Result<N, String> {
         .parse()
         .map_err(|_| "argument couldn't be parsed into an integer".to_owned())?;
     N::try_from(number).map_err(|_| "argument must not be negative".to_owned())
-}
-
-/// A number of bytes: `100`, `10k` (1000), `10kb` (1024), and so on.
-pub(crate) fn memory<N: TryFrom<i64>>(text: &str) -> Result<N, String> {
-    let lower = text.to_ascii_lowercase();
-    let units = [
-        ("kb", 1 << 10),
-        ("mb", 1 << 20),
-        ("gb", 1 << 30),
-        ("k", 1_000),
-        ("m", 1_000_000),
-        ("g", 1_000_000_000),
-        ("b", 1),
-        ("", 1),
-    ];
-    units
-        .into_iter()
-        .find_map(|(unit, scale)| Some((lower.strip_suffix(unit)?, scale)))
-        .and_then(|(digits, scale)| digits.parse::<i64>().ok()?.checked_mul(scale))
-        .and_then(|bytes| N::try_from(bytes).ok())
-        .ok_or_else(|| "argument must be a memory value".to_owned())
 }
 
 fn yes(text: &str) -> Result<bool, String> {
@@ -211,7 +191,7 @@ fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// A setting that is a field, with what parses it and what shows it.
+/// Declares a setting that is a field, with the functions that parse and format it.
 macro_rules! setting {
     ($name:literal, $live:literal, $field:ident, $parse:expr, $show:expr) => {
         Setting {
@@ -226,7 +206,7 @@ macro_rules! setting {
     };
 }
 
-/// One that is there for clients that ask, and is what it is.
+/// Returns a setting with a fixed value, for clients that ask for it.
 const fn fixed(name: &'static str, get: fn(&Settings) -> String) -> Setting {
     Setting {
         name,
@@ -289,7 +269,7 @@ const SETTINGS: &[Setting] = &[
         "proto-max-bulk-len",
         true,
         proto_max_bulk_len,
-        memory,
+        parse_bytes,
         usize::to_string
     ),
     setting!(
@@ -303,7 +283,7 @@ const SETTINGS: &[Setting] = &[
         "client-query-buffer-limit",
         true,
         client_query_buffer_limit,
-        memory,
+        parse_bytes,
         usize::to_string
     ),
     setting!(
@@ -388,7 +368,7 @@ const SETTINGS: &[Setting] = &[
     fixed("save", |_| String::new()),
     fixed("maxmemory", |_| "0".into()),
     fixed("maxmemory-policy", |_| "noeviction".into()),
-    fixed("databases", |_| crate::data::DATABASES.to_string()),
+    fixed("databases", |_| crate::data::spaces::DATABASES.to_string()),
     fixed("port", |settings| after_colon(&settings.listen)),
     fixed("bind", |settings| before_colon(&settings.listen)),
 ];
@@ -401,15 +381,15 @@ fn before_colon(address: &str) -> String {
     address.rsplit_once(':').map_or("", |(host, _)| host).into()
 }
 
-/// The hard limit of the class `pubsub`; or a number of bytes.
+/// Parses the hard limit of the class `pubsub`, or a number of bytes.
 fn subscribers(text: &str) -> Result<usize, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words.as_slice() {
-        [one] => memory(one),
+        [one] => parse_bytes(one),
         words => words
             .chunks(4)
             .find_map(|class| match class {
-                ["pubsub", hard, _, _] => Some(memory(hard)),
+                ["pubsub", hard, _, _] => Some(parse_bytes(hard)),
                 _ => None,
             })
             .unwrap_or_else(|| Err("only the limit of the class pubsub can be changed".into())),
@@ -432,7 +412,7 @@ fn find(name: &str) -> Option<&'static Setting> {
 }
 
 impl Settings {
-    /// Sets one; `place` is where the value comes from, for the error.
+    /// Sets a setting. `place` is the source of the value, for the error.
     ///
     /// # Errors
     /// [`ConfigError::Value`]
@@ -449,7 +429,7 @@ impl Settings {
         })
     }
 
-    /// Takes over what a TOML file has.
+    /// Adopts the settings of a TOML file.
     ///
     /// # Errors
     /// [`ConfigError`]
@@ -495,7 +475,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Takes over what the environment has.
+    /// Adopts the settings of the environment.
     ///
     /// # Errors
     /// [`ConfigError::Value`]
@@ -512,12 +492,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Names and values of those that match one of the patterns.
+    /// Returns the names and values of the settings that match one of the patterns.
     #[must_use]
     pub fn matching(&self, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
         let asked = |name: &str| {
             patterns.iter().any(|pattern| {
-                crate::data::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())
+                crate::parse::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())
             })
         };
         SETTINGS
@@ -527,10 +507,10 @@ impl Settings {
             .collect()
     }
 
-    /// Changes some of them, all or none; the text of the error is Redis's.
+    /// Changes some settings, all or none.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The text of the error, worded as Redis does.
     pub fn change(&mut self, pairs: &[(&str, &str)]) -> Result<(), String> {
         let mut changed = self.clone();
         for (name, value) in pairs {

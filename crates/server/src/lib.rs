@@ -1,45 +1,59 @@
-//! A server that Redis clients can use, over a durable multi-version [`Store`](bristlecone_store::Store).
+//! A server that Redis clients can use, over a durable multi-version
+//! [`Store`](bristlecone_store::Store).
 //!
 //! ```text
-//! connection --bytes--> parser --arguments--> command table --> command, over a Tx --> reply bytes
-//!                                                                  |
-//!                                                           deferring store
+//! connection --bytes--> parser --arguments--> admission --> command, over a transaction --> reply
+//!  serve, input           resp                 dispatch      commands, execute, data
 //! ```
 //!
-//! A connection executes all commands that its buffer has, one after the other, on the worker thread that serves it, and
-//! answers them together once what they wrote and read is durable. Commands that write hold the lock stripes of their
-//! keys meanwhile; those that read take a snapshot and no lock.
+//! The worker thread of a connection executes all commands that have come, one after the other, and
+//! replies to them together once everything they wrote and read is durable. Commands that write
+//! hold the lock stripes of their keys meanwhile; commands that read take a snapshot and no lock.
+//!
+//! Each module uses only those below it:
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `resp` | requests: the incremental parser |
-//! | `reply` | replies in RESP2 and RESP3 |
-//! | `command` | commands on data, as the table has them |
-//! | `table` | the table of all commands |
-//! | `server`, `listen` | what connections share; starting, stopping, listening |
-//! | `local` | commands without a connection |
-//! | `connection` | a connection's loop: read, execute, settle, answer |
-//! | `session` | commands on connections and the server: `HELLO`, `MULTI`, `CONFIG`, `INFO` ... |
-//! | `committer` | durability for many connections at once |
-//! | `budget` | the memory that clients hold, and its limit |
-//! | `client`, `users`, `pubsub`, `slowlog` | clients, users' rights, channels, slow commands |
-//! | `config`, `tls`, `metrics`, `log` | settings, TLS, metrics over HTTP, logs |
-//! | `data` | databases, locks of keys, [`Tx`](data::Tx), and the commands on data |
+//! | `listen`, `metrics` | starting, stopping, accepting connections; metrics over HTTP |
+//! | `local` | commands without a connection, for programs that have the store open |
+//! | `serve`, `input` | the loop of a connection: read, execute, settle, reply |
+//! | `dispatch`, `rights` | the path of a command: admission, execution, statistics |
+//! | `commands` | all commands, by family: strings, hashes, ..., connection, admin |
+//! | `session` | the state of a connection, and commands that work on it |
+//! | `server`, `committer` | what connections share; durability for many of them at once |
+//! | `table`, `users`, `client`, `channels`, `slowlog` | the table of commands, users' rights, clients, channels, slow commands |
+//! | `execute` | commands on data: locks, the transaction, its commit, waiting clients |
+//! | `command` | declarations of commands |
+//! | `data` | databases: keyspaces, values, [transactions](data::tx::Tx) |
+//! | `config`, `tls`, `log`, `memory` | settings, TLS, logs, amounts of memory |
+//! | `reply`, `resp`, `budget` | replies, requests, the memory that clients hold |
+//! | `parse`, `error` | arguments; errors of commands |
 
 pub mod budget;
+pub mod channels;
 pub mod client;
 pub mod command;
+pub mod commands;
 pub mod committer;
 pub mod config;
-mod connection;
 pub mod data;
+mod dispatch;
+pub mod error;
+pub mod execute;
+#[cfg(test)]
+mod fixture;
+mod help;
+mod input;
 mod listen;
 mod local;
 pub mod log;
+pub mod memory;
 mod metrics;
-pub mod pubsub;
+pub mod parse;
 pub mod reply;
 pub mod resp;
+mod rights;
+mod serve;
 pub mod server;
 pub mod session;
 pub mod slowlog;

@@ -1,13 +1,13 @@
-//! Starting and stopping: the runtime, its listeners, and what looks after clients once a second.
+//! Starting and stopping: the runtime, its listeners, and the housekeeping of clients once a
+//! second.
 
 use crate::config::Settings;
-use crate::connection;
-use crate::data::Data;
-use crate::data::sweep::{self, Sweeper};
+use crate::data::sweep::Sweeper;
+use crate::data::{Data, sweep};
 use crate::server::{PrepareError, Server, stopped};
 use crate::table::add;
 use crate::tls::Certificate;
-use crate::{log, metrics};
+use crate::{commands, log, metrics, serve};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{CloseError, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,38 +23,39 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How long connections have to finish when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long a client has for the handshake of TLS.
+/// How long a client has for the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Connections that may wait to be accepted. The kernel drops what comes beyond them, and who connects tries again after a
-/// second, so that clients that all come at once wait for seconds where there are few.
+/// Connections that may wait to be accepted. The kernel drops further ones, and their clients try
+/// again after a second: with a short backlog, many clients that connect at once would wait for
+/// seconds.
 const BACKLOG: u32 = 4096;
-/// How long to wait when no connection can be accepted, as without file descriptors.
+/// How long to wait after accepting a connection failed, as without file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a server does not start.
+/// Why a server cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address.
+    /// Listening on an address failed.
     #[error("listening on {address} failed: {error}")]
     Listen {
         /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// The runtime's threads.
+    /// The threads of the runtime cannot be started.
     #[error("starting threads failed: {0}")]
     Runtime(io::Error),
-    /// The store or the users.
+    /// The store or the users are not usable.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
-    /// The certificate or its key.
+    /// The certificate or its key is not usable.
     #[error("TLS: {0}")]
     Tls(String),
 }
 
 impl StartError {
-    /// True if a setting is wrong: trying again does not help.
+    /// Returns true if a setting is wrong: trying again does not help.
     #[must_use]
     pub fn is_wrong_setting(&self) -> bool {
         match self {
@@ -64,7 +65,7 @@ impl StartError {
     }
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Running {
     runtime: Runtime,
@@ -77,7 +78,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Checks settings as far as that takes no store: before one is made, say.
+    /// Checks settings as far as possible without a store, before one is created.
     ///
     /// # Errors
     /// [`StartError::Tls`]
@@ -108,7 +109,7 @@ impl Running {
         let data = Data::open(store).map_err(PrepareError::Store)?;
         let data = Arc::new(data);
         let sweeper = sweep::spawn(&data).map_err(StartError::Runtime)?;
-        let server = Arc::new(Server::new(data, settings)?);
+        let server = Arc::new(Server::new(data, commands::table(), settings)?);
         let address = address(&listener)?;
         let tls_address = tls_listener.as_ref().map(self::address).transpose()?;
         let metrics_address = metrics_listener.as_ref().map(self::address).transpose()?;
@@ -131,34 +132,34 @@ impl Running {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens for TLS.
+    /// Returns the address that it listens on for TLS.
     #[must_use]
     pub fn tls_address(&self) -> Option<SocketAddr> {
         self.tls_address
     }
 
-    /// Where it answers with metrics.
+    /// Returns the address that it serves metrics on.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// The server.
+    /// Returns the server.
     #[must_use]
     pub fn server(&self) -> &Arc<Server> {
         &self.server
     }
 
-    /// Waits until it is told to stop: by `SHUTDOWN`, `SIGTERM` or `SIGINT`. `SIGHUP` [reloads](Self::reload).
+    /// Waits until `SHUTDOWN`, `SIGTERM` or `SIGINT` stops it. `SIGHUP` [reloads](Self::reload).
     ///
     /// # Errors
-    /// Signals cannot be waited for.
+    /// Waiting for signals is not possible.
     pub fn wait(&self) -> io::Result<()> {
         let mut stopping = self.server.stopping.subscribe();
         self.runtime.block_on(async {
@@ -176,8 +177,8 @@ impl Running {
         })
     }
 
-    /// Begins the log's file anew, as after it was renamed, and reads the certificate again. One that cannot be used is logged, and
-    /// clients are shown the one from before.
+    /// Reopens the log's file, as after it was renamed, and reads the certificate again. If that is
+    /// not usable, the error is logged and the previous certificate stays.
     pub fn reload(&self) {
         log::reopen();
         match self
@@ -194,10 +195,11 @@ impl Running {
         }
     }
 
-    /// Stops: no new clients, what is under way is finished and answered, and the store is closed.
+    /// Stops: accepts no more clients, finishes and replies to what is under way, and closes the
+    /// store.
     ///
     /// # Errors
-    /// [`CloseError`]: what clients had not been answered yet may not be durable, or the store's vacuum had failed.
+    /// [`CloseError`]: writes without a reply may not be durable, or the store's vacuum has failed.
     pub fn stop(self) -> Result<(), CloseError> {
         self.server.stop();
         let until = Instant::now() + GRACE;
@@ -205,7 +207,7 @@ impl Running {
             std::thread::sleep(Duration::from_millis(5));
         }
         for client in self.server.clients.all() {
-            client.kill.notify_one();
+            client.kill();
         }
         self.runtime.shutdown_timeout(GRACE);
         drop(self.sweeper);
@@ -213,7 +215,7 @@ impl Running {
         drop(self.server);
         match data.close() {
             Err(CloseError::InUse) => {
-                // Such as a backup that is being written; all is durable.
+                // A backup may be under way, for instance. Everything is durable.
                 tracing::warn!("the store is still in use: it is closed when that ends");
                 Ok(())
             }
@@ -222,11 +224,12 @@ impl Running {
     }
 }
 
-/// File descriptors that a server has besides those of clients.
+/// The number of file descriptors that a server needs besides those of clients.
 const OTHER_FILES: u64 = 64;
 
-/// Raises the number of files that this process may have open to what `maxclients` needs, as far as that is allowed; the number
-/// of clients that there is room for. Call it before [`Running::start`].
+/// Raises the number of files that this process may open to what `maxclients` needs, as far as that
+/// is allowed. Returns the number of clients that there is room for. Call it before
+/// [`Running::start`].
 pub fn raise_open_files(settings: &Settings) -> u64 {
     let wanted = settings.maxclients as u64 + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);
@@ -262,7 +265,7 @@ fn listen(runtime: &Runtime, address: &str) -> Result<TcpListener, StartError> {
         })
 }
 
-/// Listens at the first of the addresses of that name where it can.
+/// Listens on the first address of that name where this succeeds.
 async fn bind(address: &str) -> io::Result<TcpListener> {
     let mut ended = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for address in tokio::net::lookup_host(address).await? {
@@ -280,7 +283,7 @@ fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
     } else {
         TcpSocket::new_v6()?
     };
-    // A server that was killed leaves connections that wait for their end.
+    // A killed server leaves connections in the state TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -297,7 +300,7 @@ fn address(listener: &TcpListener) -> Result<SocketAddr, StartError> {
     listener.local_addr().map_err(StartError::Runtime)
 }
 
-/// Gives every client that comes to a task of its own.
+/// Serves every client in a task of its own.
 async fn accept(server: Arc<Server>, listener: TcpListener, certificate: Option<Arc<Certificate>>) {
     let mut stopping = server.stopping.subscribe();
     loop {
@@ -346,7 +349,7 @@ async fn welcome(
         Ok(client) => client,
         Err(text) => {
             add(&server.stats.rejected, 1);
-            // Who does not take it is let go.
+            // A client that does not read it is disconnected all the same.
             let _ = tokio::time::timeout(PAUSE, stream.write_all(text)).await;
             return;
         }
@@ -357,11 +360,11 @@ async fn welcome(
     tracing::debug!(client = %client.address, id = client.id, "connected");
     let id = client.id;
     match certificate {
-        None => connection::serve(server, client, stream).await,
+        None => serve::serve(server, client, stream).await,
         Some(certificate) => {
             let accepted = certificate.acceptor().accept(stream);
             match tokio::time::timeout(HANDSHAKE, accepted).await {
-                Ok(Ok(stream)) => connection::serve(server, client, stream).await,
+                Ok(Ok(stream)) => serve::serve(server, client, stream).await,
                 Ok(Err(e)) => tracing::debug!(error = %e, "no TLS handshake"),
                 Err(_) => tracing::debug!("no TLS handshake in time"),
             }
@@ -384,7 +387,8 @@ fn prepare(stream: &TcpStream, keepalive: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Disconnects clients that have been idle for too long, and logs what was left out of the log.
+/// Disconnects clients that have been idle for too long, and reports lines that were left out of
+/// the log.
 async fn look_after(server: Arc<Server>) {
     let mut stopping = server.stopping.subscribe();
     loop {
@@ -398,7 +402,7 @@ async fn look_after(server: Arc<Server>) {
             for client in server.clients.all() {
                 let waits = client.subscribed() || client.waiter().is_some();
                 if client.idle() >= timeout && !waits {
-                    client.kill.notify_one();
+                    client.kill();
                 }
             }
         }
@@ -407,7 +411,7 @@ async fn look_after(server: Arc<Server>) {
 
 async fn serve_metrics(server: Arc<Server>, listener: TcpListener) {
     let mut stopping = server.stopping.subscribe();
-    // A few at a time: they are one monitor's.
+    // A few at a time are enough for a monitor.
     let places = Arc::new(tokio::sync::Semaphore::new(8));
     loop {
         let accepted = tokio::select! {

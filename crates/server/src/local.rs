@@ -3,6 +3,7 @@
 //! What a collection consists of, how keys expire and which keyspace a database has is the server's
 //! own business, so a program that changes a server's data does it with the server's commands.
 
+use crate::commands;
 use crate::config::Settings;
 use crate::data::Data;
 use crate::server::{PrepareError, Server};
@@ -50,7 +51,7 @@ impl Local {
         let data = Data::open(store).map_err(PrepareError::Store)?;
         let settings = Settings::default();
         let most = settings.maxclients;
-        let server = Server::new(Arc::new(data), settings)?;
+        let server = Server::new(Arc::new(data), commands::table(), settings)?;
         let client = server
             .clients
             .enter(most, "local".into(), "local".into(), true)

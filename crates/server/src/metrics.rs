@@ -1,7 +1,7 @@
-//! Metrics as text that Prometheus reads, over HTTP.
+//! Metrics in the format of Prometheus, over HTTP.
 
+use crate::memory::resident;
 use crate::server::Server;
-use crate::session::resident;
 use crate::table::value;
 use std::fmt::Write;
 use std::io;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest request, and how long it may take.
-const REQUEST_MOST: usize = 8 << 10;
+/// The longest request in bytes, and how long it may take.
+const MAX_REQUEST: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Answers one request.
+/// Replies to one request.
 pub async fn answer(server: &Server, mut stream: TcpStream) {
     let served = tokio::time::timeout(PATIENCE, serve(server, &mut stream));
-    // Who asks and does not listen is let go.
+    // A client that does not read the reply is disconnected.
     if let Ok(Err(e)) = served.await {
         tracing::debug!(error = %e, "metrics were not taken");
     }
@@ -25,7 +25,7 @@ pub async fn answer(server: &Server, mut stream: TcpStream) {
 async fn serve(server: &Server, stream: &mut TcpStream) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        if request.len() > REQUEST_MOST || stream.read_buf(&mut request).await? == 0 {
+        if request.len() > MAX_REQUEST || stream.read_buf(&mut request).await? == 0 {
             return Ok(());
         }
     }
@@ -47,181 +47,164 @@ async fn serve(server: &Server, stream: &mut TcpStream) -> io::Result<()> {
 /// A metric: name, kind, help, value.
 type Metric = (&'static str, &'static str, &'static str, u64);
 
-fn text(server: &Server) -> String {
+fn gauge(name: &'static str, help: &'static str, value: u64) -> Metric {
+    (name, "gauge", help, value)
+}
+
+fn counter(name: &'static str, help: &'static str, value: u64) -> Metric {
+    (name, "counter", help, value)
+}
+
+/// Returns the metrics of connections and commands.
+fn of_connections(server: &Server) -> [Metric; 14] {
     let stats = &server.stats;
-    let store = server.data.store().stats();
-    let pool = server.data.store().pool().info();
-    let metrics: [Metric; 23] = [
-        (
-            "uptime_seconds",
-            "gauge",
-            "Time since the start",
-            server.started.elapsed().as_secs(),
-        ),
-        (
-            "connected_clients",
-            "gauge",
-            "Clients",
-            server.clients.len() as u64,
-        ),
-        (
+    let budget = server.clients.budget();
+    let up = server.started.elapsed().as_secs();
+    let syncs = server.committer.syncs();
+    [
+        gauge("uptime_seconds", "Time since the start", up),
+        gauge("connected_clients", "Clients", server.clients.len() as u64),
+        counter(
             "connections_total",
-            "counter",
             "Connections accepted",
             value(&stats.connections),
         ),
-        (
+        counter(
             "rejected_connections_total",
-            "counter",
             "Connections refused",
             value(&stats.rejected),
         ),
-        (
+        counter(
             "evicted_clients_total",
-            "counter",
             "Clients disconnected because of maxmemory-clients",
-            value(server.clients.registry().evicted()),
+            value(budget.evicted()),
         ),
-        (
+        gauge(
             "clients_bytes",
-            "gauge",
             "Bytes that all clients hold: requests, replies, messages",
-            server.clients.registry().total() as u64,
+            budget.total() as u64,
         ),
-        (
-            "commands_total",
-            "counter",
-            "Commands",
-            value(&stats.commands),
-        ),
-        (
-            "errors_total",
-            "counter",
-            "Error replies",
-            value(&stats.errors),
-        ),
-        (
+        counter("commands_total", "Commands", value(&stats.commands)),
+        counter("errors_total", "Error replies", value(&stats.errors)),
+        counter(
             "denied_total",
-            "counter",
             "Wrong passwords, commands without right",
             value(&stats.denied),
         ),
-        (
+        counter(
             "received_bytes_total",
-            "counter",
             "Bytes received",
             value(&stats.input),
         ),
-        (
-            "sent_bytes_total",
-            "counter",
-            "Bytes sent",
-            value(&stats.output),
+        counter("sent_bytes_total", "Bytes sent", value(&stats.output)),
+        counter(
+            "settles_total",
+            "Batches of commands made durable before their replies",
+            value(&stats.settles),
         ),
-        (
-            "resident_bytes",
-            "gauge",
-            "Memory of the process",
-            resident(),
+        counter(
+            "settled_commands_total",
+            "Commands in these batches",
+            value(&stats.settled_commands),
         ),
-        ("pool_bytes", "gauge", "Size of the pool", pool.pool_bytes),
-        (
+        counter(
+            "syncs_total",
+            "Syncs, each for all connections that waited",
+            syncs,
+        ),
+    ]
+}
+
+/// Returns the metrics of the process, the pool and the store.
+fn of_store(server: &Server) -> [Metric; 9] {
+    let store = server.data.store().stats();
+    let pool = server.data.store().pool().info();
+    [
+        gauge("resident_bytes", "Memory of the process", resident()),
+        gauge("pool_bytes", "Size of the pool", pool.pool_bytes),
+        gauge(
             "pool_used_bytes",
-            "gauge",
             "Bytes of the pool in use",
             pool.used_bytes,
         ),
-        (
-            "settles_total",
-            "counter",
-            "Batches of commands made durable before they were answered",
-            value(&stats.settles),
-        ),
-        (
-            "settled_commands_total",
-            "counter",
-            "Commands of these batches",
-            value(&stats.settled_commands),
-        ),
-        (
-            "syncs_total",
-            "counter",
-            "Times that what was written was made durable, for all that waited",
-            server.committer.syncs(),
-        ),
-        (
-            "live_bytes",
-            "gauge",
-            "Bytes of newest versions",
-            store.live_bytes,
-        ),
-        (
+        gauge("live_bytes", "Bytes of newest versions", store.live_bytes),
+        gauge(
             "garbage_bytes",
-            "gauge",
             "Bytes of older versions",
             store.garbage_bytes,
         ),
-        ("versions", "gauge", "Versions of values", store.versions),
-        (
+        gauge("versions", "Versions of values", store.versions),
+        counter(
             "vacuumed_versions_total",
-            "counter",
             "Versions vacuumed",
             store.vacuumed,
         ),
-        (
+        counter(
             "vacuumed_bytes_total",
-            "counter",
             "Bytes vacuumed",
             store.vacuumed_bytes,
         ),
-        (
+        counter(
             "durable_timestamp",
-            "counter",
             "The last durable commit",
             store.durable,
         ),
-    ];
+    ]
+}
+
+fn line(text: &mut String, args: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = text.write_fmt(args);
+    text.push('\n');
+}
+
+fn text(server: &Server) -> String {
     let mut text = String::new();
-    let mut line = |args: std::fmt::Arguments<'_>| {
-        // Writing to a string does not fail.
-        let _ = text.write_fmt(args);
-        text.push('\n');
-    };
-    for (name, kind, help, number) in metrics {
-        line(format_args!("# HELP bristlecone_{name} {help}"));
-        line(format_args!("# TYPE bristlecone_{name} {kind}"));
-        line(format_args!("bristlecone_{name} {number}"));
+    for (name, kind, help, number) in of_connections(server).into_iter().chain(of_store(server)) {
+        line(&mut text, format_args!("# HELP bristlecone_{name} {help}"));
+        line(&mut text, format_args!("# TYPE bristlecone_{name} {kind}"));
+        line(&mut text, format_args!("bristlecone_{name} {number}"));
     }
+    histograms(server, &mut text);
+    text
+}
+
+/// Appends a histogram of durations for each command that was called.
+fn histograms(server: &Server, text: &mut String) {
     let name = "bristlecone_command_seconds";
-    line(format_args!(
-        "# HELP {name} Time of commands, without waiting for durability"
-    ));
-    line(format_args!("# TYPE {name} histogram"));
+    line(
+        text,
+        format_args!("# HELP {name} Time of commands, without waiting for durability"),
+    );
+    line(text, format_args!("# TYPE {name} histogram"));
     for entry in server.table.entries() {
         let calls = value(&entry.stats.calls);
         if calls == 0 {
             continue;
         }
-        let command = entry.name;
+        let command = entry.name();
         let mut sum = 0;
         let bounded = entry.stats.buckets.len() - 1;
         for (number, bucket) in entry.stats.buckets.iter().take(bounded).enumerate() {
             sum += value(bucket);
             let seconds = (1_u64 << number) as f64 / 1e6;
-            line(format_args!(
-                "{name}_bucket{{command=\"{command}\",le=\"{seconds}\"}} {sum}"
-            ));
+            line(
+                text,
+                format_args!("{name}_bucket{{command=\"{command}\",le=\"{seconds}\"}} {sum}"),
+            );
         }
         let seconds = value(&entry.stats.nanos) as f64 / 1e9;
-        line(format_args!(
-            "{name}_bucket{{command=\"{command}\",le=\"+Inf\"}} {calls}"
-        ));
-        line(format_args!(
-            "{name}_sum{{command=\"{command}\"}} {seconds}"
-        ));
-        line(format_args!(
-            "{name}_count{{command=\"{command}\"}} {calls}"
-        ));
+        line(
+            text,
+            format_args!("{name}_bucket{{command=\"{command}\",le=\"+Inf\"}} {calls}"),
+        );
+        line(
+            text,
+            format_args!("{name}_sum{{command=\"{command}\"}} {seconds}"),
+        );
+        line(
+            text,
+            format_args!("{name}_count{{command=\"{command}\"}} {calls}"),
+        );
     }
-    text
 }

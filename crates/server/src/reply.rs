@@ -1,9 +1,8 @@
-//! Replies, encoded in RESP2 or RESP3 as they are made.
+//! Replies, encoded in RESP2 or RESP3 as they are written.
 
-use crate::budget::Part;
-use crate::client::Client;
+use crate::budget::{Account, Part, Scratch};
 
-/// Which protocol a connection speaks; `HELLO` changes it.
+/// The protocol of a connection, which `HELLO` changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// RESP2.
@@ -13,48 +12,51 @@ pub enum Protocol {
     Resp3,
 }
 
-/// Bytes of replies that are kept for a connection: what comes when there are more is dropped, and the connection has to end.
-pub const REPLIES_MOST: usize = 1 << 30;
+/// The most bytes of replies that are kept for a connection. Replies beyond it are discarded, and
+/// the connection has to end.
+pub const MAX_REPLY_BYTES: usize = 1 << 30;
 
-/// Where replies go: the end of a connection's output.
+/// The place for replies: the end of a connection's output.
 ///
-/// It takes what makes it longer than [`REPLIES_MOST`], and nothing after that. So it can be told from the bytes that some
-/// are missing, also if they were put into another output before.
+/// It accepts the bytes that make it longer than [`MAX_REPLY_BYTES`], and none after them. The
+/// length therefore tells that replies are missing, even after they were copied into another
+/// output.
 ///
-/// One that is [for a client](Self::for_client) takes nothing, and gives away what it has, once that client is evicted.
+/// An output [for a client](Self::for_client) discards everything once that client is evicted.
 #[derive(Debug)]
 pub struct Out<'b> {
     buffer: &'b mut Vec<u8>,
     protocol: Protocol,
     most: usize,
-    /// Who holds the buffer, and what for.
-    holder: Option<(&'b Client, Part)>,
+    /// The account of the client that holds the buffer, and the part that counts it.
+    holder: Option<(&'b Account, Part)>,
 }
 
-/// The least room that a client's buffer is given.
-const ROOM_LEAST: usize = 64;
+/// The least capacity that a client's buffer is given.
+const MIN_CAPACITY: usize = 64;
 
 impl<'b> Out<'b> {
-    /// Replies to be put at the end of `buffer`.
+    /// Returns an output that appends replies to `buffer`.
     pub fn new(buffer: &'b mut Vec<u8>, protocol: Protocol) -> Self {
         Self {
             buffer,
             protocol,
-            most: REPLIES_MOST,
+            most: MAX_REPLY_BYTES,
             holder: None,
         }
     }
 
-    /// As [`new`](Self::new); the buffer's room counts as what the client holds, from before it is taken.
-    pub fn for_client(buffer: &'b mut Vec<u8>, protocol: Protocol, client: &'b Client) -> Self {
+    /// Returns an output like [`new`](Self::new) whose capacity counts as memory of the client,
+    /// before it is allocated.
+    pub fn for_client(buffer: &'b mut Vec<u8>, protocol: Protocol, account: &'b Account) -> Self {
         Self {
-            holder: Some((client, Part::Output)),
+            holder: Some((account, Part::Output)),
             ..Self::new(buffer, protocol)
         }
     }
 
-    /// Replies to be gathered in another buffer before they are put here, held by the same client. What it held last counts until
-    /// the command has ended.
+    /// Returns an output that gathers replies in another buffer, held by the same client, before
+    /// they are appended here. That memory counts until the command has ended.
     pub fn beside<'o>(&self, buffer: &'o mut Vec<u8>) -> Out<'o>
     where
         'b: 'o,
@@ -64,12 +66,18 @@ impl<'b> Out<'b> {
             _ => Part::GatheredWithin,
         };
         Out {
-            holder: self.holder.map(|(client, part)| (client, within(part))),
+            holder: self.holder.map(|(account, part)| (account, within(part))),
             ..Out::new(buffer, self.protocol)
         }
     }
 
-    /// True if it has more than it may have: replies are missing.
+    /// Returns a counter for the intermediate results of the command whose replies go here.
+    #[must_use]
+    pub fn scratch(&self) -> Scratch<'b> {
+        Scratch::new(self.holder.map(|(account, _)| account))
+    }
+
+    /// Returns true if it is longer than it may be: replies are missing.
     #[must_use]
     pub fn overflowed(&self) -> bool {
         self.buffer.len() > self.most
@@ -86,28 +94,28 @@ impl<'b> Out<'b> {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Makes room for so many bytes more, if the holder may have it.
+    /// Makes room for so many more bytes. Returns false if the client is evicted.
     #[cold]
     fn make_room(&mut self, more: usize) -> bool {
-        let Some((client, part)) = self.holder else {
+        let Some((account, part)) = self.holder else {
             return true;
         };
         let len = self.buffer.len();
-        // By half as much again, so that not every reply moves all of them.
-        let room = (len + more).max(len + len / 2).max(ROOM_LEAST);
-        if !client.is_evicted() {
-            client.hold(part, room);
+        // The capacity grows by half, so that not every reply moves all of them.
+        let room = (len + more).max(len + len / 2).max(MIN_CAPACITY);
+        if !account.is_evicted() {
+            account.hold(part, room);
         }
-        if client.is_evicted() {
+        if account.is_evicted() {
             *self.buffer = Vec::new();
-            client.hold(part, 0);
+            account.hold(part, 0);
             return false;
         }
         self.buffer.reserve_exact(room - len);
         true
     }
 
-    /// The protocol that is spoken.
+    /// Returns the protocol.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -123,7 +131,7 @@ impl<'b> Out<'b> {
         self.put(b"\r\n");
     }
 
-    /// A header with a number.
+    /// Writes a header with a number.
     fn number(&mut self, kind: u8, number: i64) {
         let mut digits = [0; 20];
         let mut at = digits.len();
@@ -144,17 +152,17 @@ impl<'b> Out<'b> {
         self.put(b"\r\n");
     }
 
-    /// A status, as `OK`.
+    /// Writes a status, such as `OK`.
     pub fn status(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// `OK`.
+    /// Writes the status `OK`.
     pub fn ok(&mut self) {
         self.put(b"+OK\r\n");
     }
 
-    /// An error: its code and what is wrong. Ends of lines in it become spaces.
+    /// Writes an error: its code and its text. Line ends in it become spaces.
     pub fn error(&mut self, text: &str) {
         let text: Vec<u8> = text
             .bytes()
@@ -169,19 +177,19 @@ impl<'b> Out<'b> {
         self.line(b'-', &text);
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub fn integer(&mut self, number: i64) {
         self.number(b':', number);
     }
 
-    /// A string of bytes.
+    /// Writes a string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.number(b'$', bytes.len() as i64);
         self.put(bytes);
         self.put(b"\r\n");
     }
 
-    /// A string of bytes, or that there is none.
+    /// Writes a string, or null.
     pub fn maybe_bulk(&mut self, bytes: Option<&[u8]>) {
         match bytes {
             Some(bytes) => self.bulk(bytes),
@@ -189,29 +197,29 @@ impl<'b> Out<'b> {
         }
     }
 
-    /// From here on another protocol is spoken.
+    /// Changes the protocol of the replies that follow.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
 
-    /// That there is no such thing, where a string of bytes would be.
+    /// Writes null in the place of a string.
     pub fn null(&mut self) {
         let null: &[u8] = if self.resp3() { b"_\r\n" } else { b"$-1\r\n" };
         self.put(null);
     }
 
-    /// That there is no such thing, where an array would be.
+    /// Writes null in the place of an array.
     pub fn null_array(&mut self) {
         let null: &[u8] = if self.resp3() { b"_\r\n" } else { b"*-1\r\n" };
         self.put(null);
     }
 
-    /// An array, whose elements follow.
+    /// Writes the header of an array, whose elements follow.
     pub fn array(&mut self, elements: usize) {
         self.number(b'*', elements as i64);
     }
 
-    /// A map, whose keys and values follow: an array of both in RESP2.
+    /// Writes the header of a map, whose keys and values follow: an array of both in RESP2.
     pub fn map(&mut self, pairs: usize) {
         if self.resp3() {
             self.number(b'%', pairs as i64);
@@ -220,17 +228,17 @@ impl<'b> Out<'b> {
         }
     }
 
-    /// A set, whose elements follow: an array in RESP2.
+    /// Writes the header of a set, whose elements follow: an array in RESP2.
     pub fn set(&mut self, elements: usize) {
         self.number(if self.resp3() { b'~' } else { b'*' }, elements as i64);
     }
 
-    /// A message that nobody asked for, whose elements follow: an array in RESP2.
+    /// Writes the header of a pushed message, whose elements follow: an array in RESP2.
     pub fn push(&mut self, elements: usize) {
         self.number(if self.resp3() { b'>' } else { b'*' }, elements as i64);
     }
 
-    /// A truth value: 1 or 0 in RESP2.
+    /// Writes a boolean: 1 or 0 in RESP2.
     pub fn boolean(&mut self, value: bool) {
         if self.resp3() {
             self.line(b'#', if value { b"t" } else { b"f" });
@@ -239,7 +247,7 @@ impl<'b> Out<'b> {
         }
     }
 
-    /// A floating-point number, given as text: a string of bytes in RESP2.
+    /// Writes a floating-point number, given as text: a string in RESP2.
     pub fn double_text(&mut self, text: &str) {
         if self.resp3() {
             self.line(b',', text.as_bytes());
@@ -248,7 +256,7 @@ impl<'b> Out<'b> {
         }
     }
 
-    /// Text for people: a string of bytes in RESP2.
+    /// Writes text for people: a string in RESP2.
     pub fn verbatim(&mut self, text: &str) {
         if self.resp3() {
             self.number(b'=', text.len() as i64 + 4);
@@ -260,24 +268,24 @@ impl<'b> Out<'b> {
         }
     }
 
-    /// Replies that were encoded before.
+    /// Appends encoded replies.
     pub fn raw(&mut self, encoded: &[u8]) {
         self.put(encoded);
     }
 
-    /// Where the output ends now, for [`truncate`](Self::truncate).
+    /// Returns the current end of the output, for [`truncate`](Self::truncate).
     #[must_use]
     pub fn mark(&self) -> usize {
         self.buffer.len()
     }
 
-    /// True if what came after `mark` begins with that byte.
+    /// Returns true if the output after `mark` begins with that byte.
     #[must_use]
     pub fn starts_with(&self, mark: usize, byte: u8) -> bool {
         self.buffer.get(mark) == Some(&byte)
     }
 
-    /// Takes back everything since `mark`: a command that fails has answered nothing before.
+    /// Removes everything after `mark`.
     pub fn truncate(&mut self, mark: usize) {
         self.buffer.truncate(mark);
     }

@@ -1,30 +1,31 @@
 //! Requests: arrays of bulk strings, and inline commands, parsed as their bytes come in.
 //!
-//! A parser keeps where it is in a command, so that no byte is looked at twice. Arguments stay in the connection's buffer; the
-//! parser has their places alone. What a client announces costs nothing: memory is taken for what has come.
+//! A parser remembers its position within a command, so that no byte is examined twice. Arguments
+//! stay in the connection's buffer; the parser holds only their places. Announced lengths cost
+//! nothing: memory is allocated for bytes that have come.
 
 use smallvec::SmallVec;
 
-/// Longest line: an inline command, or a header.
-const LINE_MOST: usize = 64 << 10;
-/// What a client that has not said who it is may send.
-const STRANGER_ARGUMENTS: i64 = 10;
-const STRANGER_BULK: i64 = 16 << 10;
-/// Places that are kept for the next command.
+/// The longest line in bytes: an inline command, or a header.
+const MAX_LINE: usize = 64 << 10;
+/// Limits of a client that has not authenticated.
+const MAX_UNAUTHENTICATED_ARGUMENTS: i64 = 10;
+const MAX_UNAUTHENTICATED_BULK: i64 = 16 << 10;
+/// The number of places whose memory is kept for the next command.
 const KEPT: usize = 1024;
 
 /// The arguments of a command, its name first.
 pub type Args<'a> = SmallVec<[&'a [u8]; 8]>;
 
-/// What a request may be.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of an argument.
+    /// The longest argument in bytes.
     pub bulk: usize,
-    /// Arguments of a command.
+    /// The most arguments of a command.
     pub arguments: usize,
-    /// The client is yet to say who it is.
-    pub stranger: bool,
+    /// The client has yet to authenticate.
+    pub unauthenticated: bool,
 }
 
 impl Default for Limits {
@@ -32,39 +33,40 @@ impl Default for Limits {
         Self {
             bulk: 512 << 20,
             arguments: 1 << 20,
-            stranger: false,
+            unauthenticated: false,
         }
     }
 }
 
-/// The request is none. The connection cannot go on: nobody knows where the next one begins.
+/// The bytes are not a request. The connection has to end: nothing tells where the next request
+/// begins.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// An inline command without an end.
+    /// An inline command is too long.
     #[error("too big inline request")]
     LongInline,
-    /// An array's header without an end.
+    /// The header of an array is too long.
     #[error("too big mbulk count string")]
     LongCount,
-    /// A bulk string's header without an end.
+    /// The header of a bulk string is too long.
     #[error("too big bulk count string")]
     LongLength,
-    /// No number of arguments, or too many.
+    /// The number of arguments is malformed or too large.
     #[error("invalid multibulk length")]
     Count,
-    /// Too many, for a client that is yet to say who it is.
+    /// There are too many arguments for a client that has yet to authenticate.
     #[error("unauthenticated multibulk length")]
-    StrangerCount,
-    /// An argument is no bulk string.
+    UnauthenticatedCount,
+    /// An argument is not a bulk string.
     #[error("expected '$', got '{}'", printable(*.0))]
     NoBulk(u8),
-    /// No length, or too long.
+    /// The length of an argument is malformed or too large.
     #[error("invalid bulk length")]
     Length,
-    /// Too long, for a client that is yet to say who it is.
+    /// An argument is too long for a client that has yet to authenticate.
     #[error("unauthenticated bulk length")]
-    StrangerLength,
-    /// Quotes of an inline command do not end.
+    UnauthenticatedLength,
+    /// The quotes of an inline command are not closed.
     #[error("unbalanced quotes in request")]
     Quotes,
 }
@@ -77,36 +79,38 @@ fn printable(byte: u8) -> char {
     }
 }
 
-/// Where the parser is.
+/// The position of the parser.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {
     /// At the first byte of a command.
     #[default]
     Start,
-    /// In an array, before the header of an argument; so many are missing.
+    /// In an array, before the header of an argument; so many arguments are missing.
     Header(usize),
-    /// In an array, before an argument of so many bytes; so many are missing, with this one.
+    /// In an array, before an argument of so many bytes; so many arguments are missing, this one
+    /// included.
     Bulk(usize, usize),
 }
 
-/// A connection's parser. Give it the bytes from a command's first one on, as many as there are, until it has a command.
+/// The parser of a connection. It is given all bytes of a command that have come, from its first
+/// byte on, until the command is complete.
 #[derive(Debug, Default)]
 pub struct Parser {
     at: At,
-    /// Bytes that were parsed.
+    /// The number of parsed bytes.
     done: usize,
-    /// Bytes after `done` in which there is no end of line.
+    /// The number of bytes after `done` without an end of line.
     searched: usize,
-    /// Where arguments begin and end: in the command, or in `inline`.
+    /// Start and end of each argument: in the command, or in `inline`.
     places: Vec<(usize, usize)>,
-    /// Arguments of an inline command, without their quotes.
+    /// The arguments of an inline command, without their quotes.
     inline: Vec<u8>,
     is_inline: bool,
 }
 
 impl Parser {
-    /// Parses on. `bytes` begins where the command does. `Some(n)`: it is complete, and `n` bytes long; it may have no arguments, and is
-    /// nothing then.
+    /// Continues to parse. `bytes` begins with the command. Returns the length of the command once
+    /// it is complete. A command without arguments is to be ignored.
     ///
     /// # Errors
     /// [`ProtocolError`]
@@ -127,8 +131,8 @@ impl Parser {
                             usize::try_from(*count).map_or(true, |count| count <= limits.arguments)
                         })
                         .ok_or(ProtocolError::Count)?;
-                    if limits.stranger && count > STRANGER_ARGUMENTS {
-                        return Err(ProtocolError::StrangerCount);
+                    if limits.unauthenticated && count > MAX_UNAUTHENTICATED_ARGUMENTS {
+                        return Err(ProtocolError::UnauthenticatedCount);
                     }
                     self.advance(line.len() + 2);
                     match usize::try_from(count) {
@@ -155,8 +159,8 @@ impl Parser {
                         .ok()
                         .filter(|length| *length <= limits.bulk)
                         .ok_or(ProtocolError::Length)?;
-                    if limits.stranger && length > STRANGER_BULK {
-                        return Err(ProtocolError::StrangerLength);
+                    if limits.unauthenticated && length > MAX_UNAUTHENTICATED_BULK {
+                        return Err(ProtocolError::UnauthenticatedLength);
                     }
                     self.advance(line.len() + 2);
                     self.at = At::Bulk(bytes_long, missing);
@@ -178,7 +182,8 @@ impl Parser {
         }
     }
 
-    /// How many bytes there have to be, at least, before parsing on gives anything; of those from the command's first on.
+    /// Returns the length that `bytes` must have, at least, before parsing can continue; 0 if that
+    /// is not known.
     #[must_use]
     pub fn needed(&self) -> usize {
         match self.at {
@@ -187,13 +192,13 @@ impl Parser {
         }
     }
 
-    /// Bytes of memory that it has taken.
+    /// Returns the memory in bytes that it holds.
     #[must_use]
     pub fn held(&self) -> usize {
         self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
     }
 
-    /// The arguments of the command that is complete, from the bytes that were parsed last.
+    /// Returns the arguments of the complete command, from the bytes that were parsed last.
     #[must_use]
     pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
         let from = if self.is_inline { &self.inline } else { bytes };
@@ -203,7 +208,8 @@ impl Parser {
             .collect()
     }
 
-    /// As [`args`](Self::args), of the bytes alone; `None` for an inline command, whose arguments the parser has.
+    /// Returns the arguments of the complete command, borrowed from `bytes` alone; `None` for an
+    /// inline command, whose arguments the parser holds.
     #[must_use]
     pub fn array_args<'a>(&self, bytes: &'a [u8]) -> Option<Args<'a>> {
         let places = (!self.is_inline).then(|| self.places.iter())?;
@@ -214,7 +220,7 @@ impl Parser {
         )
     }
 
-    /// Gets ready for the next command: the last one's arguments are forgotten.
+    /// Forgets the arguments, and prepares for the next command.
     pub fn clear(&mut self) {
         self.at = At::Start;
         self.done = 0;
@@ -231,7 +237,8 @@ impl Parser {
         self.searched = 0;
     }
 
-    /// The line that begins at `done`, without its end; the first line feed ends it, and takes the byte before it with it.
+    /// Returns the line that begins at `done`, without its end. The first carriage return ends it,
+    /// together with the byte after it.
     fn line<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -239,12 +246,12 @@ impl Parser {
     ) -> Result<Option<&'a [u8]>, ProtocolError> {
         let rest = bytes.get(self.done..).unwrap_or_default();
         let new = rest.get(self.searched..).unwrap_or_default();
-        // The feed of a line that has come to its return only is not there yet.
+        // The byte after the carriage return may not have come yet.
         match new.iter().position(|byte| *byte == b'\r') {
             Some(at) if self.searched + at + 1 < rest.len() => Ok(rest.get(..self.searched + at)),
             found => {
                 self.searched += found.unwrap_or(new.len());
-                if self.searched > LINE_MOST {
+                if self.searched > MAX_LINE {
                     return Err(too_long);
                 }
                 Ok(None)
@@ -256,7 +263,7 @@ impl Parser {
         let new = bytes.get(self.searched..).unwrap_or_default();
         let Some(at) = new.iter().position(|byte| *byte == b'\n') else {
             self.searched = bytes.len();
-            if bytes.len() > LINE_MOST {
+            if bytes.len() > MAX_LINE {
                 return Err(ProtocolError::LongInline);
             }
             return Ok(None);
@@ -268,7 +275,7 @@ impl Parser {
         Ok(Some(end + 1))
     }
 
-    /// Splits a line at its spaces, and takes quotes away.
+    /// Splits a line at its spaces, and removes quotes.
     fn split(&mut self, line: &[u8]) -> Result<(), ProtocolError> {
         let mut rest = line;
         loop {
@@ -295,7 +302,7 @@ impl Parser {
                     }
                 }
             }
-            // What is no space for `trim_ascii_start`.
+            // `trim_ascii_start` does not take a zero byte for a space.
             rest = rest.strip_prefix(&[0]).unwrap_or(rest);
             self.places.push((start, self.inline.len()));
         }
@@ -343,7 +350,7 @@ impl Parser {
     }
 }
 
-/// After a closing quote there is a space, or nothing.
+/// Requires a space, or the end, after a closing quote.
 fn ended(after: &[u8]) -> Result<&[u8], ProtocolError> {
     match after.first() {
         Some(byte) if !byte.is_ascii_whitespace() => Err(ProtocolError::Quotes),
@@ -359,7 +366,8 @@ fn hex(digit: u8) -> u8 {
     }
 }
 
-/// The length in the header of a short bulk string at the start of these bytes, and the header's own.
+/// Parses the header of a short bulk string at the start of these bytes. Returns the string's
+/// length, and the header's.
 fn short_length(bytes: Option<&[u8]>) -> Option<(usize, usize)> {
     match *bytes? {
         [b'$', digit @ b'0'..=b'9', b'\r', _, ..] => Some((usize::from(digit - b'0'), 4)),
@@ -371,15 +379,16 @@ fn short_length(bytes: Option<&[u8]>) -> Option<(usize, usize)> {
     }
 }
 
-/// A number of a header.
+/// Parses the number in a header.
 fn number(digits: &[u8]) -> Option<i64> {
     if let [digit @ b'0'..=b'9'] = digits {
         return Some(i64::from(digit - b'0'));
     }
-    crate::command::integer(digits).ok()
+    crate::parse::integer(digits).ok()
 }
 
-/// How many bytes the first reply in `bytes` has; `None` if it is not whole. For replies of this server.
+/// Returns the length of the first reply in `bytes`, a reply of this server; `None` if it is not
+/// complete.
 #[must_use]
 pub fn reply_length(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -410,7 +419,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All commands in `input`, which comes in pieces that end at `cuts`; and the error, if there is one.
+    /// Parses all commands in `input`, which comes in pieces that end at `cuts`. Returns them, and
+    /// the error if there is one.
     fn commands(input: &[u8], cuts: &[usize]) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
         let mut parser = Parser::default();
         let mut found = Vec::new();
@@ -478,7 +488,7 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_told_apart() {
-        let long = "x".repeat(LINE_MOST + 1);
+        let long = "x".repeat(MAX_LINE + 1);
         let cases = [
             ("*x\r\n".to_owned(), "invalid multibulk length"),
             ("*1048577\r\n".to_owned(), "invalid multibulk length"),
@@ -498,13 +508,16 @@ mod tests {
         for (input, text) in cases {
             assert_eq!(only(&input).unwrap_err(), text, "{input:.20}");
         }
-        let strangers = Limits {
-            stranger: true,
+        let unauthenticated = Limits {
+            unauthenticated: true,
             ..Limits::default()
         };
-        let told = |input: &[u8]| Parser::default().parse(input, strangers).unwrap_err();
-        assert_eq!(told(b"*11\r\n"), ProtocolError::StrangerCount);
-        assert_eq!(told(b"*1\r\n$16385\r\n"), ProtocolError::StrangerLength);
+        let told = |input: &[u8]| Parser::default().parse(input, unauthenticated).unwrap_err();
+        assert_eq!(told(b"*11\r\n"), ProtocolError::UnauthenticatedCount);
+        assert_eq!(
+            told(b"*1\r\n$16385\r\n"),
+            ProtocolError::UnauthenticatedLength
+        );
     }
 
     #[test]

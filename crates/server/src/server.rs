@@ -1,10 +1,10 @@
-//! What connections share.
+//! The state that all connections share.
 
+use crate::channels::PubSub;
 use crate::client::Clients;
 use crate::committer::Committer;
 use crate::config::Settings;
 use crate::data::Data;
-use crate::pubsub::PubSub;
 use crate::slowlog::SlowLog;
 use crate::table::Table;
 use crate::users::Users;
@@ -17,29 +17,29 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// The Redis whose commands and replies these are.
+/// The version of Redis whose commands and replies the server has.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-/// What has happened.
+/// Statistics of the server.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub connections: AtomicU64,
-    /// And those that were refused.
+    /// Refused connections.
     pub rejected: AtomicU64,
-    /// Commands.
+    /// Executed commands.
     pub commands: AtomicU64,
     /// Bytes received.
     pub input: AtomicU64,
     /// Bytes sent.
     pub output: AtomicU64,
-    /// Batches of a connection's commands that were made durable before they were answered.
+    /// Batches of a connection's commands that were made durable before their replies.
     pub settles: AtomicU64,
-    /// Commands of these batches.
+    /// Commands in these batches.
     pub settled_commands: AtomicU64,
     /// Error replies.
     pub errors: AtomicU64,
-    /// Passwords that were wrong, and commands that users may not use.
+    /// Wrong passwords, and commands without the right to them.
     pub denied: AtomicU64,
 }
 
@@ -47,82 +47,81 @@ pub struct Stats {
 #[derive(Debug, Default)]
 pub struct Backups {
     running: AtomicBool,
-    /// When the last one was made, in s since 1970.
+    /// The time of the last backup, in s since 1970.
     pub last: AtomicU64,
-    /// The last one failed.
+    /// The last backup failed.
     pub failed: AtomicBool,
 }
 
 /// A server.
 #[derive(Debug)]
 pub struct Server {
-    /// Databases.
+    /// The databases.
     pub data: Arc<Data>,
-    /// Commands.
+    /// The table of commands.
     pub table: Table,
-    /// Users.
+    /// The users.
     pub users: Users,
-    /// Clients.
+    /// The clients.
     pub clients: Clients,
-    /// Channels.
+    /// The channels.
     pub pubsub: PubSub,
-    /// Durability.
+    /// Makes writes durable.
     pub committer: Committer,
-    /// Slow commands.
+    /// The log of slow commands.
     pub slowlog: SlowLog,
     /// Statistics.
     pub stats: Stats,
     /// Backups.
     pub backups: Arc<Backups>,
-    /// When it was started.
+    /// The time of the start.
     pub started: Instant,
-    /// Sends true when it is to stop.
+    /// Sends true when the server stops.
     pub stopping: watch::Sender<bool>,
-    /// A number of this run, in hex.
+    /// A random number of this run, in hex.
     pub run_id: String,
     settings: RwLock<Arc<Settings>>,
     generation: AtomicU64,
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 #[must_use]
 pub fn seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Waits until the server is to stop.
+/// Waits until the server stops.
 pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // An error: it is gone already.
+    // An error means that the server is gone.
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
-/// Why a server does not start.
+/// Why a server cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// The store.
+    /// The store refused a write.
     #[error("{0}")]
     Store(#[from] WriteError),
-    /// A thread.
+    /// A thread cannot be started.
     #[error("starting a thread failed: {0}")]
     Thread(io::Error),
-    /// A user in the settings.
+    /// A user in the settings is invalid.
     #[error("user {user:?}: {reason}")]
     User {
-        /// As the settings have it.
+        /// The user as in the settings.
         user: String,
-        /// What is wrong.
+        /// The cause.
         reason: String,
     },
 }
 
 impl Server {
-    /// A server over databases, which listens to nobody yet.
+    /// Returns a server over databases that does not listen yet.
     ///
     /// # Errors
     /// [`PrepareError`]
-    pub fn new(data: Arc<Data>, settings: Settings) -> Result<Self, PrepareError> {
-        let table = Table::new();
+    pub fn new(data: Arc<Data>, table: Table, settings: Settings) -> Result<Self, PrepareError> {
         let users = Users::new(&table, &settings.requirepass);
         for user in &settings.users {
             let words: Vec<&[u8]> = user.split_whitespace().map(str::as_bytes).collect();
@@ -136,11 +135,11 @@ impl Server {
                 .map_err(|reason| wrong(reason.trim_start_matches("ERR ")))?;
         }
         let backups = Backups::default();
-        // ORDERING: Relaxed; nobody else has it.
+        // ORDERING: Relaxed; no other thread has a reference yet.
         backups.last.store(seconds(), Ordering::Relaxed);
         let clients = Clients::default();
         let limit = settings.maxmemory_clients.bytes();
-        clients.registry().set_limit(limit);
+        clients.budget().set_limit(limit);
         Ok(Self {
             committer: Committer::start(Arc::clone(&data)).map_err(PrepareError::Thread)?,
             data,
@@ -159,30 +158,31 @@ impl Server {
         })
     }
 
-    /// The settings as they are now.
+    /// Returns the current settings.
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
         let settings = self.settings.read();
         Arc::clone(&settings.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes with every change of the settings.
+    /// Returns a number that changes with every change of the settings.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        // ORDERING: Acquire; with the Release of `change`: who sees it sees the change.
+        // ORDERING: Acquire; pairs with the Release of `change`: a thread that sees the number sees
+        // the change.
         self.generation.load(Ordering::Acquire)
     }
 
     /// Changes settings, all or none.
     ///
     /// # Errors
-    /// What is wrong, as Redis has it.
+    /// The text of the error, worded as Redis does.
     pub fn change(&self, pairs: &[(&str, &str)]) -> Result<(), String> {
         let settings = self.settings.write();
         let mut settings = settings.unwrap_or_else(PoisonError::into_inner);
         let mut changed = Settings::clone(&settings);
         changed.change(pairs)?;
-        // Also to the password of before: ACL SETUSER may have given the user another one meanwhile.
+        // Even if the password stays the same: ACL SETUSER may have set another one meanwhile.
         let named = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("requirepass");
         if pairs.iter().any(named) {
             self.users.require(&changed.requirepass, &self.table);
@@ -190,23 +190,23 @@ impl Server {
         let named = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("maxmemory-clients");
         if pairs.iter().any(named) {
             let limit = changed.maxmemory_clients.bytes();
-            self.clients.registry().set_limit(limit);
+            self.clients.budget().set_limit(limit);
         }
         *settings = Arc::new(changed);
-        // ORDERING: Release; see `generation`.
+        // ORDERING: Release; pairs with the Acquire of `generation`.
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
-    /// Begins to stop: connections end when they have answered.
+    /// Begins to stop: connections end once they have replied.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Where backups go.
+    /// Returns the file of backups.
     ///
     /// # Errors
-    /// The reply, if no file is configured.
+    /// The error reply, if no file is configured.
     pub fn backup_file(&self) -> Result<PathBuf, String> {
         self.settings()
             .backup_file
@@ -215,12 +215,12 @@ impl Server {
     }
 }
 
-/// Writes a backup into a file, which is replaced when it is complete.
+/// Writes a backup into a file, which is replaced once the backup is complete.
 ///
 /// # Errors
-/// The reply: another one is being written, or this one fails.
+/// The error reply: another backup is under way, or this one failed.
 pub fn back_up(data: &Data, backups: &Backups, file: &Path) -> Result<(), String> {
-    // ORDERING: AcqRel; one at a time.
+    // ORDERING: AcqRel; pairs with the Release below: one backup at a time.
     if backups.running.swap(true, Ordering::AcqRel) {
         return Err("ERR Background save already in progress".into());
     }
@@ -231,7 +231,7 @@ pub fn back_up(data: &Data, backups: &Backups, file: &Path) -> Result<(), String
         // ORDERING: Relaxed; as above.
         backups.last.store(seconds(), Ordering::Relaxed);
     }
-    // ORDERING: Release; pairs with the swap.
+    // ORDERING: Release; pairs with the AcqRel swap above.
     backups.running.store(false, Ordering::Release);
     done.map_err(|e| {
         tracing::error!(error = %e, file = %file.display(), "the backup failed");
@@ -240,7 +240,7 @@ pub fn back_up(data: &Data, backups: &Backups, file: &Path) -> Result<(), String
 }
 
 impl Backups {
-    /// True while one is being written.
+    /// Returns true while a backup is being written.
     #[must_use]
     pub fn running(&self) -> bool {
         // ORDERING: Relaxed; shown only.

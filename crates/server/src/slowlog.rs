@@ -1,22 +1,22 @@
-//! Commands that took long.
+//! The log of slow commands.
 
-use crate::command::{Arg, is};
+use crate::parse::{Arg, is};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Arguments of an entry, and bytes of one of them.
-const ARGUMENTS_MOST: usize = 32;
-const ARGUMENT_MOST: usize = 128;
+/// The most arguments of an entry, and the most bytes of one of them.
+const MAX_ARGUMENTS: usize = 32;
+const MAX_ARGUMENT: usize = 128;
 
-/// A command that took long.
+/// A slow command.
 #[derive(Clone, Debug)]
 pub struct Slow {
     /// Its number.
     pub id: u64,
-    /// When it ran, in s since 1970.
+    /// The time when it was executed, in s since 1970.
     pub at: u64,
-    /// How long.
+    /// Its duration.
     pub took: Duration,
     /// Its arguments, shortened.
     pub args: Vec<Vec<u8>>,
@@ -30,14 +30,14 @@ struct Inner {
     entries: VecDeque<Slow>,
 }
 
-/// The newest of them.
+/// The newest slow commands.
 #[derive(Debug, Default)]
 pub struct SlowLog(Mutex<Inner>);
 
-/// What is in the place of passwords.
+/// The replacement of secrets.
 const REDACTED: &[u8] = b"(redacted)";
 
-/// The arguments, without those that may be secret.
+/// Returns the arguments, with those that may be secret replaced.
 fn without_secrets<'a>(args: &[Arg<'a>]) -> Vec<Arg<'a>> {
     let name = args.first().copied().unwrap_or_default();
     let second = args.get(1).copied().unwrap_or_default();
@@ -53,17 +53,17 @@ fn without_secrets<'a>(args: &[Arg<'a>]) -> Vec<Arg<'a>> {
 }
 
 fn shortened(args: &[Arg<'_>]) -> Vec<Vec<u8>> {
-    let one = |arg: &Arg<'_>| match arg.get(..ARGUMENT_MOST) {
-        Some(start) if arg.len() > ARGUMENT_MOST => {
-            let more = format!("... ({} more bytes)", arg.len() - ARGUMENT_MOST);
+    let one = |arg: &Arg<'_>| match arg.get(..MAX_ARGUMENT) {
+        Some(start) if arg.len() > MAX_ARGUMENT => {
+            let more = format!("... ({} more bytes)", arg.len() - MAX_ARGUMENT);
             [start, more.as_bytes()].concat()
         }
         _ => arg.to_vec(),
     };
-    if args.len() <= ARGUMENTS_MOST {
+    if args.len() <= MAX_ARGUMENTS {
         return args.iter().map(one).collect();
     }
-    let kept = ARGUMENTS_MOST - 1;
+    let kept = MAX_ARGUMENTS - 1;
     let more = format!("... ({} more arguments)", args.len() - kept);
     let shown = args.iter().take(kept).map(one);
     shown.chain([more.into_bytes()]).collect()
@@ -74,7 +74,7 @@ impl SlowLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes one, and keeps the newest `most`.
+    /// Adds an entry, and keeps the newest `most`.
     pub fn note(&self, args: &[Arg<'_>], took: Duration, client: (String, String), most: usize) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let mut inner = self.inner();
@@ -90,25 +90,25 @@ impl SlowLog {
         inner.entries.truncate(most);
     }
 
-    /// The newest of them, the newest first.
+    /// Returns the newest entries, the newest first.
     #[must_use]
     pub fn newest(&self, most: usize) -> Vec<Slow> {
         self.inner().entries.iter().take(most).cloned().collect()
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner().entries.len()
     }
 
-    /// True if there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets them.
+    /// Removes all entries.
     pub fn clear(&self) {
         self.inner().entries.clear();
     }

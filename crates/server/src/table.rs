@@ -1,18 +1,19 @@
-//! All commands by name, with what users' rights and statistics need to know of them.
+//! The table of all commands by name, with their categories and statistics.
 
-use crate::command::{Access, Arg, Command, Keys};
-use crate::session::SessionCommand;
+use crate::command::{Access, Command, ONE, Spec};
+use crate::parse::Arg;
 use ahash::RandomState;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Longest name of a command.
-const NAME_MOST: usize = 32;
-/// Buckets of a latency histogram: the last one has what took 2^25 µs and more.
+/// The longest name of a command, in bytes.
+const MAX_NAME: usize = 32;
+/// The number of buckets of a latency histogram. The last one counts calls that took 2^25 µs or
+/// longer.
 pub const BUCKETS: usize = 26;
 
-/// Categories of commands, for users' rights; a set of them has a bit for each.
+/// Categories of commands, for users' rights. A set of them has one bit for each.
 pub const CATEGORIES: [&str; 21] = [
     "keyspace",
     "read",
@@ -37,32 +38,24 @@ pub const CATEGORIES: [&str; 21] = [
     "scripting",
 ];
 
-/// What runs a command.
-#[derive(Clone, Copy, Debug)]
-pub enum Does {
-    /// The data layer.
-    Data(&'static Command),
-    /// The session.
-    Session(&'static SessionCommand),
-}
-
-/// How often a command ran, and how long.
+/// Counts and durations of a command's calls.
 #[derive(Debug, Default)]
 pub struct CommandStats {
     /// Calls.
     pub calls: AtomicU64,
-    /// Their time in ns.
+    /// Their total duration in ns.
     pub nanos: AtomicU64,
-    /// Calls that were refused before they ran.
+    /// Calls that were refused before execution.
     pub rejected: AtomicU64,
     /// Calls that failed.
     pub failed: AtomicU64,
-    /// Calls by time: bucket n has those that took less than 2^n µs, and no less than half of it.
+    /// Calls by duration: bucket n counts those that took less than 2^n µs, and not less than half
+    /// of that.
     pub buckets: [AtomicU64; BUCKETS],
 }
 
 impl CommandStats {
-    /// Notes calls that took so long each.
+    /// Counts calls with this duration each.
     pub fn note(&self, took: Duration, calls: u64) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let micros = nanos / 1000;
@@ -74,7 +67,7 @@ impl CommandStats {
         }
     }
 
-    /// Begins anew.
+    /// Resets all counts.
     pub fn reset(&self) {
         let all = [&self.calls, &self.nanos, &self.rejected, &self.failed];
         for counter in all.into_iter().chain(&self.buckets) {
@@ -84,65 +77,42 @@ impl CommandStats {
     }
 }
 
-/// Adds to a statistic.
+/// Adds to a counter.
 pub fn add(counter: &AtomicU64, by: u64) {
-    // ORDERING: Relaxed; nothing rests on statistics.
+    // ORDERING: Relaxed; statistics publish nothing but themselves.
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// A statistic.
+/// Returns the value of a counter.
 pub fn value(counter: &AtomicU64) -> u64 {
     // ORDERING: Relaxed; as in `add`.
     counter.load(Ordering::Relaxed)
 }
 
-/// A command.
+/// A command, and its statistics.
 #[derive(Debug)]
 pub struct Entry {
     /// Its number in the table.
     pub index: usize,
-    /// Its name, in lower case.
-    pub name: &'static str,
-    /// As [`Command::arity`].
-    pub arity: i32,
-    /// What runs it.
-    pub does: Does,
-    /// Its categories.
+    /// Its declaration.
+    pub spec: &'static Spec,
+    /// The command itself, if it is one on data.
+    pub data: Option<&'static Command>,
+    /// Its categories: the bit of each is that of its [number](category).
     pub categories: u32,
-    /// It may take long: other work of its thread is to go elsewhere.
-    pub long: bool,
     /// Statistics.
     pub stats: CommandStats,
 }
 
 impl Entry {
-    /// Its keys.
+    /// Returns its name, in lower case.
     #[must_use]
-    pub fn keys(&self) -> Keys {
-        match self.does {
-            Does::Data(command) => command.keys,
-            Does::Session(command) => command.keys,
-        }
-    }
-
-    /// What it does to data.
-    #[must_use]
-    pub fn access(&self) -> Option<Access> {
-        match self.does {
-            Does::Data(command) => Some(command.access),
-            Does::Session(_) => None,
-        }
-    }
-
-    /// True if it may be called with so many arguments, its name included.
-    #[must_use]
-    pub fn takes(&self, arguments: usize) -> bool {
-        let arity = self.arity.unsigned_abs() as usize;
-        arguments == arity || self.arity < 0 && arguments > arity
+    pub fn name(&self) -> &'static str {
+        self.spec.name
     }
 }
 
-/// The number of a category.
+/// Returns the number of a category.
 #[must_use]
 pub fn category(name: &[u8]) -> Option<usize> {
     CATEGORIES
@@ -156,48 +126,17 @@ fn bits<'n>(names: impl Iterator<Item = &'n str>) -> u32 {
         .fold(0, |bits, number| bits | 1 << number)
 }
 
-/// Commands on data that may take long.
-const LONG: [&str; 8] = [
-    "dump", "flushall", "flushdb", "keys", "lcs", "restore", "sort", "sort_ro",
-];
-
-/// Commands on data that are dangerous though they do not write all keys.
-const DANGEROUS: [&str; 4] = ["keys", "restore", "sort", "sort_ro"];
-
-/// Commands on data that may make their clients wait.
-const BLOCKING: [&str; 8] = [
-    "blmove",
-    "blmpop",
-    "blpop",
-    "brpop",
-    "brpoplpush",
-    "bzmpop",
-    "bzpopmax",
-    "bzpopmin",
-];
-
-fn of_data(command: &'static Command) -> (u32, bool) {
-    let access = match command.access {
-        Access::ReadOne => ["read", "fast"],
-        Access::Read => ["read", "slow"],
-        Access::Write if command.keys == crate::command::ONE => ["write", "fast"],
-        Access::Write | Access::WriteAll => ["write", "slow"],
+/// Returns the categories of a command: those that its access implies, and its own.
+fn categories(spec: &Spec) -> u32 {
+    let implied: &[&str] = match spec.access {
+        None => &[],
+        Some(Access::ReadOne) => &["read", "fast"],
+        Some(Access::Read) => &["read", "slow"],
+        Some(Access::Write) if spec.keys == ONE => &["write", "fast"],
+        Some(Access::Write) => &["write", "slow"],
+        Some(Access::WriteAll) => &["write", "slow", "dangerous"],
     };
-    let long = LONG.contains(&command.name);
-    let dangerous = command.access == Access::WriteAll || DANGEROUS.contains(&command.name);
-    let dangerous = dangerous.then_some("dangerous");
-    let sorts = command.name.starts_with("sort");
-    let others = if sorts {
-        &["set", "sortedset"][..]
-    } else {
-        &[]
-    };
-    let blocking = BLOCKING.contains(&command.name).then_some("blocking");
-    let names = (access.into_iter().chain([command.group]))
-        .chain(others.iter().copied())
-        .chain(dangerous)
-        .chain(blocking);
-    (bits(names), long || command.access == Access::WriteAll)
+    bits(implied.iter().chain(spec.categories).copied())
 }
 
 /// All commands.
@@ -208,60 +147,47 @@ pub struct Table {
 }
 
 impl Table {
-    /// The commands of the data layer and of sessions.
+    /// Makes a table of commands on data and of others, which keep their order.
     #[must_use]
-    pub fn new() -> Self {
-        let data = crate::data::commands().map(|command| {
-            let (categories, long) = of_data(command);
-            let does = Does::Data(command);
-            (command.name, command.arity, does, categories, long)
-        });
-        let session = crate::session::commands().map(|command| {
-            let categories = bits(command.categories.iter().copied());
-            let does = Does::Session(command);
-            (command.name, command.arity, does, categories, command.long)
-        });
+    pub fn new(
+        data: impl Iterator<Item = &'static Command>,
+        others: impl Iterator<Item = &'static Spec>,
+    ) -> Self {
+        let data = data.map(|command| (&command.spec, Some(command)));
+        let others = others.map(|spec| (spec, None));
         let entries: Vec<Entry> = data
-            .chain(session)
+            .chain(others)
             .enumerate()
-            .map(|(index, (name, arity, does, categories, long))| Entry {
+            .map(|(index, (spec, data))| Entry {
                 index,
-                name,
-                arity,
-                does,
-                categories,
-                long,
+                spec,
+                data,
+                categories: categories(spec),
                 stats: CommandStats::default(),
             })
             .collect();
         let names = entries
             .iter()
-            .map(|entry| (entry.name.as_bytes(), entry.index));
+            .map(|entry| (entry.name().as_bytes(), entry.index));
         Self {
             by_name: names.collect(),
             entries,
         }
     }
 
-    /// The command of that name, in whatever case.
+    /// Returns the command of that name, in any case.
     #[must_use]
     pub fn find(&self, name: Arg<'_>) -> Option<&Entry> {
-        let mut lower = [0; NAME_MOST];
+        let mut lower = [0; MAX_NAME];
         let lower = lower.get_mut(..name.len())?;
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
         self.entries.get(*self.by_name.get(&*lower)?)
     }
 
-    /// All of them.
+    /// Returns all commands.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
-    }
-}
-
-impl Default for Table {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -271,15 +197,15 @@ mod tests {
 
     #[test]
     fn names_are_found_in_any_case_and_are_lower_case_and_unique() {
-        let table = Table::new();
-        assert_eq!(table.find(b"GeT").unwrap().name, "get");
-        assert_eq!(table.find(b"PING").unwrap().name, "ping");
+        let table = crate::commands::table();
+        assert_eq!(table.find(b"GeT").unwrap().name(), "get");
+        assert_eq!(table.find(b"PING").unwrap().name(), "ping");
         assert!(table.find(b"").is_none());
-        assert!(table.find(&[b'x'; NAME_MOST + 1]).is_none());
+        assert!(table.find(&[b'x'; MAX_NAME + 1]).is_none());
         assert_eq!(table.by_name.len(), table.entries.len());
         for entry in table.entries() {
-            assert_eq!(entry.name, entry.name.to_lowercase());
-            assert!(entry.name.len() <= NAME_MOST && entry.categories != 0);
+            assert_eq!(entry.name(), entry.name().to_lowercase());
+            assert!(entry.name().len() <= MAX_NAME && entry.categories != 0);
         }
     }
 

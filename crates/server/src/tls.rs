@@ -1,4 +1,4 @@
-//! TLS, by rustls: the certificate, which can be read again while the server runs.
+//! TLS, by rustls: the certificate, which can be reloaded while the server runs.
 
 use crate::config::Settings;
 use std::fmt;
@@ -10,7 +10,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The certificate that clients are shown, and where it comes from.
+/// The certificate that clients are shown, and its files.
 pub struct Certificate {
     cert: PathBuf,
     key: PathBuf,
@@ -27,10 +27,10 @@ impl fmt::Debug for Certificate {
 }
 
 impl Certificate {
-    /// The one that the settings name; `None` if they say nothing of TLS.
+    /// Loads the certificate that the settings name; `None` if they do not mention TLS.
     ///
     /// # Errors
-    /// A setting is missing, or a file cannot be used: which, and why.
+    /// A setting is missing, or a file is not usable; the text names it and the cause.
     pub fn of(settings: &Settings) -> Result<Option<Self>, String> {
         let (listen, cert, key) = (&settings.tls_listen, &settings.tls_cert, &settings.tls_key);
         match (listen, cert, key) {
@@ -49,10 +49,10 @@ impl Certificate {
         }
     }
 
-    /// Reads the files again; clients that connect from now on are shown what they hold.
+    /// Reads the files again. Clients that connect later are shown the new certificate.
     ///
     /// # Errors
-    /// A file cannot be used: which, and why. The certificate stays what it was.
+    /// A file is not usable; the text names it and the cause. The previous certificate stays.
     pub fn reload(&self) -> Result<(), String> {
         let new = acceptor(&self.cert, &self.key)?;
         let acceptor = self.acceptor.write();
@@ -60,14 +60,14 @@ impl Certificate {
         Ok(())
     }
 
-    /// What accepts connections, with the certificate as it is now.
+    /// Returns the acceptor of connections with the current certificate.
     pub fn acceptor(&self) -> TlsAcceptor {
         let acceptor = self.acceptor.read();
         acceptor.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// What accepts TLS connections with this certificate. The error names the file.
+/// Returns the acceptor of TLS connections with this certificate. The error names the file.
 fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let of = |file: &Path, e: &dyn fmt::Display| format!("{}: {e}", file.display());
     let certs: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert)

@@ -1,17 +1,18 @@
-//! Users: their passwords, the commands that they may use, and the keys and channels that they may touch.
+//! Users: their passwords, and their rights to commands, keys and channels.
 
-use crate::data::glob;
-use crate::table::{self, CATEGORIES, Entry, Table};
+use crate::parse::glob;
+use crate::table;
+use crate::table::{CATEGORIES, Entry, Table};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The user that nobody has to name.
+/// The user of clients that have not named one.
 pub const DEFAULT: &str = "default";
 
-/// A password's SHA-256.
+/// The SHA-256 of a password.
 type Hash = [u8; 32];
 
 /// A user.
@@ -21,16 +22,16 @@ pub struct User {
     pub name: String,
     /// It may log in.
     pub on: bool,
-    /// Any password will do.
+    /// It needs no password.
     pub nopass: bool,
     passwords: Vec<Hash>,
-    /// Rules of commands, in the order that they were given.
+    /// The rules on commands, in the order in which they were given.
     rules: Vec<String>,
-    /// By the number of the command.
+    /// Whether each command is allowed, by its number.
     allowed: Vec<bool>,
     keys: Vec<Vec<u8>>,
     channels: Vec<Vec<u8>>,
-    /// It may use what is for administrators of commands that others may use, too.
+    /// It may use the administrative subcommands of commands that others may use, too.
     pub admin: bool,
     /// Everything is allowed.
     pub everything: bool,
@@ -62,7 +63,7 @@ fn parse_hash(text: &[u8]) -> Option<Hash> {
 const UNKNOWN: &str = "Unknown command or category name in ACL";
 
 impl User {
-    /// One that may do nothing, and cannot log in.
+    /// Returns a user without rights that cannot log in.
     #[must_use]
     pub fn nobody(name: &str) -> Self {
         Self {
@@ -86,7 +87,7 @@ impl User {
         }
     }
 
-    /// True if that is its password. Takes as long for each.
+    /// Returns true if the password is right. Takes the same time for every password.
     #[must_use]
     pub fn knows(&self, password: &[u8]) -> bool {
         let hash = hash(password);
@@ -104,25 +105,25 @@ impl User {
         found
     }
 
-    /// True if it may use that command.
+    /// Returns true if it may use the command.
     #[must_use]
     pub fn may(&self, entry: &Entry) -> bool {
         self.everything || self.allowed.get(entry.index).is_some_and(|may| *may)
     }
 
-    /// True if it may touch that key.
+    /// Returns true if it may access the key.
     #[must_use]
     pub fn may_touch(&self, key: &[u8]) -> bool {
         self.everything || self.keys.iter().any(|pattern| glob::matches(pattern, key))
     }
 
-    /// True if it may touch every key.
+    /// Returns true if it may access every key.
     #[must_use]
     pub fn may_touch_all(&self) -> bool {
         self.everything || self.keys.iter().any(|pattern| pattern == b"*")
     }
 
-    /// True if it may use that channel; or that pattern of channels, which has to be one of its own then.
+    /// Returns true if it may use the channel. A pattern has to be one of its own patterns.
     #[must_use]
     pub fn may_hear(&self, channel: &[u8], is_pattern: bool) -> bool {
         let mut patterns = self.channels.iter();
@@ -233,13 +234,13 @@ impl User {
         Ok(())
     }
 
-    /// Its passwords, as they are kept.
+    /// Returns its passwords, as hashes.
     #[must_use]
     pub fn hashes(&self) -> Vec<String> {
         self.passwords.iter().map(hex).collect()
     }
 
-    /// The rules of its commands, as `ACL GETUSER` has them.
+    /// Returns its rules on commands, as `ACL GETUSER` replies them.
     #[must_use]
     pub fn commands(&self) -> String {
         self.rules.join(" ")
@@ -252,19 +253,19 @@ impl User {
         each.collect::<Vec<_>>().join(" ")
     }
 
-    /// Its patterns of keys.
+    /// Returns its patterns of keys.
     #[must_use]
     pub fn key_patterns(&self) -> String {
         Self::patterns('~', &self.keys)
     }
 
-    /// Its patterns of channels.
+    /// Returns its patterns of channels.
     #[must_use]
     pub fn channel_patterns(&self) -> String {
         Self::patterns('&', &self.channels)
     }
 
-    /// All of it in a line, as `ACL LIST` has it.
+    /// Returns its line in `ACL LIST`.
     #[must_use]
     pub fn line(&self) -> String {
         let mut words = vec![
@@ -289,19 +290,20 @@ impl User {
 #[derive(Debug)]
 pub struct Users {
     by_name: RwLock<BTreeMap<String, Arc<User>>>,
-    /// Grows with every change.
+    /// Changes with every change of a user.
     generation: AtomicU64,
 }
 
 impl Users {
-    /// The default user, who may do everything; with a password, unless it is empty.
+    /// Returns users with the default user alone, who may do everything. It has this password,
+    /// unless that is empty.
     #[must_use]
     pub fn new(table: &Table, password: &str) -> Self {
         let users = Self {
             by_name: RwLock::default(),
             generation: AtomicU64::new(1),
         };
-        // These rules are right.
+        // These rules are valid.
         let _ = users.set(
             DEFAULT.as_bytes(),
             &[b"on", b"+@all", b"~*", b"&*", b"nopass"],
@@ -319,11 +321,11 @@ impl Users {
         } else {
             [b"resetpass", &rule]
         };
-        // These rules are right.
+        // These rules are valid.
         let _ = self.set(DEFAULT.as_bytes(), &rules, table);
     }
 
-    /// The user of that name.
+    /// Returns the user of that name.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<Arc<User>> {
         let name = std::str::from_utf8(name).ok()?;
@@ -332,7 +334,7 @@ impl Users {
         users.get(name).cloned()
     }
 
-    /// All, by name.
+    /// Returns all users, by name.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<User>> {
         let users = self.by_name.read();
@@ -340,22 +342,23 @@ impl Users {
         users.values().cloned().collect()
     }
 
-    /// Changes with every change of a user.
+    /// Returns a number that changes with every change of a user.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        // ORDERING: Acquire; with the Release of `changed`: who sees it sees the change.
+        // ORDERING: Acquire; pairs with the Release of `changed`: a thread that sees the number
+        // sees the change.
         self.generation.load(Ordering::Acquire)
     }
 
     fn changed(&self) {
-        // ORDERING: Release; see `generation`.
+        // ORDERING: Release; pairs with the Acquire of `generation`.
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes a user, or changes it; all rules or none.
+    /// Creates or changes a user, with all rules or none.
     ///
     /// # Errors
-    /// What is wrong, as Redis has it.
+    /// The text of the error, worded as Redis does.
     pub fn set(&self, name: &[u8], rules: &[&[u8]], table: &Table) -> Result<(), String> {
         let name = std::str::from_utf8(name)
             .ok()
@@ -376,7 +379,7 @@ impl Users {
         Ok(())
     }
 
-    /// Takes a user away; true if it was there.
+    /// Deletes a user. Returns true if it existed.
     pub fn delete(&self, name: &[u8]) -> bool {
         let Ok(name) = std::str::from_utf8(name) else {
             return false;
@@ -390,7 +393,7 @@ impl Users {
         gone
     }
 
-    /// Names of all categories.
+    /// Returns the names of all categories.
     #[must_use]
     pub fn categories() -> &'static [&'static str] {
         &CATEGORIES
@@ -403,7 +406,7 @@ mod tests {
 
     #[test]
     fn rules_say_what_a_user_may() {
-        let table = Table::new();
+        let table = crate::commands::table();
         let users = Users::new(&table, "secret");
         let default = users.get(b"default").unwrap();
         assert!(default.everything && default.knows(b"secret") && !default.knows(b""));
@@ -437,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_wrong_rule_changes_nothing() {
-        let table = Table::new();
+        let table = crate::commands::table();
         let users = Users::new(&table, "");
         for wrong in ["foo", "+foo", "+@foo", "<zz", "#zz", "!zz"] {
             let text = users.set(b"bob", &[b"on", wrong.as_bytes()], &table);

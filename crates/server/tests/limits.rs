@@ -1,4 +1,4 @@
-//! Hostile and broken clients: they hurt themselves only.
+//! Hostile and broken clients: they only hurt themselves.
 
 mod live;
 

@@ -1,20 +1,21 @@
-//! Backups: a snapshot as a stream of bytes, and stores made from it.
+//! Backups: a snapshot as a stream of bytes, and restoring a store from it.
 //!
 //! ```text
-//! backup   | "BCSTORE\n" | format (32) | time stamp (64) | CRC-32C (32) of these | frames ...
+//! backup   | "BCSTORE\n" | format (32) | timestamp (64)  | CRC-32C (32) of these | frames ...
 //! frame    | kind (8) | length (32) | content ... | CRC-32C (32) of kind, length and content
 //!   1      | number (32) | name ...                                                       a keyspace, before its entries
 //!   2      | entries: keyspace (32) | key length (32) | value length (32) | expiry (64) | key | value | ...
 //!   3      | keyspaces (64) | entries (64)                                                 the end
 //! ```
 //!
-//! Numbers are little-endian. A backup without its end is damaged. Writers go on while one is made, and are in it or not as
-//! the snapshot has it.
+//! Numbers are little-endian. A backup without its end is damaged. Writers go on while a backup is
+//! made; it has what its snapshot sees.
 
+use crate::batch::Batch;
 use crate::catalogue::Keyspace;
 use crate::error::{BackupError, StoreError};
+use crate::snapshot::Snapshot;
 use crate::store::{Store, StoreOptions, WORD_UNFINISHED};
-use crate::{Batch, Snapshot};
 use bristlecone_index::engine::{EngineKind, LbEngine};
 use bristlecone_pmem::{Media, Pool};
 use std::collections::BTreeMap;
@@ -27,15 +28,15 @@ const FORMAT: u32 = 1;
 const KEYSPACE: u8 = 1;
 const ENTRIES: u8 = 2;
 const END: u8 = 3;
-/// Bytes of entries from which on a frame is written.
+/// Bytes of entries after which a frame is written.
 const FRAME: usize = 256 << 10;
 /// Bytes of an entry before its key.
 const ENTRY: usize = 20;
 
-/// What a backup or a restore has gone through.
+/// Counts of a backup or a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupReport {
-    /// Time stamp of the snapshot.
+    /// Timestamp of the snapshot.
     pub timestamp: u64,
     /// Keyspaces.
     pub keyspaces: u64,
@@ -45,7 +46,8 @@ pub struct BackupReport {
     pub bytes: u64,
 }
 
-/// Whether these bytes, of which eight are enough, are the start of a backup, in whatever version of the format.
+/// Returns whether a stream that starts with these bytes is a backup, of any format version. Eight
+/// bytes are enough.
 #[must_use]
 pub fn is_backup(start: &[u8]) -> bool {
     start.starts_with(&MAGIC)
@@ -75,10 +77,10 @@ impl<W: Write> Sink<'_, W> {
 }
 
 impl<M: Media> Snapshot<M> {
-    /// Writes the store as the snapshot has it. What has expired is left out.
+    /// Writes the snapshot's content to `out`. Expired values are left out.
     ///
     /// # Errors
-    /// [`BackupError`]; what was written is of no use then.
+    /// [`BackupError`]; what was written is unusable then.
     pub fn backup(&self, out: &mut impl Write) -> Result<BackupReport, BackupError> {
         let mut sink = Sink { out, bytes: 0 };
         let mut report = BackupReport {
@@ -98,7 +100,8 @@ impl<M: Media> Snapshot<M> {
             report.keyspaces += 1;
             let mut cursor = self.cursor::<Vec<u8>>(&keyspace, ..);
             loop {
-                // Collected a frame at a time, so that a slow stream holds nobody up.
+                // Collected a frame at a time, so that no epoch is pinned while a slow stream is
+                // written.
                 let mut content = Vec::with_capacity(FRAME);
                 cursor.next_while(|key, entry| {
                     content.extend(keyspace.number().to_le_bytes());
@@ -138,7 +141,7 @@ impl<R: Read> Source<'_, R> {
         }
     }
 
-    /// Reads exactly so many bytes; a length that is not true costs no memory.
+    /// Reads exactly `len` bytes. A false length does not allocate that much memory.
     fn take(&mut self, len: usize) -> Result<Vec<u8>, BackupError> {
         let mut bytes = Vec::new();
         self.from
@@ -186,7 +189,7 @@ impl<R: Read> Source<'_, R> {
     }
 }
 
-/// Up to eight bytes, little-endian.
+/// Reads a little-endian number of up to eight bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -194,10 +197,10 @@ fn number(bytes: &[u8]) -> u64 {
         .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// An entry of a frame: keyspace, expiry, key, value.
+/// A parsed entry: keyspace, expiry, key, value.
 type Parsed<'a> = (u32, u64, &'a [u8], &'a [u8]);
 
-/// Takes an entry off the front of a frame's content.
+/// Parses the first entry of a frame's content and advances past it.
 fn entry<'a>(content: &mut &'a [u8]) -> Option<Parsed<'a>> {
     let (head, rest) = content.split_at_checked(ENTRY)?;
     let (key, rest) = rest.split_at_checked(number(&head[4..8]) as usize)?;
@@ -207,7 +210,7 @@ fn entry<'a>(content: &mut &'a [u8]) -> Option<Parsed<'a>> {
 }
 
 impl<M: Media> Store<M> {
-    /// Writes the store as it is now; see [`Snapshot::backup`].
+    /// Writes the store's current content to `out`. See [`Snapshot::backup`].
     ///
     /// # Errors
     /// [`BackupError`]
@@ -215,7 +218,8 @@ impl<M: Media> Store<M> {
         self.snapshot().backup(out)
     }
 
-    /// Makes a store from a backup. A crash leaves an unfinished store, which cannot be opened, only [removed](Self::remove).
+    /// Makes a store from a backup. A crash leaves an unfinished store, which can only be
+    /// [removed](Self::remove).
     ///
     /// # Errors
     /// [`BackupError`]; no store is left behind.
@@ -228,7 +232,8 @@ impl<M: Media> Store<M> {
         Self::restore_with(pool, name, options, &LbEngine, from)
     }
 
-    /// As [`restore`](Self::restore), with an index of that kind, whatever that of the store was whose backup it is.
+    /// As [`restore`](Self::restore), with another engine for the index. It need not be that of the
+    /// original store.
     ///
     /// # Errors
     /// As there.
@@ -246,7 +251,8 @@ impl<M: Media> Store<M> {
             Ok(report) => Ok((store, report)),
             Err(e) => {
                 drop(store);
-                // The first error is what is reported; what is left cannot be opened.
+                // The first error is reported. If removing fails too, the rest is an unfinished
+                // store.
                 let _ = Self::remove(pool, name);
                 Err(e)
             }
@@ -303,7 +309,7 @@ impl<M: Media> Store<M> {
             }
         }
         let pm = self.pool().pm();
-        // PERSIST: (in `publish`) the store is whole from here on; all of it is durable.
+        // PERSIST: (in `publish`) the store is complete from here on; all its content is durable.
         self.shared.root.word(WORD_UNFINISHED).publish(pm, 0);
         pm.commit().map_err(StoreError::from)?;
         report.bytes = source.at;

@@ -1,4 +1,4 @@
-//! Batches: changes that are made together, without reading anything.
+//! Batches: changes that are committed atomically, without reading anything.
 
 use crate::catalogue::{Catalogue, Keyspace};
 use crate::entry::expiry;
@@ -8,21 +8,21 @@ use crate::write::{Write, check_key, check_value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Changes to any number of keys, of any keyspaces, that [`Store::write`](crate::Store::write) makes together. The last change of a
-/// key counts.
+/// Changes to any number of keys of any keyspaces, which [`Store::write`](crate::Store::write)
+/// commits atomically. The last change of a key counts.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     writes: BTreeMap<Vec<u8>, Write>,
-    /// The first keyspace, and the first of another store than its: what cannot be written is
-    /// found out when it is to be.
+    /// The first keyspace, and the first one of another store than that. The store refuses the
+    /// batch if either is not its own.
     keyspaces: [Option<Keyspace>; 2],
 }
 
-/// Changes as commits take them: sorted, each key once.
+/// Changes as a commit takes them: sorted by key, each key once.
 pub(crate) type Writes<'a> = Vec<(Cow<'a, [u8]>, Cow<'a, Write>)>;
 
 impl Batch {
-    /// An empty one.
+    /// An empty batch.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -66,19 +66,19 @@ impl Batch {
         self.writes.insert(key.to_vec(), write);
     }
 
-    /// How many keys it changes.
+    /// Returns how many keys the batch changes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.writes.len()
     }
 
-    /// True if it changes none.
+    /// Returns whether the batch changes no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
-    /// The changes, for the store that has this catalogue.
+    /// Returns the changes, for the store with this catalogue.
     ///
     /// # Errors
     /// [`WriteError::OtherStore`], [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]

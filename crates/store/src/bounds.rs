@@ -31,7 +31,8 @@ impl Bounds {
     /// The keys that begin with `prefix`.
     pub fn prefix(keyspace: u32, prefix: &[u8]) -> Self {
         let start = [&keyspace.to_be_bytes(), prefix].concat();
-        // The smallest key above all of them: trailing bytes of 255 dropped, the byte before them raised by one.
+        // The smallest key above all of them: trailing bytes of 255 dropped, the byte before them
+        // raised by one.
         let mut end = start.clone();
         while let Some(last) = end.pop() {
             if last < u8::MAX {

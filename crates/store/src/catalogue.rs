@@ -1,7 +1,7 @@
 //! The catalogue: which keyspaces a store has.
 //!
-//! A keyspace is a named range of the index. It has a number, which its index keys begin with. The catalogue is keyspace 0: name to
-//! number (32 bits, little-endian).
+//! A keyspace is a named range of the index. It has a number, which its index keys begin with. The
+//! catalogue is keyspace 0: name to number (32 bits, little-endian).
 
 use crate::error::{Damage, OtherStore, WriteError};
 use crate::key::{CATALOGUE, IndexKey, IndexKeys, split};
@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A handle of a named keyspace. Cheap to clone. Only the store that returned it takes it, for as long as that is open; any
-/// other refuses it with `OtherStore`.
+/// A handle of a named keyspace. Cheap to clone. Only the store that returned it takes it, for as
+/// long as that is open; any other refuses it with `OtherStore`.
 ///
-/// Two handles are equal if they are of the same keyspace, whatever its name was when they were returned.
+/// Two handles are equal if they are of the same keyspace, whatever its name was when they were
+/// returned.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     pub(crate) id: u32,
@@ -49,7 +50,7 @@ impl Keyspace {
     }
 }
 
-/// What the catalogue's records say, in memory.
+/// The content of the catalogue, in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub by_name: BTreeMap<Arc<str>, u32>,
@@ -154,8 +155,8 @@ impl Catalogue {
         id == CATALOGUE || lock(&self.known).by_name.values().any(|other| *other == id)
     }
 
-    /// Returns a number that no keyspace has or had. It is used up even if the keyspace cannot be made durable now, since it may
-    /// become durable later.
+    /// Returns a number that no keyspace has or had. It is used up even if the keyspace cannot be
+    /// made durable now, since it may become durable later.
     ///
     /// # Errors
     /// [`Damage`]: all numbers are used.

@@ -1,4 +1,4 @@
-//! Checking a store, and what it counts.
+//! Checks and statistics of a store.
 
 use crate::error::{Damage, DamagedRecord};
 use crate::key::split;
@@ -12,29 +12,30 @@ use bristlecone_pmem::Media;
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 
-/// What [`Store::check`] looked at.
+/// Counts of a [`Store::check`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Entries of the index.
     pub entries: u64,
-    /// Records whose checksums were compared.
+    /// Records, whose checksums were compared.
     pub versions: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Records of commits that were undone and could not be taken out.
+    /// Dead records: those of undone commits whose entries could not be restored.
     pub dead: u64,
 }
 
-/// What a store holds and has done since it was opened.
+/// Statistics of a store since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreStats {
-    /// Keys, of all keyspaces; the catalogue's own included, and those of dropped keyspaces until they are vacuumed.
+    /// Keys of all keyspaces, the catalogue included. Those of dropped keyspaces count until they
+    /// are vacuumed.
     pub keys: u64,
     /// Records: newest versions, older ones, tombstones.
     pub versions: u64,
-    /// Bytes of newest versions, heads of records included.
+    /// Bytes of the newest versions, heads of records included.
     pub live_bytes: u64,
-    /// Bytes of older versions and tombstones, which vacuuming frees.
+    /// Bytes of older versions and tombstones, which the vacuum frees.
     pub garbage_bytes: u64,
     /// Keys whose values have an expiry.
     pub expiring: u64,
@@ -42,20 +43,20 @@ pub struct StoreStats {
     pub vacuumed: u64,
     /// Their bytes.
     pub vacuumed_bytes: u64,
-    /// The last durable commit.
+    /// Timestamp of the last durable commit.
     pub durable: u64,
-    /// The oldest snapshot that is being read.
+    /// Timestamp of the oldest snapshot.
     pub oldest_snapshot: Option<u64>,
-    /// Snapshots that are being read.
+    /// Snapshots that exist.
     pub snapshots: u64,
-    /// Bytes of the pool's chunks that the records have.
+    /// Bytes of the pool's chunks that hold records.
     pub chunk_bytes: u64,
-    /// Bytes in blocks of theirs, rounding included.
+    /// Bytes of the records' blocks, rounding included.
     pub block_bytes: u64,
 }
 
 impl<M: Media> Store<M> {
-    /// What it holds.
+    /// Returns the store's statistics.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         let counts = self.shared.stripes.counts();
@@ -77,25 +78,25 @@ impl<M: Media> Store<M> {
         }
     }
 
-    /// Shape and size of the index. Walks it.
+    /// Returns shape and size of the index. Walks all of it.
     #[must_use]
     pub fn index_stats(&self) -> IndexStats {
         self.shared.index.stats()
     }
 
-    /// Checks the index, every record and the order of versions, and that no block is lost or owned twice. Call it while no one
-    /// writes or vacuums; the store's own thread of the vacuum waits meanwhile.
+    /// Checks the index, every record, the order of versions, and that no block is leaked or owned
+    /// twice. Call it while nobody writes or vacuums. The vacuum's own thread waits meanwhile.
     ///
     /// # Errors
-    /// The first [`Violation`] found; where records are damaged, it names all of them, one a line.
+    /// The first [`Violation`] found. If records are damaged, it names all of them, one per line.
     pub fn check(&self) -> Result<CheckReport, Violation> {
         let _held = self.shared.control.hold();
         self.shared.index.verify()?;
         self.shared.check_records()
     }
 
-    /// Every record that is damaged, and every slot of the commit table. Reads all that the store has. Call it as
-    /// [`check`](Self::check), which says the same in words.
+    /// Returns all damaged records and damaged slots of the commit table. Reads the whole store.
+    /// The conditions are those of [`check`](Self::check), which reports the same in words.
     #[must_use]
     pub fn find_damage(&self) -> Vec<DamagedRecord> {
         let _held = self.shared.control.hold();
@@ -103,11 +104,11 @@ impl<M: Media> Store<M> {
     }
 }
 
-/// What all records together are.
+/// The outcome of a scan of all records.
 #[derive(Default)]
 struct Findings {
     report: CheckReport,
-    /// Blocks that were reached.
+    /// The blocks that were reached.
     seen: HashSet<u64>,
     damaged: Vec<DamagedRecord>,
 }
@@ -148,13 +149,13 @@ impl<M: Media> Shared<M> {
         findings
     }
 
-    /// That what is in use is what was reached, and the counts are right.
+    /// Checks that the blocks in use are those that were reached, and that the counts are right.
     fn check_space(
         &self,
         seen: &HashSet<u64>,
         report: &CheckReport,
     ) -> Result<CheckReport, Violation> {
-        // The commit table is a block too, and what is kept for deletions.
+        // The commit table has a block too, and so has the reserve for deletions.
         let reached = seen.len() as u64 + 1 + u64::from(self.deletion_reserve != 0);
         let live = self.heap.live_blocks();
         if live != reached {
@@ -205,17 +206,17 @@ impl<M: Media> Shared<M> {
             };
             if ts >= above {
                 return Err(Damage::new(format!(
-                    "record {off:#x} has time stamp {ts}, behind one of {above}"
+                    "record {off:#x} has timestamp {ts}, behind one of {above}"
                 )));
             }
             if ts > self.clock.applied() {
                 return Err(Damage::new(format!(
-                    "record {off:#x} has time stamp {ts}; the last commit has {}",
+                    "record {off:#x} has timestamp {ts}; the last commit has {}",
                     self.clock.applied()
                 )));
             }
             above = ts;
-            // What was recovered follows nothing.
+            // `previous` of recovered records is void.
             off = if ts > self.clock.floor() {
                 header.previous(pm)
             } else {

@@ -1,24 +1,26 @@
-//! CRC-32C of records: of the index key, of the words that never change, and of the value.
+//! CRC-32C of records: of the index key, of length and flags, and of expiry and value.
 //!
-//! Every read compares one, mostly of some hundred bytes in three pieces. For so few a call of the library for each piece
-//! costs more than the sum does: where the processor has an instruction for it, short pieces are summed here, in one go.
+//! Every read compares a checksum, mostly of some hundred bytes in three pieces. For so few bytes,
+//! calling the library for each piece costs more than the checksum itself. So short pieces are
+//! computed here in one go where the processor has an instruction for CRC-32C.
 
-/// Longest value that is summed here; the library sums longer ones three words at a time.
+/// Longest value whose checksum is computed here. The library computes longer ones three words at a
+/// time.
 #[cfg(target_arch = "x86_64")]
 const SHORT: usize = 512;
 
-/// The sum of three pieces in a row.
+/// Returns the CRC-32C of three consecutive pieces.
 #[inline]
 pub(crate) fn of_three(a: &[u8], b: &[u8; 4], c: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if c.len() <= SHORT && is_x86_feature_detected!("sse4.2") {
-        // SAFETY: 1. the processor has SSE4.2, which is all that it asks for.
+        // SAFETY: 1. the processor has SSE4.2, the only feature that the function requires.
         return unsafe { short::of_three(a, b, c) };
     }
     append(crc32c::crc32c(a), &[b, c])
 }
 
-/// The sum of what has the sum `crc` and of pieces after it.
+/// Returns the CRC-32C of data with CRC-32C `crc` followed by these pieces.
 pub(crate) fn append(crc: u32, pieces: &[&[u8]]) -> u32 {
     (pieces.iter()).fold(crc, |crc, piece| crc32c::crc32c_append(crc, piece))
 }
@@ -33,7 +35,7 @@ mod short {
         !append(state, c)
     }
 
-    /// `state` is the complement of the sum.
+    /// `state` is the complement of the CRC.
     #[inline]
     #[target_feature(enable = "sse4.2")]
     fn append(state: u32, bytes: &[u8]) -> u32 {

@@ -1,19 +1,23 @@
-//! Time stamps, and two *watermarks*: the highest at or below which every commit is applied, and durable.
+//! Timestamps, and two *watermarks*: the highest timestamps up to which every commit is applied,
+//! and durable.
 //!
 //! ```text
 //! take -> ts      apply(ts): ring[ts mod N] = ts, then applied goes on while ring[w + 1] = w + 1
 //!                 make_durable(ts): until durable >= ts: w = applied, the medium commits, durable = w
 //! ```
 //!
-//! A commit takes its time stamp when it can no longer be refused by anyone else: with its locks held, before it is
-//! published. It is applied once it is published, and durable once the medium has committed after that: a medium commits
-//! everything that any thread has fenced, so one commit of it serves all that were applied. Snapshots read at the durable watermark, so no reader
-//! sees what a power cut could undo, and none waits. A commit returns once that watermark has passed it, so that who
-//! made it reads it. Handles that [defer](crate::Store::deferring) read at the applied one, and return before.
+//! A commit takes its timestamp when nobody else can refuse it any more: with its locks held,
+//! before it is published. It is applied once it is published, and durable once the medium has
+//! committed after that. A medium commits everything that any thread has fenced, so one of its
+//! commits serves all that were applied. Snapshots read at the durable watermark, so no reader sees
+//! what a power cut could undo, and none waits. A commit returns once that watermark has passed it,
+//! so the writer reads its own change. Handles that [defer](crate::Store::deferring) read at the
+//! applied watermark and return earlier.
 //!
 //! # Concurrency
-//! Whoever applies moves the applied watermark as far as it goes. Of two at once, each stores its flag and then looks at the
-//! other's, with a full fence between, so that one of them at least sees both. The durable one is never above the applied one.
+//! A thread that applies a commit advances the applied watermark as far as it can. If two do so at
+//! once, each stores its flag and then loads the other's, with a full fence in between, so at least
+//! one of them sees both. The durable watermark is never above the applied one.
 
 use bristlecone_pmem::sync::{give_way, lock};
 use bristlecone_pmem::{CommitError, Media};
@@ -23,14 +27,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// Commits that may be under way at once.
+/// Commits that may be in progress at once.
 const RING: usize = 4096;
-/// The same on a simulated medium, where it is to be full now and then.
+/// The same on a simulated medium: few, so that the ring is full now and then.
 const FEW: usize = 8;
-/// How long who waits naps, once spinning was of no use.
+/// How long a waiting thread sleeps once spinning was of no use.
 const NAP: Duration = Duration::from_micros(30);
 
-/// What an operation waits for before it returns; it reads at the watermark of that name.
+/// The state that an operation waits for before it returns. It reads at the watermark of the same
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     Applied,
@@ -55,11 +60,11 @@ pub(crate) struct Clock {
     ring: Box<[AtomicU64]>,
     failed: AtomicBool,
     error: Mutex<Option<CommitError>>,
-    /// What was recovered has time stamps up to this one.
+    /// Highest timestamp of what was recovered.
     floor: u64,
 }
 
-/// One turn of a loop that waits for another thread.
+/// Waits a little: one turn of a loop that waits for another thread.
 pub(crate) fn wait(backoff: &Backoff) {
     if give_way() {
         return;
@@ -71,8 +76,9 @@ pub(crate) fn wait(backoff: &Backoff) {
     }
 }
 
-/// A time stamp that was taken: applied when this is dropped, as what it stands for is published then, or undone. Where a panic
-/// drops it, no one knows which, and nothing is committed any more.
+/// The timestamp of a commit in progress. Dropping it applies the timestamp: the commit is
+/// published by then, or undone. If a panic drops it, nobody knows which, and the clock refuses all
+/// further commits.
 #[derive(Debug)]
 pub(crate) struct CommitTimestamp<'c> {
     clock: &'c Clock,
@@ -93,12 +99,12 @@ impl Drop for CommitTimestamp<'_> {
 }
 
 impl Clock {
-    /// Goes on after `floor`.
+    /// A clock that goes on after `floor`.
     pub fn on<M: Media>(pm: &M, floor: u64) -> Self {
         Self::after(floor, if pm.tiny() { FEW } else { RING })
     }
 
-    /// Goes on after `floor`, with up to `ring` commits under way.
+    /// A clock that goes on after `floor`, with up to `ring` commits in progress.
     pub fn after(floor: u64, ring: usize) -> Self {
         Self {
             next: CachePadded::new(AtomicU64::new(floor + 1)),
@@ -111,37 +117,40 @@ impl Clock {
         }
     }
 
-    /// Time stamps up to this one were recovered; `previous` of what has one is void.
+    /// Returns the highest timestamp that was recovered. `previous` of records up to it is void.
     #[inline]
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// Whether a commit can have had that time stamp so far. The caller has found it where one that has it leads to.
+    /// Returns whether the timestamp has been issued. The caller found it in a record.
     #[inline]
     pub fn was_issued(&self, ts: u64) -> bool {
-        // ORDERING: Relaxed; what led the caller to the time stamp orders that after its taking.
+        // ORDERING: Relaxed; the publication through which the caller found the timestamp orders
+        // this load after `take`.
         (1..self.next.load(Ordering::Relaxed)).contains(&ts)
     }
 
-    /// The latest time stamp that was taken. The caller holds the locks of all stripes, so no commit of a change is under way.
+    /// Returns the latest timestamp that was taken. The caller holds the locks of all stripes, so no
+    /// commit of a change is under way.
     pub fn last_taken(&self) -> u64 {
         // ORDERING: Relaxed; the stripes' locks order it after the commits that held them.
         self.next.load(Ordering::Relaxed) - 1
     }
 
-    /// Every commit up to it is published.
+    /// Returns the applied watermark: every commit up to it is published.
     #[inline]
     pub fn applied(&self) -> u64 {
-        // ORDERING: Acquire; pairs with the AcqRel of `advance`: who sees it sees those commits.
+        // ORDERING: Acquire; pairs with the AcqRel of `advance`: a thread that loads it sees those
+        // commits.
         self.applied.load(Ordering::Acquire)
     }
 
-    /// Every commit up to it is durable.
+    /// Returns the durable watermark: every commit up to it is durable.
     #[inline]
     pub fn durable(&self) -> u64 {
-        // ORDERING: Acquire; pairs with the AcqRel of `make_durable`: who sees it sees those commits, and an applied watermark that
-        // is no lower.
+        // ORDERING: Acquire; pairs with the AcqRel of `make_durable`: a thread that loads it sees
+        // those commits, and an applied watermark that is no lower.
         self.durable.load(Ordering::Acquire)
     }
 
@@ -149,17 +158,17 @@ impl Clock {
         &self.ring[(ts % self.ring.len() as u64) as usize]
     }
 
-    /// The next time stamp.
+    /// Takes the next timestamp. Waits while too many commits are in progress.
     ///
     /// # Errors
     /// The failure of an earlier commit.
     pub fn take(&self) -> Result<CommitTimestamp<'_>, CommitError> {
         self.sound()?;
-        // ORDERING: Relaxed; the locks of who takes it order what it stands for.
+        // ORDERING: Relaxed; the stripes' locks, which the caller holds, order the commit itself.
         let ts = self.next.fetch_add(1, Ordering::Relaxed);
         let backoff = Backoff::new();
         while ts - self.applied() >= self.ring.len() as u64 {
-            // The flag is still another commit's.
+            // The ring's place still belongs to an earlier commit.
             self.sound()?;
             wait(&backoff);
         }
@@ -169,7 +178,8 @@ impl Clock {
     fn apply(&self, ts: u64) {
         // ORDERING: Release; pairs with the Acquire in `advance`.
         self.cell(ts).store(ts, Ordering::Release);
-        // ORDERING: SeqCst fence; of two at once one sees the other's flag (module head).
+        // ORDERING: SeqCst fence; pairs with itself in another thread: of two at once one sees the
+        // other's flag (module head).
         fence(Ordering::SeqCst);
         self.advance();
     }
@@ -178,7 +188,8 @@ impl Clock {
         let mut at = self.applied();
         // ORDERING: Acquire; pairs with the Release of `apply`.
         while self.cell(at + 1).load(Ordering::Acquire) == at + 1 {
-            // ORDERING: AcqRel; Release hands on what was applied, Acquire takes over what others applied.
+            // ORDERING: AcqRel; pairs with itself and with the Acquire of `applied`: Release passes
+            // on what was applied, Acquire takes over what others applied.
             let moved =
                 self.applied
                     .compare_exchange(at, at + 1, Ordering::AcqRel, Ordering::Acquire);
@@ -202,10 +213,10 @@ impl Clock {
         Ok(())
     }
 
-    /// Makes every commit up to `ts` durable, with as many others as are applied.
+    /// Makes every commit up to `ts` durable, and all others that are applied.
     ///
     /// # Errors
-    /// The failure of a commit: of this one, or of another that it cannot pass.
+    /// The failure of this commit of the medium, or of an earlier one.
     pub fn make_durable<M: Media>(&self, pm: &M, ts: u64) -> Result<(), CommitError> {
         if self.durable() >= ts {
             return Ok(());
@@ -213,9 +224,9 @@ impl Clock {
         self.wait_applied(ts)?;
         self.sound()?;
         let applied = self.applied();
-        // Other threads' too: `durable` passes their time stamps.
+        // Of all threads, since `durable` passes their timestamps too.
         if let Err(e) = pm.commit_all() {
-            // Where there was no space, a later commit makes that durable too.
+            // After a lack of space, a later commit makes these changes durable too.
             if matches!(e, CommitError::Failed { .. }) {
                 self.fail(&e);
             }
@@ -226,15 +237,18 @@ impl Clock {
         Ok(())
     }
 
-    /// A commit could not be made durable: that watermark stays below it, and nothing is committed any more.
+    /// Notes that a commit could not be made durable. The durable watermark stays below it, and no
+    /// further commit is accepted.
     fn fail(&self, e: &CommitError) {
         lock(&self.error).get_or_insert_with(|| e.duplicate());
         // ORDERING: Release; pairs with the Acquire in `sound`.
         self.failed.store(true, Ordering::Release);
     }
 
+    /// Checks that no commit has failed.
+    ///
     /// # Errors
-    /// The failure, if there was one.
+    /// The failure.
     pub fn sound(&self) -> Result<(), CommitError> {
         // ORDERING: Acquire; pairs with the Release in `fail`.
         if !self.failed.load(Ordering::Acquire) {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Keys whose entries lead to records that opening found damaged. Such a record may belong to another key, so nothing is freed
-/// on account of the entry.
+/// Keys whose entries lead to records that opening found damaged. Such a record may belong to
+/// another key, so nothing is freed on account of the entry.
 #[derive(Debug, Default)]
 pub(crate) struct DamagedEntries {
     /// Whether there are any. Mostly there are none.
@@ -23,7 +23,8 @@ impl DamagedEntries {
         }
     }
 
-    /// Returns whether the entry of a key is one of them. A key that leads elsewhere by now has been replaced and is forgotten.
+    /// Returns whether the entry of a key is one of them. A key that leads elsewhere by now has
+    /// been replaced and is forgotten.
     #[inline]
     pub fn contains(&self, key: &[u8], entry: u64) -> bool {
         // ORDERING: Relaxed; it is set before the store is shared, and never again.

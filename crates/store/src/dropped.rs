@@ -9,7 +9,8 @@
 //! open    entries of a number without a name are what a vacuum had not reached: it goes on with them
 //! ```
 //!
-//! While a store is open no number is issued twice, so a handle of a dropped keyspace never leads to another one.
+//! While a store is open no number is issued twice, so a handle of a dropped keyspace never leads
+//! to another one.
 //!
 //! # Crash states
 //! | crash | what it leaves |
@@ -18,15 +19,17 @@
 //! | after it, until the vacuum is done | no such keyspace, and the entries that the vacuum had not reached, which nobody reads |
 //!
 //! # Concurrency
-//! Writers look at `since` under the lock of their key's stripe. A drop holds all stripes, so every write to the
-//! keyspace is before T, and nothing is added once the vacuum begins. Readers take no lock. They are pinned, and T is
-//! in the list before it is applied, so a reader at T finds it there.
+//! Writers look at `since` under the lock of their key's stripe. A drop holds all stripes, so every
+//! write to the keyspace is before T, and nothing is added once the vacuum begins. Readers take no
+//! lock. They are pinned, and T is in the list before it is applied, so a reader at T finds it
+//! there.
 
 use crossbeam_epoch::{self as epoch, Guard};
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-/// The numbers that were dropped since the store was opened, ascending, each with the timestamp of its drop.
+/// The numbers that were dropped since the store was opened, ascending, each with the timestamp of
+/// its drop.
 type Since = Vec<(u32, u64)>;
 
 /// A dropped keyspace, and the timestamp of its drop.
@@ -51,7 +54,8 @@ impl fmt::Debug for Dropped {
 impl Drop for Dropped {
     fn drop(&mut self) {
         let since = std::mem::take(&mut self.since);
-        // SAFETY: 1. nobody else has the list, since its owner is being dropped; 2. it is null, or a box that `add` made.
+        // SAFETY: 1. nobody else has the list, since its owner is being dropped; 2. it is null, or
+        // a box that `add` made.
         drop(unsafe { since.try_into_owned() });
     }
 }
@@ -62,14 +66,16 @@ impl Dropped {
     pub fn since(&self, number: u32, guard: &Guard) -> Option<u64> {
         // ORDERING: Acquire; pairs with the Release of `add`.
         let list = self.since.load(Ordering::Acquire, guard);
-        // SAFETY: 1. null, or a list that `add` made and nobody changes; 2. a replaced list is freed once every thread that
-        // was pinned at that moment has unpinned, and `guard` is pinned.
+        // SAFETY: 1. null, or a list that `add` made and nobody changes; 2. a replaced list is
+        // freed once every thread that was pinned at that moment has unpinned, and `guard` is
+        // pinned.
         let list = unsafe { list.as_ref() }?;
         let at = list.binary_search_by_key(&number, |(number, _)| *number);
         at.ok().map(|at| list[at].1)
     }
 
-    /// Notes that a keyspace is dropped from `ts` on. The caller holds all stripes, so calls exclude each other.
+    /// Notes that a keyspace is dropped from `ts` on. The caller holds all stripes, so calls
+    /// exclude each other.
     pub fn add(&self, number: u32, ts: u64) {
         let guard = epoch::pin();
         // ORDERING: Acquire; pairs with the Release below.
@@ -81,8 +87,8 @@ impl Dropped {
         // ORDERING: Release; pairs with the Acquire of `since`.
         self.since.store(epoch::Owned::new(list), Ordering::Release);
         if !before.is_null() {
-            // SAFETY: 1. made from a box by an earlier call; 2. no new reader can find it; 3. each list is retired once, since
-            // calls exclude each other.
+            // SAFETY: 1. made from a box by an earlier call; 2. no new reader can find it; 3. each
+            // list is retired once, since calls exclude each other.
             unsafe { guard.defer_destroy(before) };
         }
     }

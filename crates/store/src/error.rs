@@ -1,4 +1,4 @@
-//! What can go wrong: one enum per kind of operation.
+//! Errors, one enum per kind of operation.
 
 use crate::key::{CATALOGUE, split};
 use crate::limits::{MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES};
@@ -8,7 +8,7 @@ use bristlecone_pmem::{CommitError, SpaceError};
 use std::fmt;
 use std::io;
 
-/// The pool holds what the store cannot have written there. Says what, and where.
+/// The pool holds something that the store cannot have written. Says what, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage(pub(crate) String);
 
@@ -17,7 +17,7 @@ impl Damage {
         Self(what.into())
     }
 
-    /// The record that an index key leads to is damaged: what, and what can be done.
+    /// Returns the damage of the record that an index key leads to, with the key's name and advice.
     pub(crate) fn of_key(index_key: &[u8], what: &Self) -> Self {
         let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
         if number == CATALOGUE {
@@ -43,19 +43,21 @@ impl fmt::Display for Damage {
     }
 }
 
-/// A record of the store, or another part of it, that holds what cannot have been written there. It is kept as it is.
+/// A damaged record or slot of the commit table: it holds something that the store cannot have
+/// written. It is kept as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedRecord {
-    /// The key that leads to it, with the number of its keyspace before it (32 bits, big-endian); none for a slot of the commit table.
+    /// The index key that leads to it: the keyspace's number (32 bits, big-endian), then the key.
+    /// `None` for a slot of the commit table.
     pub index_key: Option<Vec<u8>>,
-    /// Where it is, in bytes from the start of the pool.
+    /// Its offset in bytes from the start of the pool.
     pub offset: u64,
-    /// What is wrong.
+    /// [`Damage`]
     pub what: String,
 }
 
 impl DamagedRecord {
-    /// The keyspace's number and the key, as far as they can be read.
+    /// Returns the keyspace's number and the key, unless the index key is too short.
     #[must_use]
     pub fn key(&self) -> Option<(u32, &[u8])> {
         split(self.index_key.as_ref()?)
@@ -78,11 +80,11 @@ impl fmt::Display for DamagedRecord {
 
 impl std::error::Error for Damage {}
 
-/// A keyspace's handle was used with a store that did not give it. Holds the keyspace's name.
+/// A handle of a keyspace was used with another store than its own. Holds the keyspace's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OtherStore(pub(crate) String);
 
-/// Shown by the errors of reads and of writes.
+/// Returns the message that the errors of reads and of writes share.
 fn other_store(keyspace: &str) -> String {
     format!(
         "the handle of keyspace {keyspace:?} is another store's, or is from before this one was \
@@ -90,13 +92,13 @@ fn other_store(keyspace: &str) -> String {
     )
 }
 
-/// Why a read gave no answer.
+/// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The key's record is not what was written there. It is kept; what else the store has can be read.
+    /// The key's record is damaged. It is kept, and other keys can be read.
     Damaged(Damage),
-    /// The keyspace's handle was given by another store, or before this one was opened.
+    /// The handle of the keyspace is another store's, or is from before this one was opened.
     OtherStore {
         /// Name of the keyspace.
         keyspace: String,
@@ -133,7 +135,8 @@ pub struct ConflictError {
     pub keyspace: String,
     /// The key.
     pub key: Vec<u8>,
-    /// True if the key was only read (serialisable transactions), false if both wrote it.
+    /// Whether this transaction only read the key (serialisable transactions); otherwise it wrote
+    /// it.
     pub read: bool,
 }
 
@@ -157,7 +160,7 @@ impl fmt::Display for ConflictError {
 
 impl std::error::Error for ConflictError {}
 
-/// Why a write did not happen. Unless the variant says otherwise nothing has changed.
+/// Why a write failed. Nothing has changed unless the variant says otherwise.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -165,19 +168,19 @@ pub enum WriteError {
     KeyTooLong {
         /// Its length in bytes.
         len: usize,
-        /// The most there may be.
+        /// The longest allowed.
         most: usize,
     },
     /// The value is too long.
     ValueTooLong {
         /// Its length in bytes.
         len: usize,
-        /// The most there may be.
+        /// The longest allowed.
         most: usize,
     },
-    /// Another transaction was first.
+    /// Another transaction committed first.
     Conflict(ConflictError),
-    /// The value to be incremented is no decimal number of 64 bits.
+    /// The value to be incremented is not a decimal number of 64 bits.
     NotANumber {
         /// Name of the keyspace.
         keyspace: String,
@@ -186,14 +189,14 @@ pub enum WriteError {
     },
     /// The sum would not fit into 64 bits.
     Overflow {
-        /// The number that is there.
+        /// The current number.
         number: i64,
-        /// What was to be added.
+        /// The number to be added.
         by: i64,
     },
-    /// The keyspace was dropped, or cleared: who did that has the handle of the empty one.
+    /// The keyspace was dropped or cleared. After clearing, a new handle is needed.
     Dropped {
-        /// Name that it had.
+        /// Name of the keyspace.
         keyspace: String,
     },
     /// Another keyspace has the name that this one was to get.
@@ -206,20 +209,21 @@ pub enum WriteError {
         /// Name of the keyspace.
         keyspace: String,
     },
-    /// The name is no keyspace's name.
+    /// The name is empty or too long.
     BadName {
         /// The name.
         name: String,
     },
-    /// There is no room.
+    /// There is no space.
     Space(SpaceError),
-    /// The change is not durable, and readers that wait for that do not see it.
+    /// The change is not durable, and readers at the durable timestamp do not see it.
     ///
-    /// [`CommitError::Failed`]: it may be there after a restart, or not. The store takes no more writes until it is opened again, and
-    /// says so to each; its readers go on with what was durable before.
+    /// [`CommitError::Failed`]: the change may or may not be there after a restart. The store
+    /// refuses all further writes with this error until it is opened again. Readers go on with what
+    /// was durable before.
     ///
-    /// [`CommitError::NoSpace`]: it becomes durable, and is seen, with the next change that does, once there is space again. A restart before
-    /// that forgets it, or does not.
+    /// [`CommitError::NoSpace`]: the change becomes durable and visible with the next one that
+    /// does, once there is space again. A restart before that may or may not keep it.
     Commit(CommitError),
     /// The pool is open for reading only.
     ReadOnly,
@@ -362,17 +366,18 @@ impl From<RemoveError> for WriteError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The name is too long, empty, or not of this use.
+    /// The name is empty or too long, or belongs to something other than a store.
     BadName(String),
-    /// The root could not be had.
+    /// The store's root could not be made or opened.
     Root(RootError),
-    /// The index could not be had.
+    /// The index could not be made or opened.
     Index(TreeError),
-    /// The store's index is of a design that it was not opened with ([`Store::open_with`](crate::Store::open_with)).
+    /// The design of the store's index is none of those that it was opened with
+    /// ([`Store::open_with`](crate::Store::open_with)).
     NoDesign {
         /// The design.
         design: String,
-        /// Those that it was opened with.
+        /// The designs that it was opened with.
         there: Vec<&'static str>,
     },
     /// The index's design has no such leaf size.
@@ -381,23 +386,24 @@ pub enum StoreError {
         design: &'static str,
         /// The leaf size that was asked for.
         asked: u32,
-        /// Those that it has.
+        /// The leaf sizes that it has.
         there: &'static [u32],
     },
-    /// The store was written by a newer version of this software.
+    /// The store's format is not the one that this build reads.
     NewerVersion {
         /// The format version found.
         found: u64,
         /// The one that this build reads.
         supported: u64,
     },
-    /// A restore into this store was cut short, so that it has only part of the backup; remove it and restore again.
+    /// A restore into this store was interrupted, so it has only a part of the backup. Remove it
+    /// and restore again.
     Unfinished(String),
-    /// The content contradicts itself.
+    /// The store is damaged.
     Damaged(Damage),
-    /// What opening has to change could not be changed.
+    /// A change that opening has to make failed.
     Write(Box<WriteError>),
-    /// The system refused the thread that vacuums.
+    /// The system refused the vacuum's thread.
     Thread(io::Error),
 }
 
@@ -496,16 +502,19 @@ impl From<SpaceError> for StoreError {
     }
 }
 
-/// Why a store was not closed. It is open, as it was.
+/// Why a store was not closed. It stays open.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// Somebody else has it: a clone of the handle, a snapshot, a transaction or a cursor. It is closed when the last of them is dropped.
+    /// Another handle, a snapshot, a transaction or a cursor still exists. The store closes when
+    /// the last of them is dropped.
     InUse,
-    /// Not all that was applied is durable. With [`CommitError::NoSpace`] it can be once there is space.
+    /// Some applied changes could not be made durable. After [`CommitError::NoSpace`], they can be
+    /// once there is space.
     Commit(CommitError),
-    /// What the vacuum's thread failed with, if it did the last time that it ran, or found damage before. By that nothing is lost
-    /// but space. Said once: another call closes the store, unless the thread has failed again.
+    /// The vacuum's thread failed when it last ran, or has found damage. Nothing but space is lost
+    /// by that. The error is reported once: another call closes the store unless the thread has
+    /// failed again.
     Vacuum(WriteError),
 }
 
@@ -549,7 +558,7 @@ pub enum BackupError {
     },
     /// The backup is damaged, or ends too early. What, and after how many bytes.
     Damaged {
-        /// What was found.
+        /// A description of the damage.
         what: String,
         /// Bytes before it.
         at: u64,

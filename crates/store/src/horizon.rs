@@ -1,12 +1,15 @@
-//! Which snapshots are being read, and the *horizon*: what is older than the newest version at or below it is garbage.
+//! The registered snapshots, and the *horizon*: versions older than the newest one at or below it
+//! are garbage.
 //!
 //! # Concurrency
-//! A snapshot reads a watermark and is entered under its shard's lock. The horizon is the durable watermark, read first, or the lowest
-//! snapshot that the shards then have. A snapshot that the horizon overlooked was entered after its shard had been looked at, so it
-//! saw that watermark or a later one (the applied one is never below it).
+//! A snapshot loads a watermark and registers under its shard's lock. The horizon is the durable
+//! watermark, loaded first, or the lowest snapshot that the shards then have. A snapshot that the
+//! horizon misses registered after its shard was visited, so it saw that watermark or a later one.
+//! (The applied watermark is never below the durable one.)
 //!
-//! Single reads are not entered. They take the version that is newest at the watermark; one that finds
-//! something newer has to go along versions that may be cut off meanwhile, and reads again if the horizon has passed it.
+//! Single reads are not registered. They take the version that is newest at the watermark. A read
+//! that finds a newer one first follows versions that may be unlinked meanwhile, and reads again if
+//! the horizon has passed its watermark.
 
 use crate::clock::{Clock, Wait};
 use bristlecone_pmem::sync::{lock, worker};
@@ -17,21 +20,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
 
-/// Time stamp of a snapshot, and the time in ms that it reads expiries by.
+/// Timestamp of a snapshot, and the time in ms by which it reads expiries.
 type Entry = (u64, u64);
 
-/// How many snapshots there are of each kind.
+/// How many snapshots there are at each timestamp and time.
 type Shard = Mutex<BTreeMap<Entry, u32>>;
 
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     shards: Box<[CachePadded<Shard>]>,
     horizon: AtomicU64,
-    /// The latest time in ms that any of them was given: it does not go back, whatever the clock on the wall does.
+    /// The latest time in ms that a snapshot was given. It never goes back, even if the wall clock
+    /// does.
     now: AtomicU64,
 }
 
-/// A snapshot that is entered. It has to be [left](Snapshots::leave).
+/// A registered snapshot. It has to be [removed](Snapshots::leave).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     pub ts: u64,
@@ -39,12 +43,12 @@ pub(crate) struct Ticket {
     shard: usize,
 }
 
-/// What nobody reads any more.
+/// The versions and values that no snapshot reads any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Horizon {
-    /// Versions that a version at or below this has superseded.
+    /// Versions that were superseded at or below this timestamp.
     pub ts: u64,
-    /// Values that have expired by then.
+    /// Values that had expired by this time in ms.
     pub now: u64,
 }
 
@@ -57,13 +61,14 @@ impl Snapshots {
         }
     }
 
-    /// `now`, or the latest time before it that was later.
+    /// Returns `now`, or the latest time given before if that was later.
     fn not_before(&self, now: u64) -> u64 {
-        // ORDERING: AcqRel; pairs with itself: what expires by a horizon's time is no later for who enters afterwards.
+        // ORDERING: AcqRel; pairs with itself: a snapshot that registers after a horizon was
+        // computed has no earlier time.
         self.now.fetch_max(now, Ordering::AcqRel).max(now)
     }
 
-    /// Enters a snapshot at the watermark that `wait` stands for, which reads expiries at `now`.
+    /// Registers a snapshot at the watermark of `wait`. It reads expiries at `now`.
     pub fn enter(&self, clock: &Clock, wait: Wait, now: impl FnOnce() -> u64) -> Ticket {
         let shard = worker() % SHARDS;
         let mut entries = lock(&self.shards[shard]);
@@ -72,7 +77,7 @@ impl Snapshots {
         Ticket { ts, now, shard }
     }
 
-    /// Enters another one at the same place.
+    /// Registers another snapshot at the same timestamp and time.
     pub fn enter_again(&self, ticket: Ticket) -> Ticket {
         *lock(&self.shards[ticket.shard])
             .entry((ticket.ts, ticket.now))
@@ -80,6 +85,7 @@ impl Snapshots {
         ticket
     }
 
+    /// Removes a snapshot.
     pub fn leave(&self, ticket: Ticket) {
         let mut entries = lock(&self.shards[ticket.shard]);
         let key = (ticket.ts, ticket.now);
@@ -91,7 +97,7 @@ impl Snapshots {
         }
     }
 
-    /// The lowest snapshot, if there is one, and how many there are.
+    /// Returns the timestamp of the oldest snapshot, if there is one, and the number of snapshots.
     pub fn oldest(&self) -> (Option<u64>, u64) {
         let mut all = 0;
         let mut oldest: Option<u64> = None;
@@ -107,7 +113,8 @@ impl Snapshots {
         (oldest, all)
     }
 
-    /// Moves the horizon as far as it may go, and gives it. Whatever is cut off by it is cut off afterwards.
+    /// Advances the horizon as far as snapshots allow, and returns it. Versions are unlinked only
+    /// afterwards.
     pub fn advance(&self, clock: &Clock, now: u64) -> Horizon {
         let mut ts = clock.durable();
         let mut least = self.not_before(now);
@@ -117,8 +124,8 @@ impl Snapshots {
                 least = least.min(*read);
             }
         }
-        // ORDERING: AcqRel; pairs with the Acquire of `passed`: who sees what was cut off sees this. It never goes back:
-        // a snapshot that was entered since is above it.
+        // ORDERING: AcqRel; pairs with the Acquire of `horizon`: a reader that sees a version
+        // unlinked sees this. It never goes back: a snapshot that registered since is above it.
         let before = self.horizon.fetch_max(ts, Ordering::AcqRel);
         Horizon {
             ts: ts.max(before),
@@ -126,13 +133,13 @@ impl Snapshots {
         }
     }
 
-    /// The horizon as it was moved last.
+    /// Returns the horizon as it was advanced last.
     pub fn horizon(&self) -> u64 {
-        // ORDERING: Acquire; pairs with `advance`: what is cut off by it is cut off afterwards.
+        // ORDERING: Acquire; pairs with the AcqRel of `advance`: versions are unlinked after that.
         self.horizon.load(Ordering::Acquire)
     }
 
-    /// Whether versions that a read at `ts` needs may have been cut off.
+    /// Returns whether versions that a read at `ts` needs may have been unlinked.
     pub fn passed(&self, ts: u64) -> bool {
         self.horizon() > ts
     }

@@ -1,7 +1,7 @@
 //! Opening the index of a store, of whatever [engine](Engine) it is.
 //!
-//! The index leads from [index keys](crate::key) to the offset of each key's newest version record. The pool's
-//! root table names its design at the index's root.
+//! The index leads from [index keys](crate::key) to the offset of each key's newest version record.
+//! The pool's root table names its design at the index's root.
 
 use crate::error::StoreError;
 use bristlecone_index::Direction;

@@ -50,7 +50,8 @@ impl std::ops::Deref for IndexKey {
     }
 }
 
-/// Index keys of one keyspace in one allocation. Each begins at a word boundary, where checksums are fastest.
+/// Index keys of one keyspace in one allocation. Each begins at a word boundary, where checksums
+/// are fastest.
 pub(crate) struct IndexKeys {
     bytes: Vec<u8>,
     places: Vec<(usize, usize)>,

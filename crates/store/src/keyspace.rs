@@ -1,8 +1,9 @@
 //! Making, finding and dropping keyspaces.
 //!
-//! Numbers of keyspaces are not reused while the store is open, and after that only once none of their keys are left. Entries of
-//! a number without a name belong to a [dropped](crate::dropped) keyspace. The catalogue's records are verified before that is believed,
-//! since the vacuum removes such entries.
+//! Numbers of keyspaces are not reused while the store is open, and after that only once none of
+//! their keys are left. Entries of a number without a name belong to a [dropped](crate::dropped)
+//! keyspace. The catalogue's records are verified before that is believed, since the vacuum removes
+//! such entries.
 
 use crate::bounds::Bounds;
 use crate::catalogue::{Keyspace, parse};
@@ -34,8 +35,8 @@ fn check_name(name: &str) -> Result<(), WriteError> {
 }
 
 impl<M: Media> Committer<M> {
-    /// Reads the catalogue of a recovered store. `largest` is the largest number that an index key begins with, `damaged` the count of
-    /// damaged records that recovery found.
+    /// Reads the catalogue of a recovered store. `largest` is the largest number that an index key
+    /// begins with, `damaged` the count of damaged records that recovery found.
     ///
     /// # Errors
     /// [`StoreError::Damaged`]
@@ -176,7 +177,8 @@ impl<M: Media> Committer<M> {
     /// Drops a keyspace. With `empty`, its name becomes that of an empty keyspace with this number. Returns the name.
     ///
     /// # Errors
-    /// [`WriteError::Dropped`] if it was dropped before, [`WriteError::OtherStore`], and those of a write.
+    /// [`WriteError::Dropped`] if it was dropped before, [`WriteError::OtherStore`], and those of a
+    /// write.
     pub(crate) fn drop_keyspace(
         &self,
         keyspace: &Keyspace,
@@ -202,7 +204,8 @@ impl<M: Media> Committer<M> {
         // Without the stripes' locks: the vacuum takes them while it holds the lock of the ranges.
         self.dropped_ranges.add(keyspace.id, ts);
         let waited = self.wait_for(ts, Wait::Durable);
-        // Only now: a client that no longer finds the name must not be able to read the keyspace's keys.
+        // Only now: a client that no longer finds the name must not be able to read the keyspace's
+        // keys.
         let mut known = lock(&self.catalogue.known);
         known.by_name.remove(&name);
         known.dropped.insert(keyspace.id, Arc::clone(&name));

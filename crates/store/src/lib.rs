@@ -1,8 +1,10 @@
-//! NV-Store: a durable multi-version store over an ordered index, with snapshot-isolation transactions.
+//! NV-Store: a durable multi-version store over an ordered index, with snapshot-isolation
+//! transactions.
 //!
-//! After Yang, Wei, Wang, Chen, Wong, He: *NV-Tree* (IEEE TC), sections 6.1 and 6.6, which puts keys and values of any size, time
-//! stamps and snapshot isolation over NV-Tree in a paragraph. Here versions are records of their own, outside the leaves, so that any
-//! design will do and leaves stay as small as they are.
+//! It follows Yang, Wei, Wang, Chen, Wong, He: *NV-Tree* (IEEE TC), sections 6.1 and 6.6, which
+//! outlines keys and values of any size, timestamps and snapshot isolation over an NV-Tree. The
+//! paper keeps a timestamp in each element of a leaf. Here versions are records of their own
+//! outside the leaves, so any index design works, and leaves stay small.
 //!
 //! ```text
 //! index (LB+-Tree)               records (scan-recovered heap of the store's root)
@@ -11,24 +13,25 @@
 //!                                     +--> the version before, while a snapshot may read it
 //! ```
 //!
-//! | module | holds |
+//! Three roles build on one another, each a type: the `Reader`, the `Vacuum`,
+//! which adds what writers and it share, and the `Committer`, which adds the keyspaces.
+//! Modules import only from their own row and those below.
+//!
+//! | modules | hold |
 //! | --- | --- |
-//! | `store` | [`Store`]: creating, opening, operations on single keys |
-//! | `batch`, `transaction`, `snapshot` | [`Batch`], [`Transaction`], [`Snapshot`] and [`Cursor`] |
-//! | `index` | the index behind a table of functions, and index keys |
-//! | `record` | version records |
-//! | `clock` | time stamps, and the watermark that readers read at |
-//! | `stripes`, `slots` | locks of writers, and the commit table |
-//! | `commit`, `newest` | the protocols, and what a crash leaves of each; what writers find |
-//! | `serial` | validation of what serialisable transactions read |
-//! | `pinned` | values that are read in place |
-//! | `read`, `horizon` | lock-free reading, and which versions are still read |
-//! | `vacuum` | freeing the others |
-//! | `keyspace`, `dropped` | named ranges of keys: making, clearing and dropping them |
+//! | `backup`, `pinned`, `salvage` | copies of a snapshot; values read in place; what a damaged store still has |
+//! | `store` | [`Store`]: making, opening, operations on keys |
+//! | `transaction`, `batch`, `snapshot`, `check` | [`Transaction`], [`Batch`], [`Snapshot`] and [`Cursor`]; verification and statistics |
+//! | `shared`, `keyspace` | what all handles of a store share; making and dropping keyspaces |
 //! | `feed` | committed changes for subscribers |
-//! | `recovery` | opening after a crash |
-//! | `backup`, `check` | copies of a snapshot; verification and statistics |
-//! | `salvage` | what a damaged store still has |
+//! | `commit` | commits, and what a crash leaves of each |
+//! | `vacuum`, `recovery` | freeing versions; opening after a crash |
+//! | `newest`, `serial` | the newest version, for writers; validation of serialisable transactions |
+//! | `read` | reading without locks |
+//! | `stripes`, `slots`, `index` | writers' locks; the commit table; opening the index |
+//! | `record`, `catalogue`, `write` | version records; the keyspaces there are; what a commit is asked for |
+//! | `clock`, `horizon`, `dropped`, `damaged` | timestamps and watermarks; versions that are still read; dropped keyspaces; damaged entries |
+//! | `error`, `key`, `bounds`, `entry`, `limits`, `checksum`, `wall` | errors; index keys and ranges; values with expiries; limits; CRC-32C; the wall clock |
 //!
 //! # Example
 //! ```

@@ -2,7 +2,7 @@
 
 use bristlecone_pmem::pool::ROOT_NAME;
 
-/// What the root of a store's index has after the store's name.
+/// Suffix of the name of an index's root, after the store's name.
 pub(crate) const INDEX_SUFFIX: &str = ".index";
 
 /// Longest key in bytes.

@@ -1,5 +1,5 @@
-//! The newest version of a key, as writers find it. They hold the lock of the key's stripe, so it is committed, dead or
-//! damaged, and never in progress.
+//! The newest version of a key, as writers find it. They hold the lock of the key's stripe, so it
+//! is committed, dead or damaged, and never in progress.
 
 use crate::error::Damage;
 use crate::read::Reader;
@@ -21,14 +21,15 @@ pub(crate) struct Head {
     pub meta: Meta,
 }
 
-/// What the index leads to, under the lock of the key's stripe.
+/// The newest record of a key, found under the lock of its stripe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Newest {
     /// There is no entry.
     None,
     /// A dead record without a version before it.
     Dead(u64),
-    /// A damaged record. It may be replaced, but not read, and is not freed before the store is opened again.
+    /// A damaged record. It may be replaced, but not read, and is not freed before the store is
+    /// opened again.
     Damaged(u64),
     Version(Head),
 }
@@ -61,7 +62,8 @@ impl Newest {
         }
     }
 
-    /// Returns the version's bytes if it can be freed without reading it again: stamped, and in one block. Else 0.
+    /// Returns the version's bytes if it can be freed without reading it again: stamped, and in one
+    /// block. Else 0.
     pub fn plain_bytes(&self) -> u64 {
         match self {
             Self::Version(head) if head.stamped && head.meta.is_whole() => head.meta.bytes(),
@@ -166,7 +168,8 @@ impl<M: Media> Reader<M> {
                 "record {off:#x}: no record is {meta:?}"
             )));
         }
-        // Opening has not compared the checksums of long values, and replacing this one frees the blocks that it names.
+        // Opening has not compared the checksums of long values, and replacing this one frees the
+        // blocks that it names.
         if meta.len() > MAX_VERIFIED_BYTES {
             record::verify_checksum(pm, key, off, &meta)?;
         }
@@ -185,8 +188,9 @@ impl<M: Media> Reader<M> {
             .unwrap_or_else(|| Damage::new(format!("record {entry:#x} was damaged")))
     }
 
-    /// Returns the current value of a key for a change of it; `None` if there is none or it has expired at `now`. A damaged
-    /// record is returned too: a change must not act as if the key had never been there.
+    /// Returns the current value of a key for a change of it; `None` if there is none or it has
+    /// expired at `now`. A damaged record is returned too: a change must not act as if the key had
+    /// never been there.
     pub(crate) fn current(
         &self,
         key: &[u8],

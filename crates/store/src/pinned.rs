@@ -1,4 +1,4 @@
-//! Values that are read in place: a record that nobody frees while it is looked at.
+//! Values that are read in place, in records that are not freed meanwhile.
 
 use crate::catalogue::Keyspace;
 use crate::entry::expires_at;
@@ -14,17 +14,17 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-/// The value of a key, in place (values of more than 1 MiB are copies). While it exists, memory that was
-/// freed is not reused in this process, so it should be dropped soon.
+/// The value of a key, in place; one of more than 1 MiB is a copy. While it exists, freed memory is
+/// not reused in this process, so drop it soon.
 pub struct PinnedValue<'s> {
     value: Cow<'s, [u8]>,
     expires_at: Option<u64>,
-    /// From before the record was found: its block is not used again before this is dropped.
+    /// Pinned before the record was found, so its block is not reused before this is dropped.
     _guard: Guard,
 }
 
 impl<'s> PinnedValue<'s> {
-    /// What `find` finds while the guard that it is given is pinned.
+    /// Pins an epoch and returns what `find` finds under it.
     fn of<M: Media>(
         key: &[u8],
         find: impl FnOnce(&Guard, Take<'_, 's, M>) -> Result<Option<Parts<'s>>, ReadError>,
@@ -40,7 +40,7 @@ impl<'s> PinnedValue<'s> {
         }))
     }
 
-    /// When it expires, in ms since 1970.
+    /// Returns when the value expires, in ms since 1970.
     #[must_use]
     pub fn expires_at(&self) -> Option<u64> {
         self.expires_at
@@ -50,7 +50,7 @@ impl<'s> PinnedValue<'s> {
 /// A value and its expiry.
 type Parts<'s> = (Cow<'s, [u8]>, Option<u64>);
 
-/// Takes them out of a version.
+/// Extracts them from a version.
 type Take<'a, 's, M> = &'a dyn Fn(&Found<'s, M>) -> Result<Parts<'s>, Damage>;
 
 impl Deref for PinnedValue<'_> {
@@ -68,7 +68,7 @@ impl fmt::Debug for PinnedValue<'_> {
 }
 
 impl<M: Media> Store<M> {
-    /// The value of `key`, in place.
+    /// Returns the value of `key`, in place.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -88,7 +88,7 @@ impl<M: Media> Store<M> {
 }
 
 impl<M: Media> Snapshot<M> {
-    /// The value of `key` then, in place.
+    /// Returns the value of `key` in the snapshot, in place.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -106,7 +106,7 @@ impl<M: Media> Snapshot<M> {
         })
     }
 
-    /// The pool that its store is in.
+    /// Returns the pool that the store is in.
     #[must_use]
     pub fn pool(&self) -> &std::sync::Arc<bristlecone_pmem::Pool<M>> {
         self.shared.heap.pool()

@@ -1,12 +1,14 @@
 //! Reading: without locks, at a timestamp.
 //!
-//! A reader pins an epoch, takes the record that the index leads to, and follows `previous` to the first version at or below its
-//! timestamp. A pending record whose timestamp is applied is committed: an undone commit's records are dead by then.
+//! A reader pins an epoch, takes the record that the index leads to, and follows `previous` to the
+//! first version at or below its timestamp. A pending record whose timestamp is applied is
+//! committed: an undone commit's records are dead by then.
 //!
 //! # Damage
-//! A record that no commit can have written is an error and never skipped: an impossible stamp, or a pending record of an applied
-//! commit whose slot does not confirm it. The checksum is compared wherever a value is returned, and wherever a record says that
-//! there is no value (a tombstone, an expiry, a dead record).
+//! A record that no commit can have written is an error and never skipped: an impossible stamp, or
+//! a pending record of an applied commit whose slot does not confirm it. The checksum is compared
+//! wherever a value is returned, and wherever a record says that there is no value (a tombstone, an
+//! expiry, a dead record).
 
 use crate::clock::{Clock, Wait};
 use crate::damaged::DamagedEntries;
@@ -18,7 +20,7 @@ use crate::record::{self, Header, Meta, Stamp};
 use crate::slots::{Slots, Verdict};
 use crate::wall::WallClock;
 use bristlecone_index::Direction;
-use bristlecone_index::Place;
+use bristlecone_index::Hint;
 use bristlecone_index::engine::{Engine, Range};
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::{Heap, Media};
@@ -59,8 +61,8 @@ impl<'p, M: Media> Found<'p, M> {
         record::verified_value(self.pm, key, self.off, &self.meta)
     }
 
-    /// Returns whether the version reads as absent. The checksum is compared first, since the flag that says so may be
-    /// what is damaged.
+    /// Returns whether the version reads as absent. The checksum is compared first, since the flag
+    /// that says so may be what is damaged.
     #[inline]
     fn is_absent(&self, key: &[u8], now: impl FnOnce() -> u64) -> Result<bool, Damage> {
         let absent = self.meta.absent_by(now);
@@ -80,8 +82,8 @@ impl<'p, M: Media> Found<'p, M> {
 pub(crate) type Visit<'a, M> =
     dyn FnMut(&[u8], &Found<'_, M>) -> Result<ControlFlow<()>, Damage> + 'a;
 
-/// What reading needs, and every other role builds on: the index, the records, and what tells which of
-/// them count.
+/// The parts that reading needs and every other role builds on: the index, the records, and what
+/// tells which of them count.
 pub(crate) struct Reader<M: Media> {
     // Fields are dropped in this order: the index closes while the heap is still there.
     pub index: Box<dyn Engine>,
@@ -100,7 +102,8 @@ impl<M: Media> Reader<M> {
         self.heap.pool().pm()
     }
 
-    /// Returns whether the keyspace of an index key is visible to a read at `ts`: not dropped by then.
+    /// Returns whether the keyspace of an index key is visible to a read at `ts`: not dropped by
+    /// then.
     #[inline]
     pub(crate) fn is_visible(&self, key: &[u8], ts: u64, guard: &Guard) -> bool {
         let number = split(key).map_or(0, |(number, _)| number);
@@ -113,8 +116,8 @@ impl<M: Media> Reader<M> {
         self.dropped.since(number, &epoch::pin()).is_some()
     }
 
-    /// Returns the stamp of the record at `off`. `issued` is a timestamp known to have been issued: stamps up to it are
-    /// accepted without a look at the clock, whose line every writer changes.
+    /// Returns the stamp of the record at `off`. `issued` is a timestamp known to have been issued:
+    /// stamps up to it are accepted without a look at the clock, whose line every writer changes.
     ///
     /// # Errors
     /// [`Damage`]: no commit can have that stamp.
@@ -152,7 +155,8 @@ impl<M: Media> Reader<M> {
             Verdict::Never => format!("slot {slot} does not say that it is committed"),
             Verdict::Impossible(why) => why,
         };
-        // A record is stamped before its slot is reused, and marked dead before an undone commit is applied.
+        // A record is stamped before its slot is reused, and marked dead before an undone commit is
+        // applied.
         match header.stamp(pm) {
             stamp @ (Stamp::At(_) | Stamp::Dead) => Ok(stamp),
             stamp @ Stamp::Pending { .. } => Err(Damage::new(format!(
@@ -161,8 +165,9 @@ impl<M: Media> Reader<M> {
         }
     }
 
-    /// Calls `f` with the newest version at or below `ts`, if there is one, searching from the record `entry` along
-    /// `previous`. The caller is pinned, and was when it read `entry` from the index.
+    /// Calls `f` with the newest version at or below `ts`, if there is one, searching from the
+    /// record `entry` along `previous`. The caller is pinned, and was when it read `entry` from the
+    /// index.
     #[inline]
     fn with_version<'s, R>(
         &'s self,
@@ -234,9 +239,9 @@ impl<M: Media> Reader<M> {
         }
     }
 
-    /// Returns the version at the watermark `ts`, `Some(None)` if the key has no value then. Returns `None` if the version
-    /// may have been unlinked meanwhile: the caller reads again at a newer watermark. The caller is pinned, as for
-    /// [`with_version`](Self::with_version).
+    /// Returns the version at the watermark `ts`, `Some(None)` if the key has no value then.
+    /// Returns `None` if the version may have been unlinked meanwhile: the caller reads again at a
+    /// newer watermark. The caller is pinned, as for [`with_version`](Self::with_version).
     #[inline]
     fn latest_of(
         &self,
@@ -256,8 +261,8 @@ impl<M: Media> Reader<M> {
         })
     }
 
-    /// Calls `f` with the version of each key at one watermark, in order, until it breaks. The cache misses of the searches
-    /// overlap.
+    /// Calls `f` with the version of each key at one watermark, in order, until it breaks. The
+    /// cache misses of the searches overlap.
     pub(crate) fn multi_get(
         &self,
         wait: Wait,
@@ -267,8 +272,8 @@ impl<M: Media> Reader<M> {
         let guard = epoch::pin();
         let ts = wait.watermark(&self.clock);
         let entries = self.multi_find(keys);
-        // Once one key had to be read at a newer watermark, so are all after it: each is read no earlier than the one
-        // before it.
+        // Once one key had to be read at a newer watermark, so are all after it: each is read no
+        // earlier than the one before it.
         let mut late = false;
         for (key, (entry, _)) in keys.iter().zip(entries) {
             let named = |e: Damage| Damage::of_key(key, &e);
@@ -294,8 +299,9 @@ impl<M: Media> Reader<M> {
         Ok(())
     }
 
-    /// Looks up each key: the offset of its record, and its place in the index. The records are prefetched.
-    pub(crate) fn multi_find(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Place)> {
+    /// Looks up each key: the offset of its record, and its place in the index. The records are
+    /// prefetched.
+    pub(crate) fn multi_find(&self, keys: &[&[u8]]) -> Vec<(Option<u64>, Hint)> {
         let base = self.pm().base();
         self.index.find(keys, &mut |&off| {
             cpu::prefetch(base.wrapping_add(off as usize), PREFETCHED_BYTES);

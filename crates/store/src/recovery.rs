@@ -1,44 +1,57 @@
 //! Opening: one walk of the index, which finds every record that counts.
 //!
 //! 1. The index opens itself.
-//! 2. Every entry is followed, by two threads from both ends of the index. What is committed is marked as in use; what is pending under a slot with a lower time stamp is
-//!    undone: the entry is to lead to the version before, or to go. Tombstones are to go. What is damaged is noted, and kept.
-//! 3. These changes are made, and what is committed and still pending is stamped; a fence. So are the records of each slot's last
-//!    commit that are stamped: a process that ends without a power cut leaves stamps that may not be durable, and the slot
-//!    is about to be used again.
-//!    Slots under which damaged records are pending go on, by a time stamp of their own.
-//! 4. What was not marked is free.
+//! 2. Every entry is followed, by two threads from both ends of the index. Committed records are
+//!    marked as in use. A record that is pending under a slot with a lower timestamp is undone: its
+//!    entry will lead to the version before, or be removed. Tombstones will be removed. Damaged
+//!    records are noted and kept.
+//! 3. These changes are made, committed records that are still pending are stamped, and a fence
+//!    follows. The records of each slot's last commit are stamped again even if they have their
+//!    stamps: a process that ended without a power cut may have left stamps that are not durable,
+//!    and the slot is about to be reused. A slot under which damaged records are pending gets a new
+//!    timestamp.
+//! 4. Blocks that were not marked are free.
 //!
-//! The highest time stamp found, in records and slots, is the *floor*: new ones are above it, and `previous` of what is at or
-//! below it is void, since no snapshot outlives its process. So nothing is written for versions, and older ones cost nothing.
+//! The highest timestamp found in records and slots is the *floor*. New timestamps are above it,
+//! and `previous` of a record at or below it is void, since no snapshot outlives its process. So
+//! recovery writes nothing for versions, and older ones cost nothing.
 //!
 //! # Damage
-//! Nothing is taken away, or passed by, because of what a crash cannot leave. The entry leads where it did, all that may be
-//! blocks of the record stays in use, reads of the key are errors, and the [report](StoreRecovery) names it:
+//! Damage is what no crash can leave. Nothing is removed or skipped because of it: the entry stays,
+//! whatever may be blocks of the record stays in use, reads of the key are errors, and the
+//! [report](StoreRecovery) names it:
 //!
 //! | found | why no crash leaves it |
 //! | --- | --- |
-//! | no place of a record, lengths or flags that none has | a record is durable before the index leads to it |
-//! | a checksum that fails: of values of up to 4 KiB, and of whatever is to be taken away or put back for what its record says | likewise; no part of what it is of is ever changed |
-//! | a stamp of no time or no slot; 0 | likewise; stamps change from pending to committed or dead, by one word |
-//! | pending under a slot that is at a higher time stamp, whose word's parity fails, or that no commit uses | [`slots`](crate::slots) |
-//! | pending at the time stamp of a commit through another slot | time stamps are used once |
+//! | an offset that cannot be a record's, or an impossible length or flag | a record is durable before the index leads to it |
+//! | a wrong checksum: of values of up to 4 KiB, and of every record that recovery would remove or restore | likewise; nothing that it covers ever changes |
+//! | a stamp without a valid timestamp or slot | likewise; a stamp changes from pending to committed or dead by one word |
+//! | pending under a slot that has a higher timestamp, that has a wrong parity, or that no commit uses | [`slots`](crate::slots) |
+//! | pending at the timestamp of a commit through another slot | timestamps are used once |
 //! | pending and not committed, under a slot whose last commit has pending records too | those are stamped before the index leads to the next one's |
-//! | pending and not committed, in a store that was closed in order | closing waits for what is under way |
+//! | pending and not committed, in a store that was closed in order | closing waits for commits in progress |
 //!
-//! What cannot be told apart from what a crash leaves, in a store that was *not* closed in order: a record that is pending
-//! at time T under a slot that is at a lower one was of a commit under way, or it is the only record of its commit that is still
-//! pending and a flipped bit has raised T. It is undone. A flipped bit that makes one possible time stamp of a committed record another one changes
-//! nothing that is read. More flipped bits in one word may cancel out in a slot's parity. In the index itself a flipped bit of a
-//! key is found, as the checksum is of the key too, but the key that was there before reads as absent; values above 4 KiB
-//! are compared when they are read, by a check, and before they are vacuumed as expired. Without the catalogue no key has a keyspace: damage there refuses the opening.
+//! Some damage looks like a crash:
 //!
-//! *In order* is: the pool was closed, and root word 3 is 2. It is 1 while the store is open for writing, and stays so if a commit failed or a
-//! panic cut one short.
+//! - In a store that was *not* closed in order, a record that is pending at T under a slot with a
+//!   lower timestamp belongs to a commit that was in progress; or it is the only record of its
+//!   commit that is still pending, and a flipped bit has raised T. It is undone.
+//! - A flipped bit that turns the timestamp of a committed record into another possible one changes
+//!   nothing that is read.
+//! - Several flipped bits in one word may cancel out in a slot's parity.
+//! - A flipped bit in a key of the index is found, since the record's checksum covers the key, but
+//!   the original key reads as absent.
+//! - Values above 4 KiB are verified when they are read, by a check, and before the vacuum removes
+//!   them as expired.
+//!
+//! Damage in the catalogue refuses the opening, since without it no key has a keyspace.
+//!
+//! A store was closed *in order* if the pool was closed and root word 3 is 2. The word is 1 while
+//! the store is open for writing, and stays 1 if a commit failed or a panic interrupted one.
 //!
 //! # Crash states
-//! Each change of step 3 is atomic, and a walk after it finds the same: a crash in between is recovered likewise. Nothing
-//! is allocated from the store's heap before step 4.
+//! Each change of step 3 is atomic and does not change what a later walk finds, so recovery may be
+//! interrupted and repeated. Nothing is allocated from the store's heap before step 4.
 
 use crate::error::{Damage, DamagedRecord, StoreError, WriteError};
 use crate::key::split;
@@ -58,35 +71,37 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Entries whose records are asked for at once.
+/// Entries whose records are prefetched together.
 const ENTRIES_AT_ONCE: usize = 32;
 const _: () = assert!(SLOTS <= u64::BITS as usize, "a bit for each");
-/// Damaged records that a report names.
+/// Damaged records that a report lists.
 const MAX_REPORTED: usize = 1000;
 
-/// What opening a store did.
+/// The outcome of opening a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreRecovery {
-    /// What opening the index did.
+    /// Recovery of the index.
     pub index: bristlecone_index::RecoveryReport,
-    /// Entries that were followed.
+    /// Entries of the index.
     pub entries: u64,
-    /// Entries of commits that never were, which were undone.
+    /// Entries of uncommitted changes, which were undone.
     pub undone: u64,
-    /// Records of the last commit through each slot: they were stamped, or their stamps made durable.
+    /// Records of the last commit through each slot that were stamped, or whose stamps were made
+    /// durable.
     pub stamped: u64,
-    /// Tombstones that were taken out.
+    /// Tombstones that were removed.
     pub tombstones: u64,
-    /// Records that are damaged, and slots of the commit table. They are kept, and reads of their keys are errors.
+    /// Damaged records and slots of the commit table. They are kept, and reads of their keys are
+    /// errors.
     pub damaged: u64,
     /// The first 1,000 of these. All of them: [`Store::find_damage`](crate::Store::find_damage).
     pub damage: Vec<DamagedRecord>,
-    /// Time it took, without the index's.
+    /// Time that it took, apart from the index.
     pub elapsed: Duration,
 }
 
 impl StoreRecovery {
-    /// Counts and names what is damaged.
+    /// Counts a damaged record, and lists it if there is room.
     fn found(&mut self, damaged: DamagedRecord) {
         self.damaged += 1;
         if self.damage.len() < MAX_REPORTED {
@@ -95,7 +110,8 @@ impl StoreRecovery {
     }
 }
 
-/// Entries that are followed at once: keys, one after the other, and where each ends, with its offset.
+/// Entries that are classified together: the keys in one piece, and the end and the record's offset
+/// of each.
 #[derive(Default)]
 struct EntryBatch {
     keys: Vec<u8>,
@@ -118,16 +134,16 @@ impl EntryBatch {
     }
 }
 
-/// How far the walks from both ends have come.
+/// How far the walks from both ends of the index have come.
 #[derive(Default)]
 struct Claims {
-    /// The last key that the walk upwards has, and that the walk downwards has.
+    /// The last keys claimed by the upward walk and by the downward walk.
     up: Option<Vec<u8>>,
     down: Option<Vec<u8>>,
 }
 
 impl Claims {
-    /// How many of these entries are still nobody's; they are claimed.
+    /// Claims the entries that the other walk has not claimed. Returns how many.
     fn claim(&mut self, together: &EntryBatch, direction: Direction) -> usize {
         let (own, other) = match direction {
             Direction::Up => (&mut self.up, &self.down),
@@ -147,11 +163,12 @@ impl Claims {
     }
 }
 
-/// What an entry is to become.
+/// A change of an entry that recovery is to make.
 enum Fix {
-    /// It goes.
+    /// Remove it.
     Remove(Vec<u8>),
-    /// It leads to the version before, at this offset, instead of to a record that was never committed.
+    /// Make it lead to the version `before` instead of to the record `undone`, which was never
+    /// committed.
     PointTo {
         key: Vec<u8>,
         before: u64,
@@ -159,39 +176,39 @@ enum Fix {
     },
 }
 
-/// The walk, or the part of it that one thread makes.
+/// The walk over the index, or one thread's part of it.
 pub(crate) struct Walk<'a, M: Media> {
     heap: &'a Heap<M>,
     slots: &'a Slots,
     counts: Counts,
-    /// Highest time stamp.
+    /// Highest timestamp found.
     pub floor: u64,
-    /// Largest number of a keyspace.
+    /// Largest number of a keyspace found.
     pub largest: u32,
-    /// Time stamps of the last commits through slots, ascending.
+    /// Timestamps of the last commits through each slot, ascending.
     last: Vec<u64>,
     fixes: Vec<Fix>,
     pending: Vec<(u64, u64)>,
-    /// What is pending under slots that do not say that it is committed: keys, offsets, slots.
+    /// Records that are pending under slots without their timestamp: keys, offsets, slots.
     unfinished: Vec<(Vec<u8>, u64, usize)>,
-    /// Bits of the slots whose last commits have pending records.
+    /// A bit for each slot whose last commit has pending records.
     has_pending: u64,
-    /// Bits of the slots that are to go on, as damaged records are pending under them.
+    /// A bit for each slot that needs a new timestamp, since damaged records are pending under it.
     sealed: u64,
-    /// Damaged records: whatever may be theirs stays in use.
+    /// Damaged records, whose possible blocks all stay in use.
     kept: Vec<u64>,
-    /// Keys that lead to them, and where.
+    /// The keys that lead to them, with their offsets.
     pub damaged_entries: Vec<(Vec<u8>, u64)>,
-    /// The store was closed in order: no commit was under way.
+    /// The store was closed in order, so no commit was in progress.
     closed: bool,
     pub report: StoreRecovery,
 }
 
-/// What a record is, and of which commit.
+/// The classification of a record.
 struct Classified {
     meta: Meta,
     stamp: Stamp,
-    /// It counts.
+    /// Its commit is complete.
     committed: bool,
 }
 
@@ -216,8 +233,8 @@ impl<'a, M: Media> Walk<'a, M> {
         }
     }
 
-    /// Walks the index of a heap whose recovery has begun, by one or two `threads`; nothing is changed. What it counts is added to `stripes`.
-    /// `closed`: the store was, in order.
+    /// Walks the index of a heap whose recovery has begun, with one or two `threads`, and changes
+    /// nothing. Adds its counts to `stripes`. `closed` says that the store was closed in order.
     ///
     /// # Errors
     /// [`Damage`]
@@ -240,7 +257,7 @@ impl<'a, M: Media> Walk<'a, M> {
             walk.sealed |= 1 << slot.number;
             walk.report.found(slot.into());
         }
-        // Simulated media are used by one thread.
+        // A simulated medium is used by one thread.
         if threads < 2 || M::TRACED {
             walk.go(index, Direction::Up, &claims);
         } else {
@@ -266,7 +283,7 @@ impl<'a, M: Media> Walk<'a, M> {
             walk.report.entries += down.report.entries;
             walk.report.tombstones += down.report.tombstones;
             walk.report.damaged += down.report.damaged;
-            // From the upper end downwards.
+            // The downward walk found these in descending order.
             let above = down.report.damage.into_iter().rev();
             walk.report.damage.extend(above);
             walk.report.damage.truncate(MAX_REPORTED);
@@ -277,7 +294,7 @@ impl<'a, M: Media> Walk<'a, M> {
         Ok(walk)
     }
 
-    /// Walks in one direction until the other one has been met.
+    /// Walks in one direction until it meets the other walk.
     fn go(&mut self, index: &dyn Engine, direction: Direction, claims: &Mutex<Claims>) {
         let pm = self.heap.pool().pm();
         let guard = epoch::pin();
@@ -305,7 +322,8 @@ impl<'a, M: Media> Walk<'a, M> {
         }
     }
 
-    /// Follows what has been put together and the other direction has not claimed; false if that has been met.
+    /// Follows the entries that the other walk has not claimed. Returns false if it has claimed
+    /// some.
     fn classify_all(
         &mut self,
         together: &mut EntryBatch,
@@ -327,7 +345,7 @@ impl<'a, M: Media> Walk<'a, M> {
     }
 
     /// # Errors
-    /// What the entry leads to is damaged: nothing was counted, and nothing is to be changed, for it.
+    /// [`Damage`]: nothing was counted for the entry, and nothing will be changed.
     fn follow(&mut self, key: &[u8], entry: u64, guard: &Guard) -> Result<(), Damage> {
         let Some((keyspace, _)) = split(key) else {
             return Err(Damage::new("too short for a key"));
@@ -339,7 +357,7 @@ impl<'a, M: Media> Walk<'a, M> {
         let classified = self.judge(entry)?;
         match classified.stamp {
             _ if classified.committed => self.keep(key, entry, &classified, guard),
-            // Once it is known whether the slot's last commit has pending records.
+            // Judged later, once it is known whether the slot's last commit has pending records.
             Stamp::Pending { slot, .. } => {
                 self.unfinished.push((key.to_vec(), entry, slot));
                 Ok(())
@@ -348,7 +366,8 @@ impl<'a, M: Media> Walk<'a, M> {
         }
     }
 
-    /// Sees to what is pending under slots that do not say that it is committed.
+    /// Undoes the records that are pending under slots without their timestamp, unless they are
+    /// damaged.
     fn undo_all(&mut self) {
         let guard = epoch::pin();
         for (key, entry, slot) in std::mem::take(&mut self.unfinished) {
@@ -367,7 +386,8 @@ impl<'a, M: Media> Walk<'a, M> {
         }
     }
 
-    /// Lets an entry lead to the version before a record that is dead, or of a commit that never was, or go.
+    /// Notes that an entry is to lead to the version before a dead or uncommitted record, or to be
+    /// removed.
     ///
     /// # Errors
     /// As [`follow`](Self::follow).
@@ -379,8 +399,8 @@ impl<'a, M: Media> Walk<'a, M> {
         guard: &Guard,
     ) -> Result<(), Damage> {
         let pm = self.heap.pool().pm();
-        // Dead, or undone now; nothing is taken away for a damaged record's sake: what the index leads to was durable as a
-        // whole, and a stamp has no sum.
+        // Nothing is removed because of a damaged record. The checksum does not cover the stamp,
+        // but the record as a whole was durable before the index led to it.
         record::verify_checksum(pm, key, entry, &classified.meta)?;
         let before = record::header(pm, entry)?.previous(pm);
         if before == 0 {
@@ -408,7 +428,8 @@ impl<'a, M: Media> Walk<'a, M> {
         Ok(())
     }
 
-    /// Notes what is damaged, and counts it as what it says that it is, as far as who replaces it can tell.
+    /// Notes a damaged record. It is counted as far as its metadata can be read, since a writer
+    /// that replaces it will uncount it in the same way.
     fn note_damage(&mut self, key: &[u8], entry: u64, e: Damage) {
         let possible = split(key).filter(|(number, _)| *number < u32::MAX - 1);
         if let Some((keyspace, _)) = possible
@@ -434,7 +455,10 @@ impl<'a, M: Media> Walk<'a, M> {
         self.kept.push(entry);
     }
 
-    /// What a record is, and whether it counts.
+    /// Classifies a record.
+    ///
+    /// # Errors
+    /// [`Damage`]
     fn judge(&mut self, off: u64) -> Result<Classified, Damage> {
         let pm = self.heap.pool().pm();
         let broken = |what: String| Damage::new(format!("record {off:#x}: {what}"));
@@ -445,7 +469,8 @@ impl<'a, M: Media> Walk<'a, M> {
         match stamp {
             Stamp::Dead => {}
             Stamp::At(ts) | Stamp::Pending { ts, .. } if is_valid_timestamp(ts) => {
-                // Also of what is damaged otherwise: who reads it is to find that it is not under way.
+                // Even if the record is damaged otherwise: a reader must not take its commit for
+                // one in progress.
                 self.floor = self.floor.max(ts);
             }
             _ => return Err(impossible("")),
@@ -480,8 +505,8 @@ impl<'a, M: Media> Walk<'a, M> {
         })
     }
 
-    /// A committed record is to be stamped, if it is of the last commit through a slot. A process may have ended before its stamps
-    /// were durable, while the memory has kept them.
+    /// Notes that a committed record is to be stamped, if it belongs to the last commit through a
+    /// slot. The stamp that memory holds may not be durable yet.
     fn restamp(&mut self, off: u64, stamp: Stamp) {
         match stamp {
             Stamp::Pending { slot, ts } => {
@@ -493,10 +518,10 @@ impl<'a, M: Media> Walk<'a, M> {
         }
     }
 
-    /// A committed record is the newest of its key.
+    /// Counts and marks a committed record as the newest of its key.
     ///
     /// # Errors
-    /// It is damaged; nothing was counted then.
+    /// [`Damage`]; nothing was counted then.
     fn keep(
         &mut self,
         key: &[u8],
@@ -505,7 +530,8 @@ impl<'a, M: Media> Walk<'a, M> {
         guard: &Guard,
     ) -> Result<(), Damage> {
         let meta = &classified.meta;
-        // Nothing is deleted for a damaged one's sake.
+        // A tombstone's checksum is compared in any case: nothing is deleted because of a damaged
+        // record.
         if meta.is_tombstone() || meta.len() <= MAX_VERIFIED_BYTES {
             record::verify_checksum(self.heap.pool().pm(), key, off, meta)?;
         }
@@ -522,7 +548,7 @@ impl<'a, M: Media> Walk<'a, M> {
         Ok(())
     }
 
-    /// Makes the changes that were found to be needed, and ends the heap's recovery.
+    /// Makes the changes that the walk noted, and ends the heap's recovery.
     ///
     /// # Errors
     /// [`StoreError`]
@@ -537,7 +563,7 @@ impl<'a, M: Media> Walk<'a, M> {
             pm.flush_of::<PWord>(&header.stamp);
             self.report.stamped += 1;
         }
-        // One commit for all, below.
+        // The medium commits once for all, below.
         deferring_commits(|| -> Result<(), StoreError> {
             for apply_fixes in std::mem::take(&mut self.fixes) {
                 if pm.read_only() {
@@ -563,16 +589,17 @@ impl<'a, M: Media> Walk<'a, M> {
         })?;
         // PERSIST: stamps, before a slot that they were pending under is used again.
         pm.fence();
-        // What is damaged stays so for later openings, whatever they can tell of a store that was not closed in order.
+        // Later openings must find the same damage, even if the store is not closed in order.
         if self.sealed != 0 && !pm.read_only() {
             self.floor += 1;
-            // The first one's word is 0, by which what is pending there is known.
+            // Slot 0 keeps its word: no commit uses it, so what is pending there is known to be
+            // damaged.
             for slot in (1..SLOTS).filter(|slot| self.sealed & 1 << slot != 0) {
                 self.slots.seal(pm, slot, self.floor);
             }
         }
         pm.commit()?;
-        // Last: what is somebody else's is marked by then.
+        // Last, so that blocks of other records are marked by then.
         for off in self.kept.drain(..) {
             record::mark_damaged(self.heap, off, &guard);
         }
@@ -581,7 +608,8 @@ impl<'a, M: Media> Walk<'a, M> {
         Ok(())
     }
 
-    /// The pool is open for reading only: what the index should not lead to is marked dead, in this process's memory.
+    /// Masks an entry of a pool that is open for reading only: the records that the index should
+    /// not lead to are marked dead in this process's private mapping.
     fn mask(
         &self,
         index: &dyn Engine,
@@ -614,7 +642,7 @@ impl<'a, M: Media> Walk<'a, M> {
         Ok(())
     }
 
-    /// The index has no room to lead past a record that was never committed: it stays, dead.
+    /// Marks an uncommitted record dead, because the index has no space to lead past it.
     fn leave(&self, undone: u64, stripes: &Stripes, guard: &Guard) -> Result<(), Damage> {
         let pm = self.heap.pool().pm();
         let header = record::header(pm, undone)?;
@@ -628,7 +656,7 @@ impl<'a, M: Media> Walk<'a, M> {
     }
 }
 
-/// The number that a word of the store's root holds.
+/// Returns the value of a word of the store's root.
 pub(crate) fn root_word<M: Media>(pm: &M, word: &PWord) -> u64 {
     // ORDERING: Relaxed; the root is being opened.
     word.load(pm, Ordering::Relaxed)

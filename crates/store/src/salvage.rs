@@ -1,11 +1,11 @@
-//! What a damaged store still has, entry by entry, without opening it.
+//! Salvage: reads what a damaged store still has, entry by entry, without opening it.
 //!
-//! Opening refuses a store whose catalogue or index is damaged, since all that it counts rests on them. Here
-//! the index is walked, and each entry judged by itself: what is committed and agrees with its checksum, which the key is part of,
-//! is as it was written.
+//! Opening refuses a store whose catalogue or index is damaged, since everything that it counts
+//! depends on them. Salvage walks the index and judges each entry by itself. A committed record
+//! whose checksum, which covers the key, is right is as it was written.
 //!
-//! Nothing is changed in the pool. Run inside `bristlecone_index::damage::collecting_damage`, damaged keys of the index are passed
-//! over, too.
+//! Nothing in the pool is changed. Inside `bristlecone_index::damage::collecting_damage`, damaged
+//! keys of the index are skipped too.
 
 use crate::catalogue::parse;
 use crate::entry::{Entry, expires_at};
@@ -24,45 +24,47 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// Records that were never committed and may lie before one that was.
+/// Uncommitted records that may be in front of a committed one.
 const MAX_UNCOMMITTED: u32 = 64;
 
 /// A key of a damaged store.
 #[derive(Debug)]
 pub struct Salvaged<'a> {
-    /// Name of its keyspace. `None` if the catalogue's record with that name is damaged, or the keyspace was dropped.
+    /// Name of its keyspace. `None` if the catalogue's record of it is damaged, or the keyspace was
+    /// dropped.
     pub keyspace: Option<&'a str>,
-    /// Number of its keyspace; 0 for an entry of the catalogue, whose keys are names of keyspaces.
+    /// Number of its keyspace. 0 is the catalogue, whose keys are the names of keyspaces.
     pub number: u32,
     /// The key.
     pub key: &'a [u8],
-    /// What it holds, or what is wrong.
+    /// Its value, or what is wrong.
     pub found: Result<Entry<'a>, ReadError>,
 }
 
-/// What was walked over.
+/// The outcome of a salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SalvageReport {
     /// Design of the index.
     pub design: String,
     /// Bytes in a leaf of the index.
     pub node_bytes: u32,
-    /// Names of the keyspaces, as far as they can be read.
+    /// Names of the keyspaces whose records can be read.
     pub keyspaces: Vec<String>,
-    /// Entries that the index counts, the catalogue's and deleted ones included.
+    /// Entries that the index counts, including the catalogue's and tombstones.
     pub indexed: u64,
-    /// Entries that the walk came to. Fewer if keys in the index are damaged.
+    /// Entries that were visited: fewer if keys in the index are damaged.
     pub walked: u64,
-    /// What is wrong with the index as a whole.
+    /// The first violation that verifying the index found.
     pub violation: Option<Violation>,
 }
 
 impl<M: Media> Store<M> {
-    /// Visits each key of the store `name`, which is not open: the catalogue's entries that are damaged, then all others that have
-    /// not expired by `now` (ms since 1970), by number of keyspace, then by key.
+    /// Visits each key of the store `name`, which must not be open. Damaged entries of the
+    /// catalogue come first, then all keys that have not expired by `now` (ms since 1970), ordered
+    /// by number of keyspace, then by key.
     ///
     /// # Errors
-    /// [`StoreError`], if its root, the index as a whole or the commit table is damaged.
+    /// [`StoreError`]: the root, the index as a whole or the commit table is damaged.
     pub fn salvage(
         pool: &Arc<Pool<M>>,
         name: &str,
@@ -72,7 +74,7 @@ impl<M: Media> Store<M> {
         Self::salvage_with(pool, name, &[&LbEngine], now, visit)
     }
 
-    /// As [`salvage`](Self::salvage), of a store whose index is of one of these kinds.
+    /// As [`salvage`](Self::salvage), for a store whose index is of one of these engines.
     ///
     /// # Errors
     /// As there.
@@ -213,7 +215,11 @@ impl<M: Media> Walk<'_, M> {
         });
     }
 
-    /// The newest committed record from `entry` on, which agrees with its checksum.
+    /// Finds the newest committed record in the chain that begins at `entry`, and compares its
+    /// checksum.
+    ///
+    /// # Errors
+    /// [`Damage`]
     fn committed(&self, key: &[u8], entry: u64) -> Result<Option<(u64, Meta)>, Damage> {
         let pm = self.heap.pool().pm();
         let mut off = entry;

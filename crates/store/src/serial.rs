@@ -1,19 +1,22 @@
-//! Validation of serialisable transactions: what they read must be what they would read at their own timestamp.
+//! Validation of serialisable transactions: what they read must be what they would read at their
+//! own timestamp.
 //!
-//! Snapshot isolation checks a transaction against others that write the same keys. A serialisable transaction that writes
-//! is also checked against the keys and ranges that it read:
+//! Snapshot isolation checks a transaction against others that write the same keys. A serialisable
+//! transaction that writes is also checked against the keys and ranges that it read:
 //!
 //! 1. It takes its timestamp T, while it holds the locks of what it writes.
 //! 2. It waits until every commit before T is applied.
-//! 3. It checks what it read again: no version may have been committed between its snapshot and T, and none of the keyspaces dropped.
+//! 3. It checks what it read again: no version may have been committed between its snapshot and T,
+//!    and none of the keyspaces dropped.
 //!
-//! Reading at T would then return the same, phantoms included, so the whole transaction takes place at T. Serialisable
-//! transactions that write are therefore ordered by their timestamps, whatever others do meanwhile, and read-only ones by their
-//! snapshots. Other transactions pay nothing. A serialisable one waits once more for the commits before it, and while it
-//! validates, commits after T stay invisible: validating a large range delays everybody.
+//! Reading at T would then return the same, phantoms included, so the whole transaction takes place
+//! at T. Serialisable transactions that write are therefore ordered by their timestamps, whatever
+//! others do meanwhile, and read-only ones by their snapshots. Other transactions pay nothing. A
+//! serialisable one waits once more for the commits before it, and while it validates, commits
+//! after T stay invisible: validating a large range delays everybody.
 //!
-//! Waiting cannot deadlock: a transaction with a timestamp holds all the locks that it needs, and waits for lower timestamps
-//! only.
+//! Waiting cannot deadlock: a transaction with a timestamp holds all the locks that it needs, and
+//! waits for lower timestamps only.
 
 use crate::error::{Damage, WriteError};
 use crate::horizon::Ticket;
@@ -50,8 +53,8 @@ impl ReadSet {
         self.ranges.push((owned(range.0), owned(range.1)));
     }
 
-    /// Returns an index key that a commit between the snapshot `since` and `ts` changed, if there is one. Waits until all
-    /// commits before `ts` are applied.
+    /// Returns an index key that a commit between the snapshot `since` and `ts` changed, if there
+    /// is one. Waits until all commits before `ts` are applied.
     ///
     /// # Errors
     /// [`WriteError::Damaged`], or the failure of a commit.
@@ -68,7 +71,8 @@ impl ReadSet {
             Bound::Included(first) | Bound::Excluded(first) => Some(first),
             Bound::Unbounded => None,
         });
-        // A keyspace that was dropped before the snapshot stays dropped: only a drop since then is a conflict.
+        // A keyspace that was dropped before the snapshot stays dropped: only a drop since then is
+        // a conflict.
         let mut read = self.keys.iter().chain(firsts);
         let dropped = read.find(|key| {
             reader.is_visible(key, since.ts, &guard) && !reader.is_visible(key, ts, &guard)
@@ -108,7 +112,8 @@ impl ReadSet {
     }
 }
 
-/// Returns whether a version was committed after `since` and before `ts`, in the chain that begins at the record `entry`.
+/// Returns whether a version was committed after `since` and before `ts`, in the chain that begins
+/// at the record `entry`.
 fn changed_between<M: Media>(
     reader: &Reader<M>,
     entry: u64,

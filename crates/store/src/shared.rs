@@ -1,4 +1,4 @@
-//! What all handles of an open store share.
+//! The state that all handles of an open store share.
 
 use crate::commit::Committer;
 use crate::recovery::StoreRecovery;
@@ -7,8 +7,8 @@ use bristlecone_pmem::pool::Root;
 use std::ops::Deref;
 use std::thread::JoinHandle;
 
-/// Root word: 1 while the store is open for writing, and afterwards unless it was closed in order, which makes it 2.
-/// In a store that only earlier builds have written it is 0, which says neither.
+/// Root word: 1 while the store is open for writing, and afterwards unless it was closed in order,
+/// which makes it 2. In a store that only earlier builds have written it is 0, which says neither.
 pub(crate) const WORD_OPEN: usize = 3;
 /// The word of a store that was closed in order.
 pub(crate) const CLOSED_IN_ORDER: u64 = 2;
@@ -25,8 +25,8 @@ pub(crate) struct Shared<M: Media> {
     pub design: String,
     /// Bytes in a leaf of the index.
     pub node_bytes: u32,
-    /// A block of a tombstone's size that nothing leads to. It keeps its chunk, so that a full pool has room for deletions. 0 if
-    /// it could not be allocated.
+    /// A block of a tombstone's size that nothing leads to. It keeps its chunk, so that a full pool
+    /// has room for deletions. 0 if it could not be allocated.
     pub deletion_reserve: u64,
     pub root: Root<M>,
 }
@@ -49,7 +49,8 @@ impl<M: Media> Drop for Shared<M> {
         self.feed.close();
         // After a failed commit, or a panic, uncommitted records may be left, as after a crash.
         if !self.pm().read_only() && self.clock.sound().is_ok() {
-            // PERSIST: (in `publish`) the store was closed in order; after everything that it has fenced.
+            // PERSIST: (in `publish`) the store was closed in order; after everything that it has
+            // fenced.
             self.root
                 .word(WORD_OPEN)
                 .publish(self.pm(), CLOSED_IN_ORDER);

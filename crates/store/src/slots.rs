@@ -1,27 +1,31 @@
-//! The commit table: one word says whether all of a commit's records count.
+//! The commit table: one word decides whether all records of a commit count.
 //!
 //! ```text
-//! slot (64 bytes) | 0: no commit went through it yet   | 1 (1) parity (8) time stamp (55): of the last one that did |
+//! slot (64 bytes) | 0: not used yet | 1 (1) parity (8) timestamp (55) of the last commit through it |
 //! ```
 //!
-//! Bit i of the parity is that of every eighth bit of the time stamp, from bit i on, so no single flipped bit makes one time
-//! stamp another. (Earlier builds wrote the time stamp alone, which is read too.)
+//! Bit i of the parity covers every eighth bit of the timestamp from bit i on, so no single flipped
+//! bit turns one timestamp into another. (Earlier builds wrote the timestamp alone, which is read
+//! too.)
 //!
-//! A commit of several keys takes a slot, writes its records as [pending](crate::record::Stamp::Pending) under the slot and its time
-//! stamp, and lets the index lead to them. Storing the time stamp into the slot (NAW) commits it. Time stamps are used once, so
-//! they are the slot's generation at the same time: records that are pending under a slot which has another time stamp are of a commit that never
-//! was.
+//! A commit of several keys takes a slot, writes its records as
+//! [pending](crate::record::Stamp::Pending) under the slot and its timestamp, and makes the index
+//! lead to them. Storing the timestamp in the slot (NAW) commits it. Timestamps are used once, so
+//! they also serve as the slot's generation: records that are pending under a slot with another
+//! timestamp were not committed.
 //!
-//! So before a slot gets another time stamp, the records that are pending under the one it has are stamped, durably. The next commit through
-//! the slot does that, under the fence of its own records, or the vacuum, before it frees one of them. Who stamps is who
-//! fences: what another thread has stored may be in its store buffer yet, for all that a fence of this one's says.
+//! So before a slot gets another timestamp, the records that are pending under its current one are
+//! durably stamped. The next commit through the slot does that, under the fence of its own records,
+//! or the vacuum, before it frees one of them. The thread that stamps also fences: the stores of
+//! another thread may still be in its store buffer, which no fence of this thread drains.
 //!
 //! # What only damage leaves
-//! A record that is pending under slot s at time stamp T, while the index leads to it, is committed if the slot has T. It
-//! is of a commit that a crash cut short if the slot has a lower one, or none: the slot's next commit is the only one under way.
-//! Nothing else is possible: before the slot gets a higher time stamp than T, the record is stamped, or undone. No
-//! commit goes through slot 0, so that the stamp of a single change, which has zeros there, with its bit 63 flipped is not taken
-//! for one that is pending. (Earlier builds used it: where it has a time stamp, it is like any other.)
+//! Take a record that is pending under a slot at timestamp T, while the index leads to it. If the
+//! slot has T, it is committed. If the slot has a lower timestamp or none, a crash interrupted its
+//! commit, the only one in progress through the slot. Nothing else is possible: before the slot
+//! gets a timestamp above T, the record is stamped or undone. No commit uses slot 0, so the stamp
+//! of a single change, which has zeros there, does not become a valid pending one by a flip of bit
+//! 63. (Earlier builds used slot 0: where it has a timestamp, it is like any other.)
 
 use crate::clock::wait;
 use crate::error::Damage;
@@ -34,9 +38,9 @@ use crossbeam_utils::{Backoff, CachePadded};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Slots of a store, the first of which is not used.
+/// Slots of a store. The first one is not used.
 pub(crate) const SLOTS: usize = 64;
-/// Of these, how many are used on a simulated medium, so that each is used again soon.
+/// Slots that are used on a simulated medium: few, so that each is reused soon.
 const FEW: usize = 2;
 const IN_USE: u64 = 1 << 63;
 const PARITY_SHIFT: u32 = 55;
@@ -45,21 +49,21 @@ pub(crate) const TABLE: u64 = (SLOTS * LINE) as u64;
 
 const _: () = assert!(
     SLOTS < 256,
-    "a stamp has eight bits for it; the last number is not a slot's"
+    "a stamp has eight bits for the slot, and the last number marks dead records"
 );
 
-/// What a slot says of a commit through it.
+/// The verdict of a slot on a commit through it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It was committed.
+    /// It is committed.
     Committed,
-    /// It is under way, or was cut short by a crash.
+    /// It is in progress, or a crash interrupted it.
     Never,
-    /// No store writes that: why.
+    /// No store writes that: the reason.
     Impossible(String),
 }
 
-/// A slot whose word no store writes.
+/// A slot whose word is damaged.
 #[derive(Clone, Debug)]
 pub(crate) struct DamagedSlot {
     pub number: usize,
@@ -67,7 +71,7 @@ pub(crate) struct DamagedSlot {
     pub what: String,
 }
 
-/// Parity of every eighth bit.
+/// Returns the parity byte of a timestamp.
 fn parity(ts: u64) -> u64 {
     let bytes = ts.to_le_bytes();
     u64::from(bytes.iter().fold(0, |sum, byte| sum ^ byte))
@@ -77,7 +81,7 @@ fn encode(ts: u64) -> u64 {
     IN_USE | parity(ts) << PARITY_SHIFT | ts
 }
 
-/// The time stamp in a slot's word, 0 for none; nothing if the word is damaged.
+/// Returns the timestamp in a slot's word, 0 for none; `None` if the word is damaged.
 fn decode(word: u64) -> Option<u64> {
     let ts = word & MAX_TIMESTAMP;
     (word == ts || word == encode(ts)).then_some(ts)
@@ -86,11 +90,11 @@ fn decode(word: u64) -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct Slots {
     table: u64,
-    /// Records of the last commit through each slot, which are pending. Slot 0 has none.
+    /// The records that are pending under each slot: those of its last commit. Slot 0 has none.
     pending: Box<[CachePadded<Mutex<Vec<u64>>>]>,
 }
 
-/// A slot that a commit has.
+/// A slot that a commit has taken.
 pub(crate) struct Slot<'a> {
     pub number: usize,
     pending: MutexGuard<'a, Vec<u64>>,
@@ -100,10 +104,11 @@ fn word<M: Media>(pm: &M, table: u64, slot: usize) -> &PWord {
     word_of(pm, table, slot, 0)
 }
 
-/// Word `i` of a slot's line.
+/// Returns word `i` of a slot's line.
 fn word_of<M: Media>(pm: &M, table: u64, slot: usize, i: usize) -> &PWord {
     debug_assert!(slot < SLOTS && i < LINE / 8, "{slot}, {i}");
-    // SAFETY: 1. `create` and `open` have checked that the table is inside the pool, which outlives the borrow of `pm`;
+    // SAFETY: 1. `create` and `open` have checked that the table is inside the pool, which outlives
+    // the borrow of `pm`;
     // 2. 8-aligned; 3. any bits are a valid PWord.
     unsafe {
         &*pm.base()
@@ -122,7 +127,7 @@ impl Slots {
         }
     }
 
-    /// Makes an empty table; flushed, not fenced.
+    /// Allocates an empty table and flushes it; the caller fences.
     ///
     /// # Errors
     /// [`SpaceError`]; nothing is allocated then.
@@ -130,7 +135,7 @@ impl Slots {
         let table = heap.alloc(TABLE)?.get();
         let pm = heap.pool().pm();
         for slot in 0..SLOTS {
-            // Whole lines, whatever the block held before.
+            // All words of the line, whatever the block held before.
             for i in 0..LINE / 8 {
                 // ORDERING: Relaxed; nothing leads to the table yet.
                 word_of(pm, table, slot, i).store(pm, 0, Ordering::Relaxed);
@@ -141,10 +146,10 @@ impl Slots {
         Ok((Self::at(pm, table), table))
     }
 
-    /// The table at `table`.
+    /// Opens the table at `table`.
     ///
     /// # Errors
-    /// [`Damage`] if there can be none.
+    /// [`Damage`] if there can be no table.
     pub fn open<M: Media>(pm: &M, table: u64) -> Result<Self, Damage> {
         let end = table.checked_add(TABLE);
         if table < CHUNK
@@ -156,13 +161,14 @@ impl Slots {
         Ok(Self::at(pm, table))
     }
 
-    /// The time stamp of the last commit through a slot, 0 if none went through it; nothing if its word is damaged.
+    /// Returns the timestamp of the last commit through a slot, 0 for none; `None` if its word is
+    /// damaged.
     fn committed<M: Media>(&self, pm: &M, slot: usize) -> Option<u64> {
         // ORDERING: Acquire; pairs with the Release of `commit`.
         decode(word(pm, self.table, slot).load(pm, Ordering::Acquire))
     }
 
-    /// What the slot says of the commit at `ts`, under which a record is pending.
+    /// Returns what the slot says of the commit at `ts`.
     pub fn judge<M: Media>(&self, pm: &M, slot: usize, ts: u64) -> Verdict {
         if slot >= SLOTS {
             return Verdict::Impossible(format!("there is no slot {slot}"));
@@ -178,7 +184,7 @@ impl Slots {
         }
     }
 
-    /// The time stamps of the last commits through slots, and the slots whose words are damaged.
+    /// Returns the timestamps of the last commits through all slots, and the damaged slots.
     pub fn all<M: Media>(&self, pm: &M) -> (Vec<u64>, Vec<DamagedSlot>) {
         let (mut last, mut damaged) = (Vec::new(), Vec::new());
         for slot in 0..SLOTS {
@@ -198,13 +204,14 @@ impl Slots {
     fn broken<M: Media>(&self, pm: &M, slot: usize) -> String {
         // ORDERING: Relaxed; for a message.
         let found = word(pm, self.table, slot).load(pm, Ordering::Relaxed);
-        format!("slot {slot} of the commit table has {found:#x}, which is no time stamp")
+        format!("slot {slot} of the commit table has {found:#x}, which is no timestamp")
     }
 
-    /// Takes a free slot; waits while there is none.
+    /// Takes a free slot. Waits while there is none.
     pub fn take<M: Media>(&self, pm: &M) -> Slot<'_> {
         let backoff = Backoff::new();
-        // Explored crash states do not depend on which thread explores them, and slots are used again.
+        // On a simulated medium the choice must not depend on the thread that explores, and slots
+        // are to be reused.
         let first = if pm.tiny() { 0 } else { worker() };
         loop {
             let used = self.pending.len() - 1;
@@ -221,7 +228,7 @@ impl Slots {
         }
     }
 
-    /// Stamps what is pending under a slot, so that it can be freed.
+    /// Durably stamps the records that are pending under a slot, so that they can be freed.
     ///
     /// # Errors
     /// [`Damage`]
@@ -232,27 +239,29 @@ impl Slots {
         let pending = lock(pending);
         let mut slot = Slot { number, pending };
         slot.stamp(pm, self)?;
-        // PERSIST: the stamps, before the slot gets another time stamp.
+        // PERSIST: the stamps, before the slot gets another timestamp and before a stamped record
+        // is freed.
         pm.fence();
         Ok(())
     }
 
-    /// Moves a slot on to a time stamp above all others: what is pending under it, and damaged, is never taken for a commit that a crash cut
-    /// short.
+    /// Gives a slot a timestamp above all others, so that a damaged record that is pending under it
+    /// is never taken for one of an interrupted commit.
     pub fn seal<M: Media>(&self, pm: &M, slot: usize, ts: u64) {
-        // PERSIST: (in `publish`) the slot has gone on, after the stamps of its last commit.
+        // PERSIST: (in `publish`) the slot's new timestamp, after the stamps of its last commit.
         word(pm, self.table, slot).publish(pm, encode(ts));
     }
 
-    /// Commits `ts`, whose records are pending and durable, as what led to them is.
+    /// Commits `ts`, whose pending records and index entries are durable.
     pub fn commit<M: Media>(&self, pm: &M, slot: &Slot<'_>, ts: u64) {
-        // PERSIST: (in `publish`) the commit counts.
+        // PERSIST: (in `publish`) the commit: from here on its records count.
         word(pm, self.table, slot.number).publish(pm, encode(ts));
     }
 }
 
 impl Slot<'_> {
-    /// Stamps the records of the commit before, and flushes the stamps; the caller fences, before it commits.
+    /// Stamps the records of the slot's last commit and flushes the stamps. The caller fences
+    /// before it commits through the slot.
     ///
     /// # Errors
     /// [`Damage`]
@@ -265,13 +274,13 @@ impl Slot<'_> {
         for off in self.pending.drain(..) {
             let header = record::header(pm, off)?;
             header.set_stamp(pm, Stamp::At(ts));
-            // PERSIST: the stamp, while the slot still says that it is committed; fenced by the caller.
+            // PERSIST: the stamp, while the slot still has its timestamp; the caller fences.
             pm.flush_of::<PWord>(&header.stamp);
         }
         Ok(())
     }
 
-    /// These records are pending under the slot, which says that they are committed.
+    /// Notes the records of the commit, which stay pending until the slot is reused.
     pub fn keep(&mut self, records: impl Iterator<Item = u64>) {
         self.pending.extend(records);
     }

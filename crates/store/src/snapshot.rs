@@ -1,4 +1,4 @@
-//! Snapshots: the store as it was at one durable commit; and cursors, which go on where they stopped.
+//! Snapshots, which show the store as it was at one commit, and cursors over them.
 
 use crate::bounds::Bounds;
 use crate::catalogue::{Keyspace, parse};
@@ -20,12 +20,12 @@ use std::sync::Arc;
 /// A key and its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// The store as it was at one durable commit. Reads take no lock, block nobody and are blocked by nobody. What it can read
-/// is not vacuumed while it is kept.
+/// The store as it was at one durable commit. Reads take no lock, block nobody and are blocked by
+/// nobody. Versions that it can read are not vacuumed while it exists.
 pub struct Snapshot<M: Media> {
     pub(crate) shared: Arc<Shared<M>>,
     pub(crate) ticket: Ticket,
-    /// What a transaction's commit on it waits for.
+    /// The state that the commit of a transaction on this snapshot waits for.
     pub(crate) wait: Wait,
 }
 
@@ -80,7 +80,7 @@ impl<M: Media> Snapshot<M> {
         Ok(all)
     }
 
-    /// The bounds of a range of keys of any kind.
+    /// Returns the bounds of a range of keys.
     ///
     /// # Errors
     /// [`OtherStore`]
@@ -97,7 +97,7 @@ impl<M: Media> Snapshot<M> {
         Ok(Bounds::new(number, start, end))
     }
 
-    /// The bounds of the keys that begin with `prefix`.
+    /// Returns the bounds of the keys that begin with `prefix`.
     ///
     /// # Errors
     /// [`OtherStore`]
@@ -112,13 +112,13 @@ impl<M: Media> Snapshot<M> {
         ))
     }
 
-    /// The time stamp of the last commit that it sees.
+    /// Returns the timestamp of the last commit that the snapshot sees.
     #[must_use]
     pub fn timestamp(&self) -> u64 {
         self.ticket.ts
     }
 
-    /// A copy of the value of `key`.
+    /// Returns a copy of the value of `key`.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -156,7 +156,7 @@ impl<M: Media> Snapshot<M> {
         })
     }
 
-    /// When the value of `key` was written: the time stamp of its commit.
+    /// Returns the timestamp of the commit that wrote the value of `key`.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -169,7 +169,8 @@ impl<M: Media> Snapshot<M> {
         self.shared.get_at(at, &key, |found| Ok(found.ts))
     }
 
-    /// Visits the keys of `range` with their values, ascending, until `visit` breaks. Memory is not reclaimed while it runs.
+    /// Visits the keys of `range` with their values in ascending order, until `visit` breaks.
+    /// Memory is not reclaimed while the scan runs.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -185,7 +186,7 @@ impl<M: Media> Snapshot<M> {
         })
     }
 
-    /// As [`scan`](Self::scan), descending.
+    /// As [`scan`](Self::scan), in descending order.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -201,7 +202,7 @@ impl<M: Media> Snapshot<M> {
         })
     }
 
-    /// As [`scan`](Self::scan), the keys that begin with `prefix`.
+    /// As [`scan`](Self::scan), for the keys that begin with `prefix`.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -235,7 +236,7 @@ impl<M: Media> Snapshot<M> {
             })
     }
 
-    /// How many keys of `range` there are. Reads all of them.
+    /// Counts the keys of `range`. Reads all of them.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -254,7 +255,7 @@ impl<M: Media> Snapshot<M> {
         Ok(count)
     }
 
-    /// A cursor over the keys of `range`, ascending.
+    /// Returns a cursor over the keys of `range`, in ascending order.
     #[must_use]
     pub fn cursor<K: Borrow<[u8]>>(
         &self,
@@ -265,7 +266,7 @@ impl<M: Media> Snapshot<M> {
         Cursor::new(self.clone(), bounds, Direction::Up)
     }
 
-    /// A cursor over the keys of `range`, descending.
+    /// Returns a cursor over the keys of `range`, in descending order.
     #[must_use]
     pub fn cursor_reverse<K: Borrow<[u8]>>(
         &self,
@@ -276,14 +277,14 @@ impl<M: Media> Snapshot<M> {
         Cursor::new(self.clone(), bounds, Direction::Down)
     }
 
-    /// A cursor over the keys that begin with `prefix`, ascending.
+    /// Returns a cursor over the keys that begin with `prefix`, in ascending order.
     #[must_use]
     pub fn cursor_prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Cursor<M> {
         let bounds = self.prefix_of(keyspace, prefix);
         Cursor::new(self.clone(), bounds, Direction::Up)
     }
 
-    /// As [`cursor`](Self::cursor); the snapshot is kept by the cursor alone.
+    /// As [`cursor`](Self::cursor); the cursor takes the snapshot.
     #[must_use]
     pub fn into_cursor(self, keyspace: &Keyspace, range: impl RangeBounds<Vec<u8>>) -> Cursor<M> {
         let bounds = self.bounds_of(keyspace, &range);
@@ -291,15 +292,15 @@ impl<M: Media> Snapshot<M> {
     }
 }
 
-/// A place in a scan, which goes on from there. It has its snapshot, so what it gives is of one time however long it takes, and
-/// the last key that it gave; to go on in another snapshot, or another process, begin one after [that](Self::position).
+/// A scan that can be paused. All batches are of one snapshot, however long it takes. To go on in
+/// another snapshot or another process, begin a cursor after the [last key](Self::position).
 #[derive(Debug)]
 pub struct Cursor<M: Media> {
     snapshot: Snapshot<M>,
-    /// Of another store's keyspace there are none, which the first read says.
+    /// An error if the keyspace is another store's: the first read returns it.
     bounds: Result<Bounds, OtherStore>,
     direction: Direction,
-    /// Index key of what was given last.
+    /// The index key that was returned last.
     last: Option<Vec<u8>>,
     done: bool,
 }
@@ -319,13 +320,13 @@ impl<M: Media> Cursor<M> {
         }
     }
 
-    /// The key that was given last.
+    /// Returns the key that was returned last.
     #[must_use]
     pub fn position(&self) -> Option<&[u8]> {
         self.last.as_ref().map(|key| &key[PREFIX..])
     }
 
-    /// The next pairs, up to `most`; none at the end.
+    /// Returns up to `most` further pairs; none at the end.
     ///
     /// # Errors
     /// [`ReadError`]; the cursor stays where it was.
@@ -333,7 +334,7 @@ impl<M: Media> Cursor<M> {
         self.next_with(most, |key, entry| (key.to_vec(), entry.value.to_vec()))
     }
 
-    /// The next keys, up to `most`; none at the end.
+    /// Returns up to `most` further keys; none at the end.
     ///
     /// # Errors
     /// As [`next_batch`](Self::next_batch).
@@ -341,7 +342,7 @@ impl<M: Media> Cursor<M> {
         self.next_with(most, |key, _| key.to_vec())
     }
 
-    /// What `f` makes of the next pairs, up to `most`; nothing at the end.
+    /// Returns the results of `f` for up to `most` further pairs; none at the end.
     ///
     /// # Errors
     /// As [`next_batch`](Self::next_batch).
@@ -360,7 +361,8 @@ impl<M: Media> Cursor<M> {
         Ok(given)
     }
 
-    /// Gives the next pairs while `f` says so. The last one given counts as given.
+    /// Calls `f` with further pairs until it returns false. The pair of that call counts as
+    /// returned.
     pub(crate) fn next_while(
         &mut self,
         mut f: impl FnMut(&[u8], Entry<'_>) -> bool,
@@ -375,7 +377,7 @@ impl<M: Media> Cursor<M> {
             (Some(last), Direction::Down) => (start, Bound::Excluded(last.as_slice())),
         };
         let mut last = None;
-        let mut broken_off = false;
+        let mut stopped = false;
         self.snapshot
             .visit(range, self.direction, &mut |key, entry| {
                 let more = f(&key[PREFIX..], entry);
@@ -383,11 +385,11 @@ impl<M: Media> Cursor<M> {
                     return ControlFlow::Continue(());
                 }
                 last = Some(key.to_vec());
-                broken_off = true;
+                stopped = true;
                 ControlFlow::Break(())
             })?;
-        // A scan that was not broken off came to the end.
-        self.done = !broken_off;
+        // A scan that `f` did not stop reached the end.
+        self.done = !stopped;
         if last.is_some() {
             self.last = last;
         }

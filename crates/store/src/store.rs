@@ -1,7 +1,9 @@
-//! The store's handle: making, opening and closing it, and its keyspaces. Operations on keys are in `store/keys.rs`.
+//! The store's handle: making, opening and closing it, and its keyspaces. Operations on keys are in
+//! `store/keys.rs`.
 
 mod keys;
 
+use crate::batch::Batch;
 use crate::catalogue::{Catalogue, Keyspace};
 use crate::clock::{Clock, Wait};
 use crate::commit::Committer;
@@ -10,16 +12,18 @@ use crate::dropped::Dropped;
 use crate::error::{CloseError, StoreError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::horizon::Snapshots;
+use crate::index;
 use crate::limits::{INDEX_SUFFIX, MAX_NAME_BYTES};
 use crate::read::Reader;
 use crate::record::MIN_BLOCK;
 use crate::recovery::{StoreRecovery, Walk, root_word};
 use crate::shared::{CLOSED_IN_ORDER, Shared, WORD_OPEN};
 use crate::slots::Slots;
+use crate::snapshot::Snapshot;
 use crate::stripes::Stripes;
+use crate::transaction::{Transaction, TransactionOptions};
 use crate::vacuum::{self, Vacuum, VacuumReport};
 use crate::wall::WallClock;
-use crate::{Batch, Snapshot, Transaction, TransactionOptions, index};
 use bristlecone_index::engine::{Engine, EngineKind, LbEngine};
 use bristlecone_pmem::pool::{DataKind, Root, RootError, RootKind};
 use bristlecone_pmem::{Heap, Media, POff, Pool};
@@ -28,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What the root table calls a store.
+/// The design that the root table names for a store.
 const DESIGN: &str = "store";
 /// Version of the format.
 const FORMAT: u64 = 2;
@@ -47,7 +51,8 @@ pub struct StoreOptions {
     pub node_bytes: Option<u32>,
     /// Threads that recover the index. The store's own walk uses at most two.
     pub recovery_threads: usize,
-    /// Interval at which a thread of the store vacuums. With `None` there is no thread, and [`Store::vacuum`] has to be called.
+    /// Interval at which a thread of the store vacuums. With `None` there is no thread, and
+    /// [`Store::vacuum`] has to be called.
     pub vacuum_every: Option<Duration>,
     /// The clock that expiries are compared with.
     pub clock: WallClock,
@@ -75,18 +80,20 @@ impl StoreOptions {
     }
 }
 
-/// A durable multi-version store. Cheap to clone: all clones are one store, which is closed when the last of them, of its
-/// snapshots and of its transactions is dropped, or by [`close`](Self::close), which reports errors.
+/// A durable multi-version store. Cheap to clone: all clones are one store, which is closed when
+/// the last of them, of its snapshots and of its transactions is dropped, or by
+/// [`close`](Self::close), which reports errors.
 ///
 /// # Promises
-/// 1. A write that has returned `Ok` is as durable as the pool's medium promises, and every later read sees it.
-/// 2. After a crash each write, batch and transaction is there completely or not at all. Those that had returned `Ok` are
-///    there.
+/// 1. A write that has returned `Ok` is as durable as the pool's medium promises, and every later
+///    read sees it.
+/// 2. After a crash each write, batch and transaction is there completely or not at all. Those that
+///    had returned `Ok` are there.
 /// 3. Reads take no lock. They see durable commits only, and each of them completely or not at all.
 ///
 /// # Persist cost
-/// A write of one key costs the lines of its record (24 bytes and the value) and a fence, then the index's insertion or
-/// update.
+/// A write of one key costs the lines of its record (24 bytes and the value) and a fence, then the
+/// index's insertion or update.
 pub struct Store<M: Media> {
     pub(crate) shared: Arc<Shared<M>>,
     wait: Wait,
@@ -136,7 +143,8 @@ fn index_root(name: &str) -> Result<String, StoreError> {
 }
 
 impl<M: Media> Store<M> {
-    /// Makes an empty store as roots `name` and `name.index`. The store is durable once this has returned.
+    /// Makes an empty store as roots `name` and `name.index`. The store is durable once this has
+    /// returned.
     ///
     /// # Errors
     /// [`StoreError`]; no store is left behind.
@@ -161,7 +169,8 @@ impl<M: Media> Store<M> {
         Self::create_marked(pool, name, options, kind, false)
     }
 
-    /// As [`create_with`](Self::create_with). A store made with `unfinished` cannot be opened until that mark is removed.
+    /// As [`create_with`](Self::create_with). A store made with `unfinished` cannot be opened until
+    /// that mark is removed.
     pub(crate) fn create_marked(
         pool: &Arc<Pool<M>>,
         name: &str,
@@ -191,7 +200,7 @@ impl<M: Media> Store<M> {
         ] {
             // ORDERING: Relaxed; the root is not published.
             root.word(word).store(pm, value, Ordering::Relaxed);
-            // PERSIST: what the root holds; fenced by `publish`.
+            // PERSIST: the root's words; fenced by `publish`, before the root is.
             pm.flush_of(root.word(word));
         }
         root.publish();
@@ -278,7 +287,8 @@ impl<M: Media> Store<M> {
         )
     }
 
-    /// Opens the root of a store. Its format must be the one that this build reads, and it must not be unfinished.
+    /// Opens the root of a store. Its format must be the one that this build reads, and it must not
+    /// be unfinished.
     pub(crate) fn open_root(pool: &Arc<Pool<M>>, name: &str) -> Result<StoreRoot<M>, StoreError> {
         let index_name = index_root(name)?;
         let root = pool.open_root(name, Some(&kind()))?;
@@ -308,7 +318,8 @@ impl<M: Media> Store<M> {
         stores.map(|root| root.name).collect()
     }
 
-    /// Removes the store `name`, which is not open. Its space is free once the pool is opened again.
+    /// Removes the store `name`, which is not open. Its space is free once the pool is opened
+    /// again.
     ///
     /// # Errors
     /// [`StoreError::Root`]; nothing has changed then.
@@ -316,7 +327,8 @@ impl<M: Media> Store<M> {
         let index_name = index_root(name)?;
         let root = pool.open_root(name, Some(&kind()))?;
         match pool.open_root(&index_name, None) {
-            // PERSIST: (in `unpublish`) the removal of the index, before the store's: a store without an index can still be removed.
+            // PERSIST: (in `unpublish`) the removal of the index, before the store's: a store
+            // without an index can still be removed.
             Ok(index) => index.unpublish(),
             Err(RootError::NotFound(_)) => {}
             Err(e) => return Err(e.into()),
@@ -335,7 +347,8 @@ impl<M: Media> Store<M> {
     ) -> Result<Self, StoreError> {
         let writable = !committer.pm().read_only();
         if writable {
-            // PERSIST: (in `publish`) the store is open, before any commit of it can be in progress.
+            // PERSIST: (in `publish`) the store is open, before any commit of it can be in
+            // progress.
             root.word(WORD_OPEN).publish(committer.pm(), 1);
         }
         let thread = match options.vacuum_every.filter(|_| writable) {
@@ -360,12 +373,13 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Returns a handle of the same store that does not wait for durability, for servers. Its writes return as soon as later reads
-    /// of such handles see them, and it reads commits that may not be durable yet. This also holds for its snapshots and
-    /// transactions.
+    /// Returns a handle of the same store that does not wait for durability, for servers. Its
+    /// writes return as soon as later reads of such handles see them, and it reads commits that may
+    /// not be durable yet. This also holds for its snapshots and transactions.
     ///
-    /// Before a client is answered on the ground of such reads or writes, call [`make_durable`](Self::make_durable) with the
-    /// [applied](Self::applied) timestamp. One commit of the medium then serves any number of operations.
+    /// Before a client is answered on the ground of such reads or writes, call
+    /// [`make_durable`](Self::make_durable) with the [applied](Self::applied) timestamp. One commit
+    /// of the medium then serves any number of operations.
     #[must_use]
     pub fn deferring(&self) -> Self {
         Self {
@@ -379,13 +393,15 @@ impl<M: Media> Store<M> {
         self.wait
     }
 
-    /// Returns the timestamp up to which every commit is visible to [deferring](Self::deferring) handles, durable or not.
+    /// Returns the timestamp up to which every commit is visible to [deferring](Self::deferring)
+    /// handles, durable or not.
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.shared.clock.applied()
     }
 
-    /// Makes every commit up to that timestamp durable, and all others that are applied. Returns at once if they are durable.
+    /// Makes every commit up to that timestamp durable, and all others that are applied. Returns at
+    /// once if they are durable.
     ///
     /// # Errors
     /// [`WriteError::Commit`]; the [durable](Self::durable) timestamp stays where it was.
@@ -393,8 +409,9 @@ impl<M: Media> Store<M> {
         Ok(self.shared.make_durable(ts)?)
     }
 
-    /// Closes the store: everything [applied](Self::applied) is made durable, the vacuum's thread ends, and the store can be
-    /// opened again. Dropping the last handle does the same as far as it can, but reports no errors. The pool stays open.
+    /// Closes the store: everything [applied](Self::applied) is made durable, the vacuum's thread
+    /// ends, and the store can be opened again. Dropping the last handle does the same as far as it
+    /// can, but reports no errors. The pool stays open.
     ///
     /// # Errors
     /// [`CloseError`], together with the store, which stays open: another call tries again.
@@ -455,8 +472,8 @@ impl<M: Media> Store<M> {
         self.shared.all_keyspaces()
     }
 
-    /// Removes all keys of a keyspace atomically: drops it, and returns an empty keyspace of the same name. Otherwise as
-    /// [`drop_keyspace`](Self::drop_keyspace).
+    /// Removes all keys of a keyspace atomically: drops it, and returns an empty keyspace of the
+    /// same name. Otherwise as [`drop_keyspace`](Self::drop_keyspace).
     ///
     /// # Errors
     /// As there.
@@ -477,15 +494,17 @@ impl<M: Media> Store<M> {
         self.shared.rename_keyspace(keyspace, to)
     }
 
-    /// Drops a keyspace with all its keys in one commit, however many there are: a crash leaves all of them or none. The vacuum frees
-    /// the space afterwards, and goes on with that when the store is opened again.
+    /// Drops a keyspace with all its keys in one commit, however many there are: a crash leaves all
+    /// of them or none. The vacuum frees the space afterwards, and goes on with that when the store
+    /// is opened again.
     ///
-    /// Snapshots and transactions from before the drop still see the keyspace, and keep it from being vacuumed. Other reads
-    /// through its handles find nothing, and writes fail with [`WriteError::Dropped`]. A keyspace that is made later under the same
-    /// name is a different one.
+    /// Snapshots and transactions from before the drop still see the keyspace, and keep it from
+    /// being vacuumed. Other reads through its handles find nothing, and writes fail with
+    /// [`WriteError::Dropped`]. A keyspace that is made later under the same name is a different
+    /// one.
     ///
-    /// All writers wait during the commit, some tens of microseconds. Dropping n keyspaces while a store is open takes memory in
-    /// proportion to n, and so does the time of the last drop.
+    /// All writers wait during the commit, some tens of microseconds. Dropping n keyspaces while a
+    /// store is open takes memory in proportion to n, and so does the time of the last drop.
     ///
     /// # Errors
     /// [`WriteError::Dropped`] if it was dropped before, and those of a write.
@@ -493,8 +512,9 @@ impl<M: Media> Store<M> {
         self.shared.drop_keyspace(&keyspace, None).map(drop)
     }
 
-    /// Returns how many keys a keyspace has. Expired keys count until they are vacuumed; commits in progress may count. Takes each
-    /// stripe's lock for a moment. Returns 0 for a keyspace of another store.
+    /// Returns how many keys a keyspace has. Expired keys count until they are vacuumed; commits in
+    /// progress may count. Takes each stripe's lock for a moment. Returns 0 for a keyspace of
+    /// another store.
     #[must_use]
     pub fn len(&self, keyspace: &Keyspace) -> u64 {
         let Ok(number) = self.shared.catalogue.number(keyspace) else {
@@ -514,7 +534,8 @@ impl<M: Media> Store<M> {
         self.len(keyspace) == 0
     }
 
-    /// Commits the changes of a batch atomically. Returns the timestamp of the commit, 0 if nothing changed.
+    /// Commits the changes of a batch atomically. Returns the timestamp of the commit, 0 if nothing
+    /// changed.
     ///
     /// # Errors
     /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
@@ -546,7 +567,8 @@ impl<M: Media> Store<M> {
         Transaction::begin(self.snapshot(), options)
     }
 
-    /// Returns a snapshot: the store as it is now. Versions that it can read are not vacuumed while it exists.
+    /// Returns a snapshot: the store as it is now. Versions that it can read are not vacuumed while
+    /// it exists.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<M> {
         Snapshot::enter(&self.shared, self.wait)

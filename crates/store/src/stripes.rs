@@ -1,9 +1,10 @@
-//! Lock stripes: who writes a key holds the stripe of its hash.
+//! Lock stripes: a writer of a key holds the stripe of the key's hash.
 //!
-//! A stripe also has what is counted of its keys, and which of their versions have been superseded, in the order of
-//! their time stamps: both change under the lock that a write holds anyway.
+//! A stripe also has the counts of its keys, and a queue of their superseded versions in the order
+//! of timestamps. Both change under the lock that a write holds anyway.
 //!
-//! Order of the locks: a keyspace catalogue's, stripes ascending, a slot of the commit table, the index's own.
+//! Locks are taken in this order: the catalogue's, stripes in ascending order, a slot of the commit
+//! table, the index's own.
 
 use crate::record::Meta;
 use bristlecone_pmem::Media;
@@ -14,43 +15,44 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
-/// How many there are.
+/// Stripes of a store.
 const STRIPES: usize = 1024;
-/// How many there are on a simulated medium, where threads are to meet.
+/// Stripes on a simulated medium: few, so that threads meet.
 const FEW: usize = 4;
 
 const _: () = assert!(STRIPES.is_power_of_two() && FEW.is_power_of_two());
 
-/// A version that superseded another one, or a tombstone.
+/// An entry of the vacuum's queue: a version that superseded another one, or a tombstone.
 #[derive(Debug)]
 pub(crate) struct Obsolete {
-    /// When it was committed.
+    /// Timestamp of the version's commit.
     pub ts: u64,
     /// Its record.
     pub off: u64,
-    /// The record that it superseded; 0 for none.
+    /// The superseded record; 0 for none.
     pub before: u64,
-    /// Bytes of that one, if it is one block, and stamped; else 0.
+    /// Bytes of the superseded record if it is stamped and in one block; else 0.
     pub plain_bytes: u64,
-    /// Its index key, if it is a tombstone: then it goes itself.
+    /// The index key, if the version is a tombstone, which is freed too.
     pub tombstone: Option<Box<[u8]>>,
 }
 
-/// What is counted. Stripes' counts wrap, since recovery counts everything in one of them; their sums do not.
+/// Counts of a stripe's keys and records. They wrap, since recovery counts everything in one
+/// stripe; the sums of all stripes do not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
-    /// Records that are reachable.
+    /// Reachable records.
     pub versions: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Bytes of the newest versions that are no tombstones.
+    /// Bytes of the newest versions, tombstones excepted.
     pub live_bytes: u64,
-    /// Of these, how many have an expiry.
+    /// Of these versions, those with an expiry.
     pub expiring: u64,
-    /// Records that were vacuumed, and their bytes.
+    /// Records that were vacuumed.
     pub vacuumed: u64,
     pub vacuumed_bytes: u64,
-    /// Keys of each keyspace.
+    /// Keys of each keyspace, by number.
     pub keys: SmallVec<[(u32, u64); 1]>,
 }
 
@@ -64,7 +66,7 @@ impl Counts {
         &mut self.keys[at].1
     }
 
-    /// The newest record of a key has taken the place of another one.
+    /// Counts a version that replaced the newest one of a key.
     pub fn replaced(&mut self, keyspace: u32, before: &Meta, meta: &Meta) {
         if before.is_tombstone() || meta.is_tombstone() {
             self.was_newest(keyspace, before);
@@ -78,7 +80,7 @@ impl Counts {
         self.expiring = others.wrapping_add(expiring(meta));
     }
 
-    /// A record is the newest of its key now.
+    /// Counts a version that became the newest of its key.
     pub fn is_newest(&mut self, keyspace: u32, meta: &Meta) {
         if !meta.is_tombstone() {
             self.live_bytes = self.live_bytes.wrapping_add(meta.bytes());
@@ -88,7 +90,7 @@ impl Counts {
         }
     }
 
-    /// It is no longer.
+    /// Uncounts a version that is no longer the newest of its key.
     pub fn was_newest(&mut self, keyspace: u32, meta: &Meta) {
         if !meta.is_tombstone() {
             self.live_bytes = self.live_bytes.wrapping_sub(meta.bytes());
@@ -98,13 +100,13 @@ impl Counts {
         }
     }
 
-    /// A record is reachable.
+    /// Counts a record that became reachable.
     pub fn made(&mut self, meta: &Meta) {
         self.versions = self.versions.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add(meta.bytes());
     }
 
-    /// It no longer is.
+    /// Uncounts a record that was vacuumed.
     pub fn gone(&mut self, bytes: u64) {
         self.versions = self.versions.wrapping_sub(1);
         self.bytes = self.bytes.wrapping_sub(bytes);
@@ -112,7 +114,7 @@ impl Counts {
         self.vacuumed_bytes += bytes;
     }
 
-    /// Adds another stripe's.
+    /// Adds the counts of another stripe.
     pub fn add(&mut self, other: &Self) {
         self.versions = self.versions.wrapping_add(other.versions);
         self.bytes = self.bytes.wrapping_add(other.bytes);
@@ -127,10 +129,10 @@ impl Counts {
     }
 }
 
-/// What a stripe's lock guards.
+/// The data that a stripe's lock protects.
 #[derive(Debug, Default)]
 pub(crate) struct Stripe {
-    /// By time stamp, ascending.
+    /// The vacuum's queue, by timestamp, ascending.
     pub obsolete: VecDeque<Obsolete>,
     pub counts: Counts,
 }
@@ -151,17 +153,17 @@ impl Stripes {
         self.0.len()
     }
 
-    /// The stripe of an index key.
+    /// Returns the stripe of an index key.
     pub fn of(&self, key: &[u8]) -> usize {
         self.of_sum(crc32c::crc32c(key))
     }
 
-    /// The stripe of an index key with that CRC-32C.
+    /// Returns the stripe of an index key with that CRC-32C.
     pub fn of_sum(&self, sum: u32) -> usize {
         sum as usize & (self.0.len() - 1)
     }
 
-    /// Asks for the lines of a stripe that is going to be locked.
+    /// Prefetches a stripe that is about to be locked.
     pub fn prefetch(&self, stripe: usize) {
         let place: *const Mutex<Stripe> = &*self.0[stripe];
         cpu::prefetch(place.cast(), size_of::<Mutex<Stripe>>());
@@ -171,7 +173,7 @@ impl Stripes {
         lock(&self.0[stripe])
     }
 
-    /// What all of them have counted.
+    /// Returns the sums of the counts of all stripes.
     pub fn counts(&self) -> Counts {
         let mut all = Counts::default();
         for stripe in &self.0 {
@@ -204,7 +206,8 @@ impl<'a> LockedStripes<'a> {
         Self(held)
     }
 
-    /// Asks for where the next superseded version of each is noted, and for the one that is let go of next.
+    /// Prefetches both ends of each queue: where the next superseded version goes, and the record
+    /// that is freed next.
     pub fn prefetch_queues<M: Media>(&self, pm: &M) {
         for (_, stripe) in &self.0 {
             if let Some(first) = stripe.obsolete.front() {
@@ -225,10 +228,10 @@ impl<'a> LockedStripes<'a> {
         self.0.iter_mut().map(|(_, stripe)| &mut **stripe)
     }
 
-    /// One that is locked.
+    /// Returns a locked stripe.
     ///
     /// # Panics
-    /// If it is not: a bug of the caller's.
+    /// If the stripe is not locked, which is a bug of the caller.
     pub fn get(&mut self, stripe: usize) -> &mut Stripe {
         match self.0.binary_search_by_key(&stripe, |(i, _)| *i) {
             Ok(at) => &mut self.0[at].1,

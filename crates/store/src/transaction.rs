@@ -1,4 +1,4 @@
-//! Transactions: a snapshot, and changes over it that are committed together or not at all.
+//! Transactions: a snapshot, and changes on top of it that are committed atomically.
 
 use crate::batch::checked;
 use crate::bounds::Bounds;
@@ -17,26 +17,28 @@ use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// What of other transactions a transaction is kept from.
+/// Isolation level of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// It reads one snapshot, and commits only if nobody changed a key that it writes since. Write skew can happen.
+    /// Snapshot isolation: the transaction reads one snapshot, and commits only if nobody has
+    /// changed since then a key that it writes. Write skew is possible.
     #[default]
     Snapshot,
-    /// Beside that it commits only if nobody changed what it read, keys and ranges: serialisable transactions take place one after the
-    /// other. One that writes nothing always commits.
+    /// Serialisable: the transaction also commits only if nobody has changed the keys and ranges
+    /// that it read, so serialisable transactions are equivalent to some serial order. One that
+    /// writes nothing always commits.
     Serializable,
 }
 
-/// How a transaction is run.
+/// Options of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionOptions {
-    /// What it is kept from.
+    /// The isolation level.
     pub isolation: Isolation,
 }
 
 impl TransactionOptions {
-    /// A serialisable transaction.
+    /// Options of a serialisable transaction.
     #[must_use]
     pub fn serializable() -> Self {
         Self {
@@ -45,30 +47,31 @@ impl TransactionOptions {
     }
 }
 
-/// A place in a transaction that it can be rolled back to.
+/// A point in a transaction that it can be rolled back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint(usize);
 
-/// A transaction. It reads its own changes. Nobody else sees them before it is committed; dropping it forgets them.
+/// A transaction. It reads its own changes. Nobody else sees them before it is committed, and
+/// dropping it discards them.
 #[derive(Debug)]
 pub struct Transaction<M: Media> {
     snapshot: Snapshot<M>,
     isolation: Isolation,
     /// By index key.
     writes: BTreeMap<Vec<u8>, Write>,
-    /// What each change took the place of, in order.
+    /// The change in `writes` that each change replaced, in order.
     undo: Vec<(Vec<u8>, Option<Write>)>,
-    /// How many entries of `undo` were forgotten.
+    /// Entries of `undo` that were forgotten.
     forgotten: usize,
-    /// What `writes` and `undo` take, in bytes.
+    /// Bytes that `writes` and `undo` take.
     held: usize,
     reads: ReadSet,
 }
 
-/// What one entry takes beside its key and its value, about.
+/// Approximate bytes of an entry besides its key and its value.
 const ENTRY: usize = 64;
 
-/// What one entry takes.
+/// Returns the approximate bytes of an entry.
 fn cost(key: &[u8], write: Option<&Write>) -> usize {
     let value = match write {
         Some(Write::Put { value, .. }) => value.len(),
@@ -90,14 +93,14 @@ impl<M: Media> Transaction<M> {
         }
     }
 
-    /// The snapshot that it reads. What is read there directly, cursors included, a serialisable transaction does not know of, and
-    /// does not check when it commits.
+    /// Returns the snapshot that the transaction reads. A serialisable transaction does not know of
+    /// direct reads of it, by cursors for example, and does not validate them.
     #[must_use]
     pub fn snapshot(&self) -> &Snapshot<M> {
         &self.snapshot
     }
 
-    /// How many keys it has changed.
+    /// Returns how many keys the transaction has changed.
     #[must_use]
     pub fn changes(&self) -> usize {
         self.writes.len()
@@ -107,7 +110,7 @@ impl<M: Media> Transaction<M> {
         self.isolation == Isolation::Serializable
     }
 
-    /// A copy of the value of `key`.
+    /// Returns a copy of the value of `key`.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -138,7 +141,8 @@ impl<M: Media> Transaction<M> {
         self.snapshot.get_index_key(&key, f)
     }
 
-    /// About how many bytes of memory its changes take, and what can still be rolled back.
+    /// Returns the approximate bytes of memory that its changes take, including those that can
+    /// still be rolled back.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held
@@ -150,7 +154,7 @@ impl<M: Media> Transaction<M> {
         if before.is_none() {
             self.held += cost(&key, None);
         }
-        // What was in `writes` is here now.
+        // The replaced change moves from `writes` to `undo`.
         self.undo.push((key, before));
     }
 
@@ -195,14 +199,15 @@ impl<M: Media> Transaction<M> {
         Ok(())
     }
 
-    /// A place that [`rollback_to`](Self::rollback_to) comes back to.
+    /// Returns a savepoint for [`rollback_to`](Self::rollback_to).
     #[must_use]
     pub fn savepoint(&self) -> Savepoint {
         Savepoint(self.forgotten + self.undo.len())
     }
 
-    /// Gives up all savepoints: what was changed before cannot be rolled back any more, and values that have been replaced
-    /// take no memory. Rolling back to an earlier savepoint then takes back what was changed since this call.
+    /// Releases all savepoints. Changes made so far can no longer be rolled back one by one, and
+    /// replaced values take no memory any more. Rolling back to an earlier savepoint then undoes
+    /// the changes made since this call.
     pub fn forget_savepoints(&mut self) {
         self.forgotten += self.undo.len();
         for (key, before) in self.undo.drain(..) {
@@ -210,7 +215,7 @@ impl<M: Media> Transaction<M> {
         }
     }
 
-    /// Takes back all changes since the savepoint. One that was itself rolled back past does nothing.
+    /// Undoes all changes since the savepoint. A savepoint that was itself undone does nothing.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
         while self.forgotten + self.undo.len() > savepoint.0 {
             let Some((key, before)) = self.undo.pop() else {
@@ -229,7 +234,8 @@ impl<M: Media> Transaction<M> {
         }
     }
 
-    /// Visits the keys of `range` with their values, own changes included, ascending, until `visit` breaks.
+    /// Visits the keys of `range` with their values in ascending order, own changes included, until
+    /// `visit` breaks.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -243,7 +249,7 @@ impl<M: Media> Transaction<M> {
         self.visit(&bounds, Direction::Up, visit)
     }
 
-    /// As [`scan`](Self::scan), descending.
+    /// As [`scan`](Self::scan), in descending order.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -257,7 +263,7 @@ impl<M: Media> Transaction<M> {
         self.visit(&bounds, Direction::Down, visit)
     }
 
-    /// As [`scan`](Self::scan), the keys that begin with `prefix`.
+    /// As [`scan`](Self::scan), for the keys that begin with `prefix`.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -306,7 +312,7 @@ impl<M: Media> Transaction<M> {
             let _ = merged(&mut own, None, direction, now, &mut each);
         }
         if noted {
-            // What it was told of: as far as it went.
+            // Only the part of the range that the scan went through.
             let (start, end) = range;
             let read = match (&last, direction) {
                 (None, _) => (start, end),
@@ -318,11 +324,12 @@ impl<M: Media> Transaction<M> {
         read
     }
 
-    /// Commits: all changes, or none. Gives the time stamp of the commit, 0 if there were no changes. Durable when it returns, and every
-    /// later snapshot has it.
+    /// Commits all changes atomically. Returns the timestamp of the commit, 0 if there were no
+    /// changes. The commit is durable when this returns, and every later snapshot sees it.
     ///
     /// # Errors
-    /// [`WriteError::Conflict`] if another transaction was first; others. Nothing has changed then, but for [`WriteError::Commit`].
+    /// [`WriteError::Conflict`] if another transaction committed first, and those of a write.
+    /// Nothing has changed then, except for [`WriteError::Commit`].
     pub fn commit(self) -> Result<u64, WriteError> {
         checked(&self.writes)?;
         let writes: Vec<_> = (self.writes.iter())
@@ -336,11 +343,11 @@ impl<M: Media> Transaction<M> {
             .commit_many(&writes, since, reads, wait)
     }
 
-    /// Forgets all changes, as dropping it does.
+    /// Discards all changes, as dropping the transaction does.
     pub fn rollback(self) {}
 }
 
-/// What an own change reads as.
+/// Returns how an own change reads.
 fn own(write: &Write, now: u64) -> Option<Entry<'_>> {
     match write {
         Write::Put { value, expiry } if *expiry == 0 || *expiry > now => Some(Entry {
@@ -351,7 +358,8 @@ fn own(write: &Write, now: u64) -> Option<Entry<'_>> {
     }
 }
 
-/// Gives the own changes that come before `stored`, and then that, unless it was changed; all the rest if there is none.
+/// Visits the own changes that come before `stored`, then `stored` unless an own change replaces
+/// it. Without `stored`, visits all remaining own changes.
 fn merged<'w>(
     own_changes: &mut Peekable<impl Iterator<Item = (&'w Vec<u8>, &'w Write)>>,
     stored: Option<(&[u8], Entry<'_>)>,

@@ -1,4 +1,4 @@
-//! What a commit is asked for: changes to keys, and steps of a batch.
+//! Requests to a commit: changes to keys, and steps of a batch.
 
 use crate::error::WriteError;
 use crate::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};

@@ -34,8 +34,8 @@ pub use bristlecone_index::{
 use bristlecone_index::{saved, threads};
 
 pub use bristlecone_index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, KeyRepr, LbOptions, LbTree, LeafOptions,
-    MAX_KEY, MAX_VALUE, OrderedIndex, Place, RecoveryReport, RemoveError, Repr, ReverseScan,
+    BulkLoad, DurableIndex, Fill, Hint, IndexStats, InsertError, KeyRepr, LbOptions, LbTree,
+    LeafOptions, MAX_KEY, MAX_VALUE, OrderedIndex, RecoveryReport, RemoveError, Repr, ReverseScan,
     Stored, StoredKey, TreeError, UpdateError, VerifyReport, Violation, Word,
 };
 pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};

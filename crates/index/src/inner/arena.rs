@@ -10,8 +10,8 @@
 //!    the capacity never faults, whatever the node's state.
 //! 2. A node's memory only ever holds a node. Pages that were never touched read as zero, which is
 //!    a valid node.
-//! 3. What lies beyond `writable` counts for no limit of the process's memory (`ulimit -d`): a large range
-//!    would leave nothing for the rest. It is made writable in steps, before a split needs it
+//! 3. Memory beyond `writable` counts for no limit of the process's memory (`ulimit -d`): a large
+//!    range would leave nothing for the rest. It is made writable in steps, before a split needs it
 //!    ([`Arena::ensure`]), so that the split can be refused.
 //! 4. A freed node comes back to `free` through the epoch collector, when no reader can be in it.
 //!
@@ -26,15 +26,16 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is asked for first; halved until the system grants it.
+/// Bytes asked for first; halved until the system grants it.
 pub(super) const RESERVE: usize = if cfg!(miri) { 4 * HUGE } else { 64 << 30 };
-/// Less than this is not worth working with. This little is what passing indexes reserve, and gets no
-/// huge pages, whose zeroing would cost more than a small index ever gains by them.
+/// Less than this is not worth working with. This little is what passing indexes reserve, and gets
+/// no huge pages, whose zeroing would cost more than a small index ever gains by them.
 const LEAST: usize = if cfg!(miri) { HUGE } else { 64 << 20 };
 const HUGE: usize = 2 << 20;
 
-/// What to reserve for the inner nodes over leaves that may come to take `leaf_bytes`. Nodes are not
-/// merged before they are empty, so there may be as many as leaves of 256 bytes, and nodes above them.
+/// Returns how much to reserve for the inner nodes over leaves that may come to take `leaf_bytes`.
+/// Nodes are not merged before they are empty, so there may be as many as leaves of 256 bytes, and
+/// nodes above them.
 pub(super) fn room_for(leaf_bytes: u64) -> usize {
     usize::try_from(leaf_bytes.saturating_mul(2))
         .map_or(RESERVE, |bytes| bytes.clamp(LEAST, RESERVE))
@@ -57,7 +58,8 @@ struct Space {
     writable: usize,
 }
 
-/// The first step, which a fresh arena has; later ones are an eighth of what there is, if that is more.
+/// The first step, which a fresh arena has; later ones are an eighth of what there is, if that is
+/// more.
 const STEP: usize = HUGE;
 /// Nodes that [`Arena::ensure`] sees to: far more than all threads' splits under way can take.
 const ENSURED: u32 = 1024;
@@ -76,8 +78,8 @@ pub(super) struct Arena<T> {
     holds: PhantomData<T>,
 }
 
-// SAFETY: 1. the mapping belongs to this value until drop and is not bound to a thread; 2. nodes are
-// `Node`s: all atomic; 3. the rest is behind a mutex or atomic.
+// SAFETY: 1. the mapping belongs to this value until drop and is not bound to a thread; 2. nodes
+// are `Node`s: all atomic; 3. the rest is behind a mutex or atomic.
 unsafe impl<T: Node> Send for Arena<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T: Node> Sync for Arena<T> {}
@@ -86,7 +88,7 @@ impl<T: Node> Arena<T> {
     /// Reserves `bytes` of address space, or as much of it as the system grants.
     ///
     /// # Errors
-    /// What the system said when it would not even grant 64 MiB.
+    /// The system's error when it would not even grant 64 MiB.
     pub(super) fn reserve(bytes: usize) -> io::Result<Self> {
         let mut bytes = bytes.max(LEAST);
         let spare = if bytes == LEAST { take_spare() } else { None };
@@ -145,7 +147,7 @@ impl<T: Node> Arena<T> {
     /// Sees to it that the next splits find room for their nodes.
     ///
     /// # Errors
-    /// What the system said when it granted no more memory.
+    /// The system's error when it granted no more memory.
     pub(super) fn ensure(&self) -> io::Result<()> {
         let mut space = lock(&self.space);
         if space.free.len() >= ENSURED as usize {
@@ -174,9 +176,9 @@ impl<T: Node> Arena<T> {
 
     /// A node that no one else can reach: fresh (all zero) or used before.
     ///
-    /// Where [`ensure`](Self::ensure) was asked before, there is room. Else, if the system grants no more
-    /// memory or the range is used up (64 GiB hold inner nodes for over 2^32 leaves), this ends
-    /// the process, as the global allocator does.
+    /// Where [`ensure`](Self::ensure) was asked before, there is room. Else, if the system grants
+    /// no more memory or the range is used up (64 GiB hold inner nodes for over 2^32 leaves), this
+    /// ends the process, as the global allocator does.
     pub(super) fn allocate(&self) -> u32 {
         let mut space = lock(&self.space);
         if let Some(handle) = space.free.pop() {
@@ -220,8 +222,9 @@ impl<T: Node> Arena<T> {
     }
 }
 
-/// Mappings of the least size that were given back, all zero and writable as fresh ones are: passing indexes (recovery after recovery
-/// in the crash-state explorer) would otherwise spend their time in the kernel.
+/// Mappings of the least size that were given back, all zero and writable as fresh ones are:
+/// passing indexes (recovery after recovery in the crash-state explorer) would otherwise spend
+/// their time in the kernel.
 static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// How many are kept.
 const SPARES: usize = 4;
@@ -246,8 +249,8 @@ impl<T> Arena<T> {
         if spare.len() == SPARES {
             return false;
         }
-        // SAFETY: 1. the nodes handed out are inside the mapping; 2. `&mut self`: no one else is left in
-        // it; 3. they are plain atomics, which need no drop.
+        // SAFETY: 1. the nodes handed out are inside the mapping; 2. `&mut self`: no one else is
+        // left in it; 3. they are plain atomics, which need no drop.
         unsafe { self.base.cast::<u8>().write_bytes(0, used) };
         spare.push(self.mapping.as_ptr().expose_provenance());
         true
@@ -276,8 +279,8 @@ mod tests {
     // SAFETY: atomics only; zero is valid; nothing to drop.
     unsafe impl Node for Cell {}
 
-    /// All of the range was writable at once: it counted as the process's data, and `ulimit -d` left nothing for
-    /// the rest.
+    /// All of the range was writable at once: it counted as the process's data, and `ulimit -d`
+    /// left nothing for the rest.
     #[test]
     fn the_range_becomes_writable_in_steps_as_it_is_used() {
         let arena = Arena::<Cell>::reserve(RESERVE).expect("address space");

@@ -78,7 +78,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     ) -> Result<Self, BuildError> {
         let index = Self::without_root(leaf_bytes)?;
         let result = index.build(first_leaf, rest.into_iter(), fill.of(CAP));
-        // Even a build that was cut short is a whole tree when it gets here, so dropping it frees all.
+        // Even a build that was cut short is a whole tree when it gets here, so dropping it frees
+        // all.
         result.map(|()| index)
     }
 
@@ -145,7 +146,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     }
 
     /// Calls `f` for each leaf in order, with the smallest key routed to it (`None` for the first).
-    /// For use while no one writes: among writers it is safe, but may miss leaves and name wrong ones.
+    /// For use while no one writes: among writers it is safe, but may miss leaves and name wrong
+    /// ones.
     pub fn for_each_leaf(&self, mut f: impl FnMut(Option<&S>, u32)) {
         let _guard = crossbeam_epoch::pin();
         self.walk(ROOT, u32::MAX, None, &mut f);

@@ -1,7 +1,7 @@
 //! Reading: from a key to its leaf, its range, its neighbours; and many keys at once.
 //!
-//! The protocol is in the [module's head](super). Results are *located*, not yet validated: they are
-//! right if [`InnerIndex::validate`] says so after the leaf's version has been read.
+//! The protocol is in the [module's head](super). Results are *located*, not yet validated: they
+//! are right if [`InnerIndex::validate`] says so after the leaf's version has been read.
 
 use super::node::{Meta, Node};
 use super::separator::Separator;
@@ -13,8 +13,8 @@ use std::borrow::Borrow;
 
 /// A leaf, and the version of the level-1 node that led to it.
 ///
-/// Until [`InnerIndex::validate`] has said so, it may be the wrong leaf, or no leaf at all any more:
-/// good enough to prefetch and to look up a lock, not to trust.
+/// Until [`InnerIndex::validate`] has said so, it may be the wrong leaf, or no leaf at all any
+/// more: good enough to prefetch and to look up a lock, not to trust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Located {
     /// The leaf's handle.
@@ -168,8 +168,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         );
     }
 
-    /// The leaf that `key` is routed to, to be [validated](Self::validate). One cache miss per level
-    /// at most.
+    /// The leaf that `key` is routed to, to be [validated](Self::validate). One cache miss per
+    /// level at most.
     #[inline]
     #[must_use]
     pub fn find(&self, key: &S, guard: &Guard) -> Located {
@@ -189,8 +189,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     #[must_use]
     pub fn validate(&self, located: &Located) -> bool {
         // SAFETY: `Located` is only made by this module (from nodes that were handed out) or by
-        // `default()`, whose node is the root. Of another index it would be nonsense, but inside the
-        // reserved range all the same: both are checked.
+        // `default()`, whose node is the root. Of another index it would be nonsense, but inside
+        // the reserved range all the same: both are checked.
         if located.node >= self.capacity {
             return false;
         }
@@ -212,11 +212,12 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         self.ranged(|node, meta| unsafe { node.upper(meta, key) }, guard)
     }
 
-    /// The leaf that holds the largest keys strictly below `key`: the last one whose low end is below
-    /// it. It may be the leaf of `key` itself. If no leaf has keys below `key`, it is the first leaf.
+    /// The leaf that holds the largest keys strictly below `key`: the last one whose low end is
+    /// below it. It may be the leaf of `key` itself. If no leaf has keys below `key`, it is the
+    /// first leaf.
     ///
-    /// The range's ends mean what they do in [`find_range`](Self::find_range); a backward scan goes on with
-    /// `find_below(low)`.
+    /// The range's ends mean what they do in [`find_range`](Self::find_range); a backward scan goes
+    /// on with `find_below(low)`.
     #[must_use]
     pub fn find_below(&self, key: &S, guard: &Guard) -> Ranged<S> {
         // SAFETY: pinned by `guard`.
@@ -263,16 +264,17 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         })
     }
 
-    /// The leaf after `from` without going down from the root: `None` if it is not in the same level-1
-    /// node, is the last one there, or the node has changed; then [`find_range`](Self::find_range)
-    /// (of `from.high`) tells.
+    /// The leaf after `from` without going down from the root: `None` if it is not in the same
+    /// level-1 node, is the last one there, or the node has changed; then
+    /// [`find_range`](Self::find_range) (of `from.high`) tells.
     #[inline]
     #[must_use]
     pub fn next_in_node(&self, from: &Ranged<S>, guard: &Guard) -> Option<Ranged<S>> {
         self.step_in_node(from, from.at + 1, guard)
     }
 
-    /// The leaf before `from` likewise; else [`find_below`](Self::find_below) (of `from.low`) tells.
+    /// The leaf before `from` likewise; else [`find_below`](Self::find_below) (of `from.low`)
+    /// tells.
     #[inline]
     #[must_use]
     pub fn previous_in_node(&self, from: &Ranged<S>, guard: &Guard) -> Option<Ranged<S>> {
@@ -298,8 +300,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         if !node.version.validate(from.located.version) {
             return None;
         }
-        // SAFETY: the node has not changed, so these separators are in the index while this thread is
-        // pinned; they are not freed before it is unpinned.
+        // SAFETY: the node has not changed, so these separators are in the index while this thread
+        // is pinned; they are not freed before it is unpinned.
         let own = |full: S::Full| unsafe { S::view(&full) }.to_owned();
         Some(Ranged {
             located,
@@ -310,8 +312,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     }
 
     /// Handle of the leaf `distance` after (or before) `from` in the same level-1 node, if there is
-    /// one. For prefetching: it may be stale by the time it is used. The separator that ends its range is
-    /// prefetched.
+    /// one. For prefetching: it may be stale by the time it is used. The separator that ends its
+    /// range is prefetched.
     #[inline]
     #[must_use]
     pub fn ahead(&self, from: &Ranged<S>, distance: isize) -> Option<u32> {
@@ -390,8 +392,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// [`find`](Self::find) for many keys: `out[i]` is for `keys[i]` (as many as both have). The keys
-    /// go down level by level together, so that their cache misses overlap.
+    /// [`find`](Self::find) for many keys: `out[i]` is for `keys[i]` (as many as both have). The
+    /// keys go down level by level together, so that their cache misses overlap.
     pub fn find_batch<Q: Borrow<S>>(&self, keys: &[Q], out: &mut [Located], guard: &Guard) {
         Self::check_guard(guard);
         for (keys, out) in keys.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
@@ -448,9 +450,9 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         if !node.version.validate(from.version) {
             return None;
         }
-        // SAFETY: read from a node above level 1 (the batch counts levels down from the root's, which
-        // was read at the version that the first step validates), validated just now; the batch is
-        // pinned.
+        // SAFETY: read from a node above level 1 (the batch counts levels down from the root's,
+        // which was read at the version that the first step validates), validated just now; the
+        // batch is pinned.
         let child = unsafe { self.node(from.leaf) };
         let version = child.version.try_read()?;
         if !node.version.validate(from.version) {

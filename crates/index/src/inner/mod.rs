@@ -2,8 +2,8 @@
 //! from a key to the leaf that holds it.
 //!
 //! It serves every design whose leaves are persistent and whose inner nodes are volatile. It knows
-//! leaves only as 32-bit handles; what is in them, and their locks ([`crate::version_lock`]), is the
-//! tree's business. It is rebuilt from the leaves when the index is opened.
+//! leaves only as 32-bit handles; what is in them, and their locks ([`crate::version_lock`]), is
+//! the tree's business. It is rebuilt from the leaves when the index is opened.
 //!
 //! ```text
 //!                  root (handle 0, always)          level = depth
@@ -28,7 +28,8 @@
 //! 1. Leaf *L* of a key *k* is the child whose range `[low, high)` holds *k*; a separator is the
 //!    smallest key routed to its right child. Ranges of neighbours touch; the first has no low end,
 //!    the last no high one.
-//! 2. All leaves are at one depth. There is always at least one leaf, and the root is always node 0.
+//! 2. All leaves are at one depth. There is always at least one leaf, and the root is always node
+//!    0.
 //! 3. A range grows when an emptied neighbour is removed and shrinks when its leaf splits; a change
 //!    to *which child of its level-1 node* leads to a leaf changes that node's version, and so does
 //!    every shrinking of a leaf's range.
@@ -45,10 +46,10 @@
 //!    [`validate`](InnerIndex::validate): true means that the leaf was the right one when its
 //!    version was read, and from there the leaf's version alone guards the caller.
 //! 3. *Writing.* A writer descends like a reader and locks at the version it saw, from top to
-//!    bottom, never waiting for a lock while it holds one: if a lock cannot be had it lets go and starts
-//!    again. Full nodes are split on the way down, so that a split never has to climb.
-//! 4. *Leaf locks* are never taken here. A tree that splits or removes a leaf holds that leaf's lock
-//!    around the call, which is what makes step 2 right.
+//!    bottom, never waiting for a lock while it holds one: if a lock cannot be had it lets go and
+//!    starts again. Full nodes are split on the way down, so that a split never has to climb.
+//! 4. *Leaf locks* are never taken here. A tree that splits or removes a leaf holds that leaf's
+//!    lock around the call, which is what makes step 2 right.
 //! 5. *Memory.* A removed node is marked obsolete, and reused only when the epoch collector says
 //!    that no reader can be in it. A reused node goes on counting versions where it stopped, so a
 //!    kept [`Located`] can never validate by accident.
@@ -87,9 +88,10 @@ const ROOT: u32 = 0;
 /// Maps keys to leaf handles. See the module's head.
 ///
 /// `CAP` is how many of a node's 30 separators are used; less than all makes trees deeper, which
-/// tests want. `D` is how it reports what it touches: the [`Media::Dram`] of the medium that it serves.
+/// tests want. `D` is how it reports what it touches: the [`Instrument::Dram`] of the medium that it
+/// serves.
 ///
-/// [`Media::Dram`]: bristlecone_pmem::Media::Dram
+/// [`Instrument::Dram`]: bristlecone_pmem::media::Instrument::Dram
 pub struct InnerIndex<
     S: Separator + ?Sized,
     const CAP: usize = NODE_SEPARATORS,
@@ -103,8 +105,8 @@ pub struct InnerIndex<
     reports: PhantomData<D>,
 }
 
-// SAFETY: 1. `base` points into `arena`, which lives as long as this value and may be shared; 2. all
-// that is reached through it is atomic.
+// SAFETY: 1. `base` points into `arena`, which lives as long as this value and may be shared; 2.
+// all that is reached through it is atomic.
 unsafe impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Send for InnerIndex<S, CAP, D> {}
 // SAFETY: as for `Send`.
 unsafe impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Sync for InnerIndex<S, CAP, D> {}
@@ -125,19 +127,19 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         "3 to 30 separators in a node"
     );
 
-    /// What a descent asks for at a time: all that most searches touch. Whole separators, and what is beyond the first line of a
-    /// prefix, seldom decide.
+    /// The bytes that a descent prefetches at a time: all that most searches touch. Whole
+    /// separators, and what is beyond the first line of a prefix, seldom decide.
     const PREFETCH: usize = if S::EXACT {
         size_of::<Node<S>>()
     } else {
         Node::<S>::PREFIX_AT + 64
     };
 
-    /// An index whose only leaf is `first_leaf`. `leaf_bytes`: what all leaves may come to take; address
-    /// space is reserved for the nodes over so many.
+    /// An index whose only leaf is `first_leaf`. `leaf_bytes`: what all leaves may come to take;
+    /// address space is reserved for the nodes over so many.
     ///
     /// # Errors
-    /// What the system said when it granted no address space (at most 64 GiB are asked for, 64 MiB
+    /// The system's error when it granted no address space (at most 64 GiB are asked for, 64 MiB
     /// will do).
     pub fn new(first_leaf: u32, leaf_bytes: u64) -> io::Result<Self> {
         let index = Self::without_root(leaf_bytes)?;
@@ -146,8 +148,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Ok(index)
     }
 
-    /// Sees to it that the insertions to come find memory for their nodes: to be asked before a leaf is
-    /// split, which cannot be undone for want of it.
+    /// Sees to it that the insertions to come find memory for their nodes: to be asked before a
+    /// leaf is split, which cannot be undone for want of it.
     ///
     /// # Errors
     /// [`SpaceError::Io`] where the system grants no more memory.
@@ -226,7 +228,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     fn retire_node(&self, handle: u32, guard: &Guard) {
         let arena = Arc::clone(&self.arena);
         // SAFETY: 1. the closure owns what it uses and may run on any thread (the arena is Sync);
-        // 2. the node is out of reach for whoever is pinned from now on.
+        // 2. the node is out of reach for threads pinned from now on.
         unsafe { guard.defer_unchecked(move || arena.free(handle)) };
     }
 
@@ -244,7 +246,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
         let arena = Arc::clone(&self.arena);
         // SAFETY: 1. the closure owns what it uses, and freeing is fine on any thread; 2. the
-        // separator is out of reach for whoever is pinned from now on, and the collector runs the
+        // separator is out of reach for threads pinned from now on, and the collector runs the
         // closure when those pinned before are gone; 3. it is retired once, by the writer that took
         // it out under the node's lock.
         unsafe {
@@ -263,8 +265,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Drop for InnerIndex<
         }
         // Nodes go with the arena; the separators that are still in the tree are freed one by one.
         let mut free = |full| {
-            // SAFETY: 1. `&mut self`: no one reads; 2. each separator is in one slot of the tree, and
-            // those that left it were retired instead.
+            // SAFETY: 1. `&mut self`: no one reads; 2. each separator is in one slot of the tree,
+            // and those that left it were retired instead.
             unsafe { S::free(full) };
         };
         self.each_separator(ROOT, &mut free);

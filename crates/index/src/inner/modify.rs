@@ -1,8 +1,8 @@
 //! Changing the index: insert, remove, splits, growth and shrinking of the root.
 //!
-//! Writers lock nodes at the version that their descent saw, from top to bottom, and never wait while they hold
-//! one (module's head, Concurrency 3). An attempt that fails has changed nothing, except that it may have split a
-//! full node, which is no change to what the index means.
+//! Writers lock nodes at the version that their descent saw, from top to bottom, and never wait
+//! while they hold one (module's head, Concurrency 3). An attempt that fails has changed nothing,
+//! except that it may have split a full node, which is no change to what the index means.
 
 use super::find::Step;
 use super::node::Node;
@@ -128,12 +128,12 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// Takes `leaf` out; `key` is any key that is routed to it. Its range goes to its left neighbour,
-    /// or to its right one if it is the first below its parent (or, where parents go with it, below
-    /// the lowest ancestor that stays).
+    /// Takes `leaf` out; `key` is any key that is routed to it. Its range goes to its left
+    /// neighbour, or to its right one if it is the first below its parent (or, where parents go
+    /// with it, below the lowest ancestor that stays).
     ///
-    /// The caller has emptied the leaf and holds its lock. False if `key` is not routed to `leaf`, or
-    /// if it is the only leaf, which stays.
+    /// The caller has emptied the leaf and holds its lock. False if `key` is not routed to `leaf`,
+    /// or if it is the only leaf, which stays.
     pub fn remove(&self, leaf: u32, key: &S, guard: &Guard) -> bool {
         Self::check_guard(guard);
         Self::retry(|| self.try_remove(leaf, key, guard))
@@ -194,8 +194,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Self::unlock_node(&step, routed)
     }
 
-    /// Gives the range of `right`, which `key` is routed to, to `left`, the leaf just before it. The
-    /// caller holds both their locks.
+    /// Gives the range of `right`, which `key` is routed to, to `left`, the leaf just before it.
+    /// The caller holds both their locks.
     ///
     /// False, with nothing changed, if the two are not below one level-1 node.
     pub fn absorb(&self, left: u32, right: u32, key: &S, guard: &Guard) -> bool {
@@ -207,9 +207,9 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Self::unlock_node(&step, siblings)
     }
 
-    /// Makes `boundary` the smallest key that is routed to `right`, which `key` is routed to now; what is
-    /// below it goes to `left`, the leaf just before, and what was there from it on to `right`. The
-    /// caller holds both their locks; `boundary` is inside the range of the two.
+    /// Makes `boundary` the smallest key that is routed to `right`, which `key` is routed to now;
+    /// what is below it goes to `left`, the leaf just before, and what was there from it on to
+    /// `right`. The caller holds both their locks; `boundary` is inside the range of the two.
     ///
     /// False, with nothing changed, if the two are not below one level-1 node.
     pub fn move_boundary(
@@ -245,7 +245,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Self::retry(|| {
             // SAFETY: the caller is pinned.
             let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
-            // What the step saw is right if the version that it began with can be locked.
+            // The step saw a consistent node if the version that it began with can be locked.
             step.node.version.try_lock_at(step.version).then_some(step)
         })
     }

@@ -21,8 +21,8 @@
 //!
 //! # Search
 //! The upper bound (how many separators are `<= key`) in two steps without a branch: three
-//! comparisons choose one of four groups of seven key words, seven more count inside it. The loads of each step do
-//! not wait for each other, which a binary search's do.
+//! comparisons choose one of four groups of seven key words, seven more count inside it. The loads
+//! of each step do not wait for each other, which a binary search's do.
 
 use super::arena;
 use super::separator::Separator;
@@ -131,7 +131,8 @@ impl<S: Separator + ?Sized> Node<S> {
             // Key words past the count are MAX; only the key MAX counts them.
             return self.count_words(|w| w <= word).min(meta.count);
         }
-        // SAFETY: the caller is pinned, or nobody writes: a separator that is read is not freed while it is compared.
+        // SAFETY: the caller is pinned, or nobody writes: a separator that is read is not freed
+        // while it is compared.
         unsafe { self.bound(meta, key, |order| order != Order::Greater) }
     }
 
@@ -145,7 +146,8 @@ impl<S: Separator + ?Sized> Node<S> {
             let word = key.word(0);
             return self.count_words(|w| w < word).min(meta.count);
         }
-        // SAFETY: the caller is pinned, or nobody writes: a separator that is read is not freed while it is compared.
+        // SAFETY: the caller is pinned, or nobody writes: a separator that is read is not freed
+        // while it is compared.
         unsafe { self.bound(meta, key, |order| order == Order::Less) }
     }
 
@@ -154,8 +156,8 @@ impl<S: Separator + ?Sized> Node<S> {
     fn count_words(&self, below: impl Fn(u64) -> bool) -> usize {
         let is = |i: usize| usize::from(below(self.word(i)));
         let group = is(7) + is(15) + is(23);
-        // Groups start at 0, 8, 16 and 23: the last one overlaps, so that all are seven long and end
-        // inside the node.
+        // Groups start at 0, 8, 16 and 23: the last one overlaps, so that all are seven long and
+        // end inside the node.
         let first = (group * 8).min(SLOTS - 7);
         let keys: &[AtomicU64; 7] = self.keys[first..]
             .first_chunk()
@@ -307,8 +309,8 @@ impl<S: Separator + ?Sized> Node<S> {
         }
         // SAFETY: the caller says that `full` is not freed.
         let separator = unsafe { S::view(&full) };
-        // The common prefix may have become shorter; look at a neighbour, which has it. Where there is none, what
-        // the node had in common is still noted.
+        // The common prefix may have become shorter; look at a neighbour, which has it. Where there
+        // is none, what the node had in common is still noted.
         let neighbour = if at > 0 { at - 1 } else { 1 };
         let alone = meta.count == 0;
         let shorter = meta.skip > 0
@@ -322,14 +324,15 @@ impl<S: Separator + ?Sized> Node<S> {
         meta.count += 1;
         self.set_meta(meta);
         if shorter {
-            // SAFETY: the separators are `full` and those that were here, none of which is freed, as the caller says.
+            // SAFETY: the separators are `full` and those that were here, none of which is freed,
+            // as the caller says.
             unsafe { self.set_words() };
         }
     }
 
-    /// Takes child `at` out, and the separator that bounded it: the one to its left, so that the left
-    /// neighbour takes over its keys, or, for child 0, the one to its right. There are two children
-    /// or more.
+    /// Takes child `at` out, and the separator that bounded it: the one to its left, so that the
+    /// left neighbour takes over its keys, or, for child 0, the one to its right. There are two
+    /// children or more.
     pub(super) fn remove(&self, at: usize) -> S::Full {
         let mut meta = self.meta();
         debug_assert!(at <= meta.count && meta.count > 0);
@@ -349,8 +352,9 @@ impl<S: Separator + ?Sized> Node<S> {
         full
     }
 
-    /// Adds a separator and child after the last ones. There is room, no one else can reach the node,
-    /// and its separators are not yet taken to share a prefix: `set_words` follows when it is full.
+    /// Adds a separator and child after the last ones. There is room, no one else can reach the
+    /// node, and its separators are not yet taken to share a prefix: `set_words` follows when it is
+    /// full.
     ///
     /// # Safety
     /// `full` is not freed.
@@ -389,7 +393,8 @@ impl<S: Separator + ?Sized> Node<S> {
         self.clear(at, meta.count);
         meta.count = at;
         self.set_meta(meta);
-        // SAFETY: both halves hold separators that were this node's, which the caller says are not freed.
+        // SAFETY: both halves hold separators that were this node's, which the caller says are not
+        // freed.
         unsafe {
             self.set_words();
             right.set_words();

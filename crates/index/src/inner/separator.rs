@@ -1,4 +1,4 @@
-//! What an inner node keeps of a separator: one word in the node, and for byte strings also a
+//! A separator as an inner node keeps it: one word in the node, and for byte strings also a
 //! pointer to the whole.
 //!
 //! ```text
@@ -9,8 +9,9 @@
 //! ```
 //!
 //! Words compare like the strings' tails do, except that equal words decide nothing; then the
-//! strings themselves are compared. That the key has the node's prefix at all is checked against its
-//! first bytes, kept in the node (80, or 16 for `u128`), and past those against the first separator.
+//! strings themselves are compared. That the key has the node's prefix at all is checked against
+//! its first bytes, kept in the node (80, or 16 for `u128`), and past those against the first
+//! separator.
 //!
 //! # Lifetime of byte-string separators
 //! 1. One is allocated when it enters the index, never changes, and moves between nodes as a
@@ -49,7 +50,7 @@ pub trait Separator:
     /// A whole separator, as it is handed around inside the index.
     #[doc(hidden)]
     type Full: Copy + Debug;
-    /// What a node keeps beside the word. All zero is an empty one.
+    /// The part that a node keeps beside the word. All zero is an empty one.
     #[doc(hidden)]
     type Slot: Send + Sync;
     /// The start of the prefix that a node's separators share. All zero is an empty one.
@@ -86,7 +87,8 @@ pub trait Separator:
     /// The separator itself.
     ///
     /// # Safety
-    /// `full` has not been freed and is not while the result lives (the caller is pinned, or alone).
+    /// `full` has not been freed and is not while the result lives (the caller is pinned, or
+    /// alone).
     #[doc(hidden)]
     unsafe fn view(full: &Self::Full) -> &Self;
     /// Asks for the line that [`view`](Self::view) begins in. It may have been freed, or be none.
@@ -215,7 +217,8 @@ impl Separator for u128 {
 
     #[inline(always)]
     fn load(_word: u64, slot: &Self::Slot) -> Option<Self::Full> {
-        // ORDERING: Relaxed, here and in `store`; as for the node's other words: nothing is followed.
+        // ORDERING: Relaxed, here and in `store`; as for the node's other words: nothing is
+        // followed.
         let [high, low] = [0, 1].map(|i| u128::from(slot.0[i].load(Ordering::Relaxed)));
         Some(high << 64 | low)
     }
@@ -249,8 +252,8 @@ pub struct ByteSeparator(NonNull<u32>);
 #[derive(Debug)]
 pub struct FullSlot(AtomicPtr<u32>);
 
-/// The first bytes of a node's common prefix, in big-endian words, zero padded: so that most searches
-/// need not follow a pointer to check it.
+/// The first bytes of a node's common prefix, in big-endian words, zero padded: so that most
+/// searches need not follow a pointer to check it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct KeptPrefix([AtomicU64; KEPT / 8]);
@@ -272,7 +275,8 @@ fn prefix_words(key: &[u8], skip: usize) -> impl Iterator<Item = u64> {
     (0..skip.min(KEPT)).step_by(8).map(|at| prefix.word(at))
 }
 
-/// [`Separator::cmp_kept_prefix`] for a key that is shorter than what is kept, so that it is either less, or differs before its end.
+/// [`Separator::cmp_kept_prefix`] for a key that is shorter than what is kept, so that it is either
+/// less, or differs before its end.
 #[cold]
 fn cmp_short(key: &[u8], prefix: &KeptPrefix, skip: usize) -> Order {
     // ORDERING: Relaxed; as for the node's other words.
@@ -337,8 +341,8 @@ impl Separator for [u8] {
 
     #[inline]
     fn cmp_prefix(&self, first: &Self, skip: usize) -> Order {
-        // A torn `skip` may be longer than `first`; a key shorter than the prefix that agrees as far
-        // as it goes sorts before it, as slices do.
+        // A torn `skip` may be longer than `first`; a key shorter than the prefix that agrees as
+        // far as it goes sorts before it, as slices do.
         self[..self.len().min(skip)].cmp(&first[..first.len().min(skip)])
     }
 
@@ -420,8 +424,8 @@ impl Separator for [u8] {
     }
 
     unsafe fn free(full: Self::Full) -> usize {
-        // SAFETY: 1. the caller says that no one uses it any more and that this happens once; 2. the
-        // layout is the one that `new` allocated with, since the length never changes.
+        // SAFETY: 1. the caller says that no one uses it any more and that this happens once; 2.
+        // the layout is the one that `new` allocated with, since the length never changes.
         unsafe {
             let len = full.0.read() as usize;
             dealloc(full.0.as_ptr().cast(), Self::Full::layout(len));

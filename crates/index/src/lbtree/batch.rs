@@ -1,8 +1,8 @@
 //! Batched inserts: all searches go down together, and fences are shared.
 //!
-//! Persist cost of a batch of inserts without splits: the lines of its inserts, each once; 1 fence, and
-//! 1 more (shared by all) if some insert wrote a line other than its header's or the pairs have records.
-//! 1 commit.
+//! Persist cost of a batch of inserts without splits: the lines of its inserts, each once; 1 fence,
+//! and 1 more (shared by all) if some insert wrote a line other than its header's or the pairs have
+//! records. 1 commit.
 
 use super::LbDesign;
 use super::leaf::Header;

@@ -12,9 +12,9 @@
 //!        | back header             |      other blocks: the alternative header
 //! ```
 //!
-//! `alt` (in block 0's header) chooses: sibling\[alt\] is the right sibling, and in every other block
-//! the front header counts if `alt` is 0, the back header if it is 1. The *header line* of a block is
-//! the line of the header that counts: line 0, or line 3 with entries 11 to 13.
+//! `alt` (in block 0's header) chooses: sibling\[alt\] is the right sibling, and in every other
+//! block the front header counts if `alt` is 0, the back header if it is 1. The *header line* of a
+//! block is the line of the header that counts: line 0, or line 3 with entries 11 to 13.
 
 use crate::fingerprint::{self, SLOTS};
 use bristlecone_pmem::planted;
@@ -235,7 +235,8 @@ impl Block {
         }
         // ORDERING: Relaxed; only slots that do not count yet can differ.
         words[1].store(pm, header.words[1], Ordering::Relaxed);
-        // Entries in the header's own line, and its second word, must not become durable after its first.
+        // Entries in the header's own line, and its second word, must not become durable after its
+        // first.
         pm.store_fence();
         // ORDERING: Release; pairs with the Acquire in `header`.
         words[0].store(pm, header.words[0], Ordering::Release);

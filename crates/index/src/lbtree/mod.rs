@@ -7,8 +7,8 @@
 //! * *Entry moving* (3.2, `insert.rs`): an insert that has to write a line other than the header's
 //!   moves the header line's entries there too, so that the next inserts need one line only.
 //! * *Logless split* (3.3, `split.rs`): two sibling pointers; one NAW switches pointer and bitmap.
-//! * *Distributed headers* (3.4): every 256-byte block has its own header, the blocks after the first
-//!   a second, alternative one, switched by the same NAW.
+//! * *Distributed headers* (3.4): every 256-byte block has its own header, the blocks after the
+//!   first a second, alternative one, switched by the same NAW.
 //!
 //! # Invariants
 //! Besides the tree's:
@@ -20,8 +20,8 @@
 //!    published first.)
 //!
 //! # Concurrency
-//! The tree's. The lock bit of the paper's layout keeps its place and stays 0; recovery clears it if it
-//! is not.
+//! The tree's. The lock bit of the paper's layout keeps its place and stays 0; recovery clears it
+//! if it is not.
 //!
 //! # Crash states
 //! Besides the tree's:
@@ -30,8 +30,8 @@
 //! 3. *Split*, before the NAW: a new leaf that only the inactive sibling pointer leads to, inactive
 //!    back headers. The walk does not reach the leaf, so it is free.
 //! 4. *Remove*: the bit is set or not. Persist cost: 1 line, 1 fence.
-//! 5. *Unlink*: before its predecessor's NAW, inactive pointer and headers only. Persist cost: 2 lines
-//!    (1 more per further block) and 2 fences.
+//! 5. *Unlink*: before its predecessor's NAW, inactive pointer and headers only. Persist cost: 2
+//!    lines (1 more per further block) and 2 fences.
 
 mod batch;
 mod insert;
@@ -200,8 +200,8 @@ where
         let pm = tree.pm();
         let mut headers = [Header::default(); B];
         for (i, pair) in pairs.iter().enumerate() {
-            // Blocks alike. Each is packed as a split packs a new leaf: from the end, so that header
-            // lines have room, or the traditional way.
+            // Blocks alike. Each is packed as a split packs a new leaf: from the end, so that
+            // header lines have room, or the traditional way.
             let (b, first) = (i % B, i / B);
             let slot = if tree.design.entry_moving {
                 crate::fingerprint::SLOTS - 1 - first

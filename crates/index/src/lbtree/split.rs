@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Persist cost at one block: 5 or 6 lines and 1 fence to prepare, 1 line and 1 fence to switch. A
-//! key that belongs in the old leaf is inserted after the switch, at an insert's cost: its slot counts
-//! in the durable header until then (invariant 5).
+//! key that belongs in the old leaf is inserted after the switch, at an insert's cost: its slot
+//! counts in the durable header until then (invariant 5).
 
 use super::leaf::{Header, Leaf, Place};
 use super::{LbDesign, located};
@@ -73,8 +73,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
             pm.persist(leaf);
         }
         let next = leaf.sibling(headers[0].alt());
-        // ORDERING: Relaxed; nothing leads to the new leaf yet, and the inactive pointer counts only
-        // after the header that is stored below with Release.
+        // ORDERING: Relaxed; nothing leads to the new leaf yet, and the inactive pointer counts
+        // only after the header that is stored below with Release.
         new_leaf
             .sibling(0)
             .store(pm, next.load(pm, Ordering::Relaxed), Ordering::Relaxed);

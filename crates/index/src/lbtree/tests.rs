@@ -1,4 +1,4 @@
-//! What is particular to this design; the shared scenarios are in `tests/`.
+//! Tests of what is particular to this design; the shared scenarios are in `tests/`.
 
 use super::*;
 use crate::contract::{BulkLoad, DurableIndex, Fill, OrderedIndex, ReverseScan, VerifyReport};
@@ -206,7 +206,7 @@ fn bulk_load_fills_as_told() {
 }
 
 #[test]
-fn updates_at_places_share_a_fence_and_no_place_leads_astray() {
+fn hinted_updates_share_a_fence_and_no_hint_leads_astray() {
     let tree = dram::<1>();
     let other = dram::<1>();
     for i in 0..1000 {
@@ -215,19 +215,21 @@ fn updates_at_places_share_a_fence_and_no_place_leads_astray() {
     }
     let keys: Vec<u64> = (0..100).map(|i| mix(7 * i)).chain([1]).collect();
     let (mut found, mut ahead) = (Vec::new(), Vec::new());
-    tree.multi_find(&keys, |value| ahead.push(*value), &mut found);
+    tree.multi_get_hinted(&keys, |value| ahead.push(*value), &mut found);
     let values: Vec<_> = found.iter().map(|(value, _)| *value).collect();
     let expected = (0..100).map(|i| Some(7 * i)).chain([None]);
     assert!(values.iter().copied().eq(expected));
     assert!((0..100).all(|i| ahead.contains(&(7 * i))));
     let mut elsewhere = Vec::new();
-    other.multi_find(&keys, |_| {}, &mut elsewhere);
+    other.multi_get_hinted(&keys, |_| {}, &mut elsewhere);
     let before = tree.pm().counts();
-    let nowhere = crate::contract::Place::default();
-    let places = [&found[0].1, &nowhere, &found[3].1, &elsewhere[3].1];
+    let none = crate::contract::Hint::default();
+    let hints = [&found[0].1, &none, &found[3].1, &elsewhere[3].1];
     let mut unflushed = Vec::new();
-    for (i, place) in places.into_iter().enumerate() {
-        let word = tree.update_at(place, &keys[i], &(i as u64 + 1)).unwrap();
+    for (i, hint) in hints.into_iter().enumerate() {
+        let word = tree
+            .update_unflushed(hint, &keys[i], &(i as u64 + 1))
+            .unwrap();
         unflushed.push(word.unwrap());
     }
     let cost = tree.pm().counts();
@@ -241,15 +243,15 @@ fn updates_at_places_share_a_fence_and_no_place_leads_astray() {
         assert_eq!(unsafe { word.read() }, i as u64 + 1);
     }
     assert!(matches!(
-        tree.update_at(&found[100].1, &1, &0),
+        tree.update_unflushed(&found[100].1, &1, &0),
         Err(crate::contract::UpdateError::NotFound)
     ));
     // Leaves that were split since are found again.
     for i in 1000..20_000 {
         tree.insert(&mix(i), &i).unwrap();
     }
-    for (i, (key, (_, place))) in keys.iter().zip(&found).enumerate().take(100).skip(4) {
-        tree.update_at(place, key, &(i as u64 + 1)).unwrap();
+    for (i, (key, (_, hint))) in keys.iter().zip(&found).enumerate().take(100).skip(4) {
+        tree.update_unflushed(hint, key, &(i as u64 + 1)).unwrap();
     }
     for (i, key) in keys[..100].iter().enumerate() {
         assert_eq!(tree.get(key), Some(i as u64 + 1));

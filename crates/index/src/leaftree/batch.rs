@@ -1,7 +1,7 @@
 //! Batched lookups: all searches go down together, so that their cache misses overlap.
 
 use super::{LeafDesign, LeafTree};
-use crate::contract::Place;
+use crate::contract::Hint;
 use crate::inner::Located;
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::Locked;
@@ -26,25 +26,25 @@ where
         self.find_each(keys, |_, _| {}, |value, _, _| out.push(value));
     }
 
-    /// As [`OrderedIndex::multi_find`](crate::OrderedIndex::multi_find).
+    /// As [`OrderedIndex::multi_get_hinted`](crate::OrderedIndex::multi_get_hinted).
     pub(super) fn find_together<Q: Borrow<K>>(
         &self,
         keys: &[Q],
         mut ahead: impl FnMut(&V),
-        out: &mut Vec<(Option<V::Owned>, Place)>,
+        out: &mut Vec<(Option<V::Owned>, Hint)>,
     ) {
         out.clear();
         out.reserve(keys.len());
         let tree = self.number;
         self.find_each(
             keys,
-            |at, hash| self.prefetch_candidates(at, hash, &mut ahead),
-            |value, at, hash| out.push((value, Place { tree, at, hash })),
+            |at, hash| self.prefetch_records(at, hash, &mut ahead),
+            |value, at, hash| out.push((value, Hint { tree, at, hash })),
         );
     }
 
-    /// Calls `found` with the value of each key, where it was looked for and its hash, in order; before that, `ahead` with places and
-    /// hashes of those that go down together.
+    /// Calls `found` with the value of each key, where it was looked for and its hash, in order;
+    /// before that, `ahead` with places and hashes of those that go down together.
     #[inline(always)]
     fn find_each<Q: Borrow<K>>(
         &self,
@@ -72,8 +72,8 @@ where
 
     /// Asks for the records of what may be the entry of a key of that hash in the leaf at `at`.
     #[inline(always)]
-    fn prefetch_candidates(&self, at: &Located, hash: u32, ahead: &mut impl FnMut(&V)) {
-        // What was read from a node in the middle of a change may be no leaf at all.
+    fn prefetch_records(&self, at: &Located, hash: u32, ahead: &mut impl FnMut(&V)) {
+        // A handle read from a node in the middle of a change may be no leaf at all.
         if !self.inner.validate(at) {
             return;
         }
@@ -81,13 +81,13 @@ where
             if let Some(off) = K::block(key) {
                 cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
             }
-            self.tell_ahead(value, ahead);
+            self.announce(value, ahead);
         });
     }
 
     /// Tells `ahead` of a value.
     #[inline(always)]
-    pub(super) fn tell_ahead(&self, value: V::Word, ahead: &mut impl FnMut(&V)) {
+    pub(super) fn announce(&self, value: V::Word, ahead: &mut impl FnMut(&V)) {
         // Records are not followed: their lines are not here yet.
         if !V::RECORDS {
             V::read(self.pm(), value, ahead);

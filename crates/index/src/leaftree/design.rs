@@ -1,4 +1,4 @@
-//! What a design of leaves says about itself: [`LeafDesign`].
+//! [`LeafDesign`]: the layout of a leaf, and the protocols that change it.
 
 use super::LeafTree;
 use super::entry::{At, Attempt, Found, IfPresent, Moved, Pair, Removal};
@@ -12,10 +12,11 @@ use std::fmt;
 
 /// The layout of a leaf and the protocols that make a change of it durable.
 ///
-/// The tree calls what changes a leaf under that leaf's lock, and unlocks when the call has returned:
-/// whatever the call made visible must be durable by then. What only reads may be called while others
-/// write: it must come to an end whatever it sees, and its answer is used only once the leaf's version
-/// has been validated. A slot is any number that the design finds an entry by.
+/// The tree calls what changes a leaf under that leaf's lock, and unlocks when the call has
+/// returned: everything that the call made visible must be durable by then. Methods that only read
+/// may be called while others write: it must come to an end whatever it sees, and its answer is
+/// used only once the leaf's version has been validated. A slot is any number that the design finds
+/// an entry by.
 pub trait LeafDesign<K, V, M>: Send + Sync + Sized + 'static
 where
     K: StoredKey + ?Sized,
@@ -27,7 +28,7 @@ where
     /// How the tree is run.
     type Options: Clone + Default + fmt::Debug + Send + Sync + 'static;
 
-    /// What the root table calls the design.
+    /// The design's name in the root table.
     const NAME: &'static str;
     /// Entries in a full leaf, at most, whatever its size.
     const CAPACITY: usize;
@@ -36,7 +37,7 @@ where
     /// Bytes of a leaf that a search asks for before it knows which it needs.
     const PREFETCH: u64 = u64::MAX;
 
-    /// What the root table calls the design run so.
+    /// The name in the root table of the design with these options.
     fn name(_options: &Self::Options) -> &'static str {
         Self::NAME
     }
@@ -67,8 +68,8 @@ where
     /// [`TreeError`] with nothing allocated.
     fn create(options: &Self::Options, root: &Root<M>, heap: &Heap<M>) -> Result<Self, TreeError>;
 
-    /// Opens what the design keeps besides leaves. Unless the tree was closed cleanly (`clean`), what a
-    /// crash cut short is finished or undone, and own blocks are marked.
+    /// Opens what the design keeps besides leaves. Unless the tree was closed cleanly (`clean`),
+    /// what a crash cut short is finished or undone, and own blocks are marked.
     ///
     /// # Errors
     /// [`TreeError::Corrupt`].
@@ -100,8 +101,8 @@ where
         hash: u32,
     ) -> Option<Found<K::Word, V::Word>>;
 
-    /// Calls `f` with key word and value word of the entries that a search by this hash is going to look at, as far as that
-    /// is cheaply said. The leaf may be changing.
+    /// Calls `f` with key word and value word of the entries that a search by this hash is going to
+    /// look at, as far as that is cheaply said. The leaf may be changing.
     #[inline(always)]
     fn candidates(
         tree: &LeafTree<Self, K, V, M>,
@@ -149,7 +150,8 @@ where
     /// sibling. Nothing leads to it.
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, pairs: &[Pair<K::Word, V::Word>]);
 
-    /// Flushes what [`fill`](Self::fill) stored. The caller fences before anything leads to the leaf.
+    /// Flushes what [`fill`](Self::fill) stored. The caller fences before anything leads to the
+    /// leaf.
     #[track_caller]
     fn flush_filled(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) {
         // PERSIST: the whole leaf; the caller fences, before the word that leads to it.
@@ -172,9 +174,9 @@ where
         found: &Found<K::Word, V::Word>,
     ) -> usize;
 
-    /// Moves `upper`, the entries with the larger keys, in order, to the new leaf with handle `new`,
-    /// which becomes the right sibling, and inserts the pair there if it `goes_right`, else in the leaf. The
-    /// pair's records are flushed and may share a fence.
+    /// Moves `upper`, the entries with the larger keys, in order, to the new leaf with handle
+    /// `new`, which becomes the right sibling, and inserts the pair there if it `goes_right`, else
+    /// in the leaf. The pair's records are flushed and may share a fence.
     fn split(
         tree: &LeafTree<Self, K, V, M>,
         leaf: &Self::Leaf,
@@ -230,7 +232,8 @@ where
         Removal::Done { found, leaf, left }
     }
 
-    /// Gives space back once `leaf`, which `key` is routed to, has `left` entries left by a removal.
+    /// Gives space back once `leaf`, which `key` is routed to, has `left` entries left by a
+    /// removal.
     #[inline(always)]
     fn thin_out(tree: &LeafTree<Self, K, V, M>, leaf: u32, key: &K, left: usize) {
         if left == 0 {
@@ -238,8 +241,8 @@ where
         }
     }
 
-    /// Makes `before` lead past the empty `leaf`, its right sibling. `flushed`: a line has been flushed
-    /// that must be durable before.
+    /// Makes `before` lead past the empty `leaf`, its right sibling. `flushed`: a line has been
+    /// flushed that must be durable before.
     fn unlink(
         tree: &LeafTree<Self, K, V, M>,
         before: &Self::Leaf,
@@ -252,7 +255,8 @@ where
             pm.fence();
         }
         let (word, value) = Self::link(tree, before, Self::next(tree, leaf));
-        // PERSIST: (in `publish`) the chain leads past the leaf, before its block can be used again.
+        // PERSIST: (in `publish`) the chain leads past the leaf, before its block can be used
+        // again.
         word.publish(pm, value);
     }
 
@@ -260,7 +264,7 @@ where
     /// which are flushed, not fenced.
     ///
     /// # Errors
-    /// What is wrong with the leaf, in words.
+    /// A message that says what is wrong with the leaf.
     fn repair(_tree: &LeafTree<Self, K, V, M>, _leaf: &Self::Leaf) -> Result<u64, String> {
         Ok(0)
     }
@@ -268,10 +272,10 @@ where
     /// Checks the design's own invariants of a leaf; words have been checked before.
     ///
     /// # Errors
-    /// What is wrong with the leaf, in words.
+    /// A message that says what is wrong with the leaf.
     fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> Result<(), String>;
 
-    /// As [`OrderedIndex::multi_insert`], for designs whose inserts can share fences.
+    /// As [`OrderedIndex::multi_insert`](crate::OrderedIndex::multi_insert), for designs whose inserts can share fences.
     fn insert_batch<Q: Borrow<K>, W: Borrow<V>>(
         tree: &LeafTree<Self, K, V, M>,
         pairs: &[(Q, W)],
@@ -303,6 +307,6 @@ impl Default for LeafOptions {
 /// Marks what a leaf may be.
 ///
 /// # Safety
-/// The type consists of [`PWord`]s (any bits are valid), its size is a multiple of 256 bytes and its
-/// alignment at most that.
+/// The type consists of [`PWord`]s (any bits are valid), its size is a multiple of 256 bytes and
+/// its alignment at most that.
 pub unsafe trait LeafLayout: Send + Sync + 'static {}

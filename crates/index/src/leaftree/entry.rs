@@ -1,11 +1,11 @@
-//! What the tree and its designs hand each other: pairs, found entries, locked leaves, outcomes.
+//! Types that the tree and its designs exchange: pairs, found entries, locked leaves, outcomes.
 
 use crate::version_lock::Locked;
 
-/// What to do with a key that is there already.
+/// How an insert treats a key that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
+    /// Report [`InsertError::KeyExists`](crate::InsertError::KeyExists).
     Refuse,
     /// Put the new value in its place.
     Replace,
@@ -33,7 +33,7 @@ pub struct At<'t, L> {
     pub locked: Locked<'t>,
 }
 
-/// What came of an attempt to insert.
+/// The outcome of an attempt to insert.
 #[derive(Debug)]
 pub enum Attempt<'t, A = u64, B = u64> {
     /// The pair is there, durably, and nothing is locked.
@@ -66,12 +66,12 @@ pub struct Found<A = u64, B = u64> {
     pub value: B,
 }
 
-/// What came of an attempt to remove. Nothing is locked.
+/// The outcome of an attempt to remove. Nothing is locked.
 #[derive(Clone, Copy, Debug)]
 pub enum Removal<A = u64, B = u64> {
     /// The entry is gone, durably.
     Done {
-        /// What was removed.
+        /// The entry that was removed.
         found: Found<A, B>,
         /// The leaf that it was in, or that took that one's place.
         leaf: u32,

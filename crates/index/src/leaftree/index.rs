@@ -4,7 +4,7 @@ use super::design::LeafDesign;
 use super::entry::IfPresent;
 use super::{LeafTree, recovery};
 use crate::contract::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, Place, RecoveryReport,
+    BulkLoad, DurableIndex, Fill, Hint, IndexStats, InsertError, OrderedIndex, RecoveryReport,
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::inner::InnerIndex;
@@ -15,7 +15,7 @@ use std::borrow::Borrow;
 use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
-/// What the root table says of a tree of these types that is run so.
+/// Returns the root table's entry for a tree of these types and options.
 fn root_kind<D, K, V, M>(options: &D::Options) -> Result<RootKind, TreeError>
 where
     D: LeafDesign<K, V, M>,
@@ -134,17 +134,22 @@ where
         self.get_batch(keys, out);
     }
 
-    fn multi_find<Q: Borrow<K>>(
+    fn multi_get_hinted<Q: Borrow<K>>(
         &self,
         keys: &[Q],
         ahead: impl FnMut(&V),
-        out: &mut Vec<(Option<V::Owned>, Place)>,
+        out: &mut Vec<(Option<V::Owned>, Hint)>,
     ) {
         self.find_together(keys, ahead, out);
     }
 
-    fn update_at(&self, place: &Place, key: &K, value: &V) -> Result<Option<u64>, UpdateError> {
-        self.replace(key, value, Some(place))
+    fn update_unflushed(
+        &self,
+        hint: &Hint,
+        key: &K,
+        value: &V,
+    ) -> Result<Option<u64>, UpdateError> {
+        self.replace(key, value, Some(hint))
     }
 
     fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(

@@ -1,11 +1,11 @@
 //! Insertion, and replacement of a value by one NAW of its word.
 //!
-//! Persist cost: an insert's is the design's; replacing: 1 line, 1 fence (2 fences where the value is a
-//! record). Records add their own lines, not fences.
+//! Persist cost: an insert's is the design's; replacing: 1 line, 1 fence (2 fences where the value
+//! is a record). Records add their own lines, not fences.
 
 use super::entry::{At, Attempt, Found, IfPresent, Pair};
 use super::{LeafDesign, LeafTree};
-use crate::contract::{InsertError, Place, UpdateError};
+use crate::contract::{Hint, InsertError, UpdateError};
 use crate::repr::{MAX_KEY, Stored, StoredKey, Word, WordOf};
 use crate::sync::wait;
 use bristlecone_pmem::planted;
@@ -51,7 +51,7 @@ where
         V::discard(&self.heap, pair.value);
     }
 
-    /// Inserts; what it fenced is still to be committed.
+    /// Inserts; the caller commits.
     pub(super) fn insert_uncommitted(&self, key: &K, value: &V) -> Result<(), InsertError> {
         self.check_pair(key, value)?;
         self.put_uncommitted(key, value, IfPresent::Refuse)
@@ -75,7 +75,7 @@ where
         Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
     }
 
-    /// Inserts, or does as `present` says; what it fenced is still to be committed.
+    /// Inserts, or does as `present` says; the caller commits.
     pub fn put_uncommitted(
         &self,
         key: &K,
@@ -93,7 +93,7 @@ where
         let guard = pin.guard();
         let hash = key.hash();
         if Self::RECORDS {
-            // Records are made before the lock is taken, but not for nothing.
+            // Records are made before the lock is taken, but only if the operation can succeed.
             if self.find_word(key, guard).is_some() {
                 match present {
                     IfPresent::Refuse => return Err(InsertError::KeyExists),
@@ -140,8 +140,8 @@ where
         Ok(false)
     }
 
-    /// Stores a value word over that of `found`, durably. Unless `durable`, a value of one word that is no record is not even
-    /// flushed: the offset of its word is given.
+    /// Stores a value word over that of `found`, durably. Unless `durable`, a value of one word
+    /// that is no record is not even flushed: the offset of its word is given.
     pub fn swap_value(
         &self,
         leaf: &D::Leaf,
@@ -171,13 +171,13 @@ where
         Some(place.addr() as u64 - self.base.addr() as u64)
     }
 
-    /// Replaces the value of a key that is there. What it fenced is still to be committed. Where `place` says where the key may be,
-    /// the answer is that of [`OrderedIndex::update_at`](crate::OrderedIndex::update_at).
+    /// Replaces the value of a key that is there. The caller commits. With a `hint` it does as
+    /// [`OrderedIndex::update_unflushed`](crate::OrderedIndex::update_unflushed).
     pub fn replace(
         &self,
         key: &K,
         value: &V,
-        place: Option<&Place>,
+        hint: Option<&Hint>,
     ) -> Result<Option<u64>, UpdateError> {
         if self.read_only {
             return Err(UpdateError::ReadOnly);
@@ -185,22 +185,22 @@ where
         if let Err((len, most)) = Self::value_fits(value) {
             return Err(UpdateError::ValueTooLong { len, most });
         }
-        // A record is made before the lock is taken, but not for nothing.
+        // A record is made before the lock is taken, but only if the operation can succeed.
         let there = !V::RECORDS || self.find_word(key, &epoch::pin()).is_some();
         if !there {
             return Err(UpdateError::NotFound);
         }
-        let replaced = self.replace_uncommitted(key, value, place)?;
+        let replaced = self.replace_uncommitted(key, value, hint)?;
         replaced.ok_or(UpdateError::NotFound)
     }
 
-    /// Replaces the value of `key`, if it is there: nothing if not. What it fenced is still to be
-    /// committed; `place` and the answer as in [`replace`](Self::replace).
+    /// Replaces the value of `key`, if it is there: nothing if not. The caller
+    /// commits; `hint` and the answer as in [`replace`](Self::replace).
     fn replace_uncommitted(
         &self,
         key: &K,
         value: &V,
-        place: Option<&Place>,
+        hint: Option<&Hint>,
     ) -> Result<Option<Option<u64>>, SpaceError> {
         let pin = Self::pin();
         let guard = pin.guard();
@@ -209,11 +209,11 @@ where
             V::discard(&self.heap, old);
         }
         let word = value.make(&self.heap)?;
-        let Some((At { leaf, locked, .. }, found)) = self.lock_found(key, place, guard) else {
+        let Some((At { leaf, locked, .. }, found)) = self.lock_found(key, hint, guard) else {
             V::discard(&self.heap, word);
             return Ok(None);
         };
-        let unflushed = self.swap_value(leaf, found, word, place.is_none());
+        let unflushed = self.swap_value(leaf, found, word, hint.is_none());
         locked.unlock();
         if !freed {
             self.retire_value(found.value, guard);

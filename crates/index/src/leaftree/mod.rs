@@ -1,10 +1,11 @@
 //! A durable ordered index whose leaves are in the pool and whose inner nodes are in DRAM: what
 //! LB+-Tree, FPTree and wB+-Tree have in common ("selective persistence").
 //!
-//! A [`LeafDesign`] is the layout of a leaf and the protocols that make a change of it count: insertion,
-//! removal, split, unlinking. All else is here, once: routing by the inner index ([`crate::inner`]),
-//! version locks, records of byte strings, scans both ways, batches, reclamation of emptied leaves
-//! (`remove.rs`), parallel recovery (`recovery.rs`), clean reopening (`snapshot.rs`), bulk load, `verify`.
+//! A [`LeafDesign`] is the layout of a leaf and the protocols that make a change of it count:
+//! insertion, removal, split, unlinking. All else is here, once: routing by the inner index
+//! ([`crate::inner`]), version locks, records of byte strings, scans both ways, batches,
+//! reclamation of emptied leaves (`remove.rs`), parallel recovery (`recovery.rs`), clean reopening
+//! (`snapshot.rs`), bulk load, `verify`.
 //!
 //! # Invariants
 //! 1. For adjacent leaves P, L in the chain: max(keys of P) < separator(L) <= min(keys of L).
@@ -14,9 +15,10 @@
 //! # Concurrency
 //! Version locks in DRAM ([`crate::version_lock`]) take the place of hardware transactions: readers
 //! go down, read the leaf's version, validate the inner node that led there, read, and validate the
-//! leaf's version. Writers lock the leaf at that version, and unlock after the fence, so that no one
-//! acts on what a crash can undo. But values of `update_at` are flushed and fenced by its caller, who sees to it that no one does; who
-//! moves such an entry fences its copy. Inner nodes are changed while the leaf's lock is held.
+//! leaf's version. Writers lock the leaf at that version, and unlock after the fence, so that no
+//! thread acts on what a crash can undo. There is one exception: the caller of `update_unflushed`
+//! flushes and fences the value, and keeps other threads from acting on it until then. A thread
+//! that moves such an entry fences its copy. Inner nodes are changed while the leaf's lock is held.
 //!
 //! # Crash states
 //! 1. *Update*: old or new value word.
@@ -208,7 +210,8 @@ where
     pub fn leaf(&self, handle: u32) -> &D::Leaf {
         // SAFETY: 1. handles are offsets (/ 256) of leaf blocks that the allocator or recovery
         // vouched for, so a leaf's bytes there are inside the mapping; 2. they are 256-aligned;
-        // 3. a leaf is all atomic words, valid for any bits (`LeafLayout`); 4. the mapping lives as long as `pool`;
+        // 3. a leaf is all atomic words, valid for any bits (`LeafLayout`); 4. the mapping lives as
+        //    long as `pool`;
         // a leaf that was reclaimed meanwhile is still mapped memory.
         unsafe {
             &*self
@@ -310,7 +313,7 @@ where
 {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            // The walk of an opening, or a change, may be half done: the next opening looks.
             self.root = None;
         }
         // A failure costs a rebuild at the next opening; `close` reports it.

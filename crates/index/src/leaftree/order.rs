@@ -40,8 +40,9 @@ pub(super) fn shared_words(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The number that the sixteen bytes of a string from its word `start` on are, the first one highest; those that it has not are 0. Of
-/// two strings that begin alike up to there, the one with the lower number is less.
+/// The number that the sixteen bytes of a string from its word `start` on are, the first one
+/// highest; those that it has not are 0. Of two strings that begin alike up to there, the one with
+/// the lower number is less.
 #[inline]
 pub(super) fn number_after(string: &[u8], start: usize) -> u128 {
     let rest = string.get(start * WORD..).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Search (Algorithm 1): descend, compare fingerprints, compare keys, validate.
 
 use super::{At, Found, LeafDesign, LeafTree, offset};
-use crate::contract::Place;
+use crate::contract::Hint;
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
@@ -10,12 +10,12 @@ use crossbeam_epoch::{self as epoch, Guard};
 
 /// Keeps what words lead to from being reused, where words lead to anything.
 ///
-/// A search of numbers needs no pin, whose full barrier would keep the cache misses of one search from
-/// overlapping with the next one's. What it reads is *type-stable*: memory of inner nodes always holds
-/// inner nodes, whose versions never go back; leaf memory stays mapped (see `Mapping::shrink`) and is
-/// only ever stored to by atomic stores; and nothing read is used before the leaf's version, read while
-/// the leaf was in the index, has been validated. A record may be freed before that, so following a
-/// word to a record takes a pin.
+/// A search of numbers needs no pin, whose full barrier would keep the cache misses of one search
+/// from overlapping with the next one's. What it reads is *type-stable*: memory of inner nodes
+/// always holds inner nodes, whose versions never go back; leaf memory stays mapped (see
+/// `Mapping::shrink`) and is only ever stored to by atomic stores; and nothing read is used before
+/// the leaf's version, read while the leaf was in the index, has been validated. A record may be
+/// freed before that, so following a word to a record takes a pin.
 pub(super) struct Pin(Option<Guard>);
 
 impl Pin {
@@ -81,17 +81,18 @@ where
         }
     }
 
-    /// The leaf of `key` and where the key is in it, locked, if it is there. `place` may save the way down.
+    /// The leaf of `key` and where the key is in it, locked, if it is there. `hint` may save the
+    /// way down.
     #[inline]
     pub(super) fn lock_found(
         &self,
         key: &K,
-        place: Option<&Place>,
+        hint: Option<&Hint>,
         guard: &Guard,
     ) -> Option<LockedAt<'_, D::Leaf, K::Word, V::Word>> {
-        // Another tree's leaves are no places here. Another key's leaf is left again.
-        let near = place.filter(|place| place.tree == self.number);
-        if let Some(Place { at, hash, .. }) = near
+        // Another tree's hint says nothing here. A leaf without the key is left again.
+        let near = hint.filter(|hint| hint.tree == self.number);
+        if let Some(Hint { at, hash, .. }) = near
             && let Some(locked) = self.try_lock(at)
         {
             let (handle, leaf) = (at.leaf, self.leaf(at.leaf));

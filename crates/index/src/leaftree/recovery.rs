@@ -1,11 +1,13 @@
-//! Opening: reading the volatile part back after a clean close, or rebuilding it by walking the leaves.
+//! Opening: reading the volatile part back after a clean close, or rebuilding it by walking the
+//! leaves.
 //!
 //! The walk is cut into segments at the *recorded positions* (section 4.2): leaves, roughly equally
 //! spaced, whose offsets stand in root words. Every thread walks several segments in turns, so that
 //! the cache misses of their chains overlap even with one thread.
 //!
-//! The walk checks what it follows: leaves and records must be blocks of this root that nothing else
-//! reached, keys must ascend from leaf to leaf. So a corrupt pool ends in an error, not in a loop.
+//! The walk checks what it follows: leaves and records must be blocks of this root that nothing
+//! else reached, keys must ascend from leaf to leaf. So a corrupt pool ends in an error, not in a
+//! loop.
 //!
 //! Repairs (each can be repeated): lock bits are cleared, empty leaves unlinked.
 
@@ -50,7 +52,8 @@ where
     }
 
     /// Records `leaf`, which is in the chain durably, in the place of one that was
-    /// [forgotten](Self::forget_position). The caller holds its lock, or that of the leaf before it.
+    /// [forgotten](Self::forget_position). The caller holds its lock, or that of the leaf before
+    /// it.
     pub fn record_again(&self, leaf: u32) {
         let mut positions = lock(&self.positions);
         if let Some(slot) = positions.again(leaf) {
@@ -60,8 +63,8 @@ where
 
     /// Makes a position durable that `positions`, which the caller has locked, has.
     fn publish_position(&self, slot: usize, leaf: u32) {
-        // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs the lock of
-        // `positions`).
+        // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs the
+        // lock of `positions`).
         self.root()
             .word(POSITIONS + slot)
             .publish(self.pm(), offset(leaf));
@@ -205,8 +208,8 @@ where
                 // ORDERING: Relaxed; a hint to stop early.
                 if lanes.is_empty() || failed.load(Ordering::Relaxed) {
                     if done.iter().any(|segment: &Segment<K>| segment.repaired > 0) {
-                        // PERSIST: the repairs of this thread (a fence is for the flushes of its own
-                        // thread), before operations and clean closes that rely on them.
+                        // PERSIST: the repairs of this thread (a fence is for the flushes of its
+                        // own thread), before operations and clean closes that rely on them.
                         self.pm().fence();
                     }
                     return Ok(done);

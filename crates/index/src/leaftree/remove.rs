@@ -1,11 +1,11 @@
 //! Removal by one NAW (section 3.1), and what the paper leaves out: giving emptied leaves back.
 //!
-//! Persist cost: 1 line, 1 fence. The removal that empties a leaf also unlinks it: 2 lines (1 more per
-//! further block) and 2 fences in the leaf before it.
+//! Persist cost: 1 line, 1 fence. The removal that empties a leaf also unlinks it: 2 lines (1 more
+//! per further block) and 2 fences in the leaf before it.
 //!
-//! An emptied leaf L is unlinked from its predecessor P just as a split links one in: L's right sibling
-//! goes into P's inactive sibling pointer, one NAW on P switches. The first leaf always stays. Both
-//! locks are held, so P cannot split and L cannot be inserted into meanwhile.
+//! An emptied leaf L is unlinked from its predecessor P just as a split links one in: L's right
+//! sibling goes into P's inactive sibling pointer, one NAW on P switches. The first leaf always
+//! stays. Both locks are held, so P cannot split and L cannot be inserted into meanwhile.
 //!
 //! Designs that merge leaves do so in [`LeafDesign::thin_out`].
 
@@ -83,8 +83,8 @@ where
         }
     }
 
-    /// Takes a leaf that is about to be unlinked out of the recorded positions. True if that flushed a
-    /// line, which the design is to fence before the leaf leaves the chain.
+    /// Takes a leaf that is about to be unlinked out of the recorded positions. True if that
+    /// flushed a line, which the design is to fence before the leaf leaves the chain.
     pub fn forget_position(&self, handle: u32) -> bool {
         let mut positions = lock(&self.positions);
         let Some(i) = positions.remove(handle) else {
@@ -95,7 +95,8 @@ where
         debug_assert_eq!(word.load(self.pm(), Ordering::Relaxed), offset(handle));
         // ORDERING: Relaxed; as above.
         word.store(self.pm(), 0, Ordering::Relaxed);
-        // PERSIST: no position names the leaf; fenced by the design, before the leaf leaves the chain.
+        // PERSIST: no position names the leaf; fenced by the design, before the leaf leaves the
+        // chain.
         self.pm().flush_of(word);
         true
     }

@@ -1,14 +1,15 @@
 //! Scans in both directions, a snapshot per leaf.
 //!
-//! A scan goes from leaf to leaf through the inner index, by the ends of their ranges, rather than by
-//! sibling pointers: both directions work alike, the leaves to come can be prefetched, and a corrupt
-//! pointer cannot lead it astray. Keys come in strict order: of each leaf only keys of the range that
-//! led there are taken.
+//! A scan goes from leaf to leaf through the inner index, by the ends of their ranges, rather than
+//! by sibling pointers: both directions work alike, the leaves to come can be prefetched, and a
+//! corrupt pointer cannot lead it astray. Keys come in strict order: of each leaf only keys of the
+//! range that led there are taken.
 //!
-//! Where words lead to records, these are prefetched, else a scan waits for each in turn: with each entry of a leaf that is
-//! visited, a value of the next leaf, and a key of the one after that, since keys are needed first, for sorting. One at a time: a processor
-//! has some ten or twenty lines under way, and waits when it is asked for more. What a scan is told of leaves to come is a hint, read
-//! without their versions.
+//! Where words lead to records, these are prefetched, else a scan waits for each in turn: with each
+//! entry of a leaf that is visited, a value of the next leaf, and a key of the one after that,
+//! since keys are needed first, for sorting. One at a time: a processor has some ten or twenty
+//! lines under way, and waits when it is asked for more. Its knowledge of leaves to come is a hint,
+//! read without their versions.
 
 use super::order::{FEW, WORD, number_after, shared_words, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};
@@ -136,8 +137,8 @@ where
         }
     }
 
-    /// Sorts a few words by the sixteen bytes of their keys that follow the words of eight bytes that all of them share; false,
-    /// with nothing changed, if these are alike too.
+    /// Sorts a few words by the sixteen bytes of their keys that follow the words of eight bytes
+    /// that all of them share; false, with nothing changed, if these are alike too.
     #[inline]
     fn sort_by_bytes(&self, words: &mut [(K::Word, V::Word)]) -> bool {
         let pm = self.pm();
@@ -175,8 +176,8 @@ where
         true
     }
 
-    /// Visits the words of one leaf whose keys are `taken`, in order: those of a range; and prefetches what is `coming`
-    /// meanwhile, if the words lead to records.
+    /// Visits the words of one leaf whose keys are `taken`, in order: those of a range; and
+    /// prefetches what is `coming` meanwhile, if the words lead to records.
     #[inline]
     fn visit_leaf(
         &self,
@@ -246,7 +247,7 @@ where
         if let Some(off) = V::block(value) {
             cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
         }
-        self.tell_ahead(value, ahead);
+        self.announce(value, ahead);
     }
 
     /// Prefetches the `i`-th of the entries to come.
@@ -268,8 +269,8 @@ where
         }
     }
 
-    /// Copies what may be the words of the leaf `distance` after (or before) `from`, if that is in the same node; returns
-    /// that leaf. It may be changing.
+    /// Copies what may be the words of the leaf `distance` after (or before) `from`, if that is in
+    /// the same node; returns that leaf. It may be changing.
     #[inline]
     fn look_ahead(
         &self,
@@ -279,7 +280,7 @@ where
     ) -> Option<u32> {
         out.len = 0;
         let leaf = self.inner.ahead(from, distance)?;
-        // What was read from a node in the middle of a change may be no leaf at all.
+        // A handle read from a node in the middle of a change may be no leaf at all.
         if !self.inner.validate(&from.located) {
             return None;
         }

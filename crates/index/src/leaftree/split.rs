@@ -74,8 +74,8 @@ where
     /// Order of two key words.
     pub fn compare_words(&self, a: K::Word, b: K::Word) -> Order {
         let pm = self.pm();
-        // Words that lead nowhere (a corrupt pool) sort first, in an order of their own: what is not
-        // total may make sorting panic.
+        // Words that lead nowhere (a corrupt pool) sort first, in an order of their own: what is
+        // not total may make sorting panic.
         K::read(pm, a, |a| self.compare_to_word(a, b)).unwrap_or_else(|| {
             if K::read(pm, b, |_| ()).is_some() {
                 Order::Less
@@ -100,8 +100,8 @@ mod tests {
     use std::cmp::Ordering;
     use std::path::Path;
 
-    /// Two words that lead nowhere were each less than the other, and sorting a leaf of a damaged pool
-    /// may panic where an order is not total.
+    /// Two words that lead nowhere were each less than the other, and sorting a leaf of a damaged
+    /// pool may panic where an order is not total.
     #[test]
     fn words_that_lead_nowhere_have_a_total_order() {
         let pool = Pool::<Dram>::create(Path::new("none"), &PoolOptions::default()).unwrap();

@@ -92,7 +92,8 @@ where
             entries.push((slot, key, value))
         });
         report.entries += entries.len() as u64;
-        // All records first: whatever else is found, each damaged one is noted while damage is collected.
+        // All records first: whatever else is found, each damaged one is noted while damage is
+        // collected.
         let mut checked = Vec::with_capacity(entries.len());
         for (slot, key, value) in entries {
             let at_slot = |what: String| broken(format!("{}: {what}", D::place(slot)));

@@ -6,7 +6,7 @@ pub const CLASSES: [u64; 21] = [
     12288, 16384, 32768,
 ];
 
-/// What small blocks are multiples of, and the largest of these.
+/// Small blocks are multiples of `GRAIN`, up to `SMALL`.
 const GRAIN: u64 = 16;
 const SMALL: u64 = 256;
 

@@ -39,7 +39,7 @@ const _: () = assert!(CHUNK_TABLE + REGION_CHUNKS * 8 == ROOT_TABLE);
 const _: () = assert!(ROOT_TABLE + ROOT_SLOT * ROOTS as u64 == CHUNK);
 const _: () = assert!(INITIAL.is_multiple_of(CHUNK) && INITIAL >= 2 * CHUNK);
 
-/// What a chunk is used for: one 8-byte word in the chunk table, changed by NAW only.
+/// Use of a chunk: one 8-byte word in the chunk table, changed by NAW only.
 ///
 /// ```text
 /// bit  0      8       16      24      32              64
@@ -61,7 +61,8 @@ pub enum ChunkUse {
         /// Index into the size classes.
         class: u8,
     },
-    /// Cut into blocks of one size class after a head that says which are active (`heap/activated.rs`).
+    /// Cut into blocks of one size class after a head that says which are active
+    /// (`heap/activated.rs`).
     Activated {
         /// Root slot that it belongs to.
         owner: u8,

@@ -28,7 +28,7 @@ impl MediumKind {
         }
     }
 
-    /// What data on this medium survives, in words for a person.
+    /// Returns what data on this medium survives, in words for a person.
     #[must_use]
     pub fn survives(self) -> &'static str {
         match self {

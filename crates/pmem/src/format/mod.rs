@@ -1,5 +1,5 @@
-//! What a pool's file looks like: constants, codecs and the proofs of their sizes. Nothing here accesses a
-//! pool, so everything above may use it.
+//! The layout of a pool's file: constants, codecs and the proofs of their sizes. Nothing here
+//! accesses a pool, so everything above may use it.
 //!
 //! | file | describes |
 //! | --- | --- |

@@ -9,7 +9,8 @@
 //!       508 | CRC-32C of bytes 0..508 (u32)
 //! ```
 //!
-//! `pool/superblock.rs` says in which order the copies are written, and what a crash leaves of them.
+//! `pool/superblock.rs` says in which order the copies are written, and what a crash leaves of
+//! them.
 
 use super::MediumKind;
 use super::layout::SUPERBLOCK_B;
@@ -24,7 +25,7 @@ const MARKER: u32 = 0x0102_0304;
 pub(crate) const BYTES: usize = 512;
 const CRC_AT: usize = 508;
 
-/// What a superblock says.
+/// The content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub generation: u64,
@@ -39,7 +40,7 @@ pub(crate) struct Superblock {
 /// Places of the copies.
 pub(crate) const COPIES: [u64; 2] = [0, SUPERBLOCK_B];
 
-/// What was found where a copy should be.
+/// The result of decoding one copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
     Whole(Superblock),
@@ -106,7 +107,7 @@ impl Superblock {
         })
     }
 
-    /// What an opening for writing makes of this: in use, on `medium`.
+    /// Returns the superblock that an opening for writing on `medium` writes: in use.
     pub(crate) fn opened(self, medium: MediumKind) -> Self {
         Self {
             // Not the next one: the other copy may be torn (`pool/superblock.rs`, crash states, 1).

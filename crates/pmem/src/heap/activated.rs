@@ -1,7 +1,8 @@
-//! Activated allocation: a persistent bit per block, so that recovery needs no walk (`docs/design.md`, "Allocation").
+//! Activated allocation: a persistent bit per block, so that recovery needs no walk
+//! (`docs/design.md`, "Allocation").
 //!
-//! For structures that are to be open at once, whatever their size. A block passes three stages (section 6.1 of
-//! the BzTree paper):
+//! It serves structures that must open at once, whatever their size. A block passes three stages
+//! (section 6.1 of the BzTree paper):
 //!
 //! ```text
 //! free --reserve--> reserved --activate--> active --release--> released --reuse--> free
@@ -9,10 +10,11 @@
 //!                      +--cancel--> free
 //! ```
 //!
-//! Handing a block to its owner word and activating it are one step: the block is the new value of a word of a
-//! multi-word swap, with a [`Policy`](crate::pmwcas::Policy) that recycles it if the swap fails. The swap activates
-//! it after its descriptor is durable and before it is decided, at no fence of its own; so in any crash state
-//! a block is active and owned, or is free, or a descriptor names it and recovery frees it.
+//! Handing a block to its owner word and activating it are one step: the block is the new value of
+//! a word of a multi-word swap, with a [`Policy`](crate::pmwcas::Policy) that recycles it if the
+//! swap fails. The swap activates it after its descriptor is durable and before it is decided, at
+//! no fence of its own; so in any crash state a block is active and owned, or is free, or a
+//! descriptor names it and recovery frees it.
 //!
 //! ```text
 //! chunk | head: one bit a block, set if it is active; whole lines | block 0 | block 1 | ...
@@ -21,29 +23,33 @@
 //! A block is aligned to lines, not to its size.
 //!
 //! # Invariants
-//! 1. A set bit is durable before a swap that hands the block over can succeed; it is durably cleared before the
-//!    descriptor that names the block is free, and only after that may the block be reserved again.
-//! 2. A block's volatile bit is set while it is reserved, active or released. It is made of the persistent one when
-//!    its chunk is first looked at, and before any bit of the chunk is cleared. So a chunk that nobody has looked
-//!    at since the pool was opened holds no released block, and looking at it is right at any time.
-//! 3. A chunk that may have free blocks is some thread's current one, or in its class's stack, or in the hands of
-//!    a thread on the way; in the stack at most once.
+//! 1. A set bit is durable before a swap that hands the block over can succeed; it is durably
+//!    cleared before the descriptor that names the block is free, and only after that may the block
+//!    be reserved again.
+//! 2. A block's volatile bit is set while it is reserved, active or released. It is made of the
+//!    persistent one when its chunk is first looked at, and before any bit of the chunk is cleared.
+//!    So a chunk that nobody has looked at since the pool was opened holds no released block, and
+//!    it may be looked at for the first time at any moment.
+//! 3. A chunk that may have free blocks is some thread's current one, or in its class's stack, or
+//!    in the hands of a thread on the way; in the stack at most once.
 //!
 //! # Concurrency
-//! Nothing waits but for the pool's lock: once for every chunk that is assigned, and after opening once for every 256
-//! chunks of the pool that are looked at. A thread that is stopped anywhere
-//! else keeps a chunk's free blocks from others at most.
+//! The only lock is the pool's: a thread takes it once for every chunk that is assigned, and after
+//! an opening once for every 256 chunks that are looked at. A thread that is stopped anywhere else
+//! withholds the free blocks of one chunk at most.
 //!
 //! # Costs
-//! `reserve`, `cancel` and `reuse`: none. A fresh chunk: its head, one line (two for 64-byte blocks) and a
-//! fence, and the pool's persist. Activation: a line, no fence. Release: a line, a fence. Opening: nothing; the first
-//! reservations of a class look at its chunks, the last one first, until one has a free block: each chunk once.
+//! `reserve`, `cancel` and `reuse`: none. A fresh chunk: its head, one line (two for 64-byte
+//! blocks) and a fence, and the pool's persist. Activation: a line, no fence. Release: a line, a
+//! fence. Opening: nothing; the first reservations of a class look at its chunks, the last one
+//! first, until one has a free block: each chunk once.
 //!
 //! # Crash states
 //! 1. *Reserved*: the bit is clear; nothing to do.
 //! 2. *Activated, not decided or failed*: a descriptor names the block; its recovery releases it.
 //! 3. *Released, descriptor not free yet*: released again.
-//! 4. *A chunk assigned, no block of it active*: it stays the root's; its blocks are reserved later.
+//! 4. *A chunk assigned, no block of it active*: it stays the root's; its blocks are reserved
+//!    later.
 
 use super::{HeapStats, Recycle, damage_is_expected};
 use crate::cell::PWord;
@@ -89,7 +95,8 @@ impl State {
                 if bits == u64::MAX || block >= blocks {
                     break;
                 }
-                // ORDERING: Acquire; pairs with the Release in `give_back`: the block's last use came before.
+                // ORDERING: Acquire; pairs with the Release in `give_back`: the block's last use
+                // came before.
                 let before = word.fetch_or(1 << bit, Ordering::Acquire);
                 if before & 1 << bit == 0 {
                     return Some(block);
@@ -146,7 +153,8 @@ struct Core {
     stacks: [Stack; CLASS_END],
     /// By thread and class: the chunk it takes blocks from, 0 for none.
     current: Box<[CachePadded<[AtomicU32; CLASS_END]>]>,
-    /// By class: chunks from it on were looked at, are being, or were assigned since the root was opened.
+    /// By class: chunks from it on were looked at, are being, or were assigned since the root was
+    /// opened.
     cursors: [AtomicU32; CLASS_END],
 }
 
@@ -190,8 +198,9 @@ impl Core {
             let new = changed(seen, state.next.load(Ordering::Relaxed));
             match top.compare_exchange_weak(seen, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => {
-                    // ORDERING: AcqRel; pairs with the swap in `push`, and is one itself: whoever gave a block back and did
-                    // not push since it was queued still, is seen by who looks for a block after this.
+                    // ORDERING: AcqRel; pairs with the swap in `push`, and is one itself: whoever
+                    // gave a block back and did not push since it was queued still, is seen by who
+                    // looks for a block after this.
                     state.queued.swap(false, Ordering::AcqRel);
                     return Some((chunk, state));
                 }
@@ -212,7 +221,8 @@ impl Drop for Core {
         for state in &mut self.states[..high] {
             let state = *state.get_mut();
             if !state.is_null() {
-                // SAFETY: 1. it came from `Box::into_raw` in `Activated::state`; 2. `&mut self`: no one else has it.
+                // SAFETY: 1. it came from `Box::into_raw` in `Activated::state`; 2. `&mut self`: no
+                // one else has it.
                 drop(unsafe { Box::from_raw(state) });
             }
         }
@@ -243,8 +253,8 @@ impl<M: Media> fmt::Debug for Activated<M> {
 }
 
 impl<M: Media> Activated<M> {
-    /// The allocator of `root`'s activated blocks, of a new root or one that was just opened: once while it is open, and
-    /// clones of that. Nothing is read.
+    /// The allocator of `root`'s activated blocks, of a new root or one that was just opened: once
+    /// while it is open, and clones of that. Nothing is read.
     #[must_use]
     pub fn of(root: &Root<M>) -> Self {
         let pool = root.pool();
@@ -291,8 +301,8 @@ impl<M: Media> Activated<M> {
         let class = self.class_of_chunk(chunk)?;
         let blocks = blocks_of(class);
         let words = (0..blocks.div_ceil(64)).map(|i| {
-            // ORDERING: Relaxed; no bit of a chunk without a state changes (invariant 2), and the exchange below decides
-            // whose copy counts.
+            // ORDERING: Relaxed; no bit of a chunk without a state changes (invariant 2), and the
+            // exchange below decides whose copy counts.
             let bits = (self.head_word(chunk, i * 64)).load(self.pm(), Ordering::Relaxed);
             let here = (blocks - i * 64).min(64);
             AtomicU64::new(bits & (u64::MAX >> (64 - here)))
@@ -306,7 +316,8 @@ impl<M: Media> Activated<M> {
         // ORDERING: Relaxed; read by `drop` alone, and by the one who alone gives chunks back.
         core.high.fetch_max(chunk + 1, Ordering::Relaxed);
         let slot = &core.states[chunk as usize];
-        // ORDERING: AcqRel; pairs with the Acquire in `known`: whoever clears a bit has seen the copy of it.
+        // ORDERING: AcqRel; pairs with the Acquire in `known`: whoever clears a bit has seen the
+        // copy of it.
         let put = slot.compare_exchange(
             std::ptr::null_mut(),
             state,
@@ -344,15 +355,17 @@ impl<M: Media> Activated<M> {
         &self.core.current[thread % CURRENT][usize::from(class)]
     }
 
-    /// A block of at least `bytes` bytes, at the start of a line. Its content is arbitrary. It is free after a crash
-    /// unless it was activated.
+    /// A block of at least `bytes` bytes, at the start of a line. Its content is arbitrary. It is
+    /// free after a crash unless it was activated.
     ///
     /// # Errors
-    /// [`SpaceError`] when the pool cannot grow, or the block would be larger than [`MAX_ACTIVATED`].
+    /// [`SpaceError`] when the pool cannot grow, or the block would be larger than
+    /// [`MAX_ACTIVATED`].
     pub fn reserve(&self, bytes: u64) -> Result<POff<u8>, SpaceError> {
         let class = class_of(bytes)?;
         let current = self.current(class);
-        // ORDERING (all of `current`): Relaxed; a hint which chunk to try, whose state orders the rest.
+        // ORDERING (all of `current`): Relaxed; a hint which chunk to try, whose state orders the
+        // rest.
         let chunk = current.load(Ordering::Relaxed);
         let state = self.core.known(chunk);
         if let Some(block) = state.and_then(State::take) {
@@ -388,7 +401,8 @@ impl<M: Media> Activated<M> {
             };
             // ORDERING: AcqRel; the one before was put there by this swap.
             let before = current.swap(chunk, Ordering::AcqRel);
-            // It may have free blocks (invariant 3): some came back, or a thread with the same number has put it there.
+            // It may have free blocks (invariant 3): some came back, or a thread with the same
+            // number has put it there.
             if before != chunk
                 && let Some(state) = self.core.known(before)
                 && state.taken() < blocks_of(class)
@@ -399,7 +413,8 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// Looks at chunks of `class` that no one has looked at, until one has a free block; false if none has.
+    /// Looks at chunks of `class` that no one has looked at, until one has a free block; false if
+    /// none has.
     fn look(&self, class: u8) -> bool {
         let cursor = &self.core.cursors[usize::from(class)];
         loop {
@@ -442,8 +457,9 @@ impl<M: Media> Activated<M> {
         self.reuse(block.get());
     }
 
-    /// Activates a reserved block that nothing leads to yet: for what is built before its root is published. The bit is
-    /// flushed, the caller fences; after a crash in between it is the caller's to [`retain`](Self::retain) it or not.
+    /// Activates a reserved block that nothing leads to yet: for what is built before its root is
+    /// published. The bit is flushed, the caller fences; after a crash in between it is the
+    /// caller's to [`retain`](Self::retain) it or not.
     pub fn activate_unowned(&self, block: POff<u8>) {
         self.activate(block.get());
     }
@@ -451,7 +467,7 @@ impl<M: Media> Activated<M> {
     /// Checks that `off` is an active block of this root with room for `bytes`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn check(&self, off: u64, bytes: u64) -> Result<(), String> {
         let Some((chunk, block, class)) = self.locate(off) else {
             return Err(format!("{off:#x} is not the start of a block of this root"));
@@ -529,8 +545,8 @@ impl<M: Media> Activated<M> {
         active
     }
 
-    /// Makes free every active block but those that `keep` names, durably: after a crash amid building, before the first
-    /// reservation.
+    /// Makes free every active block but those that `keep` names, durably: after a crash amid
+    /// building, before the first reservation.
     pub fn retain(&self, keep: impl Fn(u64) -> bool) {
         let mut any = false;
         for block in self.active_blocks() {
@@ -548,8 +564,8 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// Gives chunks without an active block back to the pool: for a clean close. No block is reserved, and this is the
-    /// last use of the allocator.
+    /// Gives chunks without an active block back to the pool: for a clean close. No block is
+    /// reserved, and this is the last use of the allocator.
     pub fn give_back_empty(&self) {
         for (chunk, class) in self.chunks() {
             if (0..blocks_of(class)).any(|block| self.bit(chunk, block)) {
@@ -565,7 +581,7 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// What the allocator holds. Blocks that are reserved or released count as free.
+    /// Returns the allocator's sizes. Blocks that are reserved or released count as free.
     #[must_use]
     pub fn stats(&self) -> HeapStats {
         let chunks = self.chunks();
@@ -600,7 +616,8 @@ impl<M: Media> Recycle for Activated<M> {
             return;
         };
         self.set_bit(chunk, number, true);
-        // PERSIST: the bit, by everyone who may decide the swap: fenced by them before they do (invariant 1).
+        // PERSIST: the bit, by everyone who may decide the swap: fenced by them before they do
+        // (invariant 1).
         self.pm().flush_of(self.head_word(chunk, number));
     }
 

@@ -17,8 +17,8 @@
 //! 3. After recovery a block is live if and only if the structure reaches it: nothing leaks.
 //!
 //! # Crash states
-//! Whatever was allocated and not linked, or unlinked and not yet free, is simply not reached by
-//! the walk. A chunk whose blocks are all unreached is given back to the pool.
+//! A block that was allocated and not linked, or unlinked and not yet free, is simply not reached
+//! by the walk. A chunk whose blocks are all unreached is given back to the pool.
 
 pub mod activated;
 mod recycle;
@@ -42,8 +42,8 @@ use std::sync::atomic::{Ordering, fence};
 /// The largest block in bytes.
 pub const MAX_BLOCK: u64 = MAX_RUN as u64 * CHUNK;
 
-/// Orders a block's last use before its next: a search that came too late and sees a store to the new
-/// content also sees the version that says so.
+/// Orders a block's last use before its next: a search that came too late and sees a store to the
+/// new content also sees the version that says so.
 #[inline]
 fn announce_reuse() {
     // ORDERING: Release; pairs with the Acquire fence with which a reader validates a version.
@@ -103,7 +103,8 @@ impl<M: Media> Heap<M> {
 
     fn alloc_block(&self, class: u8) -> Result<POff<u8>, SpaceError> {
         let guard = epoch::pin();
-        // A thread that writes to one block after the other finds the next ones in the processor's cache.
+        // A thread that writes to one block after the other finds the next ones in the processor's
+        // cache.
         let cached = (self.blocks.cache()).pop(class, |later| self.prefetch(later));
         let off = match cached {
             Some(off) => off,
@@ -120,8 +121,8 @@ impl<M: Media> Heap<M> {
         cpu::prefetch(self.pool.pm().base().wrapping_add(off as usize), LINE);
     }
 
-    /// Allocates blocks of at least these sizes, as [`alloc`](Self::alloc) does one, and prefetches the first
-    /// line of each: for a caller that is going to write to all of them.
+    /// Allocates blocks of at least these sizes, as [`alloc`](Self::alloc) does one, and prefetches
+    /// the first line of each: for a caller that is going to write to all of them.
     ///
     /// # Errors
     /// As of [`alloc`](Self::alloc); some may have been given to `each` then.
@@ -235,7 +236,7 @@ impl<M: Media> Heap<M> {
     /// Checks that `off` is the start of a block of this root with room for `bytes`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn check(&self, off: u64, bytes: u64) -> Result<(), String> {
         self.blocks.check(off, bytes, self.pool.pm().len())
     }
@@ -255,7 +256,7 @@ impl<M: Media> Heap<M> {
     /// threads.
     ///
     /// # Errors
-    /// What is wrong, in words: no such block, too small, or reached twice.
+    /// A message that says what is wrong: no such block, too small, or reached twice.
     pub fn mark(&self, off: u64, bytes: u64, guard: &Guard) -> Result<(), String> {
         self.blocks.mark(off, bytes, self.pool.pm().len(), guard)
     }
@@ -289,7 +290,7 @@ impl<M: Media> Heap<M> {
         self.blocks.load_marks(saved)
     }
 
-    /// What the allocator holds.
+    /// Returns the allocator's sizes.
     pub fn stats(&self) -> HeapStats {
         self.blocks.stats()
     }

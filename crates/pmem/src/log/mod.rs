@@ -1,4 +1,5 @@
-//! Micro-logs (`docs/design.md`, "Allocation"): records of a few words or a few nodes, for the designs that log.
+//! Micro-logs (`docs/design.md`, "Allocation"): records of a few words or a few nodes, for the
+//! designs that log.
 //!
 //! ```text
 //! area   | magic "MICROLOG" | slots (u32), payload words of a slot (u32) | unused ... to 64 |
@@ -10,24 +11,26 @@
 //! undo   | offset | bytes | content ... |  once for every range of a before-image
 //! ```
 //!
-//! The area is one block of a root's heap, which a root word leads to. Slots are handed out in volatile
-//! memory; one is *armed* by the store of its head and *disarmed* by storing 0 there. Recovery looks at
-//! the heads: an armed *redo* record goes to the design, which applies it; an armed *undo* record is
-//! copied back. Both may be repeated, so a crash inside recovery changes nothing.
+//! The area is one block of a root's heap, which a root word leads to. Slots are handed out in
+//! volatile memory; one is *armed* by the store of its head and *disarmed* by storing 0 there.
+//! Recovery looks at the heads: an armed *redo* record goes to the design, which applies it; an
+//! armed *undo* record is copied back. Both may be repeated, so a crash inside recovery changes
+//! nothing.
 //!
 //! # Invariants
 //! 1. A slot's lines hold nothing of another slot; a record is never longer than its slot.
-//! 2. A head is stored only after the payload that it covers is durable, but for payload in the head's
-//!    own line, which is stored before the head and so not durable later.
-//! 3. Payload is stored only while the durable head is 0: a slot goes back to the free ones after its
-//!    disarming is durable.
+//! 2. A head is stored only after the payload that it covers is durable, but for payload in the
+//!    head's own line, which is stored before the head and so not durable later.
+//! 3. Payload is stored only while the durable head is 0: a slot goes back to the free ones after
+//!    its disarming is durable.
 //!
 //! So a head that says "armed" covers a whole record; no checksum is needed to tell a torn one.
 //!
 //! # Concurrency
-//! One thread has a slot. [`Logs::take`] waits while there is none, so whoever has a slot must not wait for
-//! anyone who may be waiting for one: locks are taken before the slot. No two armed undo records
-//! cover the same word: a range's lock is held from before the record is armed until it is disarmed.
+//! One thread has a slot. [`Logs::take`] waits while there is none, so the owner of a slot must not
+//! wait for a thread that may be waiting for one: locks are taken before the slot. No two armed undo
+//! records cover the same word: a range's lock is held from before the record is armed until it is
+//! disarmed.
 //!
 //! # Crash states
 //! 1. *Before the head*: payload that does not count.
@@ -55,16 +58,16 @@ use std::sync::{Arc, Mutex};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"MICROLOG");
 const TAG: u64 = (u32::from_le_bytes(*b"mlog") as u64) << 32;
-/// Payload words that share the head's line: a record of no more is armed by one fence, which makes what was
-/// flushed before durable *with* the record, not before it.
+/// Payload words that share the head's line: a record of no more is armed by one fence, which makes
+/// what was flushed before durable *with* the record, not before it.
 pub const NEAR: usize = LINE / 8 - 1;
 /// Most payload words of a slot: 64 KiB.
 const MAX_WORDS: usize = 8 << 10;
-const MOST_SLOTS: u32 = 1 << 10;
+const MAX_SLOTS: u32 = 1 << 10;
 /// Words copied at a time.
 const COPIED: usize = LINE;
 
-/// What an armed record is for.
+/// The purpose of an armed record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Redo = 1,
@@ -85,8 +88,8 @@ pub struct Range {
 pub enum Record<'r> {
     /// Words of the design's own, which it is to apply, flushed (the fence is the log's).
     Redo(&'r [u64]),
-    /// Ranges that are going to be copied back. They lie inside the pool, outside its header and the log;
-    /// that they are places of the design's is for it to check.
+    /// Ranges that are going to be copied back. They lie inside the pool, outside its header and
+    /// the log; that they are places of the design's is for it to check.
     Undo(&'r [Range]),
 }
 
@@ -148,7 +151,7 @@ impl<M: Media> Logs<M> {
     /// If there are no slots, or more or longer ones than a log can have: a bug in the design.
     pub fn create(heap: &Heap<M>, slots: u32, words: usize) -> Result<Self, SpaceError> {
         assert!(
-            (1..=MOST_SLOTS).contains(&slots) && (1..=MAX_WORDS).contains(&words),
+            (1..=MAX_SLOTS).contains(&slots) && (1..=MAX_WORDS).contains(&words),
             "{slots} log slots of {words} words"
         );
         let at = heap.alloc(area(slots, words))?.get();
@@ -169,11 +172,11 @@ impl<M: Media> Logs<M> {
         Ok(logs)
     }
 
-    /// The logs at `at`, which came from the pool, for records of up to `needed` payload words. Call it
-    /// between [`Heap::begin_recovery`] and the walk.
+    /// The logs at `at`, which came from the pool, for records of up to `needed` payload words.
+    /// Call it between [`Heap::begin_recovery`] and the walk.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn open(heap: &Heap<M>, at: u64, needed: usize) -> Result<Self, String> {
         let wrong = |what: String| format!("log area {at:#x}: {what}");
         heap.check(at, LINE as u64).map_err(wrong)?;
@@ -184,7 +187,7 @@ impl<M: Media> Logs<M> {
         let shape = logs.word(at + 8).load(pm, Ordering::Relaxed);
         let (slots, words) = (shape as u32, (shape >> 32) as usize);
         if magic != MAGIC
-            || !(1..=MOST_SLOTS).contains(&slots)
+            || !(1..=MAX_SLOTS).contains(&slots)
             || !(needed.max(1)..=MAX_WORDS).contains(&words)
         {
             return Err(wrong(format!(
@@ -198,7 +201,7 @@ impl<M: Media> Logs<M> {
     /// Marks the area as reached; [`Heap::mark`] for the rest of the structure follows.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn mark(&self, heap: &Heap<M>, guard: &Guard) -> Result<(), String> {
         heap.mark(self.at, area(self.slots, self.words), guard)
     }
@@ -229,9 +232,9 @@ impl<M: Media> Logs<M> {
     #[inline]
     fn word(&self, at: u64) -> &PWord {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.pm().len(), "{at:#x}");
-        // SAFETY: 1. `at` is inside the pool: the area is a block that the allocator or `open` vouched
-        // for, and ranges of records are checked by `ranges`; 2. it is 8-aligned, likewise; 3. any bits are
-        // a valid PWord; 4. the mapping lives as long as `self.pool`.
+        // SAFETY: 1. `at` is inside the pool: the area is a block that the allocator or `open`
+        // vouched for, and ranges of records are checked by `ranges`; 2. it is 8-aligned, likewise;
+        // 3. any bits are a valid PWord; 4. the mapping lives as long as `self.pool`.
         unsafe {
             &*self
                 .pm()
@@ -252,8 +255,9 @@ impl<M: Media> Logs<M> {
         self.word(self.slot_at(slot))
     }
 
-    /// A free slot; waits while there is none. A thread gets the same one again if it can, whose lines its caches
-    /// have; where crash states are explored, the one that was given back last, whatever the thread's number.
+    /// A free slot; waits while there is none. A thread gets the same one again if it can, whose
+    /// lines its caches have; where crash states are explored, the one that was given back last,
+    /// whatever the thread's number.
     #[must_use]
     pub fn take(&self) -> Slot<'_, M> {
         let own = (worker() % self.slots as usize) as u32;
@@ -278,12 +282,12 @@ impl<M: Media> Logs<M> {
         }
     }
 
-    /// Applies every armed record and disarms it: a redo record is given to `apply`, which changes what
-    /// it says and flushes that; an undo record is copied back if `apply` accepts its ranges. Returns how
-    /// many there were. Call it alone, before anything that a record may cover is read.
+    /// Applies every armed record and disarms it: a redo record is given to `apply`, which changes
+    /// what it says and flushes that; an undo record is copied back if `apply` accepts its ranges.
+    /// Returns how many there were. Call it alone, before anything that a record may cover is read.
     ///
     /// # Errors
-    /// What is wrong with a record, in words, `apply`'s refusal included.
+    /// A message that says what is wrong with a record, `apply`'s refusal included.
     pub fn recover(
         &self,
         mut apply: impl FnMut(Record<'_>) -> Result<(), String>,
@@ -372,13 +376,13 @@ impl<M: Media> Logs<M> {
             let part = (bytes - done).min(buffer.len() as u64);
             for (i, eight) in buffer[..part as usize].chunks_exact_mut(8).enumerate() {
                 let word = self.word(from + done + i as u64 * 8);
-                // ORDERING: Relaxed; whoever copies has both places to itself.
+                // ORDERING: Relaxed; the copying thread has both places to itself.
                 eight.copy_from_slice(&word.load(pm, Ordering::Relaxed).to_le_bytes());
             }
             let dst = pm.base().wrapping_add((to + done) as usize);
-            // SAFETY: 1. both ends are whole words inside the pool: a slot of the area, or a range that
-            // `ranges` or the caller of `arm_images` vouched for; 2. the slot is the caller's, and the
-            // range is locked by it (or recovery is alone).
+            // SAFETY: 1. both ends are whole words inside the pool: a slot of the area, or a range
+            // that `ranges` or the caller of `arm_images` vouched for; 2. the slot is the caller's,
+            // and the range is locked by it (or recovery is alone).
             unsafe { write_bytes(pm, dst, &buffer[..part as usize]) };
             done += part;
         }
@@ -404,9 +408,9 @@ impl<M: Media> std::fmt::Debug for Slot<'_, M> {
 }
 
 impl<M: Media> Slot<'_, M> {
-    /// Arms a redo record of these words: from its return until [`disarm`](Self::disarm), recovery hands
-    /// them to the design. What the caller flushed before is durable on return, not before the record
-    /// counts.
+    /// Arms a redo record of these words: from its return until [`disarm`](Self::disarm), recovery
+    /// hands them to the design. Lines that the caller flushed before are durable on return, not
+    /// before the record counts.
     ///
     /// # Panics
     /// If the record is longer than a slot or the slot is armed: a bug in the design.
@@ -417,8 +421,9 @@ impl<M: Media> Slot<'_, M> {
         self.logs.pm().fence();
     }
 
-    /// As [`arm`](Self::arm), without its fence: the record is flushed, and counts from the caller's next
-    /// fence at the latest. For designs that fence something else before what the record covers changes.
+    /// As [`arm`](Self::arm), without its fence: the record is flushed, and counts from the
+    /// caller's next fence at the latest. For designs that fence something else before what the
+    /// record covers changes.
     ///
     /// # Panics
     /// As there.
@@ -436,8 +441,8 @@ impl<M: Media> Slot<'_, M> {
         self.arm_as(Kind::Redo);
     }
 
-    /// Writes payload word `i` of the record that [`arm_put`](Self::arm_put) will arm, so that a design can
-    /// write its record where it is to be.
+    /// Writes payload word `i` of the record that [`arm_put`](Self::arm_put) will arm, so that a
+    /// design can write its record where it is to be.
     ///
     /// # Panics
     /// If a slot is not so long: a bug in the design.
@@ -487,8 +492,8 @@ impl<M: Media> Slot<'_, M> {
     /// caller flushed before is durable on return.
     ///
     /// # Panics
-    /// If the images do not fit into a slot ([`image_words`]), the ranges are not whole words, or the slot
-    /// is armed: a bug in the design.
+    /// If the images do not fit into a slot ([`image_words`]), the ranges are not whole words, or
+    /// the slot is armed: a bug in the design.
     pub fn arm_images(&mut self, ranges: &[Range]) {
         let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
         assert!(
@@ -539,19 +544,19 @@ impl<M: Media> Slot<'_, M> {
         self.armed = true;
     }
 
-    /// Disarms the slot. What it covers has been flushed *and fenced* by the caller: after a redo record,
+    /// Disarms the slot. The caller has flushed *and fenced* what it covers: after a redo record,
     /// applied; after an undo record, changed for good.
     #[track_caller]
     pub fn disarm(&mut self) {
         self.disarm_flushed();
-        // PERSIST: the record no longer counts, before what it covers changes again and before the slot is
-        // used again.
+        // PERSIST: the record no longer counts, before what it covers changes again and before the
+        // slot is used again.
         self.logs.pm().fence();
     }
 
-    /// As [`disarm`](Self::disarm), without its fence: the record may count until the caller's next fence.
-    /// For designs that fence before they change otherwise what the record covers, and before they drop
-    /// the slot.
+    /// As [`disarm`](Self::disarm), without its fence: the record may count until the caller's next
+    /// fence. For designs that fence before they change otherwise what the record covers, and
+    /// before they drop the slot.
     #[track_caller]
     pub fn disarm_flushed(&mut self) {
         debug_assert!(self.armed, "{self:?} is disarmed");

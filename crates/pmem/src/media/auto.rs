@@ -1,8 +1,8 @@
 //! `Auto`: the medium that fits the path.
 //!
 //! A pool stays on the medium that it was made on, as its superblock says. A new one is put on
-//! [`Dax`] where the file system accepts `MAP_SYNC` (or the path is a devdax device), on [`Mapped`] on
-//! tmpfs, and on [`Journal`] everywhere else.
+//! [`Dax`] where the file system accepts `MAP_SYNC` (or the path is a devdax device), on [`Mapped`]
+//! on tmpfs, and on [`Journal`] everywhere else.
 
 use super::mapping::is_tmpfs;
 use super::{

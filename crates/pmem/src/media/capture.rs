@@ -10,21 +10,23 @@ pub(crate) const WORDS: usize = LINE / 8;
 ///
 /// Two equal reads in a row, each word after word: a word that both found unchanged held its value
 /// between them, so at the moment between the two reads the line was what they found. (A word that
-/// changed and changed back in those nanoseconds, twice, would escape; words of a line are stored by
-/// code that takes longer than that for one round.)
+/// changed and changed back in those nanoseconds, twice, would escape; words of a line are stored
+/// by code that takes longer than that for one round.)
 ///
 /// # Safety
-/// The line lies in one mapping, which starts at `base`, is aligned to lines and stays for the call. Others
-/// store to it by 8-byte atomics, or plainly to bytes that nothing durable leads to yet.
+/// The line lies in one mapping, which starts at `base`, is aligned to lines and stays for the
+/// call. Others store to it by 8-byte atomics, or plainly to bytes that nothing durable leads to
+/// yet.
 #[inline]
 pub(crate) unsafe fn capture(base: *const u8, line: u64) -> [u64; WORDS] {
     let at = base.wrapping_add(line as usize * LINE).cast::<u64>();
-    // SAFETY (both): the caller vouches for the line.
+    // SAFETY: the caller vouches for the line.
     let mut first = unsafe { collect(at) };
     let mut tries = 0u32;
     loop {
         // ORDERING: Acquire; the second read begins after the first has ended.
         fence(Ordering::Acquire);
+        // SAFETY: as above.
         let second = unsafe { collect(at) };
         if first == second {
             return first;
@@ -44,9 +46,10 @@ pub(crate) unsafe fn capture(base: *const u8, line: u64) -> [u64; WORDS] {
 #[inline(always)]
 unsafe fn collect(at: *const u64) -> [u64; WORDS] {
     std::array::from_fn(|i| {
-        // SAFETY: 1. the line is mapped and aligned to 64 bytes, so each of its words is valid and aligned; 2. cells
-        // store to it through 8-byte atomics; bytes that are not yet published may be written plainly at the same
-        // time, and then what is read is a value that nothing relies on until their own flush and fence.
+        // SAFETY: 1. the line is mapped and aligned to 64 bytes, so each of its words is valid and
+        // aligned; 2. cells store to it through 8-byte atomics; bytes that are not yet published
+        // may be written plainly at the same time, and then what is read is a value that nothing
+        // relies on until their own flush and fence.
         let word = unsafe { AtomicU64::from_ptr(at.add(i).cast_mut()) };
         // ORDERING: Relaxed; the fence between two reads orders them.
         word.load(Ordering::Relaxed)

@@ -8,7 +8,7 @@ use crate::error::{CommitError, OpenError, SpaceError};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the code issued.
+/// Instructions that the code issued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PersistCounts {
     /// Cache lines flushed.
@@ -30,8 +30,8 @@ impl std::ops::Sub for PersistCounts {
     }
 }
 
-/// A medium that counts what is issued to `M`; with `PERSISTENT` false, to show that code asks for nothing on a
-/// medium where nothing is durable.
+/// A medium that counts what is issued to `M`; with `PERSISTENT` false, to show that code asks for
+/// nothing on a medium where nothing is durable.
 #[derive(Debug)]
 pub struct Counting<M, const PERSISTENT: bool = true> {
     inner: M,
@@ -41,7 +41,7 @@ pub struct Counting<M, const PERSISTENT: bool = true> {
 }
 
 impl<M: Media, const PERSISTENT: bool> Counting<M, PERSISTENT> {
-    /// What has been issued so far, by all threads.
+    /// Returns the counts so far, of all threads.
     pub fn counts(&self) -> PersistCounts {
         // ORDERING: Relaxed; plain statistics.
         PersistCounts {

@@ -157,8 +157,8 @@ fn flush_line(kind: FlushKind, line: *const u8) {
 fn flush_line(kind: FlushKind, line: *const u8) {
     use std::arch::asm;
     // SAFETY: 1. `line` is in a mapped line (it holds a byte of the caller's range); 2. Linux lets
-    // user space clean lines (`dc cvac`), and `dc cvap` where HWCAP_DCPOP was seen; 3. it changes no
-    // register and no memory content, and the compiler must not move stores past it.
+    // user space clean lines (`dc cvac`), and `dc cvap` where HWCAP_DCPOP was seen; 3. it changes
+    // no register and no memory content, and the compiler must not move stores past it.
     unsafe {
         match kind {
             // `dc cvap, x` by its encoding, so that assemblers without ARMv8.2 take it.

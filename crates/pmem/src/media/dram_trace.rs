@@ -1,15 +1,17 @@
-//! What an index reports of its part in DRAM, so that the device model can charge for it.
+//! Reports of accesses to an index's part in DRAM, so that the device model can charge for them.
 //!
 //! A traced medium sees every access to the pool. Inner nodes and lock tables are in DRAM and the
 //! medium knows nothing of them; yet most of a search's time may go there. So structures in DRAM
-//! take a [`DramTrace`] from the medium that they serve ([`Instrument::Dram`](super::Instrument::Dram)) and
-//! report to it. On any ordinary medium it is [`Untraced`], whose reports compile to nothing.
+//! take a [`DramTrace`] from the medium that they serve
+//! ([`Instrument::Dram`](super::Instrument::Dram)) and report to it. On any ordinary medium it is
+//! [`Untraced`], whose reports compile to nothing.
 //!
 //! Where a structure lies differs from run to run, so places are counted from its start, and two of
 //! one kind are not told apart.
 //!
 //! # Concurrency
-//! `Traced` (feature `explore`) reports to the observer of the calling thread; other threads' reports go nowhere.
+//! `Traced` (feature `explore`) reports to the observer of the calling thread; other threads'
+//! reports go nowhere.
 
 /// Which memory a report is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +26,7 @@ pub enum DramRegion {
     Pool,
 }
 
-/// What was done there.
+/// The kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DramAccess {
     /// Read.
@@ -42,7 +44,7 @@ pub enum DramAccess {
 pub struct DramTouch {
     /// Which memory.
     pub region: DramRegion,
-    /// What was done.
+    /// The kind of access.
     pub access: DramAccess,
     /// Where, in bytes from the region's start.
     pub at: u64,

@@ -5,21 +5,22 @@
 //! | crash-state explorer | the trace of loads and stores, `interleave`, `run_as_worker`, `tiny`, planted faults |
 //! | device model | the trace, and what structures in DRAM report ([`DramTrace`]) |
 //!
-//! Media implement [`Instrument`] only where the feature `explore` is on, and all but the simulated one leave
-//! its methods as they are. Without the feature there is one implementation for all media, whose constants
-//! are false and whose methods are empty and inlined: nothing of the hooks is left in a product.
+//! Media implement [`Instrument`] only where the feature `explore` is on, and all but the simulated
+//! one leave its methods as they are. Without the feature there is one implementation for all
+//! media, whose constants are false and whose methods are empty and inlined: nothing of the hooks
+//! is left in a product.
 
 use super::DramTrace;
 
-/// What a medium is asked by code that can be traced, scheduled or broken on purpose.
+/// Hooks into code that runs on a medium. Every method may be left as it is.
 pub trait Instrument: Sized {
     /// True only for a medium that wants every load and store of a persistent word reported to
     /// [`trace_store`](Self::trace_store) and [`trace_load`](Self::trace_load). Cells compile to
     /// plain atomics where it is false.
     const TRACED: bool = false;
 
-    /// How structures in DRAM that serve this medium report what they touch: [`Untraced`](super::Untraced) for all
-    /// but a simulated one.
+    /// How structures in DRAM that serve this medium report what they touch:
+    /// [`Untraced`](super::Untraced) for all but a simulated one.
     type Dram: DramTrace;
 
     /// Announces a store to `width` bytes, which are about to be read for the trace.
@@ -54,17 +55,17 @@ pub trait Instrument: Sized {
     #[inline(always)]
     fn interleave(&self) {}
 
-    /// Runs `work` to its end as a thread of its own where threads are simulated: another thread's fence does
-    /// not make durable what it flushes. Returns false without running `work` on media that are used by the
-    /// system's threads.
+    /// Runs `work` to its end as a thread of its own where threads are simulated: another thread's
+    /// fence does not make durable what it flushes. Returns false without running `work` on media
+    /// that are used by the system's threads.
     #[inline(always)]
     fn run_as_worker(&self, work: &mut dyn FnMut()) -> bool {
         let _ = work;
         false
     }
 
-    /// True where limits that decide how rare a path is (entries of a volatile node, sizes to grow to) are to
-    /// be as small as possible, so that little work takes all paths.
+    /// True where limits that decide how rare a path is (entries of a volatile node, sizes to grow
+    /// to) are to be as small as possible, so that little work takes all paths.
     #[inline(always)]
     fn tiny(&self) -> bool {
         false
@@ -85,11 +86,11 @@ impl<M: super::Media> Instrument for M {
     type Dram = super::Untraced;
 }
 
-/// True where the crash-state explorer has planted the fault of that name in the medium; `false`, at no
-/// cost, in a build without the feature `explore`.
+/// True where the crash-state explorer has planted the fault of that name in the medium; `false`,
+/// at no cost, in a build without the feature `explore`.
 ///
-/// Tests of the explorer make known mistakes this way (`docs/crash.md`, "Known mistakes"): each fault must be
-/// found.
+/// Tests of the explorer make known mistakes this way (`docs/crash.md`, "Known mistakes"): each
+/// fault must be found.
 #[cfg(feature = "explore")]
 #[macro_export]
 macro_rules! planted {
@@ -98,8 +99,8 @@ macro_rules! planted {
     };
 }
 
-/// True where the crash-state explorer has planted the fault of that name in the medium; `false`, at no
-/// cost, in a build without the feature `explore`.
+/// True where the crash-state explorer has planted the fault of that name in the medium; `false`,
+/// at no cost, in a build without the feature `explore`.
 #[cfg(not(feature = "explore"))]
 #[macro_export]
 macro_rules! planted {

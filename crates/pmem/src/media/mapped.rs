@@ -1,8 +1,8 @@
 //! `Dax` and `Mapped`: a shared mapping, flushed and fenced by the processor's own instructions.
 //!
 //! They differ in one thing only: `Dax` insists on `MAP_SYNC` (or a devdax device), which is what
-//! makes a fenced line durable across a power failure. On `Mapped` the same instructions are issued,
-//! so what is measured there is what persistent memory of the same speed would cost.
+//! makes a fenced line durable across a power failure. On `Mapped` the same instructions are
+//! issued, so what is measured there is what persistent memory of the same speed would cost.
 
 use super::cpu::{self, FlushKind};
 use super::mapping::{Mapping, Sharing};
@@ -70,9 +70,10 @@ impl super::Instrument for Mapped {
     type Dram = super::Untraced;
 }
 
-// SAFETY: 1, 2, 6. the mapping's (see its head); 3. the file is locked, for this writer alone or for readers, whose mappings are
-// private; 4. the processor's write-back and fence instructions, chosen for it at opening (`cpu.rs`). Whether the memory
-// behind the mapping keeps what was written back is the user's choice of a path; 5. the mapping's.
+// SAFETY: 1, 2, 6. the mapping's (see its head); 3. the file is locked, for this writer alone or
+// for readers, whose mappings are private; 4. the processor's write-back and fence instructions,
+// chosen for it at opening (`cpu.rs`). Whether the memory behind the mapping keeps what was written
+// back is the user's choice of a path; 5. the mapping's.
 unsafe impl Media for Mapped {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Self::open_as(path, initial, options, Sharing::Shared)
@@ -168,7 +169,8 @@ impl super::Instrument for Dax {
     type Dram = super::Untraced;
 }
 
-// SAFETY: as of `Mapped`, which it wraps; 4. `MAP_SYNC`, or a device, makes durable what is written back and fenced.
+// SAFETY: as of `Mapped`, which it wraps; 4. `MAP_SYNC`, or a device, makes durable what is written
+// back and fenced.
 unsafe impl Media for Dax {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Mapped::open_as(path, initial, options, Sharing::Sync).map(Self)

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Growing extends the file and, when the mapped part is used up, maps more of it in place, so the
-//! base address never moves. What lies past the end of the file is never touched: offsets are
+//! base address never moves. Memory past the end of the file is never touched: offsets are
 //! checked against [`Mapping::len`] first.
 //!
 //! # Concurrency
@@ -161,7 +161,12 @@ impl Mapping {
         let need = len
             .checked_next_multiple_of(HUGE)
             .unwrap_or(u64::MAX - HUGE);
-        let most = u64::MAX - 2 * HUGE;
+        // Under Miri address space is memory.
+        let most = if cfg!(miri) {
+            need + 16 * HUGE
+        } else {
+            u64::MAX - 2 * HUGE
+        };
         let mut capacity = if fixed {
             len
         } else {
@@ -227,8 +232,11 @@ impl Mapping {
     fn map_range(&self, from: u64, to: u64) -> Result<(), Errno> {
         let at = self.base.wrapping_add(from as usize).cast::<c_void>();
         let bytes = (to - from) as usize;
+        if cfg!(miri) && self.file.is_none() {
+            return Ok(()); // `reserve_range` mapped all of it
+        }
         if matches!(self.sharing, Sharing::Private | Sharing::Anonymous) {
-            // What the file holds is no part of it, and is not to be refused for being mapped.
+            // The file's own content takes none of it, so mapping it must not be refused.
             crate::memory::ask(bytes).map_err(|_| Errno::NOMEM)?;
         }
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -393,7 +401,8 @@ impl Mapping {
     }
 
     /// Makes `to` bytes accessible with anonymous memory past the end of the file, which stays as
-    /// it is: for replaying growth that a read-only file has not seen. Only before the mapping is shared.
+    /// it is: for replaying growth that a read-only file has not seen. Only before the mapping is
+    /// shared.
     ///
     /// # Errors
     /// [`SpaceError`]; nothing has changed then.
@@ -441,7 +450,8 @@ impl Mapping {
                 .map_err(|e| SpaceError::io("mapping memory", e))?;
             self.mapped.store(keep, Ordering::Relaxed);
         }
-        // ORDERING: AcqRel; who checks the length sees the shorter one before the file is cut.
+        // ORDERING: AcqRel; a thread that checks the length sees the shorter one before the file is
+        // cut.
         Ok(self.len.fetch_min(to, Ordering::AcqRel))
     }
 
@@ -466,8 +476,8 @@ impl Mapping {
     fn back(&self, fd: &OwnedFd, from: u64, to: u64) -> Result<(), Errno> {
         if self.on_tmpfs && self.sharing == Sharing::Shared {
             self.gather(from, to);
-            // Populating (rather than fallocate) lets tmpfs use huge pages where it is allowed to, and
-            // is what finds out that there is no room.
+            // Populating (rather than fallocate) lets tmpfs use huge pages where it is allowed to,
+            // and is what finds out that there is no room.
             let populated = self.populate(from, to);
             match populated {
                 Ok(()) => return Ok(()),
@@ -487,15 +497,17 @@ impl Mapping {
     /// Puts pages behind `from..to`.
     fn populate(&self, from: u64, to: u64) -> Result<(), Errno> {
         let at = self.base.wrapping_add(from as usize).cast();
-        // SAFETY: 1. the range is mapped by us and inside the file; 2. populating changes no content.
+        // SAFETY: 1. the range is mapped by us and inside the file; 2. populating changes no
+        // content.
         unsafe { rustix::mm::madvise(at, (to - from) as usize, Advice::LinuxPopulateWrite) }
     }
 
-    /// Asks for huge pages behind a range that has no pages yet, which the kernel gives on request even
-    /// where tmpfs would not by itself. A search then misses the TLB far less often. A refusal costs
-    /// only speed.
+    /// Asks for huge pages behind a range that has no pages yet, which the kernel gives on request
+    /// even where tmpfs would not by itself. A search then misses the TLB far less often. A refusal
+    /// costs only speed.
     ///
-    /// What the kernel gathers must have one page to begin with; the rest it clears, and copies nothing.
+    /// The kernel collapses only ranges that have one page already; it clears the rest and copies
+    /// nothing.
     fn gather(&self, from: u64, to: u64) {
         const MADV_COLLAPSE: libc::c_int = 25;
         let (mut from, to) = (from.next_multiple_of(HUGE), to / HUGE * HUGE);
@@ -533,8 +545,8 @@ impl Mapping {
                 .is_ok_and(|stat| (stat.st_blocks as u64).saturating_mul(512) < self.len())
     }
 
-    /// Cuts the file to `to` bytes. What was mapped beyond stays readable, as zeros: a search that was
-    /// on its way there finds out by a version that it was too late, not by a signal.
+    /// Cuts the file to `to` bytes. Memory mapped beyond stays readable, as zeros: a search that
+    /// was on its way there finds out by a version that it was too late, not by a signal.
     ///
     /// # Errors
     /// [`SpaceError`] if the file system refuses.
@@ -603,16 +615,16 @@ impl Drop for Mapping {
 
 /// Reserves `bytes` of address space without access.
 fn reserve_range(bytes: u64) -> Result<*mut u8, Errno> {
+    // Miri knows no mappings without access.
+    let (access, flags) = if cfg!(miri) {
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    } else {
+        (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+    };
     // SAFETY: a fresh anonymous mapping at an address that the kernel chooses touches nothing of
     // ours.
-    let at = unsafe {
-        rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            bytes as usize,
-            ProtFlags::empty(),
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )?
-    };
+    let at =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes as usize, access, flags) }?;
     Ok(at.cast())
 }
 

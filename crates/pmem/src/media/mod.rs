@@ -62,8 +62,9 @@ thread_local! {
     static DEFERRED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs `work`, in which this thread's [`Media::commit`]s are left out: its caller commits once for all that it
-/// changes, afterwards, and answers nobody before that. What is fenced in it stays fenced in that order.
+/// Runs `work`, in which this thread's [`Media::commit`]s are left out: its caller commits once for
+/// all that it changes, afterwards, and answers nobody before that. What is fenced in it stays
+/// fenced in that order.
 pub fn deferring_commits<R>(work: impl FnOnce() -> R) -> R {
     struct Restored;
     impl Drop for Restored {
@@ -106,7 +107,7 @@ pub enum Access {
     ReadOnly,
 }
 
-/// What every medium's open takes.
+/// Options of every medium's `open`.
 #[derive(Clone, Debug)]
 pub struct MediaOptions {
     /// Create, open, or open read-only.
@@ -134,7 +135,7 @@ impl Default for MediaOptions {
     }
 }
 
-/// What a medium did to make its content whole when it was opened.
+/// The repairs that a medium made when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MediaRecovery {
     /// Journal batches applied to the image.
@@ -151,46 +152,53 @@ pub struct MediaRecovery {
 
 /// Where a pool lives and what makes a store durable there.
 ///
-/// `flush`, `fence` and `store_fence` are `#[track_caller]`: a traced medium ([`Instrument`]) attributes each to
-/// its call site and can switch the site off.
+/// `flush`, `fence` and `store_fence` are `#[track_caller]`: a traced medium ([`Instrument`])
+/// attributes each to its call site and can switch the site off.
 ///
 /// # Safety
-/// Safe code above makes references from [`base`](Self::base) and [`len`](Self::len) without further checks, and
-/// trusts after a crash what it had made durable. An implementor guarantees, from `open` until it is dropped:
+/// Safe code above makes references from [`base`](Self::base) and [`len`](Self::len) without
+/// further checks, and trusts after a crash what it had made durable. An implementor guarantees,
+/// from `open` until it is dropped:
 ///
-/// 1. *Place.* `base` always returns the same address. It is aligned to 64 KiB, a chunk, so that an offset is aligned
-///    in memory as it is in the pool.
-/// 2. *Length.* `base..base + len` is memory that may be read and written, initialised to some bytes, on read-only
-///    media too. `grow` extends it in place: `len` rises once the new bytes are there and zero. Only `shrink`
-///    takes bytes away, and only those from its new length on. `len` never exceeds `capacity`, which is constant.
-/// 3. *Exclusiveness.* The memory is this value's alone: no other process or value writes to it, and the medium does
-///    so itself only in `open`, `grow` (the new bytes), `shrink` (those taken away) and `punch` (its range).
-///    Reading it at any time is allowed, by atomic accesses of at most 8 bytes.
-/// 4. *Order.* When `fence` returns, each line that the calling thread flushed before is durable, with a content at
-///    least as new as at that flush, before any store that the thread makes later is. `store_fence` orders the thread's
-///    stores to one line likewise. Eight aligned bytes are never torn. On a medium that is made durable by commits,
-///    "durable" is part of the state that a crash leaves: a prefix of the fences.
-/// 5. *Holes.* After `punch` the range reads as zero; after `back` a store to it cannot fail for want of space.
-/// 6. *Threads.* All of this holds while any number of threads call any methods; `grow`, `shrink`, `punch`
-///    and `back` are called by one thread at a time.
+/// 1. *Place.* `base` always returns the same address. It is aligned to 64 KiB, a chunk, so that an
+///    offset is aligned in memory as it is in the pool.
+/// 2. *Length.* `base..base + len` is memory that may be read and written, initialised to some
+///    bytes, on read-only media too. `grow` extends it in place: `len` rises once the new bytes are
+///    there and zero. Only `shrink` takes bytes away, and only those from its new length on. `len`
+///    never exceeds `capacity`, which is constant.
+/// 3. *Exclusiveness.* The memory is this value's alone: no other process or value writes to it,
+///    and the medium does so itself only in `open`, `grow` (the new bytes), `shrink` (those taken
+///    away) and `punch` (its range). Reading it at any time is allowed, by atomic accesses of at
+///    most 8 bytes.
+/// 4. *Order.* When `fence` returns, each line that the calling thread flushed before is durable,
+///    with a content at least as new as at that flush, before any store that the thread makes later
+///    is. `store_fence` orders the thread's stores to one line likewise. Eight aligned bytes are
+///    never torn. On a medium that is made durable by commits, "durable" is part of the state that
+///    a crash leaves: a prefix of the fences.
+/// 5. *Holes.* After `punch` the range reads as zero; after `back` a store to it cannot fail for
+///    want of space.
+/// 6. *Threads.* All of this holds while any number of threads call any methods; `grow`, `shrink`,
+///    `punch` and `back` are called by one thread at a time.
 ///
 /// The caller of `shrink` and `punch` guarantees that nothing accesses what they take away.
 pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
-    /// False on volatile media, where what only tells durable from volatile content (dirty bits, say) is left
-    /// out.
+    /// False on volatile media, where what only tells durable from volatile content (dirty bits,
+    /// say) is left out.
     const PERSISTENT: bool = true;
 
     /// Opens `path` as `options.access` says. The content is not looked at: a new file has one
     /// zeroed extent of at least `initial` bytes.
     ///
     /// # Errors
-    /// Any [`OpenError`] of the file system's, or [`OpenError::Locked`] when another process has it.
+    /// Any [`OpenError`] of the file system's, or [`OpenError::Locked`] when another process has
+    /// it.
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError>;
 
     /// Which medium this is.
     fn kind(&self) -> MediumKind;
 
-    /// Writes back every line of `addr..addr + len`; not ordered until the next [`fence`](Self::fence).
+    /// Writes back every line of `addr..addr + len`; not ordered until the next
+    /// [`fence`](Self::fence).
     #[track_caller]
     fn flush(&self, addr: *const u8, len: usize);
 
@@ -258,8 +266,8 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     /// [`SpaceError`] if the file system refuses; nothing has changed then.
     fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError>;
 
-    /// Puts real space behind `offset..offset + len` (page-aligned) again, which was punched, so that
-    /// a store there cannot fail for want of it.
+    /// Puts real space behind `offset..offset + len` (page-aligned) again, which was punched, so
+    /// that a store there cannot fail for want of it.
     ///
     /// # Errors
     /// [`SpaceError`] when there is none; nothing has changed then.
@@ -300,7 +308,7 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     /// [`CommitError`] as [`commit`](Self::commit).
     fn sync(&self) -> Result<(), CommitError>;
 
-    /// What opening had to repair.
+    /// Returns what opening had to repair.
     fn recovery(&self) -> MediaRecovery {
         MediaRecovery::default()
     }
@@ -310,7 +318,8 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         Durability::Immediate
     }
 
-    /// What records the lines that are fenced while the pool is copied; `None` where nothing is kept.
+    /// The recorder of lines that are fenced while the pool is copied; `None` where nothing is
+    /// kept.
     fn recorder(&self) -> Option<&Recorder> {
         None
     }

@@ -6,8 +6,9 @@
 //! so the result is an image that a crash at the end of the copying could have left.
 //!
 //! # Concurrency
-//! `note` and `fence` cost one relaxed load while nothing is recorded. [`Recorder::start`] ends with a
-//! barrier in every thread, so that a flush that went unrecorded was of a store that the copy sees.
+//! `note` and `fence` cost one relaxed load while nothing is recorded. [`Recorder::start`] ends
+//! with a barrier in every thread, so that a flush that went unrecorded was of a store that the
+//! copy sees.
 
 use super::LINE;
 use super::capture::capture;
@@ -61,7 +62,8 @@ impl Recorder {
         lines
     }
 
-    /// Notes the lines of a flush of `pool`, which begins at the address given and has so many bytes.
+    /// Notes the lines of a flush of `pool`, which begins at the address given and has so many
+    /// bytes.
     #[inline(always)]
     pub(crate) fn note(&self, pool: (*const u8, u64), addr: *const u8, len: usize) {
         // ORDERING: Relaxed; pairs with the barrier in `start`.
@@ -97,8 +99,9 @@ impl Recorder {
         let mut lines = lock(&self.lines);
         // Captured under the lock, so that of two captures of a line the later one stays.
         for line in noted.drain(..) {
-            // SAFETY: 1. `base` is the medium's, and the line was inside when it was flushed; a pool is cut off
-            // only while nothing is copied (`Pool::compact`); 2. stores are made as `Media` demands.
+            // SAFETY: 1. `base` is the medium's, and the line was inside when it was flushed; a
+            // pool is cut off only while nothing is copied (`Pool::compact`); 2. stores are made as
+            // `Media` demands.
             lines.insert(line, unsafe { capture(base, line) });
         }
     }

@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PMWCAS01");
 
-/// A pool of descriptors: what multi-word swaps on one root's words go through. See the module's head.
+/// A pool of descriptors: what multi-word swaps on one root's words go through. See the module's
+/// head.
 pub struct DescriptorPool<M: Media> {
     pub(super) pool: Arc<Pool<M>>,
     /// Offset of the area.
@@ -83,12 +84,12 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// Makes an area in `heap`, with `per_thread` descriptors of up to `words` words for each of `threads` threads.
-    /// It is flushed, not fenced: the caller fences before anything durable leads to it. Blocks that policies
-    /// recycle go to `recycle`.
+    /// Makes an area in `heap`, with `per_thread` descriptors of up to `words` words for each of
+    /// `threads` threads. It is flushed, not fenced: the caller fences before anything durable
+    /// leads to it. Blocks that policies recycle go to `recycle`.
     ///
-    /// One thread needs more descriptors than it uses while it stays pinned, and some 60 to never wait for one; it uses
-    /// other threads' too, as far as those leave them.
+    /// One thread needs more descriptors than it uses while it stays pinned, and some 60 to never
+    /// wait for one; it uses other threads' too, as far as those leave them.
     ///
     /// # Errors
     /// [`SpaceError`] when there is no room; nothing has changed then.
@@ -139,7 +140,7 @@ impl<M: Media> DescriptorPool<M> {
     /// Marks the area as reached; [`Heap::mark`] for the rest of the structure follows.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn mark(&self, heap: &Heap<M>, guard: &Guard) -> Result<(), String> {
         heap.mark(self.at, self.bytes(), guard)
     }
@@ -168,7 +169,7 @@ impl<M: Media> DescriptorPool<M> {
         self.descriptors
     }
 
-    /// What was done since the pool was opened.
+    /// Operations since the pool was opened.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counters.sum()
@@ -183,10 +184,11 @@ impl<M: Media> DescriptorPool<M> {
     #[inline]
     pub(super) fn word(&self, at: u64) -> &PWord {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.pm().len(), "{at:#x}");
-        // SAFETY: 1. `at` is inside the pool: the area is a block that the allocator or `open` vouched for, and
-        // places are checked when they are added or recovered; 2. it is 8-aligned, likewise; 3. any bits are a valid
-        // PWord; 4. the mapping lives as long as `self.pool`, and chunks of blocks that a pinned thread may still
-        // compare are not given back (module's head).
+        // SAFETY: 1. `at` is inside the pool: the area is a block that the allocator or `open`
+        // vouched for, and places are checked when they are added or recovered; 2. it is 8-aligned,
+        // likewise; 3. any bits are a valid PWord; 4. the mapping lives as long as `self.pool`, and
+        // chunks of blocks that a pinned thread may still compare are not given back (module's
+        // head).
         unsafe {
             &*self
                 .pm()

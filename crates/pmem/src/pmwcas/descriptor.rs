@@ -1,8 +1,9 @@
-//! Descriptors: what one looks like in the pool, and how an operation is put together before it is published.
+//! Descriptors: what one looks like in the pool, and how an operation is put together before it is
+//! published.
 //!
-//! The words of an operation are collected in volatile memory, sorted, and then written to the descriptor, once.
-//! So nothing of an operation that is discarded, or never executed, is in the pool. See the module's head for the
-//! layout (invariants 2, 4 and 5 are kept here).
+//! The words of an operation are collected in volatile memory, sorted, and then written to the
+//! descriptor, once. So nothing of an operation that is discarded, or never executed, is in the
+//! pool. See the module's head for the layout (invariants 2, 4 and 5 are kept here).
 
 use super::area::DescriptorPool;
 use super::encoding::{Entry, GENERATION, MAX_WORDS, Policy, State, Status};
@@ -17,11 +18,13 @@ use crossbeam_epoch as epoch;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-/// How often the epoch is asked to move on before a pool is exhausted, by a thread that is pinned itself.
+/// How often the epoch is asked to move on before a pool is exhausted, by a thread that is pinned
+/// itself.
 const OWN_PATIENCE: usize = 256;
 
 impl<M: Media> DescriptorPool<M> {
-    /// Writes an operation and makes it durable: undecided, or decided by its pointer if it has one word.
+    /// Writes an operation and makes it durable: undecided, or decided by its pointer if it has one
+    /// word.
     fn publish(&self, number: usize, words: &mut [Word]) -> Status {
         let pm = self.pm();
         let late = planted!(pm, "pmwcas-sorted-late");
@@ -33,8 +36,8 @@ impl<M: Media> DescriptorPool<M> {
             let all = words.iter().enumerate();
             all.fold(0, |bits, (i, word)| bits | (word.policy as u64) << (2 * i))
         };
-        // ORDERING (both): Relaxed; a descriptor's next generation belongs to whoever has taken it, and the lists that it
-        // was taken from order that.
+        // ORDERING (both): Relaxed; a descriptor's next generation belongs to the thread that has taken it,
+        // and the lists that it was taken from order that.
         let generation = self.next[number].load(Ordering::Relaxed);
         self.next[number].store(generation.wrapping_add(1) & GENERATION, Ordering::Relaxed);
         for (i, word) in words.iter().enumerate() {
@@ -54,11 +57,13 @@ impl<M: Media> DescriptorPool<M> {
             State::Undecided
         };
         let status = Status::new(state, generation, words.len(), policies(words));
-        // ORDERING: Release; pairs with the Acquire loads of helpers, who read the entries after it.
+        // ORDERING: Release; pairs with the Acquire loads of helpers, who read the entries after
+        // it.
         self.status(number).store(pm, status.0, Ordering::Release);
         let lines = words.len().div_ceil(2);
         if M::PERSISTENT {
-            // PERSIST: the whole descriptor, before any word leads to it: recovery finds what a pointer stands for.
+            // PERSIST: the whole descriptor, before any word leads to it: recovery finds what a
+            // pointer stands for.
             pm.flush(self.status(number).addr(), lines * crate::media::LINE);
         }
         self.fence();
@@ -90,8 +95,8 @@ impl<M: Media> DescriptorPool<M> {
         let word = self.status(number);
         // ORDERING: Release; pairs with the Acquire of `held_blocks`.
         word.store(pm, status.with(State::Free).0, Ordering::Release);
-        // PERSIST: the descriptor names its blocks no longer, before they are used again and before its entries change
-        // (invariant 5).
+        // PERSIST: the descriptor names its blocks no longer, before they are used again and before
+        // its entries change (invariant 5).
         self.persist(word);
         if free_first {
             blocks.iter().for_each(|block| self.recycle.release(*block));
@@ -102,12 +107,13 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// A descriptor for one operation, and what its words' policies recycle goes where [`create`](Self::create) was
-    /// told: recovery has to know it before it meets the first descriptor, so it cannot be given here.
+    /// A descriptor for one operation, and what its words' policies recycle goes where
+    /// [`create`](Self::create) was told: recovery has to know it before it meets the first
+    /// descriptor, so it cannot be given here.
     ///
     /// # Errors
-    /// [`Exhausted`] if no descriptor comes back for some six seconds; soon, if the thread is pinned itself, which keeps
-    /// its own ones from coming back.
+    /// [`Exhausted`] if no descriptor comes back for some six seconds; soon, if the thread is
+    /// pinned itself, which keeps its own ones from coming back.
     pub fn allocate_descriptor(&self) -> Result<Descriptor<'_, M>, Exhausted> {
         match self.try_allocate_descriptor() {
             Some(descriptor) => Ok(descriptor),
@@ -131,8 +137,8 @@ impl<M: Media> DescriptorPool<M> {
         })
     }
 
-    /// As [`allocate_descriptor`](Self::allocate_descriptor), without waiting: `None` if there is none right now. For
-    /// who is pinned, and would wait for itself.
+    /// As [`allocate_descriptor`](Self::allocate_descriptor), without waiting: `None` if there is
+    /// none right now. For a pinned thread, which would wait for itself.
     pub fn try_allocate_descriptor(&self) -> Option<Descriptor<'_, M>> {
         // Explored crash states do not depend on which thread explores them.
         let first = if self.pm().tiny() { 0 } else { worker() };
@@ -148,9 +154,10 @@ impl<M: Media> DescriptorPool<M> {
         })
     }
 
-    /// Recycles what ended operations have to, at once: for a clean close, before an allocator saves what is in use.
-    /// No one uses a descriptor or reads one of their words meanwhile, nor holds a reference to a block that a
-    /// policy recycles. Operations that a panic cut short are brought to their ends first.
+    /// Recycles what ended operations have to, at once: for a clean close, before an allocator
+    /// saves what is in use. No one uses a descriptor or reads one of their words meanwhile, nor
+    /// holds a reference to a block that a policy recycles. Operations that a panic cut short are
+    /// brought to their ends first.
     pub fn quiesce(&mut self) {
         for number in 0..self.descriptors {
             if self.lists.abandoned(number) {
@@ -162,15 +169,16 @@ impl<M: Media> DescriptorPool<M> {
                 self.recycle_blocks(number);
             }
         }
-        // What the epochs still hold moves bits of the lists before.
+        // Deferred work that the epochs still hold refers to the old lists.
         self.lists = std::sync::Arc::new(super::lists::Lists::all_free(
             self.descriptors,
             self.per_thread,
         ));
     }
 
-    /// Recycles what ended operations have to and no one can look at any more, without waiting for anyone: for who is
-    /// out of space. How many blocks that were. The caller is better not pinned.
+    /// Recycles what ended operations have to and no one can look at any more, without waiting for
+    /// anyone: for a caller that is out of space. Returns how many blocks that were. The caller should
+    /// not be pinned.
     pub fn recycle_ready(&self) -> usize {
         let mut blocks = 0;
         self.lists.turn(&epoch::pin());
@@ -186,8 +194,8 @@ impl<M: Media> DescriptorPool<M> {
         blocks
     }
 
-    /// Blocks that policies of ended operations are going to recycle, for checks of an allocator: call it while no
-    /// operation is under way.
+    /// Blocks that policies of ended operations are going to recycle, for checks of an allocator:
+    /// call it while no operation is under way.
     #[must_use]
     pub fn held_blocks(&self) -> Vec<u64> {
         let held = (0..self.descriptors).filter(|number| self.lists.held(*number));
@@ -202,8 +210,8 @@ impl<M: Media> DescriptorPool<M> {
     }
 }
 
-/// One operation, from its allocation to [`execute`](Self::execute) or [`discard`](Self::discard), which is also what
-/// dropping it does.
+/// One operation, from its allocation to [`execute`](Self::execute) or [`discard`](Self::discard),
+/// which is also what dropping it does.
 pub struct Descriptor<'p, M: Media> {
     pool: &'p DescriptorPool<M>,
     number: usize,
@@ -212,7 +220,7 @@ pub struct Descriptor<'p, M: Media> {
     stage: Stage,
 }
 
-/// How far an operation is, for who drops it.
+/// How far an operation is, for dropping it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Building,
@@ -232,7 +240,8 @@ impl<M: Media> fmt::Debug for Descriptor<'_, M> {
 
 impl<M: Media> Descriptor<'_, M> {
     fn words(&self) -> &[Word] {
-        // SAFETY: 1. this descriptor's words are its own (see `Scratch`); 2. they are changed through `&mut self` only.
+        // SAFETY: 1. this descriptor's words are its own (see `Scratch`); 2. they are changed
+        // through `&mut self` only.
         let words = unsafe { &*self.pool.scratch.words(self.number) };
         &words[..self.count]
     }
@@ -275,10 +284,12 @@ impl<M: Media> Descriptor<'_, M> {
         Ok(())
     }
 
-    /// Adds a word that is to be `expected` and to become `desired` (or to stay: the two may be equal).
+    /// Adds a word that is to be `expected` and to become `desired` (or to stay: the two may be
+    /// equal).
     ///
     /// # Errors
-    /// [`WordError`]; the operation is as it was. A reference is aligned, so that is nothing to get wrong here.
+    /// [`WordError`]; the operation is as it was. A reference is aligned, so that is nothing to get
+    /// wrong here.
     pub fn add_word(&mut self, word: &PWord, expected: u64, desired: u64) -> Result<(), WordError> {
         self.add(word, expected, desired, Policy::None, false)
     }
@@ -369,8 +380,8 @@ impl<M: Media> Descriptor<'_, M> {
         self.count == 0
     }
 
-    /// Executes the operation: true if all words were as expected and are as desired now, durably; false if one was
-    /// not, and none has changed.
+    /// Executes the operation: true if all words were as expected and are as desired now, durably;
+    /// false if one was not, and none has changed.
     ///
     /// # Errors
     /// [`ExecuteError`]; the operation was discarded.
@@ -408,7 +419,8 @@ impl<M: Media> Descriptor<'_, M> {
         Ok(done)
     }
 
-    /// Cancels the operation: no word is changed, and new blocks go where they would if it had failed.
+    /// Cancels the operation: no word is changed, and new blocks go where they would if it had
+    /// failed.
     pub fn discard(self) {}
 }
 

@@ -1,4 +1,4 @@
-//! What words, statuses and entries hold (layouts: the module's head).
+//! Encoding of words, statuses and entries (layouts: the module's head).
 
 use std::fmt;
 
@@ -17,7 +17,8 @@ pub(super) const CONDITIONAL: u64 = 1 << 61;
 /// The generation's bits, where it is by itself.
 pub(super) const GENERATION: u64 = (1 << 36) - 1;
 const ATTEMPT: u64 = (1 << 22) - 1;
-/// Of attempts' numbers, the bit of those that an operation's own thread makes, and counts by itself.
+/// Of attempts' numbers, the bit of those that an operation's own thread makes, and counts by
+/// itself.
 pub(super) const OWN_ATTEMPT: u32 = 1 << 21;
 const _: () = assert!(OWN_ATTEMPT as u64 == ATTEMPT / 2 + 1);
 const SHORT_GENERATION: u64 = (1 << 20) - 1;
@@ -144,8 +145,9 @@ pub(super) struct Entry {
     pub(super) new: u64,
 }
 
-/// What happens to the blocks that a word's old and new value lead to. A value of 0 leads nowhere. A new block is
-/// [activated](Recycle::activate) by the two policies that would free it: with the others it is the caller's.
+/// The fate of the blocks that a word's old and new value lead to. A value of 0 leads nowhere. A
+/// new block is [activated](crate::heap::Recycle::activate) by the two policies that would free it: with the
+/// others it is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
     /// Nothing: they are no pointers, or the owner sees to it.

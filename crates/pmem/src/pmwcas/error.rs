@@ -10,7 +10,7 @@ pub enum WordError {
     Duplicate(u64),
     /// The descriptor has no room for more than this many words.
     TooMany(usize),
-    /// The value uses the bits of [`FLAGS`].
+    /// The value uses the bits of [`FLAGS`](super::FLAGS).
     Flagged(u64),
     /// The address is not in the pool, or is in its header or in the descriptors themselves.
     Foreign(usize),
@@ -69,7 +69,8 @@ impl fmt::Display for ExecuteError {
 
 impl std::error::Error for ExecuteError {}
 
-/// No descriptor came back, however often the epoch was asked to move on: too few for what is pinned.
+/// No descriptor came back, however often the epoch was asked to move on: too few for what is
+/// pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
     /// How many there are.

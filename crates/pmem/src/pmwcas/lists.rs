@@ -1,19 +1,21 @@
-//! Which descriptors are free, in volatile memory: sets of bits, changed by single atomic steps; and the counters.
+//! Free descriptors, in volatile memory: sets of bits, changed by single atomic steps; and counters.
 //!
 //! ```text
 //! free or due --taken--> in use --ended--> retired, in a turn --three turns end--> due (to be recycled, then used)
 //! ```
 //!
-//! *Turns* are the pool's: one at a time is under way, and it ends when everyone has left who was pinned when it began.
-//! A descriptor keeps the number of those that had ended when its operation did. The next one to end may have begun before
-//! that; the one after it and the third are the two grace periods that the descriptor waits for. So nothing has to be done
-//! for a descriptor to become due, by anyone: any thread takes any that is.
+//! *Turns* belong to the pool. One is under way at a time; it ends when every thread that was pinned
+//! at its beginning has left. A descriptor records how many turns had ended when its operation did.
+//! The next turn to end may have begun before that; the one after it and the third are the two grace
+//! periods that the descriptor waits for. So nothing has to be done for a descriptor to become due:
+//! any thread takes any descriptor that is.
 //!
-//! Who begins or ends a turn is pinned meanwhile: stopped there, a thread keeps from coming back what any pinned one does.
-//! What the epochs run counts turns and touches nothing else: it may come long after the pool was closed.
+//! A thread that begins or ends a turn is pinned meanwhile. Stopped there, it keeps descriptors from
+//! coming back, as any pinned thread does. The function deferred to the epochs counts turns and
+//! touches nothing else, so it may run long after the pool was closed.
 //!
-//! A thread begins with a set of its own, and goes on with others' where it has nothing free or due: so a few threads
-//! share all descriptors.
+//! A thread begins with a set of its own, and goes on with others' sets when it has nothing free or
+//! due. So a few threads share all descriptors.
 
 use super::encoding::MAX_PER_THREAD;
 use crate::sync::worker;
@@ -24,9 +26,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Turns that have to end after a descriptor's operation.
 const GRACE: u64 = 3;
-/// After so many descriptors of a set a turn is asked for, or after half of a small set's: more often costs more, more
-/// seldom takes more descriptors.
-const ASKED: usize = 8;
+/// A turn is begun after so many descriptors of a set, or after half of a small set's. A smaller
+/// number costs more time, a larger one more descriptors.
+const TURN_EVERY: usize = 8;
 
 /// Turns of the epochs.
 #[derive(Debug, Default)]
@@ -38,7 +40,8 @@ struct Turns {
 impl Turns {
     /// Begins a turn if none is under way, and moves the epochs on.
     fn ask(self: &Arc<Self>, guard: &Guard) {
-        // ORDERING: Relaxed; a hint. Acquire: pairs with the Release in `end`: this turn begins after the one before has ended.
+        // ORDERING: Relaxed; a hint. Acquire: pairs with the Release in `end`: this turn begins
+        // after the one before has ended.
         if !self.under_way.load(Ordering::Relaxed) && !self.under_way.swap(true, Ordering::Acquire)
         {
             let turns = Arc::clone(self);
@@ -48,8 +51,8 @@ impl Turns {
     }
 
     fn end(&self) {
-        // ORDERING: SeqCst; pairs with the load in `retire`, and as a Release with the Acquire in `take_due`: what those did
-        // who were pinned comes before a descriptor is used again.
+        // ORDERING: SeqCst; pairs with the load in `retire`, and as a Release with the Acquire in
+        // `take_due`: what those did who were pinned comes before a descriptor is used again.
         self.ended.fetch_add(1, Ordering::SeqCst);
         // ORDERING: Release; pairs with the Acquire in `ask`.
         self.under_way.store(false, Ordering::Release);
@@ -67,7 +70,8 @@ struct Shard {
     policies: AtomicU64,
     /// A panic cut their operations short; they stay so until all is quiet.
     abandoned: AtomicU64,
-    /// The bit that was taken last of the retired ones: those below it have waited longest, then those above.
+    /// The bit that was taken last of the retired ones: those below it have waited longest, then
+    /// those above.
     last: AtomicU32,
 }
 
@@ -96,7 +100,7 @@ fn take_bit(of: &AtomicU64) -> Option<u32> {
     while seen != 0 {
         // The highest first: recovery must not rely on the first descriptors being used.
         let bit = 63 - seen.leading_zeros();
-        // ORDERING: AcqRel; acquires what whoever gave the descriptor back did with it (`set`).
+        // ORDERING: AcqRel; acquires the last owner's accesses to the descriptor (`set`).
         let before = of.fetch_and(!(1 << bit), Ordering::AcqRel);
         if before & 1 << bit != 0 {
             return Some(bit);
@@ -159,7 +163,8 @@ impl Lists {
         shards.find_map(|(shard, of)| self.take_due(shard, of.policies.load(Ordering::Relaxed)))
     }
 
-    /// One of a set that is due, of those in `among`: the one that has waited longest, as far as that is known.
+    /// One of a set that is due, of those in `among`: the one that has waited longest, as far as
+    /// that is known.
     fn take_due(&self, shard: usize, among: u64) -> Option<usize> {
         let of = &self.shards[shard];
         // ORDERING: Acquire; pairs with `Turns::end`.
@@ -198,7 +203,7 @@ impl Lists {
 
     fn set(&self, number: usize, of: impl Fn(&Shard) -> &AtomicU64) {
         let shard = &self.shards[number / self.per_shard];
-        // ORDERING: Release; pairs with the Acquire of whoever takes it from there.
+        // ORDERING: Release; pairs with the Acquire of the thread that takes it from there.
         of(shard).fetch_or(1 << (number % self.per_shard), Ordering::Release);
     }
 
@@ -209,9 +214,10 @@ impl Lists {
 
     /// Gives back one whose operation has ended, with a policy or without.
     pub(super) fn retire(&self, number: usize, policy: bool, guard: &Guard) {
-        // ORDERING: SeqCst; pairs with `Turns::end`. The swaps that ended the operation, SeqCst too, come before this load in
-        // the order of all of those, and a turn that it does not count after it: so of the turns to come all but
-        // the next begin when the operation has ended.
+        // ORDERING: SeqCst; pairs with `Turns::end`. The swaps that ended the operation, SeqCst
+        // too, come before this load in the order of all of those, and a turn that it does not
+        // count after it: so of the turns to come all but the next begin when the operation has
+        // ended.
         let ended = self.turns.ended.load(Ordering::SeqCst);
         // ORDERING: Relaxed; published with the bit.
         self.since[number].store(ended, Ordering::Relaxed);
@@ -222,7 +228,7 @@ impl Lists {
             policies.fetch_xor(1 << bit, Ordering::Relaxed);
         }
         self.set(number, |shard| &shard.retired);
-        if bit.is_multiple_of((self.per_shard / 2).clamp(1, ASKED)) {
+        if bit.is_multiple_of((self.per_shard / 2).clamp(1, TURN_EVERY)) {
             self.turn(guard);
         }
     }
@@ -247,7 +253,7 @@ impl Lists {
     }
 }
 
-/// What was done since the pool was opened; of threads that share a counter, some may go uncounted.
+/// Operations since the pool was opened. Threads that share a counter may lose some counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations executed.
@@ -270,7 +276,7 @@ pub(super) struct Counters {
     shards: Box<[CachePadded<[AtomicU64; 5]>]>,
 }
 
-/// What is counted: the index of a counter.
+/// The index of a counter.
 #[derive(Clone, Copy, Debug)]
 enum Counted {
     Attempts,
@@ -287,8 +293,8 @@ impl Counters {
         }
     }
 
-    /// This thread's line, and how to add to a counter in it: not in one locked step, which would wait for the
-    /// operation's flushes.
+    /// This thread's line, and how to add to a counter in it: not in one locked step, which would
+    /// wait for the operation's flushes.
     #[inline]
     fn mine(&self) -> impl Fn(Counted, u64) {
         let mine = &self.shards[worker() % SHARDS];
@@ -351,7 +357,7 @@ mod tests {
         let lists = Lists::all_free(30, 8);
         let all = drain(&lists);
         assert_eq!(all.len(), 30, "the last set is smaller");
-        // Keeps those turns from ending that are asked for.
+        // Keeps the turns that are begun from ending.
         let guard = epoch::pin();
         let (first, second) = all.split_at(20);
         first.iter().for_each(|n| lists.retire(*n, false, &guard));

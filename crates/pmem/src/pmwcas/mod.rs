@@ -1,5 +1,6 @@
 //! Persistent multi-word compare-and-swap (PMwCAS, after section 2.3 of the BzTree paper): up to
-//! [`MAX_WORDS`] words of a pool change together or not at all, for all threads and after any crash.
+//! [`MAX_WORDS`] words of a pool change together or not at all, for all threads and after any
+//! crash.
 //!
 //! ```text
 //! area        | magic "PMWCAS01" | descriptors (u32), words of each (u16), of a thread (u16) | unused ... to 64 |
@@ -14,8 +15,9 @@
 //! conditional 61       | generation (20 bits from 41) | attempt (22 bits from 19) | number (16 from 3) | entry (3 bits)
 //! ```
 //!
-//! The area is one block of a root's heap, which the owner keeps the offset of. A word's *value* has 61 bits; the
-//! three above them are this module's, and are seen by nobody who reads through [`DescriptorPool::read`].
+//! The area is one block of a root's heap, which the owner keeps the offset of. A word's *value*
+//! has 61 bits; the three above them are this module's, and are seen by nobody who reads through
+//! [`DescriptorPool::read`].
 //!
 //! # Protocol
 //! | step | lines | fences | why there |
@@ -25,62 +27,77 @@
 //! | status "succeeded", dirty; flushed; dirty bit cleared | 1 | 1 | no new value is seen of an operation that a crash takes back |
 //! | phase 2: pointers replaced by values, flushed | the words' | 1 | the descriptor may be used again |
 //!
-//! All words share a fence in either phase. One word without a recycling policy needs no status: its descriptor
-//! says "succeeded" from the start, and the pointer in the word decides (three lines, three fences). An operation
-//! that fails does not persist that: "undecided" and "failed" are rolled back alike. It takes the first fence, and
-//! a second one if a pointer was installed.
+//! All words share a fence in either phase. One word without a recycling policy needs no status:
+//! its descriptor says "succeeded" from the start, and the pointer in the word decides (three
+//! lines, three fences). An operation that fails does not persist that: "undecided" and "failed"
+//! are rolled back alike. It takes the first fence, and a second one if a pointer was installed.
 //!
-//! The paper sets the dirty bit on pointers and on new values too, and whoever meets it flushes. Here it is on
-//! statuses alone (invariant 3 says why that is enough): that saves two compare-and-swaps a word, and a mistake
-//! that the bit invites where no descriptor stands behind the value: who flushed a value late may clear the
-//! bit of an equal value stored since, which no one has flushed. Pointers are never equal again.
+//! The paper sets the dirty bit on pointers and on new values too, and whoever meets it flushes.
+//! Here it is on statuses alone (invariant 3 says why that is enough): that saves two
+//! compare-and-swaps a word, and a mistake that the bit invites where no descriptor stands behind
+//! the value: a thread that flushed a value late may clear the bit of an equal value stored since,
+//! which no one has flushed. Pointers are never equal again.
 //!
 //! # Invariants
-//! 1. Words hold pointers to a descriptor only between its flush (with entries sorted) and the fence that ends
-//!    phase 2; whoever took the last one out has flushed and fenced the word while pinned.
-//! 2. A descriptor's entries change only when no thread that could have met a pointer to it is pinned any more.
-//! 3. A status "succeeded" is durable before the first new value is stored. So values that phase 2 stores need
-//!    no dirty bit: until they are durable, the descriptor, which is not used again, stands for them.
-//!    For the same reason pointers have none: who decides the status has flushed all of them itself.
-//! 4. A line of a descriptor after the first counts only if its generation is the status's: a use that
-//!    was not durable as a whole is told from one that was, with one fence for all lines.
-//! 5. A descriptor with a policy is durably free before its blocks may be used again, and before its entries change.
-//! 6. Each attempt to install has a conditional pointer of its own, so that completing one attempt late cannot
-//!    complete another one, made after the operation was decided (Harris et al. have a descriptor for each). The
-//!    first word takes none by the operation's own thread: before a pointer is there, no one else can decide.
+//! 1. Words hold pointers to a descriptor only between its flush (with entries sorted) and the
+//!    fence that ends phase 2; whoever took the last one out has flushed and fenced the word while
+//!    pinned.
+//! 2. A descriptor's entries change only when no thread that could have met a pointer to it is
+//!    pinned any more.
+//! 3. A status "succeeded" is durable before the first new value is stored. So values that phase 2
+//!    stores need no dirty bit: until they are durable, the descriptor, which is not used again,
+//!    stands for them. For the same reason pointers have none: who decides the status has flushed
+//!    all of them itself.
+//! 4. A line of a descriptor after the first counts only if its generation is the status's: a use
+//!    that was not durable as a whole is told from one that was, with one fence for all lines.
+//! 5. A descriptor with a policy is durably free before its blocks may be used again, and before
+//!    its entries change.
+//! 6. Each attempt to install has a conditional pointer of its own, so that completing one attempt
+//!    late cannot complete another one, made after the operation was decided (Harris et al. have a
+//!    descriptor for each). The first word takes none by the operation's own thread: before a
+//!    pointer is there, no one else can decide.
 //!
 //! # Concurrency
-//! Nothing here waits (what the epochs run for others on this thread may: a heap's locks, say): a thread that meets a pointer helps the operation to its end, in order of places, and one that
-//! meets a dirty status, or the pointer of a single word, flushes and fences it itself before it goes on. Late helpers do no harm:
-//! phase 1 installs only what RDCSS finds undecided, and what a late attempt left is taken out again,
-//! flushed and fenced, by whoever meets it.
+//! Nothing here waits, except that functions deferred by other threads, which the epochs run on
+//! this one, may wait for a heap's lock. A thread that meets a pointer helps the operation to its
+//! end, in order of places, and one that meets a dirty status, or the pointer of a single word,
+//! flushes and fences it itself before it goes on. Late helpers do no harm: phase 1 installs only
+//! what RDCSS finds undecided, and what a late attempt left is taken out again, flushed and fenced,
+//! by whoever meets it.
 //!
 //! Descriptors come back through epochs, *twice*: a thread pinned when an operation ended may still
-//! put a pointer to it into a word for a moment, where a thread pinned an epoch later meets it. After the second
-//! grace period that one has gone too. A thread stopped for ever while pinned keeps descriptors from
-//! coming back, no operation from ending; when none is left, [`DescriptorPool::allocate_descriptor`] moves the
-//! epoch on a bounded number of times and then answers [`Exhausted`].
+//! put a pointer to it into a word for a moment, where a thread pinned an epoch later meets it.
+//! After the second grace period that one has gone too. A thread stopped for ever while pinned
+//! keeps descriptors from coming back, no operation from ending; when none is left,
+//! [`DescriptorPool::allocate_descriptor`] moves the epoch on a bounded number of times and then
+//! answers [`Exhausted`].
 //!
-//! Blocks that hold target words must go back by a [`Policy`], or after *two* grace periods of their own, once no word
-//! leads to them: a late helper may still compare them, and put a conditional pointer into one that has the old value.
-//! One [`Heap::retire`] is too little. Who reads a word in such a block, or adds it to an operation, stays pinned from when it
-//! learnt of the block until [`Descriptor::execute`] returns, whose own pin begins too late for that.
+//! Blocks that hold target words must go back by a [`Policy`], or after *two* grace periods of
+//! their own, once no word leads to them: a late helper may still compare them, and put a
+//! conditional pointer into one that has the old value. One
+//! [`Heap::retire`](crate::heap::Heap::retire) is too little. A thread that reads a word in such a
+//! block, or adds it to an operation, stays pinned from when it learnt of the block until
+//! [`Descriptor::execute`] returns, whose own pin begins too late for that.
 //!
 //! All operations on a word go through one pool of descriptors.
 //!
-//! On a medium that is made durable by commits, "durable" is what the next commit takes along: an operation's caller
-//! commits before it acknowledges, and so does who acts on what [`read`](DescriptorPool::read) gave it.
+//! On a medium that is made durable by commits, "durable" is what the next commit takes along: an
+//! operation's caller commits before it acknowledges, and so does who acts on what
+//! [`read`](DescriptorPool::read) gave it.
 //!
 //! # Crash states
-//! 1. *Before the descriptor's fence*: its lines may not belong together (invariant 4) and no word leads to it.
+//! 1. *Before the descriptor's fence*: its lines may not belong together (invariant 4) and no word
+//!    leads to it.
 //! 2. *Undecided or failed*: any subset of the words holds pointers; recovery puts old values back.
-//! 3. *Succeeded*: recovery puts new values for pointers and old ones for conditional pointers, which only a late
-//!    attempt can have left.
-//! 4. *Ended, not used again*: no word leads there; recovery changes no word. A place that has become something
-//!    else since is compared, and not changed: a pointer carries the generation, which begins at random.
-//! 5. *In recovery*: nothing is changed before all descriptors were checked. Every step may be repeated; policies' blocks are
-//!    released before their descriptor is free. In the end all descriptors are, so that whatever a damaged file's
-//!    words hold leads to no operation but those begun since, and of these to none that the word is not part of.
+//! 3. *Succeeded*: recovery puts new values for pointers and old ones for conditional pointers,
+//!    which only a late attempt can have left.
+//! 4. *Ended, not used again*: no word leads there; recovery changes no word. A place that has
+//!    become something else since is compared, and not changed: a pointer carries the generation,
+//!    which begins at random.
+//! 5. *In recovery*: nothing is changed before all descriptors were checked. Every step may be
+//!    repeated; policies' blocks are released before their descriptor is free. In the end all
+//!    descriptors are, so that whatever a damaged file's words hold leads to no operation but those
+//!    begun since, and of these to none that the word is not part of.
 
 mod area;
 mod descriptor;

@@ -13,12 +13,12 @@ pub(super) struct Word {
     pub(super) open: bool,
 }
 
-/// The words of operations that are being put together, by descriptor: kept beside the pool's descriptors, so that a
-/// [`Descriptor`] is small and cheap to hand on.
+/// The words of operations that are being put together, by descriptor: kept beside the pool's
+/// descriptors, so that a [`Descriptor`] is small and cheap to hand on.
 pub(super) struct Scratch(Box<[UnsafeCell<[Word; MAX_WORDS]>]>);
 
-// SAFETY: 1. a descriptor's words are reached through the one `Descriptor` that has its number alone; 2. numbers are handed on by
-// the lists, with Release and Acquire.
+// SAFETY: 1. a descriptor's words are reached through the one `Descriptor` that has its number
+// alone; 2. numbers are handed on by the lists, with Release and Acquire.
 unsafe impl Sync for Scratch {}
 
 impl Scratch {

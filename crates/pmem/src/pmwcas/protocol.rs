@@ -1,7 +1,7 @@
 //! How words are read, and how an operation is brought to its end, by its own thread or by others.
 //!
-//! See the module's head for protocol, invariants and concurrency. Every function here may be run for the same
-//! operation by any number of threads at once.
+//! See the module's head for protocol, invariants and concurrency. Every function here may be run
+//! for the same operation by any number of threads at once.
 
 use super::area::DescriptorPool;
 use super::encoding::{
@@ -14,14 +14,14 @@ use crate::planted;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decided {
     Succeeded,
     Failed,
 }
 
-/// What an attempt to put a pointer into a word met.
+/// The outcome of an attempt to install a pointer in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Installed {
     /// The pointer is there, or was until the operation was decided.
@@ -30,7 +30,7 @@ enum Installed {
     Mismatch,
 }
 
-/// Who works on an operation.
+/// The thread that works on an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Helper {
     /// The thread that executes it.
@@ -39,17 +39,18 @@ enum Helper {
     Other,
 }
 
-// ORDERING of the whole file: every change of a word or status is a read-modify-write with AcqRel, and every load
-// is an Acquire, which pairs with them; where it is more, it says so. So whoever sees a value in a word also sees the
-// decision that put it there: what RDCSS stands on (it sees an old value that came after an operation was decided, and
-// then the decision).
+// ORDERING of the whole file: every change of a word or status is a read-modify-write with AcqRel,
+// and every load is an Acquire, which pairs with them; where it is more, it says so. So whoever
+// sees a value in a word also sees the decision that put it there: what RDCSS stands on (it sees an
+// old value that came after an operation was decided, and then the decision).
 
 impl<M: Media> DescriptorPool<M> {
-    /// The value of a word that operations change: one load and a test where no operation is under way. Helps
-    /// operations that it meets; what it returns, no crash takes back.
+    /// The value of a word that operations change: one load and a test where no operation is under
+    /// way. Helps operations that it meets; what it returns, no crash takes back.
     ///
-    /// A value with bits of [`FLAGS`] that leads to no operation on this word was put there by something else. It counts
-    /// without those bits, which are taken off; [`check`](Self::check) tells a damaged file.
+    /// A value with bits of [`FLAGS`] that leads to no operation on this word was put there by
+    /// something else. It counts without those bits, which are taken off; [`check`](Self::check)
+    /// tells a damaged file.
     #[inline]
     pub fn read(&self, word: &PWord) -> u64 {
         let found = word.load(self.pm(), Acquire);
@@ -64,7 +65,8 @@ impl<M: Media> DescriptorPool<M> {
     fn read_slow(&self, word: &PWord) -> u64 {
         let guard = epoch::pin();
         loop {
-            // Again, pinned: what the word leads to now is not used again while this thread looks at it.
+            // Again, pinned: what the word leads to now is not used again while this thread looks
+            // at it.
             let found = word.load(self.pm(), Acquire);
             if found & FLAGS == 0 {
                 return found;
@@ -73,8 +75,8 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// The value of a word while no operation is under way: for owners that check what a file holds, after
-    /// [`open`](Self::open) and before anyone reads it otherwise.
+    /// The value of a word while no operation is under way: for owners that check what a file
+    /// holds, after [`open`](Self::open) and before anyone reads it otherwise.
     ///
     /// # Errors
     /// The word holds what no operation leaves, in words.
@@ -102,18 +104,19 @@ impl<M: Media> DescriptorPool<M> {
                 }
             }
             None => {
-                // No operation leaves that in a word: it was there before. It counts, and is made durable as what it
-                // stands for is unknown.
-                // PERSIST: the value, before anyone acts on it, who does as soon as it has no bit.
+                // No operation leaves that in a word: it was there before. It counts, and is made
+                // durable as what it stands for is unknown.
+                // PERSIST: the value, before a thread acts on it, which it may as soon as no bit is set.
                 self.persist(word);
                 let _ = word.compare_exchange(self.pm(), found, found & !FLAGS, AcqRel, Acquire);
             }
         }
     }
 
-    /// The operation whose pointer or conditional pointer `found`, in `word`, is; `None` if it is none that any
-    /// operation of this pool has put there. By invariants 1 and 2 a pointer's descriptor is of the same use
-    /// while this thread, which is pinned, looks; recovery leaves no descriptor that is not free.
+    /// The operation whose pointer or conditional pointer `found`, in `word`, is; `None` if it is
+    /// none that any operation of this pool has put there. By invariants 1 and 2 a pointer's
+    /// descriptor is of the same use while this thread, which is pinned, looks; recovery leaves no
+    /// descriptor that is not free.
     fn operation(&self, word: &PWord, found: u64) -> Option<(usize, Status)> {
         let number = if found & CONDITIONAL == 0 {
             pointed(found)
@@ -138,7 +141,8 @@ impl<M: Media> DescriptorPool<M> {
         led.then_some((number, status))
     }
 
-    /// Executes a published operation of one word, which is decided by the pointer in it. By its own thread.
+    /// Executes a published operation of one word, which is decided by the pointer in it. By its
+    /// own thread.
     pub(super) fn execute_single(&self, number: usize, status: Status, guard: &Guard) -> Decided {
         match self.install_first(number, status, guard) {
             Installed::There => self.complete_single(number, status),
@@ -151,8 +155,9 @@ impl<M: Media> DescriptorPool<M> {
         self.complete_by(Helper::Own, number, status, guard)
     }
 
-    /// Puts a pointer into the first word, by the operation's own thread. No RDCSS: no one else comes to know of the
-    /// operation, and could install or decide anything, before that pointer is there.
+    /// Puts a pointer into the first word, by the operation's own thread. No RDCSS: no one else
+    /// comes to know of the operation, and could install or decide anything, before that pointer is
+    /// there.
     fn install_first(&self, number: usize, status: Status, guard: &Guard) -> Installed {
         let entry = self.entry(number, 0);
         let (word, own) = (self.word(entry.place), pointer(number, status.generation()));
@@ -167,13 +172,15 @@ impl<M: Media> DescriptorPool<M> {
 
     /// Brings an operation of one word, whose pointer is there or was, to its end.
     fn complete_single(&self, number: usize, status: Status) -> Decided {
-        // PERSIST: the pointer, which decides, before the new value can be seen (as the status in invariant 3).
+        // PERSIST: the pointer, which decides, before the new value can be seen (as the status in
+        // invariant 3).
         self.persist(self.word(self.place(number, 0)));
         self.resolve(number, status);
         Decided::Succeeded
     }
 
-    /// Brings the operation of a descriptor, which had that status, to its end. The caller is pinned.
+    /// Brings the operation of a descriptor, which had that status, to its end. The caller is
+    /// pinned.
     pub(super) fn complete(&self, number: usize, status: Status, guard: &Guard) -> Decided {
         self.complete_by(Helper::Other, number, status, guard)
     }
@@ -219,8 +226,8 @@ impl<M: Media> DescriptorPool<M> {
             return status;
         }
         debug_assert!(M::PERSISTENT, "nothing is dirty where nothing is durable");
-        // PERSIST: the decision, before any new value is stored (invariant 3): what is seen of the operation, a crash
-        // does not take back.
+        // PERSIST: the decision, before any new value is stored (invariant 3): what is seen of the
+        // operation, a crash does not take back.
         self.persist(word);
         let clean = Status(status.0 & !DIRTY);
         let _ = word.compare_exchange(pm, status.0, clean.0, AcqRel, Acquire);
@@ -247,8 +254,9 @@ impl<M: Media> DescriptorPool<M> {
         for i in 0..status.count() {
             let place = self.place(number, i);
             if flushed.replace(place / LINE as u64) != Some(place / LINE as u64) {
-                // PERSIST: the pointers, before the status is decided: if it is durable, recovery finds each word that is to
-                // get a new value. By every thread that decides, since pointers have no dirty bit.
+                // PERSIST: the pointers, before the status is decided: if it is durable, recovery
+                // finds each word that is to get a new value. By every thread that decides, since
+                // pointers have no dirty bit.
                 self.flush(self.word(place));
             }
         }
@@ -257,7 +265,8 @@ impl<M: Media> DescriptorPool<M> {
         Installed::There
     }
 
-    /// Puts a pointer into word `i`, by RDCSS: only while the operation is undecided. `tries`: attempts of this thread.
+    /// Puts a pointer into word `i`, by RDCSS: only while the operation is undecided. `tries`:
+    /// attempts of this thread.
     fn install(
         &self,
         by: Helper,
@@ -293,7 +302,8 @@ impl<M: Media> DescriptorPool<M> {
                 Ok(_) => {
                     self.complete_attempt(word, attempt);
                     if self.status(number).load(pm, Acquire) == status.0 {
-                        // Only after a decision does anyone put the old value back, or a new one there.
+                        // Only after a decision does anyone put the old value back, or a new one
+                        // there.
                         return Installed::There;
                     }
                 }
@@ -308,8 +318,8 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// Second half of RDCSS: the conditional pointer `attempt` in `word` becomes a pointer if the operation is
-    /// undecided, else the old value again.
+    /// Second half of RDCSS: the conditional pointer `attempt` in `word` becomes a pointer if the
+    /// operation is undecided, else the old value again.
     fn complete_attempt(&self, word: &PWord, attempt: u64) {
         let pm = self.pm();
         let (number, i) = condition(attempt);
@@ -317,14 +327,16 @@ impl<M: Media> DescriptorPool<M> {
         if status.is(State::Undecided) {
             let pointer = pointer(number, status.generation());
             // Fails if another thread has completed the attempt: no other one has its bits.
-            // ORDERING: SeqCst, with the load after it; pairs with the decision in `complete` and the swaps of `resolve`
-            // after that: either this thread sees the decision, or who decided sees the pointer.
+            // ORDERING: SeqCst, with the load after it; pairs with the decision in `complete` and
+            // the swaps of `resolve` after that: either this thread sees the decision, or who
+            // decided sees the pointer.
             if word
                 .compare_exchange(pm, attempt, pointer, SeqCst, Acquire)
                 .is_ok()
                 && !Status(self.status(number).load(pm, SeqCst)).is(State::Undecided)
             {
-                // The operation failed in between, and whoever decided may not have seen the pointer.
+                // The operation failed in between, and whoever decided may not have seen the
+                // pointer.
                 self.resolve(number, self.decided(number));
             }
             return;
@@ -334,7 +346,8 @@ impl<M: Media> DescriptorPool<M> {
             .compare_exchange(pm, attempt, old, AcqRel, Acquire)
             .is_ok()
         {
-            // PERSIST: the word no longer leads to the descriptor, before it can be used again (invariant 1).
+            // PERSIST: the word no longer leads to the descriptor, before it can be used again
+            // (invariant 1).
             self.persist(word);
         }
     }
@@ -363,8 +376,8 @@ impl<M: Media> DescriptorPool<M> {
         let mut flushed = None;
         for place in lines.into_iter().flatten() {
             if flushed.replace(place / LINE as u64) != Some(place / LINE as u64) {
-                // PERSIST: the values, before the descriptor that stands for them is used again (invariant 1). By the thread
-                // that stored them: it is pinned until then.
+                // PERSIST: the values, before the descriptor that stands for them is used again
+                // (invariant 1). By the thread that stored them: it is pinned until then.
                 self.flush(self.word(place));
             }
         }
@@ -374,8 +387,8 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// Brings an operation to its end that a panic cut short, perhaps before it began: as recovery does, so what is
-    /// undecided has failed. No one else is at work.
+    /// Brings an operation to its end that a panic cut short, perhaps before it began: as recovery
+    /// does, so what is undecided has failed. No one else is at work.
     pub(super) fn end_abandoned(&self, number: usize) {
         let pm = self.pm();
         let status = Status(self.status(number).load(pm, Acquire));

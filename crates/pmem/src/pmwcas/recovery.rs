@@ -1,10 +1,11 @@
 //! Recovery: every operation that a crash interrupted is rolled forward or back.
 //!
-//! All descriptors are looked at, whatever the first ones hold. What they say is checked before anything is changed:
-//! the pool's content may be anything. Words first, under one fence; then the blocks of policies; then all
-//! descriptors become free, under another fence, so that nothing that a word may hold leads anywhere. All of it
-//! may be repeated: words without pointers stay as they are, and a block is released as often as its descriptor is
-//! found not free (see [`Recycle`](super::Recycle)).
+//! All descriptors are looked at, whatever the first ones hold. Their content is checked before
+//! anything is changed: the pool's content may be anything. Words first, under one fence; then the
+//! blocks of policies; then all descriptors become free, under another fence, so that nothing that
+//! a word may hold leads anywhere. All of it may be repeated: words without pointers stay as they
+//! are, and a block is released as often as its descriptor is found not free (see
+//! [`Recycle`](super::Recycle)).
 
 use super::area::{DescriptorPool, MAGIC, NoBlocks, bytes};
 use super::encoding::{
@@ -16,7 +17,7 @@ use crate::media::{LINE, Media};
 use crate::planted;
 use std::sync::atomic::Ordering;
 
-/// What recovery did.
+/// Statistics of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Words that got the new value of an operation that had succeeded.
@@ -30,12 +31,12 @@ pub struct Recovered {
 // ORDERING of the whole file: Relaxed; the structure is being opened, by one thread.
 
 impl<M: Media> DescriptorPool<M> {
-    /// The pool of descriptors at `at`, which came from the pool's content, *recovered*: no word holds a pointer
-    /// when it returns. Call it between [`Heap::begin_recovery`] and the
-    /// walk, alone, before any of its words is read; again if a crash came in between.
+    /// The pool of descriptors at `at`, which came from the pool's content, *recovered*: no word
+    /// holds a pointer when it returns. Call it between [`Heap::begin_recovery`] and the walk,
+    /// alone, before any of its words is read; again if a crash came in between.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn open(
         heap: &Heap<M>,
         at: u64,
@@ -114,7 +115,8 @@ impl<M: Media> DescriptorPool<M> {
         for &(number, status, _) in &open {
             let free = status.with(State::Free);
             self.status(number).store(pm, free.0, Ordering::Relaxed);
-            // PERSIST: the descriptor names its blocks no longer, before they are used again (invariant 5).
+            // PERSIST: the descriptor names its blocks no longer, before they are used again
+            // (invariant 5).
             pm.flush_of(self.status(number));
         }
         if !open.is_empty() {
@@ -182,15 +184,16 @@ impl<M: Media> DescriptorPool<M> {
     }
 
     fn check_entry(&self, entry: &Entry) -> Result<(), String> {
-        // Where the pool ends now a descriptor that was not used since need not care (`restore` does).
+        // Where the pool ends now a descriptor that was not used since need not care (`restore`
+        // does).
         if !self.swappable(entry.place, u64::MAX) || (entry.old | entry.new) & FLAGS != 0 {
             return Err(format!("no operation has {entry:x?}"));
         }
         Ok(())
     }
 
-    /// Takes the descriptor's pointers out of the word of an entry. `Some(true)`: it got the new value; `Some(false)`:
-    /// the old one.
+    /// Takes the descriptor's pointers out of the word of an entry. `Some(true)`: it got the new
+    /// value; `Some(false)`: the old one.
     fn restore(&self, number: usize, i: usize, status: Status, entry: &Entry) -> Option<bool> {
         let pm = self.pm();
         if entry.place + 8 > pm.len() {
@@ -203,7 +206,8 @@ impl<M: Media> DescriptorPool<M> {
         } else if is_attempt(found, number, status.generation(), i)
             && !planted!(pm, "pmwcas-attempt-kept")
         {
-            // An attempt that came after the decision, or was never completed: the word holds its old value.
+            // An attempt that came after the decision, or was never completed: the word holds its
+            // old value.
             false
         } else {
             return None;

@@ -1,8 +1,8 @@
 //! Copying a pool that is in use.
 //!
 //! The copy is an image that a crash at the end of the copying could have left (the argument is at
-//! [`Recorder`](crate::media::Recorder)), under a UUID of its own. It is written beside its final name,
-//! synced, and renamed, so a half-written backup is never mistaken for one.
+//! [`Recorder`](crate::media::Recorder)), under a UUID of its own. It is written beside its final
+//! name, synced, and renamed, so a half-written backup is never mistaken for one.
 
 use super::Pool;
 use crate::format::superblock::Superblock;
@@ -26,9 +26,9 @@ pub enum BackupError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was being done.
+        /// The step that failed.
         doing: &'static str,
-        /// What it answered.
+        /// The system's error.
         source: io::Error,
     },
     /// The target exists.
@@ -68,8 +68,8 @@ impl std::error::Error for BackupError {
 impl<M: Media> Pool<M> {
     /// Copies the pool to a new file `to`, while others go on writing. Returns its bytes.
     ///
-    /// Every operation that completed before the call is in it; of those that complete while it runs,
-    /// some are; each is there wholly or not at all.
+    /// Every operation that completed before the call is in it; of those that complete while it
+    /// runs, some are; each is there wholly or not at all.
     ///
     /// # Errors
     /// [`BackupError`]; no file is left behind.
@@ -78,7 +78,7 @@ impl<M: Media> Pool<M> {
             return Err(BackupError::Exists(to.to_path_buf()));
         }
         let recorder = self.pm.recorder().ok_or(BackupError::Volatile)?;
-        // A name that no other backup uses, whoever makes it.
+        // A name that no other backup uses, of any process.
         let mut name = to.as_os_str().to_owned();
         name.push(format!(".{}.partial", Uuid::new_v4().simple()));
         let partial = PathBuf::from(name);
@@ -144,8 +144,8 @@ impl<M: Media> Pool<M> {
             buffer.clear();
             let end = (at + AT_A_TIME).min(self.pm.len());
             for line in at / LINE as u64..end / LINE as u64 {
-                // SAFETY: 1. the line is below the medium's end, which `tail` keeps from being cut off; 2. stores are
-                // made as `Media` demands.
+                // SAFETY: 1. the line is below the medium's end, which `tail` keeps from being cut
+                // off; 2. stores are made as `Media` demands.
                 let words = unsafe { capture(base, line) };
                 buffer.extend_from_slice(&bytes_of(words));
             }

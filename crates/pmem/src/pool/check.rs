@@ -1,8 +1,8 @@
 //! Checking the pool's own invariants.
 //!
 //! # Invariants
-//! 1. Chunks = header chunks (the first of each region) + free chunks + chunks of roots; no chunk is
-//!    in two runs.
+//! 1. Chunks = header chunks (the first of each region) + free chunks + chunks of roots; no chunk
+//!    is in two runs.
 //! 2. A chunk is in the volatile free set iff no durable word assigns it.
 //! 3. An open root's allocator knows exactly the chunks that the tables give it, cut the same way.
 //! 4. Both superblock copies are whole and equal, and say how long the pool is.
@@ -40,8 +40,8 @@ pub struct PoolReport {
     pub free_chunks: u64,
     /// Chunks that belong to roots.
     pub owned_chunks: u64,
-    /// Chunks (first chunks of runs) whose root was taken back: the next opening frees them, so there
-    /// are none in a pool that was just opened.
+    /// Chunks (first chunks of runs) whose root was taken back: the next opening frees them, so
+    /// there are none in a pool that was just opened.
     pub ownerless_chunks: u64,
     /// Chunks (first chunks of runs) of open roots in which no block is live.
     pub idle_chunks: u64,

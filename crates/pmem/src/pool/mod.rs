@@ -73,7 +73,7 @@ impl PoolOptions {
     }
 }
 
-/// What a pool says about itself.
+/// Identity, size and state of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolInfo {
     /// Format version of the file.
@@ -93,7 +93,7 @@ pub struct PoolInfo {
     pub fragmentation: f64,
     /// True if the pool had been closed cleanly before this opening.
     pub was_clean: bool,
-    /// What the medium had to repair at this opening.
+    /// The medium's repairs at this opening.
     pub media_recovery: MediaRecovery,
 }
 
@@ -137,8 +137,8 @@ impl<M: Media> Pool<M> {
         made
     }
 
-    /// As [`create`](Self::create), on a medium that was opened to make a pool, with [`layout::INITIAL`] bytes at least; `path` names
-    /// it in errors.
+    /// As [`create`](Self::create), on a medium that was opened to make a pool, with
+    /// [`layout::INITIAL`] bytes at least; `path` names it in errors.
     ///
     /// # Errors
     /// [`OpenError`]; what the medium has written is left behind.
@@ -156,8 +156,8 @@ impl<M: Media> Pool<M> {
             uuid: Uuid::new_v4(),
             clean: false,
             medium: Some(pm.kind()),
-            // No copy counts yet; A is written first, so that what an interrupted making leaves is told from
-            // a pool that lost both.
+            // No copy counts yet; A is written first, so that what an interrupted making leaves is
+            // told from a pool that lost both.
             copy: 1,
         };
         let mut pool = Self::assemble(pm, path, superblock, true);
@@ -338,8 +338,8 @@ impl<M: Media> Pool<M> {
     }
 
     /// Clears what decides about chunks and roots: a device may hold anything, a file holds zeros
-    /// already. That takes all of a region's table, since the pool may grow into the rest of the region.
-    /// Flushed, not fenced; true if something had to be changed.
+    /// already. That takes all of a region's table, since the pool may grow into the rest of the
+    /// region. Flushed, not fenced; true if something had to be changed.
     fn clear_tables(&self) -> bool {
         let mut changed = false;
         let mut clear = |word: &PWord, value: u64| {
@@ -388,7 +388,7 @@ impl<M: Media> Pool<M> {
             .collect()
     }
 
-    /// What these chunks are used for, as it is durable.
+    /// Returns the durable use of each of these chunks.
     pub(crate) fn chunk_uses(&self, chunks: std::ops::Range<u32>) -> Vec<(u32, ChunkUse)> {
         // Locked: a word that is being changed is not durable before the lock is free again.
         let _space = lock(&self.space);
@@ -459,7 +459,7 @@ impl<M: Media> Pool<M> {
         lock(&self.superblock).uuid
     }
 
-    /// What the pool says about itself.
+    /// Returns identity, size and state of the pool.
     pub fn info(&self) -> PoolInfo {
         let (size, uuid, unassigned) = {
             // Both at once, or the pool may grow in between.

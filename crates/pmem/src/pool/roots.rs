@@ -60,7 +60,7 @@ impl DataKind {
     }
 }
 
-/// What a root is.
+/// The kind of a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootKind {
     /// Name of the design ("lbtree"), at most 16 bytes.
@@ -91,7 +91,7 @@ impl fmt::Display for RootKind {
 pub struct RootInfo {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: RootKind,
 }
 
@@ -113,9 +113,9 @@ pub enum RootError {
     WrongKind {
         /// The root.
         name: String,
-        /// What it is.
+        /// The kind found.
         found: RootKind,
-        /// What was asked for.
+        /// The kind or size asked for.
         asked: RootKind,
     },
     /// The pool is open for reading only.
@@ -206,8 +206,8 @@ impl<M: Media> Root<M> {
         self.index as u8
     }
 
-    /// Makes the root findable. What the calling thread flushed is durable before: the descriptor, and
-    /// what the root leads to.
+    /// Makes the root findable. What the calling thread flushed is durable before: the descriptor,
+    /// and what the root leads to.
     pub fn publish(&self) {
         let pm = &self.pool.pm;
         // PERSIST: descriptor and structure, before the state word that makes them count.

@@ -36,7 +36,7 @@ pub(super) struct Space {
     pub(super) holes: BTreeSet<u32>,
 }
 
-/// What [`Pool::compact`] gave back.
+/// The space that [`Pool::compact`] gave back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactReport {
     /// Bytes of the pool before.
@@ -55,7 +55,7 @@ impl<M: Media> Pool<M> {
         self.word_at(at)
     }
 
-    /// What `chunk` is used for; `None` if its word is corrupt or the chunk is past the end.
+    /// Returns the use of `chunk`; `None` if its word is corrupt or the chunk is past the end.
     pub(crate) fn chunk_use(&self, chunk: u32) -> Option<ChunkUse> {
         if (u64::from(chunk) + 1) * CHUNK > self.pm.len() {
             return None;
@@ -108,7 +108,8 @@ impl<M: Media> Pool<M> {
         Ok(first)
     }
 
-    /// Makes a chunk's head that of one without an active block, durably: before its word says that it has one.
+    /// Makes a chunk's head that of one without an active block, durably: before its word says that
+    /// it has one.
     fn prepare_activated(&self, chunk: u32, class: u8) {
         let bytes = activated::head_bytes(class);
         for word in 0..bytes / 8 {

@@ -1,21 +1,25 @@
 //! The superblock in an open pool: read, written and erased (layout: `format/superblock.rs`).
 //!
 //! # Crash states
-//! A pool that is made where one was (on a device) first ends that one ([`Superblock::erase`]): a crash leaves
-//! the old pool as it was, or none, or the new one.
+//! A pool that is made over another one (on a device) first erases that one
+//! ([`Superblock::erase`]): a crash leaves the old pool as it was, or none, or the new one.
 //!
-//! An update writes and persists one copy, then the other. A crash leaves one copy torn (its checksum
-//! tells) or the two of different generations; the newest whole copy counts. That copy is the last to be
-//! written by the next update: were it the first, a second crash could leave both torn.
+//! An update writes and persists one copy, then the other. A crash leaves one copy torn (its
+//! checksum tells) or the two of different generations; the newest whole copy counts. That copy is
+//! the last to be written by the next update: were it the first, a second crash could leave both
+//! torn.
 //!
-//! The torn copy stays as it is until an opening for writing writes over it, and that may crash too. What
-//! is there then is made of both, but it is never the whole copy of a change that was given up:
+//! The torn copy stays as it is until an opening for writing writes over it, and that may crash
+//! too. What is there then is made of both, but it is never the whole copy of a change that was
+//! given up:
 //!
-//! 1. Contents that differ have different generations: a change takes the next one, an opening one that
-//!    depends on its medium and comes after that. So the generation and the checksum of a copy are its own.
-//! 2. What else a change writes no opening supplies: another size, where openings keep the old one, or
-//!    "clean", where they write "in use".
-//! 3. So all of a whole copy came from one writer; had that written all of it, it would not have been torn.
+//! 1. Contents that differ have different generations: a change takes the next one, an opening one
+//!    that depends on its medium and comes after that. So the generation and the checksum of a copy
+//!    are its own.
+//! 2. No opening supplies what else a change writes: another size, where openings keep the old one,
+//!    or "clean", where they write "in use".
+//! 3. So all of a whole copy came from one writer; had that written all of it, it would not have
+//!    been torn.
 
 use crate::cell::PWord;
 use crate::error::OpenError;
@@ -32,7 +36,7 @@ impl Superblock {
         Self::choose(path, &a, &b)
     }
 
-    /// What the two copies of an opened medium say; `None` for one that is not whole.
+    /// Reads both copies of an opened medium; `None` for one that is not whole.
     pub(super) fn copies<M: Media>(pm: &M) -> [Option<Self>; 2] {
         COPIES.map(|at| match Self::decode(&bytes_at(pm, at)) {
             Copy::Whole(superblock) => Some(superblock),
@@ -56,12 +60,12 @@ impl Superblock {
         }
     }
 
-    /// Ends the pool that may have been here, before anything of it is changed. Without a pool there is
-    /// nothing to do.
+    /// Ends the pool that may have been here, before anything of it is changed. Without a pool
+    /// there is nothing to do.
     pub(super) fn erase<M: Media>(pm: &M) {
-        // First what makes the copies count; until both are gone, one of them may, and all of the old pool is
-        // there. Then the checksums: with the old ones, the magic of the new superblock, alone, would make
-        // the old copy whole again.
+        // First what makes the copies count; until both are gone, one of them may, and all of the
+        // old pool is there. Then the checksums: with the old ones, the magic of the new
+        // superblock, alone, would make the old copy whole again.
         for i in [0, BYTES / 8 - 1] {
             let mut changed = false;
             for at in COPIES {

@@ -1,7 +1,9 @@
-//! The commands on data, with any arguments, alone and in transactions, while time passes and the sweeper works: no panic, a whole
-//! reply to each, no damage of the server's own making, and a store that is whole afterwards.
+//! Commands on data with arbitrary arguments, alone and in transactions, while time passes and the
+//! sweeper works. There must be no panic, one complete reply to each, no damage, and an intact
+//! store afterwards.
 //!
-//! One pool serves many inputs, each of which begins with empty databases; it is replaced now and then.
+//! One pool serves many inputs, each of which begins with empty databases. It is replaced now and
+//! then.
 
 #![no_main]
 
@@ -9,8 +11,10 @@ use arbitrary::Arbitrary;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use bristlecone_server::command::Command;
-use bristlecone_server::data::multi::{Queued, Watch};
-use bristlecone_server::data::{Data, Reads, commands};
+use bristlecone_server::commands;
+use bristlecone_server::data::watch::Watch;
+use bristlecone_server::data::{Data, Reads};
+use bristlecone_server::execute::exec::Queued;
 use bristlecone_server::reply::{Out, Protocol};
 use bristlecone_server::resp::reply_length;
 use bristlecone_store::{Store, StoreOptions, WallClock};
@@ -20,10 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
-/// Most that one input does.
-const ACTIONS_MOST: usize = 200;
-/// Inputs that one pool serves.
-const INPUTS_MOST: u32 = 2_000;
+/// The most actions of one input.
+const MAX_ACTIONS: usize = 200;
+/// The most inputs that one pool serves.
+const MAX_INPUTS: u32 = 2_000;
 
 /// A word of a command.
 #[derive(Arbitrary, Clone, Debug)]
@@ -35,11 +39,11 @@ enum Word {
     Fraction(f64),
     Option(u8),
     Bytes(Vec<u8>),
-    /// One byte, often.
+    /// One byte, repeated.
     Long(u8, u16),
 }
 
-/// Words that commands give a meaning.
+/// Words with a meaning for commands.
 const OPTIONS: &[&str] = &[
     "NX",
     "XX",
@@ -147,7 +151,7 @@ impl Word {
 #[derive(Arbitrary, Clone, Debug)]
 struct Call {
     command: u8,
-    /// First, most often, is a key.
+    /// The key that most commands have first.
     key: Option<u8>,
     words: Vec<Word>,
 }
@@ -164,7 +168,7 @@ enum Action {
     Database(u8),
 }
 
-/// A pool, and its time.
+/// A pool and its clock.
 struct Place {
     data: Data,
     now: Arc<AtomicU64>,
@@ -195,14 +199,14 @@ impl Place {
     }
 }
 
-/// The command and its words, if it takes so many.
+/// Returns the command and its words, if it takes so many.
 fn known(
     table: &[&'static Command],
     call: &Call,
     more: u8,
 ) -> Option<(&'static Command, Vec<Vec<u8>>)> {
     let command = table[usize::from(call.command) % table.len()];
-    let mut words = vec![command.name.as_bytes().to_vec()];
+    let mut words = vec![command.spec.name.as_bytes().to_vec()];
     words.extend(call.key.map(|key| Word::Key(key).bytes()));
     words.extend(call.words.iter().map(Word::bytes));
     for number in 0..2 * u16::from(more) {
@@ -214,11 +218,11 @@ fn known(
         };
         words.push(member.into_bytes());
     }
-    let (arity, len) = (command.arity, words.len() as i32);
-    (len == arity || arity < 0 && len >= -arity).then_some((command, words))
+    let takes = command.spec.takes(words.len());
+    takes.then_some((command, words))
 }
 
-/// A reply that is whole, and no complaint about the pool.
+/// Checks that a reply is complete, and does not report damage.
 fn check(words: &[Vec<u8>], reply: &[u8]) {
     assert_eq!(
         reply_length(reply),
@@ -233,7 +237,7 @@ fn check(words: &[Vec<u8>], reply: &[u8]) {
 }
 
 fn run(place: &Place, actions: &[Action]) {
-    let table: Vec<&'static Command> = commands().collect();
+    let table: Vec<&'static Command> = commands::data().collect();
     let data = &place.data;
     let (mut db, mut protocol) = (0, Protocol::Resp2);
     let call = |call: &Call, more: u8, db: usize, protocol: Protocol| {
@@ -251,7 +255,7 @@ fn run(place: &Place, actions: &[Action]) {
         );
         check(&words, &reply);
     };
-    for action in actions.iter().take(ACTIONS_MOST) {
+    for action in actions.iter().take(MAX_ACTIONS) {
         match action {
             Action::Call(one) => call(one, 0, db, protocol),
             Action::Many(one, more) => call(one, *more, db, protocol),
@@ -288,7 +292,7 @@ fuzz_target!(|actions: Vec<Action>| {
     thread_local!(static PLACE: RefCell<Option<Place>> = const { RefCell::new(None) });
     PLACE.with_borrow_mut(|kept| {
         let place = kept.get_or_insert_with(Place::new);
-        let flush = commands().find(|command| command.name == "flushall");
+        let flush = commands::data().find(|command| command.spec.name == "flushall");
         let flush = flush.expect("a command that is there");
         let mut reply = Vec::new();
         let mut out = Out::new(&mut reply, Protocol::Resp2);
@@ -304,7 +308,7 @@ fuzz_target!(|actions: Vec<Action>| {
         store.vacuum(usize::MAX).expect("a vacuum");
         store.check().expect("a store that is whole");
         place.inputs += 1;
-        if place.inputs == INPUTS_MOST {
+        if place.inputs == MAX_INPUTS {
             *kept = None;
         }
     });

@@ -1,5 +1,5 @@
-//! The parser of requests: the same bytes give the same commands and the same error, in whatever pieces they come; and a length
-//! that replies are cut by is within them.
+//! The parser of requests: the same bytes yield the same commands and the same error, in whatever
+//! pieces they come. The length by which replies are split lies within them.
 
 #![no_main]
 
@@ -11,14 +11,14 @@ use libfuzzer_sys::fuzz_target;
 struct Input<'a> {
     /// How many bytes come at once, in turn.
     pieces: Vec<u8>,
-    stranger: bool,
+    unauthenticated: bool,
     small: bool,
     bytes: &'a [u8],
 }
 
 type Commands = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
-/// All commands in `bytes`, which come in pieces, and the error that ends them.
+/// Returns all commands in `bytes`, which come in pieces, and the error that ends them.
 fn commands(bytes: &[u8], limits: Limits, pieces: &[u8]) -> Commands {
     let mut parser = Parser::default();
     let mut found = Vec::new();
@@ -64,7 +64,7 @@ fuzz_target!(|input: Input<'_>| {
         } else {
             Limits::default().arguments
         },
-        stranger: input.stranger,
+        unauthenticated: input.unauthenticated,
     };
     let whole = commands(input.bytes, limits, &[]);
     assert_eq!(commands(input.bytes, limits, &input.pieces), whole);

@@ -1,32 +1,33 @@
-//! What hashes, sets, sorted sets and lists have in common: the record that holds a small one, keys of the elements of a large one,
-//! and how they are loaded and saved.
+//! What hashes, sets, sorted sets and lists have in common: the record of a small collection, the
+//! keys of the elements of a large one, loading and saving.
 //!
-//! A collection is small up to [`ENTRIES_MOST`] entries of [`ITEM_MOST`] bytes and [`BODY_MOST`] bytes in all. A small one is its
-//! key's record: strings, each after its length (2 bytes, big-endian). Once large, it stays so.
+//! A collection is small up to [`MAX_ENTRIES`] entries of [`MAX_ITEM`] bytes each and [`MAX_BODY`]
+//! bytes in all. The record of a small one is a sequence of strings, each after its length (2
+//! bytes, big-endian). A large collection stays large.
 
-use super::value::{Kind, Value};
-use super::{Tx, damaged};
-use crate::command::{Failed, Outcome};
+use crate::data::record::{Kind, Value};
+use crate::data::tx::Tx;
+use crate::error::{CommandError, Outcome};
 use bristlecone_store::MAX_KEY_BYTES;
 use std::ops::Range;
 
-/// Most entries of a small collection.
-pub(super) const ENTRIES_MOST: usize = 128;
-/// Longest string in a small collection.
-pub(super) const ITEM_MOST: usize = 1 << 10;
-/// Longest record of a small collection.
-pub(super) const BODY_MOST: usize = 4 << 10;
+/// The most entries of a small collection.
+pub(crate) const MAX_ENTRIES: usize = 128;
+/// The longest string in a small collection, in bytes.
+pub(crate) const MAX_ITEM: usize = 1 << 10;
+/// The longest record of a small collection, in bytes.
+pub(crate) const MAX_BODY: usize = 4 << 10;
 
-/// Strings in one record.
+/// The strings in one record.
 #[derive(Debug, Default)]
-pub(super) struct Packed {
+pub(crate) struct Packed {
     body: Vec<u8>,
     items: usize,
 }
 
 impl Packed {
-    /// The strings of a record, in groups of `width`.
-    pub fn open(body: Vec<u8>, width: usize) -> Result<Self, Failed> {
+    /// Parses a record of strings in groups of `width`.
+    pub fn open(body: Vec<u8>, width: usize) -> Result<Self, CommandError> {
         let mut rest = body.as_slice();
         let mut items = 0;
         while !rest.is_empty() {
@@ -42,22 +43,22 @@ impl Packed {
         Ok(Self { body, items })
     }
 
-    /// The record.
+    /// Returns the record.
     pub fn into_body(self) -> Vec<u8> {
         self.body
     }
 
-    /// How many strings there are.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.items
     }
 
-    /// Bytes of the record.
+    /// Returns the length of the record in bytes.
     pub fn bytes(&self) -> usize {
         self.body.len()
     }
 
-    /// The strings, each with its place.
+    /// Returns the strings, each with its place in the record.
     pub fn items(&self) -> Items<'_> {
         Items {
             body: &self.body,
@@ -65,7 +66,7 @@ impl Packed {
         }
     }
 
-    /// The strings in twos: the place of both, the first, the second.
+    /// Returns the strings in pairs: the place of both, the first, the second.
     pub fn pairs(&self) -> impl Iterator<Item = (Range<usize>, &[u8], &[u8])> {
         let mut items = self.items();
         std::iter::from_fn(move || {
@@ -74,7 +75,8 @@ impl Packed {
         })
     }
 
-    /// Puts `new` in the place of the `removed` strings at `place`, if that leaves the collection small; false if not.
+    /// Replaces the `removed` strings at `place` by `new`, if that leaves the collection small.
+    /// Returns false if it does not.
     pub fn splice(
         &mut self,
         place: Range<usize>,
@@ -85,9 +87,9 @@ impl Packed {
         let items = self.items - removed + new.len();
         let added: usize = new.iter().map(|item| 2 + item.len()).sum();
         let fits = new.is_empty()
-            || items <= ENTRIES_MOST * width
-                && new.iter().all(|item| item.len() <= ITEM_MOST)
-                && self.body.len() - place.len() + added <= BODY_MOST;
+            || items <= MAX_ENTRIES * width
+                && new.iter().all(|item| item.len() <= MAX_ITEM)
+                && self.body.len() - place.len() + added <= MAX_BODY;
         if fits {
             let new = new
                 .iter()
@@ -99,30 +101,30 @@ impl Packed {
     }
 }
 
-fn torn() -> Failed {
-    damaged("a small collection")
+fn torn() -> CommandError {
+    CommandError::damaged("a small collection")
 }
 
-/// How many strings an entry of a small collection is.
-pub(super) fn width(kind: Kind) -> usize {
+/// Returns the number of strings in an entry of a small collection.
+pub(crate) fn width(kind: Kind) -> usize {
     match kind {
         Kind::Hash | Kind::SortedSet => 2,
         _ => 1,
     }
 }
 
-/// What a hash, a set or a sorted set is made of.
+/// The content of a hash, a set or a sorted set.
 #[derive(Debug)]
-pub(super) enum Content {
-    /// Its entries.
+pub(crate) enum Content {
+    /// All entries.
     Small(Packed),
-    /// The id of its elements, and how many entries there are.
+    /// The id of the elements, and the number of entries.
     Large { id: u64, count: u64 },
 }
 
 impl Content {
-    /// That of a value, whose body is taken out of it if it is small.
-    pub fn take(value: &mut Value) -> Result<Self, Failed> {
+    /// Takes the content of a value out of it.
+    pub fn take(value: &mut Value) -> Result<Self, CommandError> {
         match value.id {
             Some(id) => {
                 let [count] = numbers(&value.body)?;
@@ -135,7 +137,7 @@ impl Content {
         }
     }
 
-    /// How many entries of `width` strings there are.
+    /// Returns the number of entries of `width` strings.
     pub fn len(&self, width: usize) -> u64 {
         match self {
             Self::Small(packed) => (packed.len() / width) as u64,
@@ -143,7 +145,7 @@ impl Content {
         }
     }
 
-    /// The value to be saved; `None` if there are no entries.
+    /// Returns the value to be saved; `None` if there are no entries.
     pub fn into_value(self, kind: Kind, expires_at: Option<u64>) -> Option<Value> {
         let (id, body) = match self {
             Self::Small(packed) if packed.len() > 0 => (None, packed.into_body()),
@@ -159,9 +161,9 @@ impl Content {
     }
 }
 
-/// Strings and their places.
+/// An iterator over strings and their places.
 #[derive(Clone, Debug)]
-pub(super) struct Items<'p> {
+pub(crate) struct Items<'p> {
     body: &'p [u8],
     at: usize,
 }
@@ -179,14 +181,15 @@ impl<'p> Iterator for Items<'p> {
     }
 }
 
-/// The key of an element: the collection's id, then `parts`. `name` is what of it the client has given.
-pub(super) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, Failed> {
+/// Returns the key of an element: the collection's id, `parts`, then `name`, which the client has
+/// given.
+pub(crate) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, CommandError> {
     let mut key = id.to_be_bytes().to_vec();
     parts.iter().for_each(|part| key.extend_from_slice(part));
     key.extend_from_slice(name);
     if key.len() > MAX_KEY_BYTES {
         let most = MAX_KEY_BYTES - (key.len() - name.len());
-        return Err(Failed::reply(format!(
+        return Err(CommandError::reply(format!(
             "ERR a field or member of {} bytes: at most {most} are possible",
             name.len()
         )));
@@ -194,17 +197,18 @@ pub(super) fn element(id: u64, parts: &[&[u8]], name: &[u8]) -> Result<Vec<u8>, 
     Ok(key)
 }
 
-/// Where a field or member is in the order of a large collection's elements: evenly spread, the same for ever. Scanning
-/// goes on from there, and random elements are found by it.
-pub(super) fn spread(name: &[u8]) -> u32 {
+/// Returns the place of a field or member in the order of a large collection's elements. Places are
+/// evenly spread, and never change: scans continue from them, and random elements are chosen by
+/// them.
+pub(crate) fn spread(name: &[u8]) -> u32 {
     let mut hash = crc32c::crc32c(name);
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x7feb_352d);
     hash = (hash ^ (hash >> 15)).wrapping_mul(0x846c_a68b);
     hash ^ (hash >> 16)
 }
 
-/// The collection under `key`, for its command. A large one is read with its elements on one snapshot.
-pub(super) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Value>, Failed> {
+/// Returns the collection under `key`. A large one is read with its elements on one snapshot.
+pub(crate) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Value>, CommandError> {
     let value = tx.load_kind(key, kind)?;
     if tx.writes || value.as_ref().is_none_or(|value| value.id.is_none()) {
         return Ok(value);
@@ -213,9 +217,10 @@ pub(super) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Val
     tx.load_kind(key, kind)
 }
 
-/// Saves a collection that was changed, in place of `before`, whose body need not be there if it is a small one; `None`: nothing is left
-/// of it. The head of a large one is written only if it says something else.
-pub(super) fn save(
+/// Saves a collection that has changed, and replaces `before`, whose body may be missing if it was
+/// small. With `None` the key is deleted. The head of a large collection is written only if it
+/// differs.
+pub(crate) fn save(
     tx: &mut Tx<'_>,
     key: &[u8],
     before: Option<&Value>,
@@ -232,11 +237,11 @@ pub(super) fn save(
     }
 }
 
-/// Numbers in the head of a large collection.
-pub(super) fn numbers<const N: usize>(body: &[u8]) -> Result<[u64; N], Failed> {
+/// Parses the numbers in the head of a large collection.
+pub(crate) fn numbers<const N: usize>(body: &[u8]) -> Result<[u64; N], CommandError> {
     let mut numbers = [0; N];
     if body.len() != 8 * N {
-        return Err(damaged("the head of a large collection"));
+        return Err(CommandError::damaged("the head of a large collection"));
     }
     for (number, bytes) in numbers.iter_mut().zip(body.chunks_exact(8)) {
         *number = u64::from_be_bytes(bytes.try_into().unwrap_or_default());
@@ -263,10 +268,10 @@ mod tests {
             again.items().map(|(_, item)| item).collect::<Vec<_>>(),
             [b"a", b"1"]
         );
-        assert!(!Packed::default().splice(0..0, 0, &[&[0; ITEM_MOST + 1]], 1));
+        assert!(!Packed::default().splice(0..0, 0, &[&[0; MAX_ITEM + 1]], 1));
         let mut full = Packed::default();
         while full.splice(0..0, 0, &[b"x"], 1) {}
-        assert_eq!(full.len(), ENTRIES_MOST);
+        assert_eq!(full.len(), MAX_ENTRIES);
         let mut full = Packed::default();
         while full.splice(0..0, 0, &[&[1; 500]], 1) {}
         assert_eq!(full.bytes(), 8 * 502);

@@ -1,30 +1,31 @@
-//! What a hash and a set are made of: names, each with a value. A set's values are empty, and not kept in small sets.
+//! The representation of hashes and sets: names, each with a value. The values of a set are empty;
+//! small sets do not store them.
 //!
 //! ```text
-//! small   names and values in turn; of a set only names
-//! large   head: how many (8)     elements: id (8) | spread (4) | name --> value
+//! small   names and values in turn; only names in a set
+//! large   head: count (8)     elements: id (8) | spread (4) | name --> value
 //! ```
 
-use super::arguments::random_elements;
-use super::collection::{self, Content, Packed, element, spread, width};
-use super::value::{Kind, Value};
-use super::{Space, Tx};
-use crate::command::{Failed, Outcome};
-use crate::reply::Out;
+use crate::data::collection;
+use crate::data::collection::{Content, Packed, element, spread, width};
+use crate::data::record::{Kind, Value};
+use crate::data::spaces::Space;
+use crate::data::tx::Tx;
+use crate::error::{CommandError, Outcome};
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 
-/// Bytes of a large one's element before its name.
+/// The length of an element's key before its name.
 const BEFORE_NAME: usize = 12;
 
 /// A name and its value.
-pub(super) type Pair = (Vec<u8>, Vec<u8>);
+pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
 /// A hash or a set that a command works on.
 #[derive(Debug)]
-pub(super) struct Fields {
+pub(crate) struct Fields {
     kind: Kind,
     before: Option<Value>,
     expires_at: Option<u64>,
@@ -33,16 +34,16 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// What is under `key`; empty, if nothing is.
-    pub fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Self, Failed> {
+    /// Returns the hash or set under `key`; an empty one if the key does not exist.
+    pub fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Self, CommandError> {
         match collection::load(tx, key, kind)? {
             Some(value) => Self::of(value),
             None => Ok(Self::in_place_of(kind, None)),
         }
     }
 
-    /// A hash or set that was loaded.
-    pub fn of(mut value: Value) -> Result<Self, Failed> {
+    /// Returns the hash or set of a value that was loaded.
+    pub fn of(mut value: Value) -> Result<Self, CommandError> {
         let content = Content::take(&mut value)?;
         Ok(Self {
             kind: value.kind,
@@ -53,7 +54,7 @@ impl Fields {
         })
     }
 
-    /// An empty one that does not expire, to be saved in place of `before`, whatever that is.
+    /// Returns an empty one that does not expire, and that will replace `before` when it is saved.
     pub fn in_place_of(kind: Kind, before: Option<Value>) -> Self {
         Self {
             kind,
@@ -64,12 +65,12 @@ impl Fields {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of names.
     pub fn len(&self) -> u64 {
         self.content.len(width(self.kind))
     }
 
-    /// True if the key is not there.
+    /// Returns true if the key does not exist.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -88,32 +89,37 @@ impl Fields {
         }
     }
 
-    fn key(id: u64, name: &[u8]) -> Result<Vec<u8>, Failed> {
+    fn key(id: u64, name: &[u8]) -> Result<Vec<u8>, CommandError> {
         element(id, &[&spread(name).to_be_bytes()], name)
     }
 
-    /// The value of a name.
-    pub fn get(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+    /// Returns the value of a name.
+    pub fn get(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(self.find(packed, name).map(|(_, value)| value.to_vec())),
             Content::Large { id, .. } => match Self::key(*id, name) {
                 Ok(key) => tx.get(Space::Elements, &key),
-                // Too long to be there.
+                // A name that is too long does not exist.
                 Err(_) => Ok(None),
             },
         }
     }
 
-    /// True if there is such a name.
-    pub fn contains(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, Failed> {
+    /// Returns true if the name exists.
+    pub fn contains(&self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(self.find(packed, name).is_some()),
             Content::Large { .. } => Ok(self.get(tx, name)?.is_some()),
         }
     }
 
-    /// Puts a value; true if the name is new.
-    pub fn put(&mut self, tx: &mut Tx<'_>, name: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    /// Sets the value of a name. Returns true if the name is new.
+    pub fn put(
+        &mut self,
+        tx: &mut Tx<'_>,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<bool, CommandError> {
         let width = width(self.kind);
         if let Content::Small(packed) = &self.content {
             let found = self.find(packed, name).map(|(place, _)| place);
@@ -159,8 +165,8 @@ impl Fields {
         Ok(())
     }
 
-    /// Takes a name away; false if it is not there.
-    pub fn remove(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, Failed> {
+    /// Removes a name. Returns false if it does not exist.
+    pub fn remove(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<bool, CommandError> {
         let width = width(self.kind);
         let place = match &self.content {
             Content::Small(packed) => self.find(packed, name).map(|(place, _)| place),
@@ -188,7 +194,7 @@ impl Fields {
         Ok(true)
     }
 
-    /// Visits all of them.
+    /// Visits all names with their values.
     pub fn visit(
         &self,
         tx: &mut Tx<'_>,
@@ -213,40 +219,44 @@ impl Fields {
         }
     }
 
-    /// All of them.
-    pub fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Pair>, Failed> {
-        let mut all = Vec::new();
-        self.visit(tx, |name, value| {
-            all.push((name.to_vec(), value.to_vec()));
-            ControlFlow::Continue(())
-        })?;
-        Ok(all)
+    /// Returns all names with their values.
+    pub fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Pair>, CommandError> {
+        tx.counting(|tx, scratch| {
+            let mut all = Vec::new();
+            self.visit(tx, |name, value| {
+                scratch.add(name)?;
+                scratch.add(value)?;
+                all.push((name.to_vec(), value.to_vec()));
+                ControlFlow::Continue(())
+            })?;
+            Ok(all)
+        })
     }
 
-    /// A step of a scan: those from `cursor` on, about `count` of them, and the cursor of the next step: 0 at the end. A small one
-    /// is done in one step.
+    /// Takes a step of a scan: returns about `count` names from `cursor` on, and the cursor of the
+    /// next step, which is 0 at the end. A small one is returned in one step.
     pub fn step(
         &self,
         tx: &mut Tx<'_>,
         cursor: u64,
         count: u64,
-    ) -> Result<(u64, Vec<Pair>), Failed> {
+    ) -> Result<(u64, Vec<Pair>), CommandError> {
         match &self.content {
             Content::Small(_) => Ok((0, self.all(tx)?)),
             Content::Large { id, .. } => step(tx, &id.to_be_bytes(), cursor, count),
         }
     }
 
-    /// One of them, each as likely as another, or nearly.
-    pub fn random(&self, tx: &mut Tx<'_>) -> Result<Option<Pair>, Failed> {
+    /// Returns a random name, with nearly equal probabilities.
+    pub fn random(&self, tx: &mut Tx<'_>) -> Result<Option<Pair>, CommandError> {
         match &self.content {
             Content::Large { id, count } if *count > FEW => random(tx, &id.to_be_bytes()),
             _ => Ok(some_of(self.all(tx)?, 1).pop()),
         }
     }
 
-    /// `count` of them, none twice; all, if there are not so many.
-    pub fn sample(&self, tx: &mut Tx<'_>, count: u64) -> Result<Vec<Pair>, Failed> {
+    /// Returns `count` different random names; all of them if there are not so many.
+    pub fn sample(&self, tx: &mut Tx<'_>, count: u64) -> Result<Vec<Pair>, CommandError> {
         let (random, all) = (
             |tx: &mut Tx<'_>| self.random(tx),
             |tx: &mut Tx<'_>| self.all(tx),
@@ -254,24 +264,7 @@ impl Fields {
         sample(self.len(), count, tx, random, all)
     }
 
-    /// Replies with random ones, as [`random_elements`] does.
-    pub fn random_reply(
-        &self,
-        tx: &mut Tx<'_>,
-        count: i64,
-        with_values: bool,
-        out: &mut Out<'_>,
-        reply: impl FnMut(&mut Out<'_>, &Pair),
-    ) -> Outcome {
-        let (random, all) = (
-            |tx: &mut Tx<'_>| self.random(tx),
-            |tx: &mut Tx<'_>| self.all(tx),
-        );
-        let counts = (self.len(), count);
-        random_elements(tx, counts, with_values, out, random, all, reply)
-    }
-
-    /// Saves what was changed.
+    /// Saves it if it has changed.
     pub fn save(self, tx: &mut Tx<'_>, key: &[u8]) -> Outcome {
         if !self.changed {
             return Ok(());
@@ -280,20 +273,20 @@ impl Fields {
         collection::save(tx, key, self.before.as_ref(), after.as_ref())
     }
 
-    /// Takes everything away.
+    /// Removes all names.
     pub fn clear(&mut self) {
         self.content = Content::Small(Packed::default());
         self.changed = true;
     }
 }
 
-/// Names under `prefix` that are ordered by their spread, as [`Fields::step`] gives them.
-pub(super) fn step(
+/// Takes a step of a scan over the names under `prefix`; see [`Fields::step`].
+pub(crate) fn step(
     tx: &mut Tx<'_>,
     prefix: &[u8],
     cursor: u64,
     count: u64,
-) -> Result<(u64, Vec<Pair>), Failed> {
+) -> Result<(u64, Vec<Pair>), CommandError> {
     let Ok(from) = u32::try_from(cursor) else {
         return Ok((0, Vec::new()));
     };
@@ -307,7 +300,7 @@ pub(super) fn step(
             let Some((at, name)) = split(key, prefix) else {
                 return ControlFlow::Break(());
             };
-            // Those with the same spread belong together: the cursor cannot tell them apart.
+            // Names with the same spread belong to one step: the cursor cannot tell them apart.
             if found.len() as u64 >= count && at != last {
                 next = u64::from(at);
                 return ControlFlow::Break(());
@@ -320,8 +313,9 @@ pub(super) fn step(
     Ok((next, found))
 }
 
-/// At most `most` of the names under `prefix`, from the spread `from` on. Many may have the same one: it can be chosen.
-fn row(tx: &mut Tx<'_>, prefix: &[u8], from: u32, most: u64) -> Result<Vec<Pair>, Failed> {
+/// Returns at most `most` names under `prefix`, from the spread `from` on. Many names may have the
+/// same spread, which clients can choose.
+fn row(tx: &mut Tx<'_>, prefix: &[u8], from: u32, most: u64) -> Result<Vec<Pair>, CommandError> {
     let start = [prefix, &from.to_be_bytes()].concat();
     let mut found: Vec<Pair> = Vec::new();
     let range = (Bound::Included(&start[..]), Bound::Unbounded);
@@ -338,18 +332,18 @@ fn row(tx: &mut Tx<'_>, prefix: &[u8], from: u32, most: u64) -> Result<Vec<Pair>
     Ok(found)
 }
 
-/// Spread and name of an element under `prefix`.
+/// Splits the key of an element under `prefix` into its spread and its name.
 fn split<'k>(key: &'k [u8], prefix: &[u8]) -> Option<(u32, &'k [u8])> {
     let (at, name) = key.strip_prefix(prefix)?.split_first_chunk()?;
     Some((u32::from_be_bytes(*at), name))
 }
 
-/// A random one is one of so many in a row. Gaps between names differ: with one name alone, those after wide gaps would come more
-/// often.
-pub(super) const FEW: u64 = 16;
+/// A random name is chosen among so many consecutive ones. Gaps between spreads differ: the first
+/// name after a random spread would favour names after wide gaps.
+pub(crate) const FEW: u64 = 16;
 
-/// One of the names under `prefix`, of which there are more than [`FEW`].
-pub(super) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Failed> {
+/// Returns a random name under `prefix`, where there are more than [`FEW`].
+pub(crate) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, CommandError> {
     let from = rand::rng().random::<u32>();
     let mut found = row(tx, prefix, from, FEW)?;
     if (found.len() as u64) < FEW {
@@ -359,29 +353,30 @@ pub(super) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Fai
     Ok(some_of(found, 1).pop())
 }
 
-/// After so many random ones in a row that had been found before, all are read.
-const IN_VAIN_MOST: u32 = 32;
+/// After so many consecutive random names that were found before, all are read.
+const MAX_IN_VAIN: u32 = 32;
 
-/// True if reading `count` random ones costs more than reading all.
-pub(super) fn is_dear(count: u64, len: u64) -> bool {
-    /// Reading one costs as much as so many in a row.
-    const DEARER: u64 = 24;
-    count.saturating_mul(DEARER) >= len
+/// Returns true if reading `count` random names costs more than reading all.
+pub(crate) fn is_expensive(count: u64, len: u64) -> bool {
+    /// Reading a random name costs as much as reading so many consecutive ones.
+    const COST_RATIO: u64 = 24;
+    count.saturating_mul(COST_RATIO) >= len
 }
 
-/// `count` of `len` different ones, which `random` gives one by one and `all` at once.
-pub(super) fn sample<N: Ord + Clone, V>(
+/// Returns `count` of `len` different ones, which `random` returns one by one and `all` at once.
+pub(crate) fn sample<N: Ord + Clone, V>(
     len: u64,
     count: u64,
     tx: &mut Tx<'_>,
-    mut random: impl FnMut(&mut Tx<'_>) -> Result<Option<(N, V)>, Failed>,
-    all: impl FnOnce(&mut Tx<'_>) -> Result<Vec<(N, V)>, Failed>,
-) -> Result<Vec<(N, V)>, Failed> {
-    if is_dear(count, len) {
+    mut random: impl FnMut(&mut Tx<'_>) -> Result<Option<(N, V)>, CommandError>,
+    all: impl FnOnce(&mut Tx<'_>) -> Result<Vec<(N, V)>, CommandError>,
+) -> Result<Vec<(N, V)>, CommandError> {
+    if is_expensive(count, len) {
         return Ok(some_of(all(tx)?, count));
     }
     let (mut names, mut found) = (BTreeSet::new(), Vec::new());
-    // Names that were chosen to be close together may never be found. Else one in 24 has been found already, at most.
+    // Names that a client chose to be close together may never be found. Otherwise at most one in
+    // 24 has been found already.
     let mut in_vain = 0;
     for _ in 0..4 * count + 64 {
         if found.len() as u64 == count {
@@ -395,7 +390,7 @@ pub(super) fn sample<N: Ord + Clone, V>(
             in_vain = 0;
         } else {
             in_vain += 1;
-            if in_vain == IN_VAIN_MOST {
+            if in_vain == MAX_IN_VAIN {
                 break;
             }
         }
@@ -403,8 +398,8 @@ pub(super) fn sample<N: Ord + Clone, V>(
     Ok(some_of(all(tx)?, count))
 }
 
-/// `count` of them, or all.
-pub(super) fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
+/// Returns `count` random ones of them, or all.
+pub(crate) fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
     let count = usize::try_from(count).map_or(all.len(), |count| count.min(all.len()));
     // The shuffled part is at the end.
     let _ = all.partial_shuffle(&mut rand::rng(), count);
@@ -414,7 +409,7 @@ pub(super) fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::fixture::Fixture;
+    use crate::fixture::Fixture;
 
     #[test]
     fn names_that_were_chosen_to_lie_together_take_no_longer() {
@@ -425,7 +420,7 @@ mod tests {
         let all = 5000;
         for n in 0..all {
             let name = u64::to_be_bytes(n);
-            // A checksum of what ends with its own checksum is always the same.
+            // The checksum of data followed by its own checksum is constant.
             let name = [&name[..], &crc32c::crc32c(&name).to_le_bytes()].concat();
             assert_eq!(spread(&name), spread(b"\0\0\0\0"));
             set.put(&mut tx, &name, &[]).unwrap();
@@ -441,7 +436,7 @@ mod tests {
         assert_eq!(found.len() as u64, FEW);
         assert!(set.random(&mut tx).unwrap().is_some());
         let count = 200;
-        assert!(!is_dear(count, all));
+        assert!(!is_expensive(count, all));
         let found = set.sample(&mut tx, count).unwrap();
         let different: BTreeSet<_> = found.iter().map(|(name, _)| name).collect();
         assert_eq!((found.len(), different.len()), (200, 200));

@@ -1,32 +1,34 @@
-//! What a list is made of.
+//! The representation of lists.
 //!
 //! ```text
 //! small   elements
-//! large   head: first position (8) | beyond the last (8)     elements: id (8) | position (8) --> element
+//! large   head: first position (8) | position after the last (8)     elements: id (8) | position (8) --> element
 //! ```
-//! Positions are numbers around [`MIDDLE`]: a list grows at both ends without moving what is there.
+//! Positions are numbers around [`MIDDLE`]: a list grows at both ends without moving its elements.
 
-use super::collection::{self, Packed, element, numbers};
-use super::value::{Kind, Value};
-use super::{Space, Tx, damaged};
-use crate::command::{Failed, Outcome};
+use crate::data::collection;
+use crate::data::collection::{Packed, element, numbers};
+use crate::data::record::{Kind, Value};
+use crate::data::spaces::Space;
+use crate::data::tx::Tx;
+use crate::error::{CommandError, Outcome};
 use std::ops::{Bound, ControlFlow, Range};
 
-/// The position of the first element that was ever put there.
+/// The position of the first element of a list.
 const MIDDLE: u64 = 1 << 63;
 
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// Where index 0 is.
+pub(crate) enum End {
+    /// The end with index 0.
     Left,
-    /// Where index -1 is.
+    /// The end with index -1.
     Right,
 }
 
 /// A list that a command works on.
 #[derive(Debug)]
-pub(super) struct List {
+pub(crate) struct List {
     before: Option<Value>,
     expires_at: Option<u64>,
     content: Content,
@@ -36,20 +38,20 @@ pub(super) struct List {
 #[derive(Debug)]
 enum Content {
     Small(Packed),
-    /// Positions.
+    /// The positions.
     Large {
         id: u64,
         at: Range<u64>,
     },
 }
 
-fn key(id: u64, position: u64) -> Result<Vec<u8>, Failed> {
+fn key(id: u64, position: u64) -> Result<Vec<u8>, CommandError> {
     element(id, &[&position.to_be_bytes()], &[])
 }
 
 impl List {
-    /// What is under `key`; empty, if nothing is.
-    pub fn load(tx: &mut Tx<'_>, key: &[u8]) -> Result<Self, Failed> {
+    /// Returns the list under `key`; an empty one if the key does not exist.
+    pub fn load(tx: &mut Tx<'_>, key: &[u8]) -> Result<Self, CommandError> {
         let mut value = collection::load(tx, key, Kind::List)?;
         let content = match &mut value {
             None => Content::Small(Packed::default()),
@@ -58,7 +60,7 @@ impl List {
             }) => {
                 let [start, end] = numbers(body.as_slice())?;
                 if start > end {
-                    return Err(damaged("the head of a list"));
+                    return Err(CommandError::damaged("the head of a list"));
                 }
                 Content::Large {
                     id: *id,
@@ -78,7 +80,7 @@ impl List {
         })
     }
 
-    /// An empty one that does not expire, to be saved in place of `before`, whatever that is.
+    /// Returns an empty list that does not expire, and that will replace `before` when it is saved.
     pub fn in_place_of(before: Option<Value>) -> Self {
         Self {
             changed: before.is_some(),
@@ -88,7 +90,7 @@ impl List {
         }
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> u64 {
         match &self.content {
             Content::Small(packed) => packed.len() as u64,
@@ -96,12 +98,12 @@ impl List {
         }
     }
 
-    /// True if the key is not there.
+    /// Returns true if the key does not exist.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The index that a number stands for: one from the end, if negative.
+    /// Returns the index of an argument, where negative numbers count from the end.
     pub fn index(&self, number: i64) -> Option<u64> {
         let index = match u64::try_from(number) {
             Ok(index) => index,
@@ -110,20 +112,20 @@ impl List {
         (index < self.len()).then_some(index)
     }
 
-    /// The place of an element in a small one.
+    /// Returns the place of an element in a small list.
     fn place(packed: &Packed, index: u64) -> Option<(Range<usize>, &[u8])> {
         packed.items().nth(usize::try_from(index).ok()?)
     }
 
-    /// An element.
-    pub fn get(&self, tx: &mut Tx<'_>, index: u64) -> Result<Option<Vec<u8>>, Failed> {
+    /// Returns an element.
+    pub fn get(&self, tx: &mut Tx<'_>, index: u64) -> Result<Option<Vec<u8>>, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(Self::place(packed, index).map(|(_, item)| item.to_vec())),
             Content::Large { id, at } => tx.get(Space::Elements, &key(*id, at.start + index)?),
         }
     }
 
-    /// Changes an element.
+    /// Replaces an element.
     pub fn set(&mut self, tx: &mut Tx<'_>, index: u64, item: &[u8]) -> Outcome {
         self.changed = true;
         if let Content::Small(packed) = &mut self.content {
@@ -142,7 +144,7 @@ impl List {
         Ok(())
     }
 
-    /// Puts an element at an end.
+    /// Adds an element at an end.
     pub fn push(&mut self, tx: &mut Tx<'_>, end: End, item: &[u8]) -> Outcome {
         self.changed = true;
         if let Content::Small(packed) = &mut self.content {
@@ -162,7 +164,8 @@ impl List {
             End::Left => (at.start.checked_sub(1)).map(|start| (start..at.end, start)),
             End::Right => (at.end.checked_add(1)).map(|next| (at.start..next, at.end)),
         };
-        let (wider, position) = moved.ok_or_else(|| Failed::reply("ERR no room in the list"))?;
+        let (wider, position) =
+            moved.ok_or_else(|| CommandError::reply("ERR no room in the list"))?;
         tx.put(Space::Elements, &key(*id, position)?, item.to_vec(), None)?;
         *at = wider;
         Ok(())
@@ -180,11 +183,16 @@ impl List {
         Ok(())
     }
 
-    /// Takes up to `count` elements from an end, the outermost first.
-    pub fn pop(&mut self, tx: &mut Tx<'_>, end: End, count: u64) -> Result<Vec<Vec<u8>>, Failed> {
+    /// Removes and returns up to `count` elements from an end, the outermost first.
+    pub fn pop(
+        &mut self,
+        tx: &mut Tx<'_>,
+        end: End,
+        count: u64,
+    ) -> Result<Vec<Vec<u8>>, CommandError> {
         let count = count.min(self.len());
         let mut items = match end {
-            // One is found without a scan.
+            // A single one is found without a scan.
             _ if count == 1 => {
                 let index = if end == End::Left { 0 } else { self.len() - 1 };
                 self.get(tx, index)?.into_iter().collect()
@@ -202,14 +210,14 @@ impl List {
         Ok(items)
     }
 
-    /// Takes away all but `count` elements from index `start` on.
+    /// Removes all but `count` elements from index `start` on.
     pub fn keep(&mut self, tx: &mut Tx<'_>, start: u64, count: u64) -> Outcome {
         if count == self.len() {
             return Ok(());
         }
         self.changed = true;
         if count == 0 {
-            // Its elements go with its head.
+            // The elements are deleted with the head.
             self.content = Content::Small(Packed::default());
             return Ok(());
         }
@@ -234,7 +242,7 @@ impl List {
         Ok(())
     }
 
-    /// Puts an element before the one at `index`. Those on the shorter side move.
+    /// Inserts an element before the one at `index`. Those on the shorter side move.
     pub fn insert(&mut self, tx: &mut Tx<'_>, index: u64, item: &[u8]) -> Outcome {
         if let Content::Small(packed) = &mut self.content {
             let at = Self::place(packed, index).map_or(packed.bytes(), |(place, _)| place.start);
@@ -260,7 +268,7 @@ impl List {
         }
     }
 
-    /// Takes away the elements at these indices, which ascend. Those on the shorter side move.
+    /// Removes the elements at these ascending indices. Those on the shorter side move.
     pub fn remove(&mut self, tx: &mut Tx<'_>, indices: &[u64]) -> Outcome {
         let (Some(&first), Some(&last)) = (indices.first(), indices.last()) else {
             return Ok(());
@@ -293,24 +301,32 @@ impl List {
         }
     }
 
-    /// Up to `count` elements from index `start` on.
-    pub fn part(&self, tx: &mut Tx<'_>, start: u64, count: u64) -> Result<Vec<Vec<u8>>, Failed> {
+    /// Returns up to `count` elements from index `start` on.
+    pub fn part(
+        &self,
+        tx: &mut Tx<'_>,
+        start: u64,
+        count: u64,
+    ) -> Result<Vec<Vec<u8>>, CommandError> {
         let mut items = Vec::new();
         if count == 0 {
             return Ok(items);
         }
-        self.visit(tx, End::Left, start, |_, item| {
-            items.push(item.to_vec());
-            if items.len() as u64 == count {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+        tx.counting(|tx, scratch| {
+            self.visit(tx, End::Left, start, |_, item| {
+                scratch.add(item)?;
+                items.push(item.to_vec());
+                if items.len() as u64 == count {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            })
         })?;
         Ok(items)
     }
 
-    /// Visits elements with their indices, from an end, after the first `skip` of them.
+    /// Visits the elements with their indices, from an end, after the first `skip` of them.
     pub fn visit(
         &self,
         tx: &mut Tx<'_>,
@@ -354,7 +370,7 @@ impl List {
         }
     }
 
-    /// Saves what was changed.
+    /// Saves it if it has changed.
     pub fn save(self, tx: &mut Tx<'_>, name: &[u8]) -> Outcome {
         if !self.changed {
             return Ok(());

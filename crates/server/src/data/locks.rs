@@ -5,24 +5,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const STRIPES: usize = 256;
 
-/// The stripes. Keys are spread over them with a secret of this process, so that no client can aim at one.
+/// The stripes. A secret of this process spreads the keys over them, so that no client can aim at
+/// one.
 #[derive(Debug)]
 pub struct Locks {
     stripes: Box<[Mutex<()>]>,
     secret: RandomState,
 }
 
-/// Locks that are held.
+/// Held locks.
 #[derive(Debug)]
 pub enum Held<'l> {
     /// One stripe.
     One(#[allow(dead_code)] MutexGuard<'l, ()>),
-    /// Several.
+    /// Several stripes.
     Many(#[allow(dead_code)] Vec<MutexGuard<'l, ()>>),
 }
 
 impl Locks {
-    /// Stripes that nobody holds.
+    /// Returns stripes that nobody holds.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -32,18 +33,19 @@ impl Locks {
     }
 
     fn lock(&self, stripe: usize) -> MutexGuard<'_, ()> {
-        // They guard no data of their own: what a panic leaves is not committed.
+        // They guard no data of their own: what a panicking command wrote is not committed.
         self.stripes[stripe]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for a name in all databases: who moves a key from one to another has the locks of both.
+    /// Returns the stripe of a name, which is the same in all databases: a command that moves a key
+    /// from one to another holds the locks of both.
     fn stripe(&self, (_, name): (usize, &[u8])) -> usize {
         self.secret.hash_one(name) as usize % STRIPES
     }
 
-    /// Locks the stripes of these keys, which are database and name, in ascending order.
+    /// Locks the stripes of these keys, in ascending order.
     pub fn keys<'k>(&self, mut keys: impl Iterator<Item = (usize, &'k [u8])>) -> Held<'_> {
         let (first, second) = (keys.next(), keys.next());
         match (first, second) {
@@ -67,7 +69,7 @@ impl Locks {
         }
     }
 
-    /// Locks all of them.
+    /// Locks all stripes.
     pub fn all(&self) -> Held<'_> {
         Held::Many((0..STRIPES).map(|stripe| self.lock(stripe)).collect())
     }

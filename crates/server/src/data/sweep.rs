@@ -1,24 +1,25 @@
-//! The sweeper: a thread that takes away large collections that have expired, and the elements of those that are gone.
+//! The sweeper: a thread that deletes expired large collections, and the elements of deleted ones.
 //!
-//! Each step is a commit of its own, and what says that there is something to be done goes with the last one: a crash leaves more to
-//! be swept, and nothing else.
+//! Each step is a commit of its own. The record that asks for the work is deleted with the last
+//! one, so that a crash only leaves more to be swept.
 
-use super::{DATABASES, Data, Space, damaged};
-use crate::command::{Failed, Outcome};
+use crate::data::Data;
+use crate::data::spaces::{DATABASES, Space};
+use crate::error::{CommandError, Outcome};
 use bristlecone_store::{Batch, WriteError};
 use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Elements that are taken away in one commit, and expired collections that are looked for at once.
-pub(super) const AT_ONCE: usize = 1024;
+/// The number of elements deleted in one commit, and of expired collections looked up at once.
+pub(crate) const AT_ONCE: usize = 1024;
 /// How long the sweeper sleeps when there is nothing to do.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long it sleeps after an error: a full pool, or a damaged one.
+/// How long it sleeps after an error, such as a full or a damaged pool.
 const AFTER_ERROR: Duration = Duration::from_secs(5);
 
-/// A sweeper at work. It stops when this is dropped.
+/// A running sweeper. Dropping it stops it.
 #[derive(Debug)]
 pub struct Sweeper {
     stop: Arc<Stop>,
@@ -32,7 +33,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// Sleeps; true if it is to stop.
+    /// Sleeps. Returns true if the sweeper has to stop.
     fn sleep(&self, pause: Duration) -> bool {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let (said, _) = self
@@ -60,7 +61,7 @@ impl Drop for Sweeper {
 /// Starts a sweeper.
 ///
 /// # Errors
-/// That of a thread that cannot be started.
+/// The thread cannot be started.
 pub fn spawn(data: &Arc<Data>) -> std::io::Result<Sweeper> {
     let stop = Arc::new(Stop::default());
     let (data, told) = (Arc::clone(data), Arc::clone(&stop));
@@ -70,7 +71,7 @@ pub fn spawn(data: &Arc<Data>) -> std::io::Result<Sweeper> {
             let mut pause = PAUSE;
             while !told.sleep(pause) {
                 pause = match data.sweep() {
-                    // What is to be swept may come as fast as it goes.
+                    // New work may come as fast as it is done.
                     Ok(true) => Duration::ZERO,
                     Ok(false) => PAUSE,
                     Err(e) => {
@@ -87,19 +88,19 @@ pub fn spawn(data: &Arc<Data>) -> std::io::Result<Sweeper> {
 }
 
 impl Data {
-    /// One step of a sweeper: takes away a bounded number of collections that have expired, and of elements of those that are gone.
-    /// True if there may be more.
+    /// Takes one step: deletes a bounded number of expired collections, and of elements of deleted
+    /// ones. Returns true if there may be more.
     ///
     /// # Errors
-    /// The first [`Failed`]; what was done stays done.
-    pub fn sweep(&self) -> Result<bool, Failed> {
-        // One does not wait for the other: what is damaged may stay so.
+    /// The first [`CommandError`]; what was deleted stays deleted.
+    pub fn sweep(&self) -> Result<bool, CommandError> {
+        // The three are independent: one that fails on damaged records does not stop the others.
         let expired = self.sweep_expired();
         let gone = self.sweep_garbage();
         let orphans = self.sweep_orphans();
         let done = [expired, gone, orphans].map(|done| match done {
-            // A flush has come between, and there is nothing left of what was to be taken away.
-            Err(Failed::Write(WriteError::Dropped { .. })) => Ok(true),
+            // The database was cleared meanwhile: what was to be deleted is gone.
+            Err(CommandError::Write(WriteError::Dropped { .. })) => Ok(true),
             done => done,
         });
         if !done.iter().all(|done| matches!(done, Ok(false))) {
@@ -112,8 +113,8 @@ impl Data {
         Ok(more)
     }
 
-    /// True if there were any.
-    fn sweep_expired(&self) -> Result<bool, Failed> {
+    /// Deletes expired collections. Returns true if there were any.
+    fn sweep_expired(&self) -> Result<bool, CommandError> {
         let end = self.store.now().saturating_add(1).to_be_bytes();
         let range = (Bound::Unbounded, Bound::Excluded(end.to_vec()));
         let snapshot = self.deferring.snapshot();
@@ -123,16 +124,17 @@ impl Data {
         let mut done = Ok(!due.is_empty());
         for entry in &due {
             if let Err(e) = self.expire(entry) {
-                // The others are not kept by one that is damaged.
+                // A damaged one does not stop the others.
                 done = done.and(Err(e));
             }
         }
         done
     }
 
-    /// Takes away the collection that an entry of [`Space::Expiries`] is of, if that is so; else the entry.
-    pub(super) fn expire(&self, entry: &[u8]) -> Outcome {
-        let bad = || damaged("entry of an expiry");
+    /// Deletes the collection of an entry in `Space::Expiries` if that is its current expiry, and
+    /// the entry in any case.
+    pub(crate) fn expire(&self, entry: &[u8]) -> Outcome {
+        let bad = || CommandError::damaged("entry of an expiry");
         let (at, rest) = entry.split_first_chunk().ok_or_else(bad)?;
         let (place, key) = rest.split_first_chunk().ok_or_else(bad)?;
         let (at, place) = (
@@ -142,11 +144,11 @@ impl Data {
         if place >= DATABASES {
             return Err(bad());
         }
-        // The lock is that of the name in all databases, and keeps them from being swapped.
+        // The lock is that of the name in all databases, and prevents them from being swapped.
         let _held = self.locks.keys(std::iter::once((0, key)));
         let db = self.order().database(place);
         let mut tx = self.begin(db);
-        // What has expired is erased by being looked at, with this entry.
+        // Looking at an expired collection deletes it, with this entry.
         let head = tx.load_head(key)?;
         if head.is_none_or(|head| head.id.is_none() || head.expires_at != Some(at)) {
             tx.delete(Space::Expiries, entry)?;
@@ -154,8 +156,8 @@ impl Data {
         tx.commit().map(drop)
     }
 
-    /// True if there was any.
-    fn sweep_garbage(&self) -> Result<bool, Failed> {
+    /// Deletes elements of deleted collections. Returns true if there were any.
+    fn sweep_garbage(&self) -> Result<bool, CommandError> {
         let all = (Bound::Unbounded, Bound::<Vec<u8>>::Unbounded);
         let spaces = self.spaces();
         let mut ids = (self.deferring.snapshot()).into_cursor(&spaces.garbage, all);
@@ -186,7 +188,7 @@ impl Data {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::fixture::{Fixture, put_large};
+    use crate::fixture::{Fixture, put_large};
     use std::time::Instant;
 
     fn sweep_all(data: &Data) {
@@ -200,11 +202,11 @@ mod tests {
         put_large(&data, 0, b"a", 1000, None);
         put_large(&data, 0, b"b", 10, None);
         assert_eq!(fixture.call(&data, "del a"), ":1\r\n");
-        assert_eq!(data.store.len(&data.spaces().elements), 1010);
-        assert_eq!(data.store.len(&data.spaces().garbage), 1);
+        assert_eq!(data.store().len(&data.spaces().elements), 1010);
+        assert_eq!(data.store().len(&data.spaces().garbage), 1);
         sweep_all(&data);
-        assert_eq!(data.store.len(&data.spaces().elements), 10);
-        assert_eq!(data.store.len(&data.spaces().garbage), 0);
+        assert_eq!(data.store().len(&data.spaces().elements), 10);
+        assert_eq!(data.store().len(&data.spaces().garbage), 0);
         assert_eq!(fixture.call(&data, "exists a b"), ":1\r\n");
     }
 
@@ -217,17 +219,17 @@ mod tests {
         let id = data.new_id();
         assert_eq!(fixture.call(&data, "flushall"), "+OK\r\n");
         assert!(data.sweep().unwrap());
-        let left = data.store.len(&data.spaces().elements);
+        let left = data.store().len(&data.spaces().elements);
         assert!((1..2000).contains(&left), "{left}");
         data.settle(data.applied()).unwrap();
         drop(data);
         let data = fixture.open();
         assert!(data.new_id() > 2, "ids with elements are not given again");
         assert!(data.new_id() <= id + 2);
-        assert_eq!(data.store.len(&data.spaces().elements), left);
+        assert_eq!(data.store().len(&data.spaces().elements), left);
         sweep_all(&data);
-        assert_eq!(data.store.len(&data.spaces().elements), 0);
-        assert_eq!(data.store.len(&data.spaces().garbage), 0);
+        assert_eq!(data.store().len(&data.spaces().elements), 0);
+        assert_eq!(data.store().len(&data.spaces().garbage), 0);
     }
 
     #[test]
@@ -244,8 +246,8 @@ mod tests {
         assert_eq!(fixture.call(&data, "persist other"), ":1\r\n");
         assert_eq!(fixture.call(&data, "pexpireat other 1700"), ":1\r\n");
         sweep_all(&data);
-        assert_eq!(data.store.len(&data.spaces().elements), 15);
-        assert_eq!(data.store.len(&data.spaces().expiries), 3);
+        assert_eq!(data.store().len(&data.spaces().elements), 15);
+        assert_eq!(data.store().len(&data.spaces().expiries), 3);
         fixture.at(2000);
         assert_eq!(fixture.call(&data, "exists a"), ":0\r\n");
         assert_eq!(
@@ -255,8 +257,8 @@ mod tests {
         );
         sweep_all(&data);
         assert_eq!(fixture.call(&data, "dbsize"), ":2\r\n");
-        assert_eq!(data.store.len(&data.spaces().elements), 5);
-        assert_eq!(data.store.len(&data.spaces().expiries), 1);
+        assert_eq!(data.store().len(&data.spaces().elements), 5);
+        assert_eq!(data.store().len(&data.spaces().expiries), 1);
         assert_eq!(fixture.call(&data, "pttl later"), ":1000\r\n");
         assert_eq!(fixture.call(&data, "get \"no longer\""), "$1\r\nx\r\n");
     }
@@ -268,7 +270,7 @@ mod tests {
         put_large(&data, 0, b"gone", 10, None);
         put_large(&data, 0, b"expired", 10, Some(1000));
         fixture.call(&data, "del gone");
-        // The expiry of a key of a database that there is not.
+        // The expiry of a key of a database that does not exist.
         let damaged = [&500u64.to_be_bytes()[..], &99u16.to_be_bytes(), b"key"].concat();
         data.store
             .put(&data.spaces().expiries, &damaged, b"")
@@ -276,7 +278,7 @@ mod tests {
         fixture.at(1000);
         data.sweep().unwrap_err();
         data.sweep().unwrap_err();
-        assert_eq!(data.store.len(&data.spaces().elements), 0);
+        assert_eq!(data.store().len(&data.spaces().elements), 0);
         assert_eq!(fixture.call(&data, "dbsize"), ":0\r\n");
     }
 
@@ -288,10 +290,10 @@ mod tests {
         put_large(&data, 0, b"a", 1000, None);
         fixture.call(&data, "set a b");
         let until = Instant::now() + Duration::from_secs(30);
-        while data.store.len(&data.spaces().elements) > 0 && Instant::now() < until {
+        while data.store().len(&data.spaces().elements) > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(data.store.len(&data.spaces().elements), 0);
+        assert_eq!(data.store().len(&data.spaces().elements), 0);
         drop(sweeper);
         assert_eq!(Arc::strong_count(&data), 1);
     }

@@ -1,38 +1,44 @@
-//! What one command, or one `EXEC`, reads and writes: one commit.
+//! Transactions: what one command, or one `EXEC`, reads and writes. Its changes are one commit.
 //!
-//! Most commands write one record or none. Such a one goes straight to the store; a transaction of the store is begun with
-//! the second write, or with a scan, or where several reads have to belong together.
+//! Most commands write one record or none. A single write goes straight to the store. A transaction
+//! of the store is begun with the second write, with a scan, or when several reads have to see the
+//! same snapshot.
 
 use super::Data;
-use super::swap::Order;
-use super::waiting::Wants;
-use crate::command::{Failed, Outcome};
+use super::record::Kind;
+use super::spaces::{Name, Order, Space};
+use super::waiting;
+use crate::budget::Scratch;
+use crate::error::{CommandError, Outcome};
+use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Entry, MAX_KEY_BYTES, Savepoint, Store, Transaction, TransactionOptions};
+use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
 
-/// Where a record is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
-    /// The keys of a database.
-    Keys(usize),
-    /// Elements of large collections.
-    Elements,
-    /// Expiries of large collections.
-    Expiries,
-    /// Large collections that are gone.
-    Garbage,
-    /// The order of the databases.
-    Databases,
+/// What a waiting client takes from a key.
+pub trait Take: Debug + Send + Sync {
+    /// Returns the type that the key has to hold.
+    fn kind(&self) -> Kind;
+
+    /// Takes it and writes the reply. Returns false, without a reply, if the key does not exist.
+    ///
+    /// # Errors
+    /// [`CommandError`]: the key, or the destination, holds another type.
+    fn run(&self, tx: &mut Tx<'_>, key: &[u8], out: &mut Out<'_>) -> Result<bool, CommandError>;
 }
 
-/// A key: its database and name.
-pub(super) type Name = (usize, Vec<u8>);
+/// What a client waits for.
+pub type Wants = waiting::Wants<Box<dyn Take>>;
 
-/// Bounds of keys.
+/// A waiting client.
+pub type Waiter = waiting::Waiter<Box<dyn Take>>;
+
+/// Bounds of a range of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// Bounds that are no longer than keys can be, of the same keys: what is longer lies right after its beginning.
+/// Returns bounds of at most the maximum length that enclose the same keys. A longer bound lies
+/// right after its own prefix.
 fn cut((start, end): Range<'_>) -> Range<'_> {
     let start = match start {
         Bound::Included(key) | Bound::Excluded(key) if key.len() > MAX_KEY_BYTES => {
@@ -49,8 +55,8 @@ fn cut((start, end): Range<'_>) -> Range<'_> {
     (start, end)
 }
 
-/// Most memory that the changes of one transaction may take.
-pub(super) const HELD_MOST: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
+/// The most memory in bytes that the changes of one transaction may take.
+pub(crate) const MAX_TRANSACTION_BYTES: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
 
 /// A change to one record.
 #[derive(Debug)]
@@ -61,44 +67,46 @@ struct Change {
     put: Option<(Vec<u8>, Option<u64>)>,
 }
 
-/// A transaction would hold more than [`HELD_MOST`].
-pub(super) fn too_large() -> Failed {
-    Failed::reply(format!(
-        "ERR the changes of a transaction take more than {HELD_MOST} bytes of memory"
+/// The error of a transaction that would hold more than [`MAX_TRANSACTION_BYTES`].
+pub(crate) fn too_large() -> CommandError {
+    CommandError::reply(format!(
+        "ERR the changes of a transaction take more than {MAX_TRANSACTION_BYTES} bytes of memory"
     ))
 }
 
-/// A command's view of the data. It reads its own writes.
+/// A command's view of the data. It sees its own writes.
 #[derive(Debug)]
 pub struct Tx<'d> {
     data: &'d Data,
     store: &'d Store<Auto>,
-    /// The database that the command is for.
+    /// The command's database.
     pub db: usize,
-    /// The time in ms since 1970.
+    /// The current time in ms since 1970.
     pub now: u64,
-    /// It may write: locks are held.
-    pub(super) writes: bool,
-    /// It is part of an `EXEC`, which commits once.
-    pub(super) queued: bool,
+    /// It may write: the locks of its keys are held.
+    pub(crate) writes: bool,
+    /// It is a part of an `EXEC`, which commits once.
+    pub(crate) queued: bool,
     one: Option<Change>,
     many: Option<Transaction<Auto>>,
-    /// A change was refused: with it there would be more than [`HELD_MOST`].
-    pub(super) overfull: bool,
-    /// The order of the databases, and whether it is to be that from the commit on.
-    pub(super) order: Order,
+    /// A change was refused because the transaction would exceed [`MAX_TRANSACTION_BYTES`].
+    pub(crate) overfull: bool,
+    /// The order of the databases, as this transaction sees it.
+    pub(crate) order: Order,
     reorders: bool,
-    /// Its client can be made to wait.
-    pub(super) may_wait: bool,
-    /// What its client waits for.
-    pub(super) wants: Option<Box<Wants>>,
-    /// Keys that were changed, if somebody listens.
+    /// The memory of intermediate results.
+    pub(crate) scratch: Scratch<'d>,
+    /// Its client is able to wait.
+    pub(crate) may_wait: bool,
+    /// What its client waits for, if it does.
+    pub(crate) wants: Option<Box<Wants>>,
+    /// The keys that were changed; empty if there are no watchers.
     touched: Vec<Name>,
-    /// Keys that were put, if somebody waits.
+    /// The keys that were put; empty if no client waits.
     put: Vec<Name>,
 }
 
-/// A place to go back to.
+/// A point that [`Tx::rollback`] returns to.
 #[derive(Debug)]
 pub struct Mark {
     savepoint: Savepoint,
@@ -106,8 +114,17 @@ pub struct Mark {
     put: usize,
 }
 
+impl Data {
+    /// Begins a transaction that may write. The caller holds the locks of the keys that it writes.
+    pub(crate) fn begin(&self, db: usize) -> Tx<'_> {
+        let mut tx = Tx::new(self, self.writer(), db);
+        tx.writes = true;
+        tx
+    }
+}
+
 impl<'d> Tx<'d> {
-    pub(super) fn new(data: &'d Data, store: &'d Store<Auto>, db: usize) -> Self {
+    pub(crate) fn new(data: &'d Data, store: &'d Store<Auto>, db: usize) -> Self {
         Self {
             data,
             store,
@@ -120,6 +137,7 @@ impl<'d> Tx<'d> {
             overfull: false,
             order: data.order(),
             reorders: false,
+            scratch: Scratch::default(),
             may_wait: false,
             wants: None,
             touched: Vec::new(),
@@ -127,26 +145,27 @@ impl<'d> Tx<'d> {
         }
     }
 
-    /// The databases.
+    /// Returns the databases.
     #[must_use]
     pub fn data(&self) -> &'d Data {
         self.data
     }
 
-    /// True if it has changed anything.
+    /// Returns true if it has changed anything.
     #[must_use]
     pub fn changed(&self) -> bool {
         self.one.is_some() || self.many.as_ref().is_some_and(|many| many.changes() > 0)
     }
 
-    /// From here on all is read on one snapshot. The transaction that it is part of.
+    /// Returns the store's transaction, and begins it if there is none: from here on all reads see
+    /// one snapshot.
     pub fn snapshot(&mut self) -> &mut Transaction<Auto> {
         let many = self
             .many
             .get_or_insert_with(|| self.store.begin(TransactionOptions::default()));
         if let Some(Change { space, key, put }) = self.one.take() {
             let keyspace = self.data.keyspace(space, self.order);
-            // Its lengths were checked when it was made.
+            // The lengths were checked when the change was made.
             let _ = match put {
                 Some((value, expires_at)) => many.put_expiring(keyspace, &key, &value, expires_at),
                 None => many.delete(keyspace, &key),
@@ -155,16 +174,16 @@ impl<'d> Tx<'d> {
         many
     }
 
-    /// Calls `f` with a record's value and expiry.
+    /// Calls `f` with the value and the expiry of a record, if it exists.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`CommandError::Read`]
     pub fn get_with<R>(
         &mut self,
         space: Space,
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
-    ) -> Result<Option<R>, Failed> {
+    ) -> Result<Option<R>, CommandError> {
         let keyspace = self.data.keyspace(space, self.order);
         if let Some(many) = &mut self.many {
             return Ok(many.get_with(keyspace, key, f)?);
@@ -184,18 +203,18 @@ impl<'d> Tx<'d> {
         }
     }
 
-    /// A copy of a record's value.
+    /// Returns a copy of the value of a record.
     ///
     /// # Errors
-    /// [`Failed::Read`]
-    pub fn get(&mut self, space: Space, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+    /// [`CommandError::Read`]
+    pub fn get(&mut self, space: Space, key: &[u8]) -> Result<Option<Vec<u8>>, CommandError> {
         self.get_with(space, key, |entry| entry.value.to_vec())
     }
 
     fn change(&mut self, change: Change) -> Outcome {
         let Change { space, key, .. } = &change;
         if let Space::Keys(db) = *space {
-            if self.data.touched.any() {
+            if self.data.watchers.any() {
                 self.touched.push((db, key.clone()));
             }
             if change.put.is_some() && self.data.waiting.any() {
@@ -210,8 +229,8 @@ impl<'d> Tx<'d> {
         let (data, order, queued) = (self.data, self.order, self.queued);
         let many = self.snapshot();
         let more = change.key.len() + change.put.as_ref().map_or(0, |(value, _)| value.len());
-        // One change alone is always possible, as it is without a transaction.
-        if many.changes() > 0 && many.held().saturating_add(more) > HELD_MOST {
+        // A single change is always accepted, as it is without a transaction.
+        if many.changes() > 0 && many.held().saturating_add(more) > MAX_TRANSACTION_BYTES {
             self.overfull = true;
             return Err(too_large());
         }
@@ -223,42 +242,58 @@ impl<'d> Tx<'d> {
             None => many.delete(keyspace, &change.key)?,
         }
         if !queued {
-            // It is taken back as a whole or not at all.
+            // It is rolled back as a whole or not at all.
             many.forget_savepoints();
         }
         Ok(())
     }
 
-    /// Tells who listens to `key` that it was changed, though its record is as it was: the elements of a large collection are
-    /// elsewhere.
+    /// Tells the watchers of `key` that it has changed although its record has not: the elements of
+    /// a large collection are separate records.
     pub fn touch(&mut self, key: &[u8]) {
-        if self.data.touched.any() {
+        if self.data.watchers.any() {
             self.touched.push((self.db, key.to_vec()));
         }
     }
 
-    /// A key has come to be what it is though nothing was put there.
-    pub(super) fn appears(&mut self, db: usize, key: &[u8]) {
+    /// Notes that a key has got another value although nothing was put there.
+    pub(crate) fn appears(&mut self, db: usize, key: &[u8]) {
         self.touched.push((db, key.to_vec()));
         self.put.push((db, key.to_vec()));
     }
 
-    /// The databases have this order from here on, and for others from the commit on. All locks are held, and it is put.
-    pub(super) fn reorder(&mut self, order: Order) {
+    /// Adopts an order of the databases, which was put; others adopt it at the commit. All locks
+    /// are held.
+    pub(crate) fn reorder(&mut self, order: Order) {
         self.order = order;
         self.reorders = true;
     }
 
-    /// What `f` reads is not locked: nothing of it is taken away that has expired.
-    pub(super) fn reading<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+    /// Calls `f`, which counts in the scratch what it keeps, and fails if the client is evicted.
+    ///
+    /// # Errors
+    /// Those of `f`; [`Scratch::check`]
+    pub(crate) fn counting<R>(
+        &mut self,
+        f: impl FnOnce(&mut Self, &mut Scratch<'d>) -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let done = f(self, &mut scratch);
+        let checked = scratch.check();
+        self.scratch = scratch;
+        checked.and(done)
+    }
+
+    /// Calls `f`, which reads keys that are not locked: it leaves expired ones alone.
+    pub(crate) fn reading<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let writes = std::mem::replace(&mut self.writes, false);
         let done = f(self);
         self.writes = writes;
         done
     }
 
-    /// What `f` does is told to nobody.
-    pub(super) fn quietly<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+    /// Calls `f`, whose changes are not reported to watchers or waiters.
+    pub(crate) fn quietly<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let before = (self.touched.len(), self.put.len());
         let done = f(self);
         self.touched.truncate(before.0);
@@ -266,10 +301,11 @@ impl<'d> Tx<'d> {
         done
     }
 
-    /// Puts a record, which expires at that time, in ms since 1970.
+    /// Puts a record that expires at `expires_at`, in ms since 1970.
     ///
     /// # Errors
-    /// [`Failed::Reply`] if key or value is too long.
+    /// [`CommandError::Reply`]: the key or the value is too long, or the transaction becomes too
+    /// large.
     pub fn put(
         &mut self,
         space: Space,
@@ -278,13 +314,13 @@ impl<'d> Tx<'d> {
         expires_at: Option<u64>,
     ) -> Outcome {
         if key.len() > MAX_KEY_BYTES {
-            return Err(Failed::reply(format!(
+            return Err(CommandError::reply(format!(
                 "ERR a key of {} bytes: at most {MAX_KEY_BYTES} are possible",
                 key.len()
             )));
         }
         if value.len() > bristlecone_store::MAX_VALUE_BYTES {
-            return Err(Failed::too_long());
+            return Err(CommandError::too_long());
         }
         self.change(Change {
             space,
@@ -293,10 +329,10 @@ impl<'d> Tx<'d> {
         })
     }
 
-    /// Deletes a record, if it is there.
+    /// Deletes a record, if it exists.
     ///
     /// # Errors
-    /// [`Failed::Write`]
+    /// [`CommandError::Write`]
     pub fn delete(&mut self, space: Space, key: &[u8]) -> Outcome {
         if key.len() > MAX_KEY_BYTES {
             return Ok(());
@@ -311,7 +347,7 @@ impl<'d> Tx<'d> {
     /// Visits the records of a range, ascending.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`CommandError::Read`]
     pub fn scan(
         &mut self,
         space: Space,
@@ -326,7 +362,7 @@ impl<'d> Tx<'d> {
     /// Visits the records of a range, descending.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`CommandError::Read`]
     pub fn scan_reverse(
         &mut self,
         space: Space,
@@ -342,7 +378,7 @@ impl<'d> Tx<'d> {
     /// Visits the records whose keys begin with `prefix`, ascending.
     ///
     /// # Errors
-    /// [`Failed::Read`]
+    /// [`CommandError::Read`]
     pub fn prefix(
         &mut self,
         space: Space,
@@ -356,7 +392,7 @@ impl<'d> Tx<'d> {
         Ok(self.snapshot().prefix(keyspace, prefix, visit)?)
     }
 
-    /// A place that [`rollback`](Self::rollback) goes back to.
+    /// Returns a point that [`rollback`](Self::rollback) returns to.
     pub fn mark(&mut self) -> Mark {
         Mark {
             savepoint: self.snapshot().savepoint(),
@@ -365,24 +401,26 @@ impl<'d> Tx<'d> {
         }
     }
 
-    /// What was changed up to here stays: nothing is kept any more to take it back.
+    /// Keeps the changes so far: they cannot be rolled back any more, which frees what that would
+    /// need.
     pub fn keep(&mut self) {
         self.snapshot().forget_savepoints();
     }
 
-    /// Takes back all changes since `mark`.
+    /// Rolls back all changes since `mark`.
     pub fn rollback(&mut self, mark: &Mark) {
         self.touched.truncate(mark.touched);
         self.put.truncate(mark.put);
         self.snapshot().rollback_to(mark.savepoint);
     }
 
-    /// Commits what was written. The locks of its keys are still held. The keys that were put, in order, if somebody
-    /// waits.
+    /// Commits the changes. The locks of the keys are still held. Returns the keys that were put,
+    /// in order, if a client waits.
     ///
     /// # Errors
-    /// [`Failed::Write`]; nothing has changed then, but where the databases were to be swapped: then all but that.
-    pub(super) fn commit(self) -> Result<Vec<Name>, Failed> {
+    /// [`CommandError::Write`]; then nothing has changed. A swap of databases that fails is an
+    /// exception: all other changes stay.
+    pub(crate) fn commit(self) -> Result<Vec<Name>, CommandError> {
         if let Some(many) = self.many {
             let changes = many.changes() > 0;
             let done = many.commit();
@@ -407,7 +445,7 @@ impl<'d> Tx<'d> {
             Ok(())
         };
         for (db, key) in &self.touched {
-            self.data.touched.touch(*db, key);
+            self.data.watchers.touch(*db, key);
         }
         reordered?;
         Ok(self.put)

@@ -1,175 +1,18 @@
-//! What a key's record holds: a string, a small collection as a whole, or the head of a large one.
-//!
-//! ```text
-//! tag (1) | body                                    expires with the record
-//! tag | BIG (1) | id (8) | expiry (8, 0: none) | body         big-endian; elements in Space::Elements begin with the id
-//! ```
-//!
-//! Records that expire are taken away by the store alone, which knows nothing of elements: so a large collection's expiry is in
-//! its head, and in [`Space::Expiries`], where the sweeper finds it.
+//! Values of keys within a transaction: loading, saving and deleting them with all that belongs to
+//! them. A large collection that is replaced or deleted leaves its id as garbage and its expiry is
+//! removed, in the same commit.
 
-use super::{Space, Tx, damaged};
-use crate::command::{Failed, Outcome};
-use bristlecone_store::Entry;
-
-/// Bit of the tag of large collections.
-const BIG: u8 = 0x80;
-/// Tag of strings.
-pub(super) const STRING: u8 = Kind::String as u8;
-
-/// What a value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    /// A string.
-    String = 1,
-    /// A list.
-    List = 2,
-    /// A set.
-    Set = 3,
-    /// A sorted set.
-    SortedSet = 4,
-    /// A hash.
-    Hash = 5,
-}
-
-impl Kind {
-    /// The name that `TYPE` gives.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::List => "list",
-            Self::Set => "set",
-            Self::SortedSet => "zset",
-            Self::Hash => "hash",
-        }
-    }
-
-    /// The one that a tag stands for.
-    pub(super) fn of(tag: u8) -> Result<Self, Failed> {
-        [
-            Self::String,
-            Self::List,
-            Self::Set,
-            Self::SortedSet,
-            Self::Hash,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == tag & !BIG)
-        .ok_or_else(|| damaged(&format!("tag {tag:#x} of a value")))
-    }
-}
-
-/// A key's value, or the head of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
-    /// What it is.
-    pub kind: Kind,
-    /// The id of its elements, if it is large.
-    pub id: Option<u64>,
-    /// When it expires, in ms since 1970.
-    pub expires_at: Option<u64>,
-    /// What its kind keeps here: all of it, or what a large one's head says.
-    pub body: Vec<u8>,
-}
-
-impl Value {
-    /// One that is all in its record.
-    #[must_use]
-    pub fn small(kind: Kind, body: Vec<u8>, expires_at: Option<u64>) -> Self {
-        Self {
-            kind,
-            id: None,
-            expires_at,
-            body,
-        }
-    }
-
-    fn decode(record: &[u8], expires_at: Option<u64>) -> Result<Self, Failed> {
-        let (mut value, body) = Self::parts(record, expires_at)?;
-        value.body = body.to_vec();
-        Ok(value)
-    }
-
-    /// All but the body, and the body.
-    fn parts(record: &[u8], expires_at: Option<u64>) -> Result<(Self, &[u8]), Failed> {
-        let (tag, rest) = record.split_first().ok_or_else(|| damaged("empty value"))?;
-        let kind = Kind::of(*tag)?;
-        if tag & BIG == 0 {
-            return Ok((Self::small(kind, Vec::new(), expires_at), rest));
-        }
-        let (id, rest) = rest.split_first_chunk().ok_or_else(|| damaged("head"))?;
-        let (expiry, body) = rest.split_first_chunk().ok_or_else(|| damaged("head"))?;
-        let expiry = u64::from_be_bytes(*expiry);
-        let head = Self {
-            kind,
-            id: Some(u64::from_be_bytes(*id)),
-            expires_at: (expiry != 0).then_some(expiry),
-            body: Vec::new(),
-        };
-        Ok((head, body))
-    }
-
-    /// All but the body of what an entry holds: its `body` is empty.
-    ///
-    /// # Errors
-    /// [`Failed::Reply`] if it is damaged.
-    pub fn head(entry: &Entry<'_>) -> Result<Self, Failed> {
-        Ok(Self::parts(entry.value, entry.expires_at)?.0)
-    }
-
-    /// True unless it has expired.
-    pub(super) fn lives(&self, now: u64) -> bool {
-        self.expires_at.is_none_or(|at| at > now)
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        let mut record = Vec::with_capacity(17 + self.body.len());
-        match self.id {
-            None => record.push(self.kind as u8),
-            Some(id) => {
-                record.push(self.kind as u8 | BIG);
-                record.extend_from_slice(&id.to_be_bytes());
-                record.extend_from_slice(&self.expires_at.unwrap_or(0).to_be_bytes());
-            }
-        }
-        record.extend_from_slice(&self.body);
-        record
-    }
-}
-
-/// Whether a record is the head of a large collection, which has elements elsewhere.
-pub(super) fn is_large(record: &[u8]) -> bool {
-    record.first().is_some_and(|tag| tag & BIG != 0)
-}
-
-/// The record of a string of these parts.
-#[must_use]
-pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
-    let len: usize = parts.iter().map(|part| part.len()).sum();
-    let mut record = Vec::with_capacity(1 + len);
-    record.push(STRING);
-    parts.iter().for_each(|part| record.extend_from_slice(part));
-    record
-}
-
-/// Key of an expiry in [`Space::Expiries`], of a key in the keyspace of that number.
-pub(crate) fn expiry_key(expires_at: u64, place: usize, key: &[u8]) -> Vec<u8> {
-    [
-        &expires_at.to_be_bytes()[..],
-        &(place as u16).to_be_bytes(),
-        key,
-    ]
-    .concat()
-}
+use super::record::{Kind, STRING, Value, expiry_key};
+use super::spaces::Space;
+use super::tx::Tx;
+use crate::error::{CommandError, Outcome};
 
 impl Tx<'_> {
-    /// The value of `key` in database `db`, unless it has expired.
+    /// Returns the value of `key` in database `db`, unless it has expired.
     ///
     /// # Errors
-    /// [`Failed::Read`] and [`Failed::Reply`]
-    pub fn load_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, Failed> {
+    /// [`CommandError::Read`], [`CommandError::damaged`]
+    pub fn load_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, CommandError> {
         let found = self.get_with(Space::Keys(db), key, |entry| {
             Value::decode(entry.value, entry.expires_at)
         })?;
@@ -179,11 +22,11 @@ impl Tx<'_> {
         }
     }
 
-    /// As [`load_from`](Self::load_from), without the body, which is not read: its `body` is empty.
+    /// Returns the head of the value of `key`: its `body` is empty.
     ///
     /// # Errors
-    /// As there.
-    pub fn load_head_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, Failed> {
+    /// Those of [`load_from`](Self::load_from).
+    pub fn load_head_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, CommandError> {
         let found = self.get_with(Space::Keys(db), key, |entry| {
             Value::parts(entry.value, entry.expires_at).map(|(head, _)| head)
         })?;
@@ -193,36 +36,42 @@ impl Tx<'_> {
         }
     }
 
-    /// As [`load_head_from`](Self::load_head_from), in the command's database.
+    /// Returns the head of the value of `key` in the command's database.
     ///
     /// # Errors
-    /// As there.
-    pub fn load_head(&mut self, key: &[u8]) -> Result<Option<Value>, Failed> {
+    /// Those of [`load_from`](Self::load_from).
+    pub fn load_head(&mut self, key: &[u8]) -> Result<Option<Value>, CommandError> {
         self.load_head_from(self.db, key)
     }
 
-    /// `value`, which is that of `key`, unless it has expired.
-    fn living(&mut self, db: usize, key: &[u8], value: Value) -> Result<Option<Value>, Failed> {
+    /// Returns `value`, which `key` holds, unless it has expired. A transaction that writes deletes
+    /// an expired one.
+    fn living(
+        &mut self,
+        db: usize,
+        key: &[u8],
+        value: Value,
+    ) -> Result<Option<Value>, CommandError> {
         if value.lives(self.now) {
             return Ok(Some(value));
         }
         if self.writes {
-            // Who puts something in its place knows nothing of its elements.
-            // Who watches the key finds out by itself that it has expired.
+            // The command that puts something in its place does not know of its elements.
+            // Watchers of the key notice by themselves that it has expired.
             self.quietly(|tx| tx.erase_from(db, key, &value))?;
         }
         Ok(None)
     }
 
-    /// Calls `f` with the string under `key` and its expiry, in place, if there is one.
+    /// Calls `f` with the string under `key` and its expiry, without copying the string.
     ///
     /// # Errors
-    /// [`Failed::wrong_type`] and others.
+    /// [`CommandError::wrong_type`], and those of [`load_from`](Self::load_from).
     pub fn string_with<R>(
         &mut self,
         key: &[u8],
         f: impl FnOnce(&[u8], Option<u64>) -> R,
-    ) -> Result<Option<R>, Failed> {
+    ) -> Result<Option<R>, CommandError> {
         let db = self.db;
         let found = self.get_with(Space::Keys(db), key, |entry| {
             match entry.value.split_first() {
@@ -234,19 +83,20 @@ impl Tx<'_> {
             None => Ok(None),
             Some(Ok(answer)) => Ok(Some(answer)),
             Some(Err(head)) => match self.living(db, key, head?)? {
-                Some(_) => Err(Failed::wrong_type()),
+                Some(_) => Err(CommandError::wrong_type()),
                 None => Ok(None),
             },
         }
     }
 
-    /// Puts a string's record, made by [`string_record`], under `key`, in place of whatever is there.
+    /// Puts the record of a string, made by [`string_record`](super::record::string_record), under
+    /// `key`. It replaces any value.
     ///
     /// # Errors
     /// Those of [`put`](Self::put).
     pub fn put_string(&mut self, key: &[u8], record: Vec<u8>, expires_at: Option<u64>) -> Outcome {
         let db = self.db;
-        // Only what is large leaves something behind.
+        // Only a large collection leaves other records behind.
         if self.data().any_large() {
             let before = self.load_head_from(db, key)?;
             self.unlink(db, key, before.as_ref(), None)?;
@@ -254,27 +104,28 @@ impl Tx<'_> {
         self.put(Space::Keys(db), key, record, expires_at)
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key` in the command's database.
     ///
     /// # Errors
-    /// As [`load_from`](Self::load_from).
-    pub fn load(&mut self, key: &[u8]) -> Result<Option<Value>, Failed> {
+    /// Those of [`load_from`](Self::load_from).
+    pub fn load(&mut self, key: &[u8]) -> Result<Option<Value>, CommandError> {
         self.load_from(self.db, key)
     }
 
-    /// The value of `key`, which is of that kind if it is there.
+    /// Returns the value of `key`, which must be of this kind.
     ///
     /// # Errors
-    /// [`Failed::wrong_type`]
-    pub fn load_kind(&mut self, key: &[u8], kind: Kind) -> Result<Option<Value>, Failed> {
+    /// [`CommandError::wrong_type`], and those of [`load_from`](Self::load_from).
+    pub fn load_kind(&mut self, key: &[u8], kind: Kind) -> Result<Option<Value>, CommandError> {
         match self.load(key)? {
-            Some(value) if value.kind != kind => Err(Failed::wrong_type()),
+            Some(value) if value.kind != kind => Err(CommandError::wrong_type()),
             value => Ok(value),
         }
     }
 
-    /// Makes `value` that of `key` in database `db`, in place of `before`, which [`load_from`](Self::load_from) has given. An id that `before` has, and
-    /// `value` has not, goes with its elements.
+    /// Puts `value` under `key` in database `db`. It replaces `before`, which
+    /// [`load_from`](Self::load_from) returned. If `before` has an id that `value` has not, its
+    /// elements are deleted, too.
     ///
     /// # Errors
     /// Those of [`put`](Self::put).
@@ -299,15 +150,15 @@ impl Tx<'_> {
         self.put(Space::Keys(db), key, value.encode(), value.expires_at)
     }
 
-    /// As [`save_to`](Self::save_to), in the command's database.
+    /// Puts `value` under `key` in the command's database; see [`save_to`](Self::save_to).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`put`](Self::put).
     pub fn save(&mut self, key: &[u8], before: Option<&Value>, value: &Value) -> Outcome {
         self.save_to(self.db, key, before, value)
     }
 
-    /// Takes `key` away, whose value [`load_from`](Self::load_from) has given; with its elements.
+    /// Deletes `key` with its elements. `before` is its value, or its head.
     ///
     /// # Errors
     /// Those of [`delete`](Self::delete).
@@ -316,15 +167,15 @@ impl Tx<'_> {
         self.delete(Space::Keys(db), key)
     }
 
-    /// As [`erase_from`](Self::erase_from), in the command's database.
+    /// Deletes `key` in the command's database; see [`erase_from`](Self::erase_from).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`delete`](Self::delete).
     pub fn erase(&mut self, key: &[u8], before: &Value) -> Outcome {
         self.erase_from(self.db, key, before)
     }
 
-    /// Takes `key` away, whose value goes on under another key: its elements stay.
+    /// Deletes the record of `key`, whose value moves to another key: its elements stay.
     ///
     /// # Errors
     /// Those of [`delete`](Self::delete).
@@ -336,7 +187,7 @@ impl Tx<'_> {
         self.delete(Space::Keys(db), key)
     }
 
-    /// What a large value leaves behind when `after` takes its place under `key`.
+    /// Deletes what a large value leaves behind when `after` replaces it under `key`.
     fn unlink(
         &mut self,
         db: usize,
@@ -358,5 +209,20 @@ impl Tx<'_> {
             self.delete(Space::Expiries, &noted)?;
         }
         Ok(())
+    }
+
+    /// Sets or removes the expiry of `key`, whose head is `before`.
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save).
+    pub fn set_expiry(&mut self, key: &[u8], before: &Value, expires_at: Option<u64>) -> Outcome {
+        let Some(value) = self.load(key)? else {
+            return Ok(());
+        };
+        let value = Value {
+            expires_at,
+            ..value
+        };
+        self.save(key, Some(before), &value)
     }
 }

@@ -6,8 +6,8 @@
 //!                  +------------------------------------+--> report, once a second
 //! ```
 //!
-//! Only the thread of the log ever waits for where the lines go: standard error may be a pipe that nobody reads. What does not
-//! fit into the queue is dropped. Both counts are logged later.
+//! Only the thread of the log waits for its destination: standard error may be a pipe that nobody
+//! reads. Lines that do not fit into the queue are dropped. Both counts are logged later.
 
 mod throttle;
 
@@ -24,11 +24,11 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Lines that wait to be written.
+/// The most lines that wait to be written.
 const QUEUE: usize = 4096;
 /// How long the end of a process waits for lines that are not written yet.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it waits before it looks again whether the queue has room.
+/// How long it waits before it checks again whether the queue has room.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The log of this process.
@@ -37,36 +37,36 @@ static LOG: OnceLock<Log> = OnceLock::new();
 /// Why logs cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The file cannot be opened: a wrong setting.
+    /// The file cannot be opened: the setting is wrong.
     #[error("logfile {}: opening failed: {error}", .path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
     /// The thread that writes cannot be started.
     #[error("starting the thread of the log failed: {0}")]
     Thread(io::Error),
-    /// They are set up already.
+    /// Logs are set up already.
     #[error("logs are set up already")]
     Twice,
 }
 
 enum Message {
     Line(Vec<u8>),
-    /// Everything before it is written: says so.
+    /// Reports that everything before it is written.
     End(SyncSender<()>),
 }
 
-/// The queue's end that lines go into.
+/// The sending end of the queue.
 #[derive(Clone, Debug)]
 struct Queue {
     lines: SyncSender<Message>,
     dropped: Arc<AtomicU64>,
 }
 
-/// Waits for the lines that are not written yet when it is dropped, for a second at most.
+/// Dropping this waits for the lines that are not written yet, for a second at most.
 #[derive(Debug)]
 #[must_use = "lines that are not written yet are lost with the process"]
 pub struct Flush(());
@@ -75,16 +75,16 @@ pub struct Flush(());
 struct Log {
     queue: Queue,
     throttle: Throttle,
-    /// The file is to be opened again before the next line.
+    /// Reopen the file before the next line.
     reopen: Arc<AtomicBool>,
-    /// Lines that were dropped when that was last said.
+    /// The number of dropped lines that was reported last.
     said: AtomicU64,
 }
 
-/// Sets up logs for the process, as the settings say; once.
+/// Sets up logs for the process, once.
 ///
 /// # Errors
-/// [`LogError`]; nothing is set up then.
+/// [`LogError`]; then nothing is set up.
 pub fn start(settings: &Settings) -> Result<Flush, LogError> {
     let reopen: Arc<AtomicBool> = Arc::default();
     let place = match &settings.logfile {
@@ -120,7 +120,7 @@ pub fn start(settings: &Settings) -> Result<Flush, LogError> {
     Ok(Flush(()))
 }
 
-/// Opens the log's file again before the next line, as after it was renamed; nothing, if there is none.
+/// Reopens the log's file before the next line, as after it was renamed.
 pub fn reopen() {
     if let Some(log) = LOG.get() {
         // ORDERING: Release; pairs with the Acquire of `Place::write_line`.
@@ -128,7 +128,8 @@ pub fn reopen() {
     }
 }
 
-/// Logs how many lines were left out, and dropped, since that was said last; of causes whose period has ended.
+/// Logs how many lines were left out and dropped since the last report, of causes whose period has
+/// ended.
 pub fn report() {
     say(false);
 }
@@ -147,7 +148,8 @@ fn say(all: bool) {
     // ORDERING: Relaxed; as above.
     let said = log.said.swap(dropped, Ordering::Relaxed);
     if said != dropped {
-        // All since the start: this line may be dropped, too, and the next one says it then.
+        // The total since the start: this line may be dropped, too, and the next one reports it
+        // then.
         tracing::warn!(
             lines = dropped,
             "lines were dropped since the start: the log took them too slowly, or refused them"
@@ -170,12 +172,12 @@ impl Queue {
         let dropped: Arc<AtomicU64> = Arc::default();
         let lost = Arc::clone(&dropped);
         let thread = std::thread::Builder::new().name("log".into());
-        // It ends with the process: it may be waiting for a reader who never comes.
+        // The thread ends with the process: it may be waiting for a reader that never comes.
         thread.spawn(move || write_all(&waiting, &mut place, &lost))?;
         Ok(Self { lines, dropped })
     }
 
-    /// Waits until everything that was sent is written, but no longer than that.
+    /// Waits until all lines sent before are written, up to that time.
     fn flush(&self, patience: Duration) {
         let until = Instant::now() + patience;
         let (done, written) = sync_channel(1);
@@ -187,13 +189,13 @@ impl Queue {
             end = back;
             std::thread::sleep(PAUSE);
         }
-        // Whoever reads nothing gets nothing.
+        // If nobody reads the lines, they are lost.
         let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
 
 impl Write for Queue {
-    /// Takes a whole line at once, as the formatter gives it.
+    /// Takes a whole line at once, as the formatter writes it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.lines.try_send(Message::Line(line.to_vec())).is_err() {
             // ORDERING: Relaxed; a number for people.
@@ -215,7 +217,7 @@ impl MakeWriter<'_> for Queue {
     }
 }
 
-/// Where lines go.
+/// The destination of lines.
 #[derive(Debug)]
 enum Place {
     StandardError,
@@ -233,18 +235,19 @@ fn open(path: &Path) -> io::Result<File> {
 impl Place {
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
-            // Not by `io::stderr()`: whoever else writes there would wait for its lock for as long as this does.
+            // `io::stderr()` has a lock, and other writers to it would wait as long as this one
+            // does.
             Self::StandardError => write_to(rustix::stdio::stderr(), line),
             Self::File { file, path, reopen } => {
                 // ORDERING: AcqRel; pairs with the Release of `reopen`.
                 if reopen.swap(false, Ordering::AcqRel) {
                     match open(path) {
                         Ok(new) => *file = new,
-                        // The old one takes the lines for now.
+                        // The previous file takes the lines for now.
                         Err(e) => {
                             let path = path.display();
                             let text = format!("logfile {path}: opening it again failed: {e}\n");
-                            // If that fails the line itself does, too, and is counted.
+                            // If this fails the line fails, too, and is counted.
                             let _ = file.write_all(text.as_bytes());
                         }
                     }
@@ -270,13 +273,13 @@ fn write_all(waiting: &Receiver<Message>, place: &mut Place, dropped: &AtomicU64
     while let Ok(message) = waiting.recv() {
         match message {
             Message::Line(line) => {
-                // There is no other place where it could be said.
+                // There is no other place to report it.
                 if place.write_line(&line).is_err() {
                     // ORDERING: Relaxed; a number for people.
                     dropped.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            // Whoever asked may be gone.
+            // The thread that asked may have stopped waiting.
             Message::End(done) => drop(done.try_send(())),
         }
     }
@@ -286,7 +289,8 @@ fn write_all(waiting: &Receiver<Message>, place: &mut Place, dropped: &AtomicU64
 mod tests {
     use super::*;
 
-    /// Standard error was a pipe that nobody read: workers waited in `write`, and the server for them.
+    /// Standard error was a pipe that nobody read: workers waited in `write`, and the server for
+    /// them.
     #[test]
     fn nobody_waits_for_a_place_that_takes_nothing() {
         let (sender, _nobody_reads) = sync_channel(2);

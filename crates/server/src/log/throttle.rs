@@ -1,6 +1,7 @@
-//! Limits how many lines of one cause are logged: a client that may fail as often as it likes is not to fill the disk.
+//! Limits how many lines of one cause are logged, so that a client that fails as often as it likes
+//! cannot fill the disk.
 //!
-//! A cause is a place in the program that logs. Lines for debugging are not limited: whoever turns them on wants all.
+//! A cause is a place in the program that logs. Debug lines are not limited.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,21 +13,21 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lines of one cause in each period.
+/// The most lines of one cause in each period.
 const LINES: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 struct Cause {
-    /// When the period began.
+    /// The start of the period.
     since: Instant,
     written: u32,
     left_out: u64,
-    /// What the lines say.
+    /// The message of its lines.
     text: String,
 }
 
-/// Decides which events are logged. Clones share what they count.
+/// Decides which events are logged. Clones share their counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Throttle(Arc<Mutex<HashMap<Identifier, Cause>>>);
 
@@ -35,7 +36,7 @@ impl Throttle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an event of this cause is logged now.
+    /// Returns true if an event of this cause is logged now.
     fn admits(&self, cause: Identifier, now: Instant, text: impl FnOnce() -> String) -> bool {
         let mut causes = self.causes();
         let cause = causes.entry(cause).or_insert_with(|| Cause {
@@ -58,7 +59,8 @@ impl Throttle {
         false
     }
 
-    /// Causes whose period has ended, or all of them, and how many lines of each were left out; each is told once.
+    /// Returns the causes whose period has ended, or all of them, each with the number of its lines
+    /// that were left out. Each is returned once.
     pub fn take_left_out(&self, all: bool) -> Vec<(String, u64)> {
         let mut causes = self.causes();
         let over = causes.values_mut().filter(|cause| {
@@ -87,7 +89,7 @@ impl<S: Subscriber> Layer<S> for Throttle {
     }
 }
 
-/// An event's message.
+/// The message of an event.
 #[derive(Default)]
 struct Text(String);
 

@@ -1,12 +1,12 @@
-//! The same random commands on strings and keys go to a real `redis-server` and to our data layer: their replies are the same, byte
-//! for byte. Exceptions are named in [`same`].
+//! The same random commands on strings and keys go to a real `redis-server` and to this server's
+//! data layer. Their replies are the same, byte for byte; [`same`] names the exceptions.
 
 use crate::common::{Ours, compare, elements};
 use crate::generate::{self, Words, spoilt};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// A command on strings, keys, or what the connection queues. Collections are only made.
+/// Returns a command on strings or keys, or one that queues commands. Collections are only created.
 fn command(rng: &mut SmallRng) -> Words {
     loop {
         let command = match rng.random_range(0..30) {
@@ -26,7 +26,8 @@ fn command(rng: &mut SmallRng) -> Words {
     }
 }
 
-/// True if a key would expire while the test runs, or has expired and is still there: when it is gone is each server's own.
+/// Returns true if a key may expire while the test runs: the moment of its deletion differs between
+/// the servers.
 fn expires_meanwhile(words: &Words) -> bool {
     let within = |word: Option<&Vec<u8>>, most: u64| {
         word.and_then(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok())
@@ -47,20 +48,21 @@ fn expires_meanwhile(words: &Words) -> bool {
     }
 }
 
-/// What a reply's elements are, sorted: for those whose order means nothing. Every element is a string of bytes.
+/// Returns the elements of a reply, sorted, for replies whose order has no meaning. All elements
+/// are strings.
 fn sorted(reply: &[u8]) -> Vec<&[u8]> {
     let mut lines: Vec<&[u8]> = reply.split(|byte| *byte == b'\n').collect();
     lines.sort_unstable();
     lines
 }
 
-/// The number in `:n`.
+/// Parses the number in `:n`.
 fn number(reply: &[u8]) -> Option<i64> {
     let digits = reply.strip_prefix(b":")?.strip_suffix(b"\r\n")?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// True if both replies to `words` are right.
+/// Returns true if both replies to `words` are right.
 fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
     if theirs == ours {
         return true;
@@ -101,7 +103,8 @@ fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
     }
 }
 
-/// As [`same`], but for what `EXEC` answers, which has the replies to all that was `queued`.
+/// Returns true if both replies to `EXEC` are right, which contain the replies to all that was
+/// `queued`.
 fn same_or_queued(queued: &mut Vec<Words>, words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
     if theirs == b"+QUEUED\r\n" {
         queued.push(words.clone());

@@ -1,5 +1,6 @@
-//! A web page could write to a server on the machine of whoever looked at it: a browser sends `POST / HTTP/1.1` and `Host: ...` where the
-//! page says so, and the lines behind them were executed as inline commands.
+//! A web page could write to a server on the machine of its reader. A browser sends `POST /
+//! HTTP/1.1` and `Host: ...` where the page tells it to, and the lines behind them were executed as
+//! inline commands.
 
 use crate::live::{Live, same, settings};
 use bristlecone_pmem::MediumKind;

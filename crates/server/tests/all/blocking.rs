@@ -1,11 +1,11 @@
-//! Clients that wait for elements: who gets what, when, and what is left.
+//! Clients that wait for elements: which of them gets which element, when, and what is left.
 
 use crate::live::{Client, Live, encoded, same, settings};
 use bristlecone_pmem::MediumKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// No test waits longer for clients to wait.
+/// No test waits longer than this for clients to wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until so many clients wait.
@@ -22,7 +22,7 @@ fn until_waiting(client: &mut Client<TcpStream>, number: usize) {
     }
 }
 
-/// Clients that wait with these commands, one after the other.
+/// Starts clients that wait with these commands, one after the other.
 fn waiting(
     live: &Live,
     watcher: &mut Client<TcpStream>,
@@ -304,7 +304,7 @@ fn a_server_stops_though_clients_wait_and_what_was_given_is_gone() {
     same(&live.client().call("LRANGE k 0 -1"), "*1\n$1\nb\n");
 }
 
-/// Every element is taken once, and in RESP3 too.
+/// Every element is taken once, also in RESP3.
 #[test]
 fn many_who_wait_and_many_who_push_lose_nothing() {
     const EACH: usize = 300;

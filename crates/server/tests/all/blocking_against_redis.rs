@@ -1,7 +1,8 @@
-//! Clients that wait, and one that pushes, do the same at a real `redis-server` and at our server: who is served with what, and who goes on
-//! waiting, is the same after each command.
+//! Clients that wait and one that pushes do the same at a real `redis-server` and at this server.
+//! After each command, the same clients have been served with the same elements, and the same ones
+//! still wait.
 //!
-//! `SEED` and `COMMANDS` in the environment choose other commands.
+//! `SEED` and `COMMANDS` in the environment select other commands.
 
 use crate::common::Redis;
 use crate::generate::{one, rarely};
@@ -11,9 +12,9 @@ use rand::{RngExt, SeedableRng};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Clients that wait; another one does the rest.
+/// The number of clients that wait; another one does the rest.
 const WAITERS: usize = 5;
-/// No step takes longer.
+/// No step takes longer than this.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Commands of one client, sent one after the other.
@@ -34,7 +35,7 @@ fn end(rng: &mut SmallRng) -> &'static str {
     one(rng, &["LEFT", "RIGHT"])
 }
 
-/// A command that may wait.
+/// Returns a command that may wait.
 fn waiting(rng: &mut SmallRng) -> String {
     let count = if rarely(rng, 2) { " COUNT 2" } else { "" };
     match rng.random_range(0..9) {
@@ -67,7 +68,7 @@ fn waiting(rng: &mut SmallRng) -> String {
     }
 }
 
-/// A command that may serve who waits.
+/// Returns a command that may serve waiting clients.
 fn serving(rng: &mut SmallRng) -> String {
     let number = rng.random_range(0..1000);
     let more = if rarely(rng, 2) { " p q" } else { "" };
@@ -96,7 +97,8 @@ fn serving(rng: &mut SmallRng) -> String {
     }
 }
 
-/// As [`serving`], after a `DEL` of what it would overwrite: then Redis serves nobody.
+/// Returns commands like [`serving`], with a `DEL` of keys that they would overwrite: Redis serves
+/// nobody then.
 fn serving_alone(rng: &mut SmallRng) -> Vec<String> {
     let command = serving(rng);
     let words: Vec<&str> = command.split(' ').collect();
@@ -140,7 +142,7 @@ fn clients(address: SocketAddr) -> Vec<Client<TcpStream>> {
         .collect()
 }
 
-/// Which of the clients, whose names are their numbers, wait.
+/// Returns the clients that wait. Their names are their numbers.
 fn blocked(watcher: &mut Client<TcpStream>) -> Vec<bool> {
     let list = watcher.call("CLIENT LIST");
     let waits = |number: usize| {
@@ -151,7 +153,7 @@ fn blocked(watcher: &mut Client<TcpStream>) -> Vec<bool> {
     (0..WAITERS).map(waits).collect()
 }
 
-/// True if there is something to be read.
+/// Returns true if there is something to be read.
 fn has_reply(client: &Client<TcpStream>) -> bool {
     client.stream.set_nonblocking(true).unwrap();
     let there = client.stream.peek(&mut [0]).is_ok();

@@ -1,11 +1,12 @@
-//! Twelve connections made the server take 10 GB: `MULTI`, 900 times `GET` of 1 MB, `EXEC`, and no reading; with thirty it was killed. Each had
-//! a limit of its own, all together had none: now it is `maxmemory-clients`.
+//! Twelve connections made the server take 10 GB: `MULTI`, 900 times `GET` of 1 MB, `EXEC`, and no
+//! reading. With thirty it was killed. Each connection had a limit, but all together had none; now
+//! that is `maxmemory-clients`.
 
 use crate::live::process::Process;
 use crate::live::{Client, Live, connect, encoded, resident, same, settings};
 use bristlecone_pmem::MediumKind;
-use bristlecone_server::budget::Share;
 use bristlecone_server::config::Settings;
+use bristlecone_server::memory::Share;
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ fn with_budget(bytes: usize) -> Live {
     live
 }
 
-/// What `INFO stats` has under that name.
+/// Returns a number of `INFO stats`.
 fn stat(client: &mut Client<TcpStream>, name: &str) -> usize {
     let info = client.call("INFO stats");
     let line = info.lines().find_map(|line| line.strip_prefix(name));
@@ -34,7 +35,7 @@ fn stat(client: &mut Client<TcpStream>, name: &str) -> usize {
     number.unwrap_or_else(|| panic!("{info}")).parse().unwrap()
 }
 
-/// Sends as much as the server takes before it ends the connection.
+/// Sends as much as the server accepts before it ends the connection.
 fn send_on(client: &mut Client<TcpStream>, bytes: &[u8]) {
     let _ = client.stream.write_all(bytes);
 }
@@ -138,7 +139,7 @@ fn the_largest_client_goes_and_the_others_stay() {
     evicted(&mut other, 4);
     assert!(hears.is_closed());
     same(&small.call("EXEC"), "*1\n+OK\n");
-    let total = live.running().server().clients.registry().total();
+    let total = live.running().server().clients.budget().total();
     assert!(total < 16 * MIB, "{total}");
 }
 
@@ -155,7 +156,7 @@ fn messages_that_nobody_takes_are_held_for_all_clients_together() {
     for _ in 0..24 {
         other.send(&encoded(&[b"PUBLISH", b"news", message.as_bytes()]));
         other.reply();
-        let total = live.running().server().clients.registry().total();
+        let total = live.running().server().clients.budget().total();
         assert!(total < 48 * MIB, "{total}");
     }
     evicted(&mut other, 1);
@@ -188,7 +189,8 @@ fn the_limit_is_set_and_shown_as_redis_does() {
     assert_eq!(stat(&mut client, "evicted_clients"), 0);
 }
 
-/// Keys that `BLPOP` waits for were counted nowhere: 11 MB of request became some 400 MB that no limit saw.
+/// Keys that `BLPOP` waits for were not counted: 11 MB of request became some 400 MB that no limit
+/// saw.
 #[test]
 fn keys_that_are_waited_for_count() {
     let live = with_budget(16 * MIB);

@@ -1,12 +1,13 @@
-//! The same random commands on hashes, lists, sets and sorted sets go to a real `redis-server` and to our data layer: their replies are
-//! the same, byte for byte, but for an order that means nothing, and for what is random.
+//! The same random commands on hashes, lists, sets and sorted sets go to a real `redis-server` and
+//! to this server's data layer. Their replies are the same, byte for byte, except for random ones
+//! and for an order without meaning.
 
 use crate::common::compare;
 use crate::generate::{self, Words, one, rarely, spoilt};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
-/// A command on keys, whatever they hold.
+/// Returns a command on keys of any type.
 fn on_keys(rng: &mut SmallRng) -> Words {
     let name = one(
         rng,
@@ -27,7 +28,7 @@ fn on_keys(rng: &mut SmallRng) -> Words {
     words
 }
 
-/// A command of any group.
+/// Returns a command of any family.
 fn command(rng: &mut SmallRng) -> Words {
     if rarely(rng, 60) {
         return on_keys(rng);
@@ -55,7 +56,7 @@ enum Reply {
     Many(u8, Vec<Reply>),
 }
 
-/// The reply that `bytes` begin with, which go on after it.
+/// Parses the reply at the start of `bytes`. They are advanced past it.
 fn parse(bytes: &mut &[u8]) -> Reply {
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
     let (line, rest) = bytes.split_at(end + 1);
@@ -82,7 +83,7 @@ fn parse(bytes: &mut &[u8]) -> Reply {
     }
 }
 
-/// A reply in whose arrays the order of groups of so many means nothing.
+/// Sorts the arrays of a reply whose order has no meaning, in groups of so many.
 fn sorted(reply: Reply, group: usize) -> Reply {
     match reply {
         Reply::Many(kind, replies) => {
@@ -102,8 +103,9 @@ fn sorted(reply: Reply, group: usize) -> Reply {
     }
 }
 
-/// A reply with scores in one form. Sorted sets of ours do not keep the sign of zero, those of Redis only if they are, or have been,
-/// large; the same goes for the text of large scores in a scan.
+/// Normalizes the scores in a reply. Sorted sets of this server do not keep the sign of zero; those
+/// of Redis do so only if they are, or were, large. The same holds for the text of large scores in
+/// a scan.
 fn plain_scores(reply: Reply) -> Reply {
     match reply {
         Reply::Many(kind, replies) => {
@@ -116,7 +118,7 @@ fn plain_scores(reply: Reply) -> Reply {
     }
 }
 
-/// What a reply is made of, whatever it says.
+/// Returns the shape of a reply, without its content.
 fn shape(reply: Reply) -> Reply {
     match reply {
         Reply::Many(kind, replies) => Reply::Many(kind, replies.into_iter().map(shape).collect()),
@@ -126,7 +128,7 @@ fn shape(reply: Reply) -> Reply {
     }
 }
 
-/// True if both replies to `words` are right.
+/// Returns true if both replies to `words` are right.
 fn same(words: &Words, mut theirs: &[u8], mut ours: &[u8]) -> bool {
     let sorts = words[0].to_ascii_lowercase().starts_with(b"sort");
     if theirs == ours || sorts && generate::sort::by_numbers_failed(theirs) {
@@ -156,7 +158,8 @@ fn same(words: &Words, mut theirs: &[u8], mut ours: &[u8]) -> bool {
     }
 }
 
-/// A command. A set of which something random was taken is emptied, that both have the same again.
+/// Returns a command. A set from which random members were taken is emptied, so that both servers
+/// have the same again.
 fn commands(rng: &mut SmallRng) -> Vec<Words> {
     let words = command(rng);
     let random = words[0].eq_ignore_ascii_case(b"spop") && words.len() > 1;

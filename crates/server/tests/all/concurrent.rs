@@ -1,13 +1,15 @@
-//! Many threads run commands on the same keys at the same time, with a sweeper beside them: nothing is lost, and no command fails for
-//! the sake of another one.
+//! Many threads execute commands on the same keys at the same time, beside a sweeper: nothing is
+//! lost, and no command fails because of another one.
 
 use crate::common;
 use crate::generate::{self, Words};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_server::command::Command;
-use bristlecone_server::data::multi::{Queued, Watch};
-use bristlecone_server::data::{Data, Reads, commands, sweep};
+use bristlecone_server::commands;
+use bristlecone_server::data::watch::Watch;
+use bristlecone_server::data::{Data, Reads, sweep};
+use bristlecone_server::execute::exec::Queued;
 use bristlecone_server::reply::{Out, Protocol};
 use bristlecone_store::{Store, StoreOptions};
 use rand::rngs::SmallRng;
@@ -22,13 +24,12 @@ fn open(dir: &tempfile::TempDir) -> Arc<Data> {
     Arc::new(Data::open(store).unwrap())
 }
 
-/// The command, if there is one that takes so many words.
+/// Returns the command, if there is one that takes so many words.
 fn known(words: &Words) -> Option<&'static Command> {
     let name = words[0].to_ascii_lowercase();
-    let len = words.len() as i32;
-    commands()
-        .filter(|command| command.name.as_bytes() == name)
-        .find(|command| len == command.arity || command.arity < 0 && len >= -command.arity)
+    commands::data()
+        .filter(|command| command.spec.name.as_bytes() == name)
+        .find(|command| command.spec.takes(words.len()))
 }
 
 fn run(data: &Data, db: usize, words: &Words) -> String {
@@ -41,7 +42,8 @@ fn run(data: &Data, db: usize, words: &Words) -> String {
     String::from_utf8_lossy(&reply).into_owned()
 }
 
-/// An error that is another command's fault, or nobody's, is none of Redis's.
+/// Checks that a reply is not an error that Redis does not have: that would be the fault of another
+/// command.
 fn check(words: &Words, reply: &str) {
     let foreign = ["conflict", "changed by", "damaged", "pool", "commit"];
     let wrong = reply.starts_with('-') && foreign.iter().any(|text| reply.contains(text));
@@ -104,7 +106,7 @@ fn no_command_fails_for_the_sake_of_another() {
         }
     });
     drop(sweeper);
-    assert!(!data.touched.any());
+    assert!(!data.watchers.any());
     for db in 0..16 {
         let reply = run(&data, db, &generate::words(&["flushdb"]));
         assert_eq!(reply, "+OK\r\n");

@@ -553,7 +553,7 @@ fn a_backup_is_written_on_demand() {
     assert!(client.is_closed());
 }
 
-/// A key and a certificate for `localhost` that it signs itself. False where there is no openssl.
+/// Makes a key and a self-signed certificate for `localhost`. Returns false without openssl.
 fn make_certificate(key: &Path, cert: &Path) -> bool {
     let mut openssl = Command::new("openssl");
     openssl
@@ -570,7 +570,7 @@ fn make_certificate(key: &Path, cert: &Path) -> bool {
     openssl.status().is_ok_and(|status| status.success())
 }
 
-/// A client that trusts that certificate and no other.
+/// Connects a client that trusts that certificate and no other.
 fn trusting(cert: &Path, address: SocketAddr) -> Client<StreamOwned<ClientConnection, TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots

@@ -1,4 +1,4 @@
-//! Thousands of connections that do nothing: bounded memory for each, and others are served as before.
+//! Thousands of idle connections: each takes bounded memory, and others are served as before.
 
 use crate::live::process::Process;
 use crate::live::{Client, connect, encoded, resident, same};
@@ -7,9 +7,9 @@ use bristlecone_server::raise_open_files;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Bytes that the server may have for one of them, used or not.
+/// The most memory in bytes that the server may have for one of them, used or not.
 const BYTES_MOST: u64 = 24 << 10;
-/// How long the server may take to see that clients came or went.
+/// How long the server may take to notice that clients came or went.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until the server has so many clients.

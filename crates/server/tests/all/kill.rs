@@ -1,4 +1,4 @@
-//! A server in a process of its own, killed while clients write: every acknowledged write is there afterwards.
+//! A server in a process of its own, killed while clients write: every acknowledged write survives.
 
 use crate::live::process::Process;
 use crate::live::{Client, connect, encoded};
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// How long writers have for their first acknowledgements.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Writes until the connection breaks; how many writes were acknowledged. `begun`: goes up when the first ones were.
+/// Writes until the connection breaks. Returns the number of acknowledged writes. `begun` is
+/// increased when the first ones were.
 fn write_on(stream: TcpStream, writer: usize, first: usize, begun: &AtomicUsize) -> usize {
     let mut client = Client::new(stream);
     let mut acknowledged = first;

@@ -1,5 +1,5 @@
-//! Tests of the server in one program: each would compile store and indexes again. `limits` is one of its own, as it measures
-//! the memory of its process.
+//! Tests of the server in one program: separate ones would each compile the store and the indexes
+//! again. `limits` is separate, as it measures the memory of its process.
 
 mod against_redis;
 mod arrays;

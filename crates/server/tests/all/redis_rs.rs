@@ -1,4 +1,4 @@
-//! A client library of others, unchanged: the Rust crate `redis`.
+//! A client library, unchanged: the Rust crate `redis`.
 
 use crate::live::{Live, settings};
 use bristlecone_pmem::MediumKind;

@@ -1,4 +1,4 @@
-//! A server on a free port, over a pool in a directory of its own, and clients that talk to it over TCP.
+//! A server on a free port, over a pool in its own directory, and clients that talk to it over TCP.
 
 #![allow(dead_code, missing_docs)]
 
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// No test waits longer for a reply.
+/// No test waits longer than this for a reply.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Live {
@@ -24,7 +24,7 @@ pub struct Live {
     medium: MediumKind,
 }
 
-/// Settings for tests: a free port of this machine.
+/// Returns settings for tests: a free port of this machine.
 pub fn settings() -> Settings {
     Settings {
         listen: "127.0.0.1:0".into(),
@@ -33,7 +33,7 @@ pub fn settings() -> Settings {
     }
 }
 
-/// The store in a pool; both are made if they are not there.
+/// Opens the store in a pool. Creates both if they do not exist.
 pub fn store(path: &Path, medium: MediumKind) -> Store<Auto> {
     let mut options = PoolOptions::default();
     options.media.medium = Some(medium);
@@ -94,7 +94,7 @@ impl Live {
     }
 }
 
-/// Bytes of a process that are in memory.
+/// Returns the resident memory of a process in bytes.
 pub fn resident(process: u32) -> u64 {
     let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
@@ -114,7 +114,7 @@ pub struct Client<S> {
     read: Vec<u8>,
 }
 
-/// A request as clients send it.
+/// Encodes a request.
 pub fn encoded(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -137,7 +137,7 @@ impl<S: Read + Write> Client<S> {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// The next reply, as it came.
+    /// Returns the next reply, as it came.
     pub fn reply(&mut self) -> String {
         self.try_reply().unwrap()
     }
@@ -157,14 +157,14 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends a command, whose words are between spaces, and gives the reply.
+    /// Sends a command, whose words are separated by spaces, and returns the reply.
     pub fn call(&mut self, command: &str) -> String {
         let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
         self.send(&encoded(&words));
         self.reply()
     }
 
-    /// True if the server closes the connection, whatever it says before.
+    /// Returns true if the server closes the connection, after any replies.
     pub fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {

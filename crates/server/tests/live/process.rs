@@ -1,6 +1,7 @@
-//! A server in a process of its own, which is the test's program, started again for the one test that serves.
+//! A server in a process of its own: the test's program, started again for the one test that
+//! serves.
 //!
-//! Such a program has a test `serves_when_it_is_asked_to`, at its root, that calls [`serve`].
+//! Such a program has a test `serves_when_it_is_asked_to` at its root, which calls [`serve`].
 
 use super::{settings, store};
 use bristlecone_pmem::MediumKind;
@@ -11,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Names the pool, the medium, and the most clients, in the process that serves.
+/// The variables with the pool, the medium, and the most clients of the process that serves.
 const POOL: &str = "SERVED_POOL";
 const MEDIUM: &str = "SERVED_MEDIUM";
 const CLIENTS: &str = "SERVED_CLIENTS";
@@ -19,7 +20,7 @@ const CLIENTS: &str = "SERVED_CLIENTS";
 /// What the process prints before its address.
 const READY: &str = "serving on ";
 
-/// Serves, in the process that is to.
+/// Serves, in the process that was started for it.
 pub fn serve() {
     let (Ok(path), Ok(medium)) = (std::env::var(POOL), std::env::var(MEDIUM)) else {
         return;
@@ -53,7 +54,7 @@ impl Process {
         Self::for_clients(pool, medium, Settings::default().maxclients)
     }
 
-    /// One that serves so many clients.
+    /// Starts a process that serves so many clients.
     pub fn for_clients(pool: &Path, medium: &str, clients: usize) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["serves_when_it_is_asked_to", "--exact", "--nocapture"])

@@ -23,11 +23,12 @@
 //! Anything else is damage, which recovery keeps and reports (`recovery.rs`).
 //!
 //! # Concurrency
-//! Writers hold the stripes of their keys, locked in ascending order, from before they read the current versions until their change
-//! can no longer fail. So under the lock the newest version is committed or dead. Timestamps are taken under these locks, so
-//! along the versions of a key they rise. The puts of a batch share one timestamp: no key occurs twice, and the locks are held,
-//! and the timestamp is not applied, until all of it is fenced, although the index leads to the records before. Nobody holds
-//! a lock while waiting for durability.
+//! Writers hold the stripes of their keys, locked in ascending order, from before they read the
+//! current versions until their change can no longer fail. So under the lock the newest version is
+//! committed or dead. Timestamps are taken under these locks, so along the versions of a key they
+//! rise. The puts of a batch share one timestamp: no key occurs twice, and the locks are held, and
+//! the timestamp is not applied, until all of it is fenced, although the index leads to the records
+//! before. Nobody holds a lock while waiting for durability.
 
 mod steps;
 
@@ -44,7 +45,7 @@ use crate::serial::ReadSet;
 use crate::stripes::{LockedStripes, Obsolete, Stripe};
 use crate::vacuum::Vacuum;
 use crate::write::{Write, check_key, check_value};
-use bristlecone_index::Place;
+use bristlecone_index::Hint;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::deferring_commits;
 use crossbeam_epoch::{self as epoch, Guard};
@@ -52,7 +53,8 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The committer: makes changes durable and visible. It adds the keyspaces and the change feed to what the [vacuum](Vacuum) and it share.
+/// The committer: makes changes durable and visible. It adds the keyspaces and the change
+/// feed to what the [vacuum](Vacuum) and it share.
 pub(crate) struct Committer<M: Media> {
     pub vacuum: Arc<Vacuum<M>>,
     pub catalogue: Catalogue,
@@ -68,8 +70,8 @@ impl<M: Media> Deref for Committer<M> {
 }
 
 impl<M: Media> Committer<M> {
-    /// Runs `op`, and once more after vacuuming if there was no space, in the heap or in the index. The caller holds no lock, and a
-    /// failed `op` has left nothing behind.
+    /// Runs `op`, and once more after vacuuming if there was no space, in the heap or in the index.
+    /// The caller holds no lock, and a failed `op` has left nothing behind.
     ///
     /// # Errors
     /// Those of `op`.
@@ -140,7 +142,8 @@ impl<M: Media> Committer<M> {
         Ok(record::prepare(&self.heap, sum, value, expiry)?)
     }
 
-    /// Makes the index lead to the record `off`, as a new entry or in place of the record that it leads to.
+    /// Makes the index lead to the record `off`, as a new entry or in place of the record that it
+    /// leads to.
     ///
     /// # Errors
     /// [`WriteError`]; the index leads where it did.
@@ -154,7 +157,8 @@ impl<M: Media> Committer<M> {
         })
     }
 
-    /// Counts a new version, queues the one that it superseded for the vacuum, and frees a dead record in between.
+    /// Counts a new version, queues the one that it superseded for the vacuum, and frees a dead
+    /// record in between.
     fn superseded(
         &self,
         stripe: &mut Stripe,
@@ -184,7 +188,8 @@ impl<M: Media> Committer<M> {
         }
     }
 
-    /// Publishes a record as the newest version of a key, under the lock of its stripe. The caller applies its timestamp afterwards.
+    /// Publishes a record as the newest version of a key, under the lock of its stripe. The caller
+    /// applies its timestamp afterwards.
     ///
     /// # Errors
     /// [`WriteError`]; the index leads where it did.
@@ -206,9 +211,10 @@ impl<M: Media> Committer<M> {
         Ok(())
     }
 
-    /// Changes one key to the record that `decide` returns for its current value; `None` is no change. With `since`, a version
-    /// newer than that snapshot is a conflict. Returns the answer of `decide` and the change's timestamp, 0 for no change, once the
-    /// change, or the version that the answer rests on, is as durable as `wait` says.
+    /// Changes one key to the record that `decide` returns for its current value; `None` is no
+    /// change. With `since`, a version newer than that snapshot is a conflict. Returns the answer
+    /// of `decide` and the change's timestamp, 0 for no change, once the change, or the version
+    /// that the answer rests on, is as durable as `wait` says.
     ///
     /// # Errors
     /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
@@ -238,7 +244,8 @@ impl<M: Media> Committer<M> {
             self.wait_for(before.ts(), wait)?;
             return Ok((answer, 0));
         };
-        // Unpinned, since an index without room waits for pinned readers. The lock keeps the current version from being freed.
+        // Unpinned, since an index without room waits for pinned readers. The lock keeps the
+        // current version from being freed.
         drop(guard);
         let taken = self.clock.take()?;
         let ts = taken.ts;
@@ -249,7 +256,8 @@ impl<M: Media> Committer<M> {
         Ok((answer, ts))
     }
 
-    /// Returns the error for a key that another commit changed. `read`: this transaction only read it.
+    /// Returns the error for a key that another commit changed. `read`: this transaction only read
+    /// it.
     pub fn conflict(&self, key: &[u8], read: bool) -> ConflictError {
         let (keyspace, key) = split(key).unwrap_or((0, key));
         ConflictError {
@@ -259,8 +267,9 @@ impl<M: Media> Committer<M> {
         }
     }
 
-    /// Commits changes to several keys, each of which occurs once: all of them, or none. With `since`, a version newer than that
-    /// snapshot is a conflict; with `reads`, so is a change of what was read. Returns the timestamp, 0 if nothing was to be changed.
+    /// Commits changes to several keys, each of which occurs once: all of them, or none. With
+    /// `since`, a version newer than that snapshot is a conflict; with `reads`, so is a change of
+    /// what was read. Returns the timestamp, 0 if nothing was to be changed.
     ///
     /// # Errors
     /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
@@ -322,13 +331,14 @@ impl<M: Media> Committer<M> {
                     put: None,
                     stripe,
                     before,
-                    place: None,
+                    hint: None,
                     record,
                 });
             }
         }
         if changes.is_empty() && reads.is_none() {
-            // That nothing changes may rest on versions that are not durable yet, such as deletions.
+            // That nothing changes may rest on versions that are not durable yet, such as
+            // deletions.
             drop((held, guard));
             self.wait_for(latest, wait)?;
             return Ok(0);
@@ -342,7 +352,8 @@ impl<M: Media> Committer<M> {
         Ok(ts)
     }
 
-    /// Commits under the locks of the keys' stripes. Returns the timestamp, which is applied; the caller waits for it.
+    /// Commits under the locks of the keys' stripes. Returns the timestamp, which is applied; the
+    /// caller waits for it.
     ///
     /// # Errors
     /// [`WriteError`]; nothing has changed then.
@@ -370,8 +381,8 @@ impl<M: Media> Committer<M> {
             change.record.stamp(stamp, change.before.off())?;
         }
         slot.stamp(pm, &self.slots)?;
-        // PERSIST: the records, before the index leads to them; and the stamps of the slot's last commit, before the slot's new
-        // timestamp.
+        // PERSIST: the records, before the index leads to them; and the stamps of the slot's last
+        // commit, before the slot's new timestamp.
         pm.fence();
         for (i, change) in changes.iter().enumerate() {
             let there = change.before.entry() != 0;
@@ -391,8 +402,8 @@ impl<M: Media> Committer<M> {
         Ok(ts)
     }
 
-    /// Makes the entries of these changes lead to the versions before them again, or removes them. No reader has returned the new
-    /// records, since their timestamp is not applied.
+    /// Makes the entries of these changes lead to the versions before them again, or removes them.
+    /// No reader has returned the new records, since their timestamp is not applied.
     fn undo<'c, 'a: 'c>(
         &self,
         held: &mut LockedStripes<'_>,
@@ -431,13 +442,14 @@ impl<M: Media> Committer<M> {
 /// A change to one key, committed together with others.
 struct Change<'a, M: Media> {
     key: &'a [u8],
-    /// The value to be written to the record, and the CRC-32C of the key; `None` once it is written.
+    /// The value to be written to the record, and the CRC-32C of the key; `None` once it is
+    /// written.
     put: Option<(&'a [u8], u32)>,
     /// The key's stripe.
     stripe: usize,
     before: Newest,
     /// The place of the entry in the index, if it is known.
-    place: Option<Place>,
+    hint: Option<Hint>,
     record: Prepared<'a, M>,
 }
 

@@ -1,12 +1,14 @@
 //! Batches of steps: gets and puts of different keys under one timestamp.
 //!
-//! The steps are equivalent to executing them in order while nobody else does anything: all stripes are locked before the keys
-//! are read, and until the second fence. Each put is atomic; a crash may keep some of them.
+//! The steps are equivalent to executing them in order while nobody else does anything: all stripes
+//! are locked before the keys are read, and until the second fence. Each put is atomic; a crash may
+//! keep some of them.
 //!
 //! # Where the time goes
-//! The index looks up all keys at once, so that cache misses overlap, adds new keys as a batch, and updates the others at the
-//! places where it found them. A locked instruction waits until earlier stores are in the cache and lines under write-back are
-//! done. So blocks are reserved and prefetched first, short records are written once all locks are held, and the index's words are
+//! The index looks up all keys at once, so that cache misses overlap, adds new keys as a batch, and
+//! updates the others at the places where it found them. A locked instruction waits until earlier
+//! stores are in the cache and lines under write-back are done. So blocks are reserved and
+//! prefetched first, short records are written once all locks are held, and the index's words are
 //! flushed after the last of its locks was taken.
 
 use super::{Change, Committer};
@@ -17,13 +19,13 @@ use crate::newest::{Current, Newest};
 use crate::record::{self, Stamp};
 use crate::stripes::LockedStripes;
 use crate::write::{Step, check_key, check_value};
-use bristlecone_index::Place;
+use bristlecone_index::Hint;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::deferring_commits;
 use crossbeam_epoch::{self as epoch, Guard};
 
-/// Values of up to so many bytes are written under the locks, where that costs least: stores made before would delay the first
-/// lock.
+/// Values of up to so many bytes are written under the locks, where that costs least: stores made
+/// before would delay the first lock.
 const MAX_LATE_WRITE: usize = 1024;
 /// Longest value that a batch reads, in bytes, since other keys are locked meanwhile.
 const MAX_READ_BYTES: usize = 64 << 10;
@@ -33,7 +35,7 @@ const MAX_STEPS: usize = 1024;
 /// A key and what is done with it.
 type KeyStep<'a> = (&'a [u8], Step<'a>);
 
-/// What a batch has read under its locks.
+/// The outcome of a batch's reads under its locks.
 struct Outcome {
     /// Steps that can be executed.
     count: usize,
@@ -44,10 +46,11 @@ struct Outcome {
 }
 
 impl<M: Media> Committer<M> {
-    /// Executes a prefix of `steps` under one timestamp, and returns its length. It ends before a key that occurs again (unless both
-    /// steps read it), before a long value that is to be read, or at a step for which `each` returns false. `each` is called with
-    /// the current value, in order; for a put, with the one to be replaced, even if that has expired. Returns once the puts, and
-    /// the versions that the answer rests on, are as durable as `wait` says.
+    /// Executes a prefix of `steps` under one timestamp, and returns its length. It ends before a
+    /// key that occurs again (unless both steps read it), before a long value that is to be read,
+    /// or at a step for which `each` returns false. `each` is called with the current value, in
+    /// order; for a put, with the one to be replaced, even if that has expired. Returns once the
+    /// puts, and the versions that the answer rests on, are as durable as `wait` says.
     ///
     /// # Errors
     /// [`WriteError`]; nothing was put then, except for [`WriteError::Commit`].
@@ -90,21 +93,22 @@ impl<M: Media> Committer<M> {
         Ok(outcome.count)
     }
 
-    /// Reads the current versions of the steps' keys, and notes in `changes` what each put replaces.
+    /// Reads the current versions of the steps' keys, and notes in `changes` what each put
+    /// replaces.
     ///
     /// # Errors
     /// Those of `each`.
     fn read_steps(
         &self,
         steps: &[KeyStep<'_>],
-        found: Vec<(Option<u64>, Place)>,
+        found: Vec<(Option<u64>, Hint)>,
         changes: &mut [Change<'_, M>],
         guard: &Guard,
         each: &mut impl FnMut(&[u8], Option<&Current<'_, M>>) -> Result<bool, WriteError>,
     ) -> Result<Outcome, WriteError> {
         let mut next = changes.iter_mut();
         let (mut count, mut puts, mut read) = (0, 0, 0);
-        for ((key, step), (entry, place)) in steps.iter().zip(found) {
+        for ((key, step), (entry, hint)) in steps.iter().zip(found) {
             let before = self.newest_of(key, entry, guard);
             let current = self.current(key, &before, || match step {
                 Step::Get => self.wall.now(),
@@ -127,14 +131,15 @@ impl<M: Media> Committer<M> {
                 && let Some(change) = next.next()
             {
                 change.before = before;
-                change.place = entry.map(|_| place);
+                change.hint = entry.map(|_| hint);
                 puts += 1;
             }
         }
         Ok(Outcome { count, puts, read })
     }
 
-    /// Commits the puts of a batch under the locks of their stripes, and waits for their durability without them.
+    /// Commits the puts of a batch under the locks of their stripes, and waits for their durability
+    /// without them.
     ///
     /// # Errors
     /// [`WriteError`]; nothing was put then, except for [`WriteError::Commit`].
@@ -203,7 +208,7 @@ impl<M: Media> Committer<M> {
                     put: Some((value, sum)),
                     stripe,
                     before: Newest::None,
-                    place: None,
+                    hint: None,
                     record,
                 });
             }
@@ -219,8 +224,8 @@ impl<M: Media> Committer<M> {
         Ok(changes)
     }
 
-    /// Makes the index lead to the records of these changes, durably. An error comes with the positions of the changes whose records it
-    /// leads to by then.
+    /// Makes the index lead to the records of these changes, durably. An error comes with the
+    /// positions of the changes whose records it leads to by then.
     fn publish_entries(&self, changes: &[Change<'_, M>]) -> Result<(), (Vec<usize>, WriteError)> {
         let pm = self.pm();
         // New entries come first: mostly they are the only ones that need space.
@@ -228,7 +233,7 @@ impl<M: Media> Committer<M> {
             changes
                 .iter()
                 .enumerate()
-                .filter(|(_, change)| change.place.is_none())
+                .filter(|(_, change)| change.hint.is_none())
         };
         let entries: Vec<_> = added()
             .map(|(_, change)| (change.key, &change.record.off))
@@ -246,12 +251,12 @@ impl<M: Media> Committer<M> {
         }
         let mut unflushed = Vec::with_capacity(changes.len());
         for (i, change) in changes.iter().enumerate() {
-            let Some(place) = &change.place else { continue };
+            let Some(hint) = &change.hint else { continue };
             if outcome.is_err() {
                 break;
             }
             let (key, off) = (change.key, &change.record.off);
-            match deferring_commits(|| self.index.update_at(place, key, off)) {
+            match deferring_commits(|| self.index.update_unflushed(hint, key, off)) {
                 Ok(word) => {
                     unflushed.extend(word);
                     published.push(i);
@@ -265,15 +270,16 @@ impl<M: Media> Committer<M> {
             pm.flush(pm.base().wrapping_add(*word as usize), size_of::<u64>());
         }
         if !unflushed.is_empty() {
-            // PERSIST: the updated entries, before their timestamp is applied and before the locks are given back.
+            // PERSIST: the updated entries, before their timestamp is applied and before the locks
+            // are given back.
             pm.fence();
         }
         outcome.map_err(|e| (published, e))
     }
 }
 
-/// Returns the length of the longest prefix of `steps` in which no key occurs twice, unless both steps read it. `sums`: the
-/// CRC-32C of each key.
+/// Returns the length of the longest prefix of `steps` in which no key occurs twice, unless both
+/// steps read it. `sums`: the CRC-32C of each key.
 fn distinct(steps: &[(&[u8], Step<'_>)], sums: &[u32]) -> usize {
     let mut order: Vec<(u32, usize)> = sums.iter().copied().zip(0..).collect();
     order.sort_unstable();

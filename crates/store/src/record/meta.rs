@@ -6,7 +6,8 @@ use bristlecone_index::repr::within_one_line;
 use smallvec::SmallVec;
 use std::fmt;
 
-/// Flag: the value is not in the record's block. It is in segments, or there is none if its length is 0: a tombstone.
+/// Flag: the value is not in the record's block. It is in segments, or there is none if its length
+/// is 0: a tombstone.
 const APART: u64 = 1 << 30;
 /// Flag: the record has an expiry.
 pub(super) const EXPIRES: u64 = 1 << 31;
@@ -130,7 +131,8 @@ impl Meta {
             && self.expires() == (1..=MAX_EXPIRY).contains(&self.expiry)
     }
 
-    /// Returns whether a reader finds no value at the time that `now` returns. `now` is called only if there is an expiry.
+    /// Returns whether a reader finds no value at the time that `now` returns. `now` is called only
+    /// if there is an expiry.
     pub fn absent_by(&self, now: impl FnOnce() -> u64) -> bool {
         self.is_tombstone() || self.expiry() != 0 && self.expiry() <= now()
     }

@@ -10,17 +10,22 @@
 //! stamp | 0 (9) timestamp (55): committed | 1 (1) slot (8) timestamp (55): pending | 1 (1) 255 (8) 0 (55): dead
 //! ```
 //!
-//! A value that is *apart* is not in the record's block. One of length 0 does not exist: the record is a tombstone.
+//! A value that is *apart* is not in the record's block. One of length 0 does not exist: the record
+//! is a tombstone.
 //!
-//! No single flipped bit turns one kind of stamp into another valid one, except for a slot's number: no commit uses slot 0
-//! ([`slots`](crate::slots)), no slot has number 255, and no timestamp is 0.
+//! No single flipped bit turns one kind of stamp into another valid one, except for a slot's
+//! number: no commit uses slot 0 ([`slots`](crate::slots)), no slot has number 255, and no
+//! timestamp is 0.
 //!
-//! Values of up to [`MAX_INLINE_BYTES`] bytes are in one block with the head, so readers get one slice. Longer values are in
-//! segments, so that a pool needs no long runs of free chunks, and grows by little at a time while other threads go on.
+//! Values of up to [`MAX_INLINE_BYTES`] bytes are in one block with the head, so readers get one
+//! slice. Longer values are in segments, so that a pool needs no long runs of free chunks, and
+//! grows by little at a time while other threads go on.
 //!
 //! # Invariants
-//! 1. Except for its first two words a record never changes, and nothing leads to it before it is durable.
-//! 2. The head is in one line: blocks of 32 bytes are aligned to 32, and larger records have blocks of 64 bytes or more.
+//! 1. Except for its first two words a record never changes, and nothing leads to it before it is
+//!    durable.
+//! 2. The head is in one line: blocks of 32 bytes are aligned to 32, and larger records have blocks
+//!    of 64 bytes or more.
 //! 3. Along `previous`, timestamps strictly decrease. Dead records do not count.
 
 mod meta;
@@ -43,7 +48,8 @@ use std::sync::atomic::Ordering;
 
 /// Longest value that is in one block with the head.
 pub(crate) const MAX_INLINE_BYTES: usize = SEGMENT;
-/// Longest value whose checksum opening compares, in bytes: it is not to read all long values of a store.
+/// Longest value whose checksum opening compares, in bytes: it is not to read all long values of a
+/// store.
 pub(crate) const MAX_VERIFIED_BYTES: usize = 4096;
 /// Bytes of a segment.
 const SEGMENT: usize = 1 << 20;
@@ -73,7 +79,7 @@ pub(crate) struct Header {
 
 const _: () = assert!(size_of::<Header>() as u64 == MIN_BLOCK && HEADER + EXPIRY == MIN_BLOCK);
 
-/// The head of the record at `off`, if there can be one.
+/// Returns the head of the record at `off`.
 ///
 /// # Errors
 /// [`Damage`]
@@ -82,16 +88,17 @@ pub(crate) fn header<M: Media>(pm: &M, off: u64) -> Result<&Header, Damage> {
     if off < CHUNK || !off.is_multiple_of(16) || off.saturating_add(MIN_BLOCK) > pm.len() {
         return Err(Damage::new(format!("{off:#x} is no place of a record")));
     }
-    // SAFETY: 1. inside the pool, which outlives the borrow of `pm`; 2. 16-aligned; 3. a header is all words, valid
-    // for any bits, and stores to records are stores of words.
+    // SAFETY: 1. inside the pool, which outlives the borrow of `pm`; 2. 16-aligned; 3. a header is
+    // all words, valid for any bits, and stores to records are stores of words.
     Ok(unsafe { &*pm.base().wrapping_add(off as usize).cast_const().cast() })
 }
 
 impl Header {
-    /// What never changes.
+    /// Returns the record's metadata.
     #[inline]
     pub fn meta<M: Media>(&self, pm: &M) -> Meta {
-        // ORDERING (both): Relaxed; what led here was loaded with Acquire after they were stored.
+        // ORDERING (both): Relaxed; they were stored before the record was published, and its
+        // offset was loaded with Acquire.
         let body = self.body.load(pm, Ordering::Relaxed);
         let expiry = match body & EXPIRES {
             0 => 0,
@@ -100,30 +107,31 @@ impl Header {
         Meta { body, expiry }
     }
 
-    /// Which commit.
+    /// Returns the record's stamp.
     #[inline]
     pub fn stamp<M: Media>(&self, pm: &M) -> Stamp {
         // ORDERING: Acquire; pairs with the Release of `set_stamp`.
         Stamp::decode(self.stamp.load(pm, Ordering::Acquire))
     }
 
-    /// Says which commit, or that it is none; not flushed.
+    /// Stores the record's stamp; the caller flushes it.
     pub fn set_stamp<M: Media>(&self, pm: &M, stamp: Stamp) {
         // ORDERING: Release; pairs with the Acquire of `stamp`.
         self.stamp.store(pm, stamp.encode(), Ordering::Release);
     }
 
-    /// Offset of the version before.
+    /// Returns the offset of the version before; 0 for none.
     #[inline]
     pub fn previous<M: Media>(&self, pm: &M) -> u64 {
         // ORDERING: Acquire; pairs with the Release of `cut`.
         self.previous.load(pm, Ordering::Acquire)
     }
 
-    /// Lets go of the version before. Not flushed: recovery does not follow it from a record that is committed.
+    /// Unlinks the version before. Not flushed, since recovery ignores `previous` of committed
+    /// records.
     pub fn cut<M: Media>(&self, pm: &M) {
-        // ORDERING: Release; pairs with the Acquire of `previous`: who finds nothing here also finds the horizon
-        // that says why.
+        // ORDERING: Release; pairs with the Acquire of `previous`: a reader that finds 0 here also
+        // sees the horizon that permitted it.
         self.previous.store(pm, 0, Ordering::Release);
     }
 }
@@ -138,12 +146,13 @@ fn bytes_at<M: Media>(pm: &M, off: u64, len: usize) -> Result<&[u8], Damage> {
     if M::TRACED {
         pm.trace_load(at, len);
     }
-    // SAFETY: 1. inside the pool, which outlives the borrow of `pm`; 2. a record's value does not change while a
-    // pinned reader can reach it, and garbage bytes are as good as any where a damaged pool leads elsewhere.
+    // SAFETY: 1. inside the pool, which outlives the borrow of `pm`; 2. a record's value does not
+    // change while a pinned reader can reach it, and if a damaged pool leads elsewhere, any bytes
+    // will do.
     Ok(unsafe { std::slice::from_raw_parts(at, len) })
 }
 
-/// Offsets of the segments of a record.
+/// Returns the offsets of a record's segments.
 fn segment_offsets<M: Media>(pm: &M, off: u64, meta: &Meta) -> Result<Vec<u64>, Damage> {
     if !meta.is_segmented() {
         return Ok(Vec::new());
@@ -162,7 +171,7 @@ fn segment_offsets<M: Media>(pm: &M, off: u64, meta: &Meta) -> Result<Vec<u64>, 
         .collect())
 }
 
-/// Offset and length of each segment.
+/// Returns offset and length of each segment.
 fn parts<M: Media>(pm: &M, off: u64, meta: &Meta) -> Result<Vec<(u64, usize)>, Damage> {
     let offsets = segment_offsets(pm, off, meta)?;
     let parts = offsets.into_iter().enumerate();
@@ -171,7 +180,7 @@ fn parts<M: Media>(pm: &M, off: u64, meta: &Meta) -> Result<Vec<(u64, usize)>, D
         .collect())
 }
 
-/// Offsets of all blocks of the record at `off`.
+/// Returns the offsets of all blocks of the record at `off`.
 ///
 /// # Errors
 /// [`Damage`]
@@ -181,7 +190,8 @@ pub(crate) fn blocks<M: Media>(pm: &M, off: u64, meta: &Meta) -> Result<Vec<u64>
     Ok(blocks)
 }
 
-/// The value of the record at `off`: its place in the pool, or a copy if it has segments.
+/// Returns the value of the record at `off`: a slice of the pool, or a copy if it has segments.
+/// Compares no checksum.
 ///
 /// # Errors
 /// [`Damage`]
@@ -201,7 +211,7 @@ pub(crate) fn value<'p, M: Media>(
     Ok(Cow::Owned(all))
 }
 
-/// Marks the blocks of the record at `off` as reached, for recovery.
+/// Marks the blocks of the record at `off` as in use, for recovery.
 ///
 /// # Errors
 /// [`Damage`]
@@ -220,7 +230,7 @@ pub(crate) fn mark<M: Media>(
     Ok(())
 }
 
-/// Frees the record at `off` once readers have left. Nothing durable leads to it any more.
+/// Frees the record at `off` once readers have left. Nothing durable may lead to it any more.
 ///
 /// # Errors
 /// [`Damage`]; nothing is freed then.
@@ -230,7 +240,7 @@ pub(crate) fn retire<M: Media>(
     meta: &Meta,
     guard: &Guard,
 ) -> Result<(), Damage> {
-    // Nobody else's block is freed for a damaged length's sake.
+    // A damaged length must not free another record's blocks.
     let segments = live_segments(heap, off, meta)?;
     heap.retire(POff::new(off), guard);
     for (segment, _) in segments {
@@ -239,7 +249,8 @@ pub(crate) fn retire<M: Media>(
     Ok(())
 }
 
-/// As [`parts`], all of which are live blocks of that size, as is the one that has their offsets.
+/// As [`parts`], and checks that they and the block with their offsets are live blocks of the right
+/// sizes.
 fn live_segments<M: Media>(
     heap: &Heap<M>,
     off: u64,
@@ -265,15 +276,16 @@ fn live_segments<M: Media>(
     Ok(parts)
 }
 
-/// Marks what may be blocks of a damaged record at `off`, or of the version before it, so that nothing there is given out: its own,
-/// and those that words of it lead to. What another record has marked stays that one's.
+/// Marks what may be blocks of a damaged record at `off` or of the version before it, so that they
+/// are not allocated: its own block, and those that its words lead to. A block that another record
+/// has marked stays that record's.
 pub(crate) fn mark_damaged<M: Media>(heap: &Heap<M>, off: u64, guard: &Guard) {
     let mut look = vec![(off, 0)];
     while let Some((at, depth)) = look.pop() {
         let Some(bytes) = heap.block_bytes(at) else {
             continue;
         };
-        // Marked before: that is all that is wanted.
+        // An error means that it is marked already, which will do.
         let _ = heap.mark(at, 0, guard);
         if depth == DAMAGED_DEPTH {
             continue;
@@ -291,10 +303,10 @@ pub(crate) fn mark_damaged<M: Media>(heap: &Heap<M>, off: u64, guard: &Guard) {
     }
 }
 
-/// Checks the record at `off`: its blocks, and its checksum, which the key is part of.
+/// Checks the record at `off`: its blocks, and its checksum, which covers the key.
 ///
 /// # Errors
-/// What is wrong.
+/// [`Damage`]
 pub(crate) fn check<M: Media>(heap: &Heap<M>, key: &[u8], off: u64) -> Result<Meta, Damage> {
     let pm = heap.pool().pm();
     let header = header(pm, off)?;
@@ -319,10 +331,10 @@ pub(crate) fn check<M: Media>(heap: &Heap<M>, key: &[u8], off: u64) -> Result<Me
     Ok(meta)
 }
 
-/// Compares the checksum of the record at `off`, which the key is part of.
+/// Compares the checksum of the record at `off`, which covers the key.
 ///
 /// # Errors
-/// What is wrong.
+/// [`Damage`]
 pub(crate) fn verify_checksum<M: Media>(
     pm: &M,
     key: &[u8],
@@ -332,7 +344,7 @@ pub(crate) fn verify_checksum<M: Media>(
     verified_value(pm, key, off, meta).map(|_| ())
 }
 
-/// As [`value`], if the record's checksum is that of it and of the index key that leads to it.
+/// As [`value`], and compares the checksum, which covers the index key that leads to the record.
 ///
 /// # Errors
 /// [`Damage`]

@@ -41,26 +41,31 @@ impl<'h, M: Media> Prepared<'h, M> {
         Ok(())
     }
 
-    /// Stores the stamp and the offset of the version before, and flushes the head's line; the caller fences.
+    /// Stores the stamp and the offset of the version before, and flushes the head's line; the
+    /// caller fences.
     pub fn stamp(&self, stamp: Stamp, previous: u64) -> Result<(), Damage> {
         let pm = self.heap.pool().pm();
         let header = header(pm, self.off)?;
-        // ORDERING (both): Relaxed; nothing leads here yet. The index entry's publication orders them before it.
+        // ORDERING (both): Relaxed; nothing leads here yet. The index entry's publication orders
+        // them before it.
         header.previous.store(pm, previous, Ordering::Relaxed);
         header.stamp.store(pm, stamp.encode(), Ordering::Relaxed);
-        // PERSIST: the head's line, with the metadata that `fill` stored. The caller fences it before the index leads to it.
+        // PERSIST: the head's line, with the metadata that `fill` stored. The caller fences it
+        // before the index leads to it.
         pm.flush_of(header);
         Ok(())
     }
 
-    /// Hands the record over to the index, which leads to it from now on: dropping this frees nothing. Returns its offset.
+    /// Hands the record over to the index, which leads to it from now on: dropping this frees
+    /// nothing. Returns its offset.
     pub fn release(&mut self) -> u64 {
         self.published = true;
         self.off
     }
 
-    /// Writes metadata and value for the index key with CRC-32C `key_sum`: a value of the length that the record was reserved
-    /// for, or a tombstone. All lines but the head's are flushed; nothing is fenced.
+    /// Writes metadata and value for the index key with CRC-32C `key_sum`: a value of the length
+    /// that the record was reserved for, or a tombstone. All lines but the head's are flushed;
+    /// nothing is fenced.
     pub fn fill(&mut self, key_sum: u32, value: Option<&[u8]>, expiry: u64) {
         let bytes = value.unwrap_or(&[]);
         let meta = Meta::new(value, expiry);
@@ -71,7 +76,8 @@ impl<'h, M: Media> Prepared<'h, M> {
         let place = |off: u64| pm.base().wrapping_add(off as usize);
         let mut table = Vec::new();
         for (segment, part) in self.segments.iter().zip(bytes.chunks(SEGMENT)) {
-            // SAFETY: 1. a block of that size, whose end is a multiple of 16; 2. nobody else has the block yet.
+            // SAFETY: 1. a block of that size, whose end is a multiple of 16; 2. nobody else has
+            // the block yet.
             unsafe { write_bytes(pm, place(*segment), part) };
             // PERSIST: the segment; fenced with the head.
             pm.flush(place(*segment), part.len());
@@ -107,8 +113,8 @@ impl<M: Media> Drop for Prepared<'_, M> {
     }
 }
 
-/// Writes the record of a value or a tombstone for the index key with CRC-32C `key_sum`. All lines but the head's are flushed;
-/// nothing is fenced.
+/// Writes the record of a value or a tombstone for the index key with CRC-32C `key_sum`. All lines
+/// but the head's are flushed; nothing is fenced.
 ///
 /// # Errors
 /// [`SpaceError`]; nothing is allocated then.
@@ -125,7 +131,8 @@ pub(crate) fn prepare<'h, M: Media>(
     Ok(made)
 }
 
-/// Reserves blocks for records of values of these lengths and passes each record, still to be filled, to `each`.
+/// Reserves blocks for records of values of these lengths and passes each record, still to be
+/// filled, to `each`.
 ///
 /// # Errors
 /// [`SpaceError`]; some records may have been passed by then.

@@ -6,7 +6,8 @@ const PENDING: u64 = 1 << 63;
 const SLOT_SHIFT: u32 = 55;
 const DEAD: u64 = PENDING | 0xFF << SLOT_SHIFT;
 
-/// Returns whether a commit can have that timestamp. No store lives long enough to reach the upper limit.
+/// Returns whether a commit can have that timestamp. No store lives long enough to reach the upper
+/// limit.
 pub(crate) fn is_valid_timestamp(ts: u64) -> bool {
     (1..MAX_TIMESTAMP / 2).contains(&ts)
 }
@@ -18,8 +19,8 @@ pub(crate) enum Stamp {
     Dead,
     /// The commit of that timestamp.
     At(u64),
-    /// The commit of that timestamp, if its slot of the commit table has that timestamp. Otherwise the commit is in progress, or
-    /// a crash cut it short.
+    /// The commit of that timestamp, if its slot of the commit table has that timestamp. Otherwise
+    /// the commit is in progress, or a crash cut it short.
     Pending { slot: usize, ts: u64 },
 }
 

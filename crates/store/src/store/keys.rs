@@ -20,8 +20,8 @@ impl<M: Media> Store<M> {
         self.get_with(keyspace, key, |entry| entry.value.to_vec())
     }
 
-    /// Calls `f` with the value of `key`, if there is one. The value is read in place; one of more than 1 MiB is copied first. No
-    /// memory is reclaimed before `f` returns.
+    /// Calls `f` with the value of `key`, if there is one. The value is read in place; one of more
+    /// than 1 MiB is copied first. No memory is reclaimed before `f` returns.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -44,9 +44,10 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Calls `f` with the value of each key in order, `None` if there is none, until `f` breaks. The keys are read at one timestamp,
-    /// except that a key that is changed and vacuumed meanwhile, and those after it, are read at a later one. The cache misses of
-    /// the searches overlap.
+    /// Calls `f` with the value of each key in order, `None` if there is none, until `f` breaks.
+    /// The keys are read at one timestamp, except that a key that is changed and vacuumed
+    /// meanwhile, and those after it, are read at a later one. The cache misses of the searches
+    /// overlap.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -95,7 +96,8 @@ impl<M: Media> Store<M> {
         self.put_expiring(keyspace, key, value, None)
     }
 
-    /// Puts a value that expires at that time, in ms since 1970. From then on it reads as absent, and the vacuum removes it.
+    /// Puts a value that expires at that time, in ms since 1970. From then on it reads as absent,
+    /// and the vacuum removes it.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -116,9 +118,10 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Puts a prefix of `puts` under one timestamp, and returns its length. Readers see all of them or none, and they become
-    /// durable together; a crash before this returns may keep some of them, each complete. The prefix ends before a key that occurs again,
-    /// before a value, expired or not, that `replaces` refuses to have replaced, and after 1,024 puts.
+    /// Puts a prefix of `puts` under one timestamp, and returns its length. Readers see all of them
+    /// or none, and they become durable together; a crash before this returns may keep some of
+    /// them, each complete. The prefix ends before a key that occurs again, before a value, expired
+    /// or not, that `replaces` refuses to have replaced, and after 1,024 puts.
     ///
     /// # Errors
     /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
@@ -143,17 +146,20 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Executes a prefix of `steps` under one timestamp, and returns its length. Nobody changes the keys between two of the steps, and
-    /// readers see all of the puts or none. Puts are as durable as those of [`multi_put`](Self::multi_put).
+    /// Executes a prefix of `steps` under one timestamp, and returns its length. Nobody changes the
+    /// keys between two of the steps, and readers see all of the puts or none. Puts are as durable
+    /// as those of [`multi_put`](Self::multi_put).
     ///
-    /// The prefix ends before a key that occurs again (unless both steps read it), before a value of more than 64 KiB that is to be
-    /// read, before a step at which `each` breaks, and after 1,024 steps. `each` is called at each step with the current value; for
-    /// a put, that is the value to be replaced, expired or not. It runs under locks, so it should be short and must not use
-    /// the store.
+    /// The prefix ends before a key that occurs again (unless both steps read it), before a value
+    /// of more than 64 KiB that is to be read, before a step at which `each` breaks, and after
+    /// 1,024 steps. `each` is called at each step with the current value; for a put, that is the
+    /// value to be replaced, expired or not. It runs under locks, so it should be short and must
+    /// not use the store.
     ///
     /// # Errors
-    /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`]. After [`WriteError::Space`] a
-    /// [`put`](Self::put) may still succeed: it vacuums and tries again, which this does only if `each` was not called yet.
+    /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`]. After
+    /// [`WriteError::Space`] a [`put`](Self::put) may still succeed: it vacuums and tries again,
+    /// which this does only if `each` was not called yet.
     pub fn execute_batch(
         &self,
         keyspace: &Keyspace,
@@ -215,9 +221,10 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Atomically changes a key to what `f` returns for its current value, and returns the other result of `f`. `f` runs under the
-    /// lock of the key's stripe, so it should be short and must not use the store. If there is no space for the new value, the store
-    /// is vacuumed and `f` called again.
+    /// Atomically changes a key to what `f` returns for its current value, and returns the other
+    /// result of `f`. `f` runs under the lock of the key's stripe, so it should be short and must
+    /// not use the store. If there is no space for the new value, the store is vacuumed and `f`
+    /// called again.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -238,8 +245,8 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Replaces the value of `key` by `new` if it is `expected`. `None` stands for no value in both. Returns `Ok` if it was replaced, else
-    /// the current value.
+    /// Replaces the value of `key` by `new` if it is `expected`. `None` stands for no value in
+    /// both. Returns `Ok` if it was replaced, else the current value.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -266,7 +273,8 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Adds `by` to a decimal number and returns the sum. A key without a value counts as 0. The expiry is kept.
+    /// Adds `by` to a decimal number and returns the sum. A key without a value counts as 0. The
+    /// expiry is kept.
     ///
     /// # Errors
     /// [`WriteError::NotANumber`], [`WriteError::Overflow`], and those of a write.
@@ -290,11 +298,12 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Replaces the value of `key` by what `f` returns for it. `None` stands for no value in both. Otherwise as
-    /// [`update`](Self::update); the expiry is kept.
+    /// Replaces the value of `key` by what `f` returns for it. `None` stands for no value in both.
+    /// Otherwise as [`update`](Self::update); the expiry is kept.
     ///
-    /// `f` is called at once, under the lock of the key, so it may be any function, and another one each time. Stores that log
-    /// operands and merge them later need functions that are registered by name.
+    /// `f` is called at once, under the lock of the key, so it may be any function, and another one
+    /// each time. Stores that log operands and merge them later need functions that are registered
+    /// by name.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -338,7 +347,8 @@ impl<M: Media> Store<M> {
         })
     }
 
-    /// Sets the expiry of `key`, in ms since 1970; `None` removes it. Returns whether the key has a value.
+    /// Sets the expiry of `key`, in ms since 1970; `None` removes it. Returns whether the key has a
+    /// value.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -358,7 +368,8 @@ impl<M: Media> Store<M> {
     }
 }
 
-/// Parses a decimal number in the form that this crate writes: no sign except `-`, no leading zeros.
+/// Parses a decimal number in the form that this crate writes: no sign except `-`, no leading
+/// zeros.
 fn parse(text: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == text).then_some(number)

@@ -47,8 +47,8 @@ impl DroppedRanges {
 }
 
 impl<M: Media> Vacuum<M> {
-    /// Removes up to `most` keys of dropped keyspaces. Returns how many more it might have removed, or `None` if keys that
-    /// can be removed are left.
+    /// Removes up to `most` keys of dropped keyspaces. Returns how many more it might have removed,
+    /// or `None` if keys that can be removed are left.
     ///
     /// # Errors
     /// [`WriteError`]; the keys removed by then stay removed.
@@ -102,10 +102,12 @@ impl<M: Media> Vacuum<M> {
         keys
     }
 
-    /// Removes the entry of a key of a dropped keyspace, with its records, all of which are older than the horizon.
+    /// Removes the entry of a key of a dropped keyspace, with its records, all of which are older
+    /// than the horizon.
     ///
-    /// A damaged record stays, for a check to find, and the other keys go on being removed. If opening found the keyspace without a
-    /// name (`recovered`), an entry whose record belongs to another key stays too: the damage may be in the keyspace's number.
+    /// A damaged record stays, for a check to find, and the other keys go on being removed. If
+    /// opening found the keyspace without a name (`recovered`), an entry whose record belongs to
+    /// another key stays too: the damage may be in the keyspace's number.
     ///
     /// # Errors
     /// [`WriteError`]; the entry stays then.

@@ -16,7 +16,8 @@ use std::ops::{Bound, ControlFlow};
 const SCANNED_PER_VERSION: usize = 8;
 
 impl<M: Media> Vacuum<M> {
-    /// Looks for expired values and frees up to `most`. Returns whether the sweep has reached the end of the index.
+    /// Looks for expired values and frees up to `most`. Returns whether the sweep has reached the
+    /// end of the index.
     ///
     /// # Errors
     /// [`WriteError`]; what was freed stays freed.
@@ -72,7 +73,8 @@ impl<M: Media> Vacuum<M> {
         report: &mut VacuumReport,
     ) -> Result<(), WriteError> {
         let mut stripe = self.stripes.lock(self.stripes.of(key));
-        // The versions that it superseded go first, so that no entry of the queue outlives its record.
+        // The versions that it superseded go first, so that no entry of the queue outlives its
+        // record.
         while self
             .drain_queue(&mut stripe, horizon, VERSIONS_PER_LOCK, report)?
             .1
@@ -84,7 +86,8 @@ impl<M: Media> Vacuum<M> {
         if !gone || head.entry != head.off || head.meta.is_tombstone() {
             return Ok(());
         }
-        // The expiry itself may be damaged. Then the value stays, and reads of it report the damage.
+        // The expiry itself may be damaged. Then the value stays, and reads of it report the
+        // damage.
         if record::verify_checksum(self.pm(), key, head.off, &head.meta).is_err() {
             return Ok(());
         }

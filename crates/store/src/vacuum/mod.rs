@@ -1,4 +1,5 @@
-//! The vacuum: unlinks versions that nobody can read any more, and frees them once readers have left.
+//! The vacuum: unlinks versions that nobody can read any more, and frees them once readers have
+//! left.
 //!
 //! | garbage | how it is found | when it goes |
 //! | --- | --- | --- |
@@ -7,15 +8,18 @@
 //! | an expired value | by a sweep of the index, while any value has an expiry | likewise, once it has expired for every snapshot |
 //! | a key of a dropped keyspace | in the keyspace's range of the index | once the horizon has reached the commit that dropped it |
 //!
-//! Queues are ordered by timestamp and emptied from the front, so a version that is freed has nothing behind it any more, and no
-//! entry of a queue outlives its record. A step holds a stripe's lock for a few versions at a time.
+//! Queues are ordered by timestamp and emptied from the front, so a version that is freed has
+//! nothing behind it any more, and no entry of a queue outlives its record. A step holds a stripe's
+//! lock for a few versions at a time.
 //!
-//! Damaged records stay where they are. The checksum of an expired value is compared before it is removed, since the expiry
-//! itself may be damaged. Before the segments of a long value are freed, each must be a live block of the right size.
+//! Damaged records stay where they are. The checksum of an expired value is compared before it is
+//! removed, since the expiry itself may be damaged. Before the segments of a long value are freed,
+//! each must be a live block of the right size.
 //!
 //! # Persist cost
-//! Versions: none, except that the records of a commit of several keys cost a line each and a fence, if one of them belongs
-//! to the last commit through its slot. Tombstones, expired values and keys of dropped keyspaces: the index's removal.
+//! Versions: none, except that the records of a commit of several keys cost a line each and a
+//! fence, if one of them belongs to the last commit through its slot. Tombstones, expired values
+//! and keys of dropped keyspaces: the index's removal.
 
 mod dropped;
 mod expired;
@@ -51,7 +55,7 @@ const MAX_WAITS: usize = 10;
 /// How often the vacuum is run again past damaged records when there is no space.
 const MAX_PASSES: usize = 64;
 
-/// What a run of the vacuum freed.
+/// Counts of a run of the vacuum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VacuumReport {
     /// Versions, tombstones and expired values included.
@@ -125,7 +129,8 @@ impl<M: Media> Vacuum<M> {
         let stripes = self.stripes.len();
         let mut left = most;
         let mut expiring = 0u64;
-        // ORDERING: Relaxed; any stripe will do. Two vacuums may begin at the same one, since each visits all.
+        // ORDERING: Relaxed; any stripe will do. Two vacuums may begin at the same one, since each
+        // visits all.
         let first = self.next_stripe.load(Ordering::Relaxed);
         for turn in 0..stripes {
             let at = first.wrapping_add(turn) % stripes;
@@ -177,7 +182,8 @@ impl<M: Media> Vacuum<M> {
         }
     }
 
-    /// Frees up to `most` versions at the front of a stripe's queue. Returns how many, and whether more are due.
+    /// Frees up to `most` versions at the front of a stripe's queue. Returns how many, and whether
+    /// more are due.
     ///
     /// # Errors
     /// [`WriteError`]; the version that failed stays at the front.
@@ -224,9 +230,9 @@ impl<M: Media> Vacuum<M> {
         }
     }
 
-    /// Takes versions that are due from the queues of locked stripes, up to [`VERSIONS_PER_WRITE`] of each, as long as only the
-    /// queue has to be read for that. Returns the records, which the caller retires. Writers call it, since they have the queues in the
-    /// cache anyway.
+    /// Takes versions that are due from the queues of locked stripes, up to [`VERSIONS_PER_WRITE`]
+    /// of each, as long as only the queue has to be read for that. Returns the records, which the
+    /// caller retires. Writers call it, since they have the queues in the cache anyway.
     pub(crate) fn drain_simple(&self, held: &mut LockedStripes<'_>) -> Vec<u64> {
         let pm = self.pm();
         let mut garbage = Vec::with_capacity(VERSIONS_PER_WRITE * held.len());
@@ -256,7 +262,8 @@ impl<M: Media> Vacuum<M> {
         garbage
     }
 
-    /// Frees the version that this one superseded, and this one too if it is a tombstone. May be repeated after an error.
+    /// Frees the version that this one superseded, and this one too if it is a tombstone. May be
+    /// repeated after an error.
     ///
     /// # Errors
     /// [`WriteError`]; what was freed by then is not freed again.
@@ -344,16 +351,17 @@ impl<M: Media> Vacuum<M> {
         Ok(())
     }
 
-    /// Frees all that can be freed, and waits until it can be allocated again. The caller holds no lock.
+    /// Frees all that can be freed, and waits until it can be allocated again. The caller holds no
+    /// lock.
     pub fn reclaim_space(&self) {
-        // Damage that stops the vacuum is reported by its thread and by a check. The caller reports the lack of space. Each
-        // of these passes gets past some damage.
+        // Damage that stops the vacuum is reported by its thread and by a check. The caller reports
+        // the lack of space. Each of these passes gets past some damage.
         let damaged = |pass: &_| matches!(pass, Err(WriteError::Damaged(_)));
         (0..MAX_PASSES)
             .take_while(|_| damaged(&self.run_to_end()))
             .count();
-        // Readers of this process, of this store or another, keep freed blocks from being reused. They may have to wait for
-        // a processor.
+        // Readers of this process, of this store or another, keep freed blocks from being reused.
+        // They may have to wait for a processor.
         let _ = (0..MAX_WAITS).any(|_| wait_for_readers());
         self.heap.trim();
     }
@@ -372,7 +380,8 @@ mod tests {
         store.shared.catalogue.index_key(&k, b"key").unwrap()
     }
 
-    /// A store without the vacuum's thread, with two values of one key and a tombstone behind each other.
+    /// A store without the vacuum's thread, with two values of one key and a tombstone behind each
+    /// other.
     fn store() -> Store<Dram> {
         let pool = Pool::<Dram>::create("vacuum".as_ref(), &PoolOptions::default()).unwrap();
         let options = StoreOptions {
@@ -388,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_go_of_again_after_a_failure_is_freed_once() {
+    fn a_release_repeated_after_a_failure_frees_once() {
         let store = store();
         let vacuum: &Vacuum<Dram> = &store.shared;
         let at = vacuum.stripes.of(&index_key(&store));
@@ -396,7 +405,7 @@ mod tests {
         assert_eq!(stripe.obsolete.len(), 2);
         let mut report = VacuumReport::default();
         let mut last = stripe.obsolete.pop_back().unwrap();
-        // As if its entry could not be taken out of the index: it goes back into the queue.
+        // As if removing its index entry had failed: it goes back into the queue.
         let key = last.tombstone.take();
         vacuum.release(&mut stripe, &mut last, &mut report).unwrap();
         assert_eq!((report.versions, last.before), (1, 0));
@@ -410,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn who_puts_together_takes_along_what_is_due_and_leaves_tombstones() {
+    fn writers_free_due_versions_and_leave_tombstones() {
         let store = store();
         let vacuum: &Vacuum<Dram> = &store.shared;
         let k = store.find_keyspace("k").unwrap();
@@ -425,11 +434,11 @@ mod tests {
         let snapshot = store.snapshot();
         assert_eq!(take(), (0, 2), "the horizon is where it was");
         vacuum.horizon();
-        // The first one's successor is at or below the snapshot, as is the tombstone.
+        // The first version's successor is at or below the snapshot, and so is the tombstone.
         assert_eq!(take(), (1, 1));
         drop(snapshot);
         assert_eq!(take(), (0, 1));
-        // With that many, who writes moves the horizon.
+        // With that many entries in its queue, a writer advances the horizon.
         for i in 0..LONG_QUEUE {
             store.put(&k, b"key", format!("{i}").as_bytes()).unwrap();
         }

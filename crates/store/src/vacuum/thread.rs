@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the thread is told, and what it reports.
+/// The thread's orders and reports.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     /// The error of the thread's last step, or damage that an earlier one found.
@@ -26,12 +26,14 @@ impl Control {
         self.told.notify_all();
     }
 
-    /// Keeps the thread from changing anything while the guard is held. Waits for the step that it is at.
+    /// Keeps the thread from changing anything while the guard is held. Waits for the step that it
+    /// is at.
     pub fn hold(&self) -> MutexGuard<'_, ()> {
         lock(&self.at_work)
     }
 
-    /// Notes the outcome of a step, for whoever closes the store. A later success does not clear damage.
+    /// Notes the outcome of a step, for whoever closes the store. A later success does not clear
+    /// damage.
     fn note(&self, failure: Option<WriteError>) {
         let mut failed = lock(&self.failed);
         if !matches!(*failed, Some(WriteError::Damaged(_))) {
@@ -67,7 +69,8 @@ pub(crate) fn spawn<M: Media>(
     std::thread::Builder::new()
         .name("store-vacuum".into())
         .spawn(move || {
-            // What became garbage since the last interval is left to writers, which free it at less cost.
+            // Garbage of the last interval is left to writers, which free it at less
+            // cost.
             let mut due = vacuum.horizon();
             while !vacuum.control.wait_or_stop(interval) {
                 let horizon = std::mem::replace(&mut due, vacuum.horizon());

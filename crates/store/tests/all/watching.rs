@@ -61,7 +61,7 @@ fn every_way_to_write_is_reported() {
         let swapped = store.compare_and_swap(k, b"n", Some(b"merged"), Some(b"no"));
         assert_eq!(swapped.unwrap(), Err(None));
         assert!(store.delete(k, b"a").unwrap() && !store.delete(k, b"a").unwrap());
-        let put = store.put_together(k, &[(b"t", b"1"), (b"before", b"2")], |_| true);
+        let put = store.multi_put(k, &[(b"t", b"1"), (b"before", b"2")], |_| true);
         assert_eq!(put.unwrap(), 2);
         let mut batch = Batch::new();
         batch.put(k, b"some/c", b"batch");
@@ -149,7 +149,7 @@ fn nothing_is_reported_before_it_is_durable() {
         deferring.put(&k, key, b"1").unwrap();
     }
     assert_eq!(taken(&mut all), [""; 0]);
-    store.settle(deferring.applied()).unwrap();
+    store.make_durable(deferring.applied()).unwrap();
     assert_eq!(taken(&mut all), ["a=1", "b=1"]);
     deferring.put(&k, b"c", b"1").unwrap();
     store.put(&k, b"d", b"1").unwrap();
@@ -169,7 +169,7 @@ fn nothing_is_reported_before_it_is_durable() {
         deferring.put(&k, key, b"1").unwrap();
     }
     assert_eq!(taken(&mut slow), [""; 0]);
-    store.settle(deferring.applied()).unwrap();
+    store.make_durable(deferring.applied()).unwrap();
     assert_eq!(taken(&mut slow), ["missed 2", "g=1", "h=1"]);
 }
 
@@ -228,7 +228,7 @@ fn a_snapshot_and_what_follows_it_are_the_keyspace_whoever_writes() {
             _ => {
                 let (a, b) = (key(n), key(n + 1));
                 let puts = [(&a[..], value), (&b[..], value)];
-                f.store.put_together(&f.k, &puts, |_| true).unwrap();
+                f.store.multi_put(&f.k, &puts, |_| true).unwrap();
             }
         }
     };

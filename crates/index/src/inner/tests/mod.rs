@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
-/// What the index should say: leaves by the smallest key routed to them, and the first one.
+/// The expected content: leaves by the smallest key routed to them, and the first one.
 struct Model<S: Separator + ?Sized> {
     first: u32,
     rest: BTreeMap<S::Owned, u32>,
@@ -401,8 +401,8 @@ fn large_trees_stay_compact() {
     }
 }
 
-/// Fills and empties `index` until a round makes it no bigger. What was removed comes back only when
-/// no thread of the process is pinned since before, other tests' threads included: hence the rounds.
+/// Fills and empties `index` until a round makes it no bigger. Removed nodes come back only when no
+/// thread of the process is pinned since before, other tests' threads included: hence the rounds.
 fn until_no_growth<S: Separator + ?Sized>(index: &InnerIndex<S, 4>, key: impl Fn(u32) -> S::Owned) {
     for round in 0..20_000 {
         let before = index.stats().bytes;
@@ -503,8 +503,8 @@ fn a_traced_index_reports_every_node_that_it_touches_and_an_untraced_one_nothing
     Traced::observe(None);
 }
 
-/// Leaves are exchanged, merged with the one before and given other boundaries, wherever in their level-1
-/// nodes they are; what is not below one node is refused, and changes nothing.
+/// Leaves are exchanged, merged with the one before and given other boundaries, wherever in their
+/// level-1 nodes they are; what is not below one node is refused, and changes nothing.
 #[test]
 fn leaves_are_exchanged_merged_and_bounded_anew() {
     fn leaf_of<const CAP: usize>(index: &InnerIndex<u64, CAP>, key: u64) -> u32 {

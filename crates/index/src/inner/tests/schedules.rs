@@ -73,8 +73,8 @@ fn one_split_against_one_lookup<S: Numbered + ?Sized + 'static>(
     }
 }
 
-/// Removals that empty inner nodes and collapse the root, against lookups, an insert next door, and a
-/// scan.
+/// Removals that empty inner nodes and collapse the root, against lookups, an insert next door, and
+/// a scan.
 fn removals_against_all<S: Numbered + ?Sized + 'static>(schedules: usize) {
     explore(schedules, || {
         let tree = tree_of::<S>([100, 200, 300, 400, 500, 600]);

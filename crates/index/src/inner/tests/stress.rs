@@ -87,7 +87,7 @@ impl<S: Numbered + ?Sized, const CAP: usize> MiniTree<S, CAP> {
         self.free.lock().expect("unpoisoned").push(leaf);
     }
 
-    /// What a tree's lookup does, given what the search found; `None` to start again.
+    /// Finishes a lookup as a tree does; `None` to start again.
     fn try_contains(&self, n: usize, located: &Located) -> Option<bool> {
         let version = self.locks.try_read(located.leaf)?;
         if !self.index.validate(located) {

@@ -438,7 +438,8 @@ fn handing_over_costs_a_line_and_no_fence_and_releasing_one_of_each() {
     assert_eq!(cost(&mut || first = blocks.reserve(1024).unwrap()), (2, 2));
     let mut second = POff::NULL;
     assert_eq!(cost(&mut || second = blocks.reserve(1024).unwrap()), (0, 0));
-    // A word with a policy: descriptor, pointer, decision, value, a fence each; and the block's bit.
+    // A word with a policy: descriptor, pointer, decision, value, a fence each; and the block's
+    // bit.
     assert_eq!(
         cost(&mut || assert!(hand_over(&root, &swaps, first.get()))),
         (5, 4)

@@ -6,12 +6,12 @@
 //!          else               -> wait to be told, look again
 //! ```
 //!
-//! Whoever leads holds [`Progress::leading`]; the `log` lock is held across writing. When done, the
-//! leader first wakes one thread whose lines came too late, which leads next, then those
-//! whose lines are durable: their waking overlaps with the next write. A leader that
-//! finds no free segment steps down and waits like the rest ([`Progress::full`]): the checkpointer,
-//! which may use the reserved segments, leads in its place and frees some. Meanwhile commits wait, so
-//! that what is captured in the meantime is bounded by the operations in flight.
+//! The leader holds [`Progress::leading`]; the `log` lock is held across writing. When done, the
+//! leader first wakes one thread whose lines came too late, which leads next, then those whose
+//! lines are durable: their waking overlaps with the next write. A leader that finds no free
+//! segment steps down and waits like the rest ([`Progress::full`]): the checkpointer, which may use
+//! the reserved segments, leads in its place and frees some. Meanwhile commits wait, so that what
+//! is captured in the meantime is bounded by the operations in flight.
 
 use super::format::Header;
 use super::image::Image;
@@ -37,7 +37,7 @@ const WRITE_EVERY: Duration = Duration::from_millis(100);
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// What commits, the background writer and the checkpointer tell each other.
+/// State shared by commits, the background writer and the checkpointer.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// A thread is writing frames.
@@ -77,7 +77,8 @@ impl From<CommitError> for Stop {
     }
 }
 
-/// The journal's header; whoever holds its lock may take a checkpoint or change the shape of a file.
+/// The journal's header; the holder of its lock may take a checkpoint or change the shape of a
+/// file.
 #[derive(Debug)]
 pub(super) struct Keeper {
     /// The last header written, or (before attaching) read.
@@ -274,7 +275,8 @@ impl Core {
     }
 
     /// Waits for leadership, then writes everything captured so far (and the sealed frames of
-    /// earlier failures) without syncing. The checkpointer passes its keeper and may use every segment.
+    /// earlier failures) without syncing. The checkpointer passes its keeper and may use every
+    /// segment.
     pub fn write_out(&self, mut keeper: Option<&mut Keeper>) -> Result<(), CommitError> {
         let mut progress = lock(&self.progress);
         let stalls = progress.stalls;
@@ -474,8 +476,8 @@ impl Core {
                     progress.failed = Some(e);
                 }
                 self.note_trouble(progress);
-                // ORDERING: Release, after `trouble`; pairs with the Acquire in `Journal::flush`: whoever
-                // no longer captures is told so by the commit.
+                // ORDERING: Release, after `trouble`; pairs with the Acquire in `Journal::flush`:
+                // whoever no longer captures is told so by the commit.
                 self.recording.store(false, Ordering::Release);
                 self.work.notify_one();
                 self.write.notify_one();
@@ -560,7 +562,7 @@ impl Core {
     }
 }
 
-/// [`Condvar::wait`] that does not mind a panic elsewhere.
+/// [`Condvar::wait`] that ignores poison.
 pub(super) fn wait<'a, T>(on: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     on.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,8 +2,8 @@
 //!
 //! One [`FaultDisk`] holds the pool file and the journal file. Every write, sync, allocation,
 //! truncation and hole is an event; at a chosen event the power is cut: what was not synced is then
-//! kept, dropped or torn at 512-byte sectors, write by write and in any order, as the seed says. From then
-//! on every call fails, until [`FaultDisk::restart`] gives a new disk with what survived.
+//! kept, dropped or torn at 512-byte sectors, write by write and in any order, as the seed says.
+//! From then on every call fails, until [`FaultDisk::restart`] gives a new disk with what survived.
 //!
 //! ```
 //! use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
@@ -48,9 +48,9 @@ enum Pending {
 
 #[derive(Debug, Default)]
 struct File {
-    /// What survives for sure.
+    /// The bytes that survive for sure.
     durable: Vec<u8>,
-    /// What a reader sees.
+    /// The bytes that a reader sees.
     seen: Vec<u8>,
     pending: Vec<Pending>,
 }

@@ -3,7 +3,7 @@
 use crate::media::LINE;
 use std::fmt;
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes whole or not at all.
 pub(super) const SECTOR: usize = 512;
 /// Where the two header slots lie: never in the same 4 KiB block.
 pub(super) const SLOT_AT: [u64; 2] = [0, 4096];
@@ -90,7 +90,7 @@ pub(super) struct Header {
     pub floor: u64,
 }
 
-/// What a header slot's bytes are.
+/// The result of decoding a header slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     /// All zero: never written.
@@ -242,7 +242,7 @@ impl Frame {
     }
 }
 
-/// What every frame's sum starts from.
+/// The initial value of every frame's checksum.
 pub(super) fn salt(uuid: &[u8; 16]) -> u32 {
     crc32c::crc32c(uuid)
 }

@@ -43,7 +43,8 @@ impl Image {
     #[inline]
     pub fn capture(&self, line: u64) -> [u64; WORDS] {
         debug_assert!(line < self.lines(), "line {line} of {}", self.lines());
-        // SAFETY: the line is below the image's end, so it is mapped, and stays so while the image is borrowed.
+        // SAFETY: the line is below the image's end, so it is mapped, and stays so while the image
+        // is borrowed.
         unsafe { capture::capture(self.base(), line) }
     }
 

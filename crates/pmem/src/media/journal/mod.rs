@@ -2,7 +2,8 @@
 //!
 //! The image is in memory. `flush` notes lines, `fence` captures them into a buffer, in fence
 //! order, and `commit` waits until the buffer is in the journal file and synced, together with
-//! everyone else's. A checkpointer writes dirty pages to the pool file and lets the journal's head go.
+//! everyone else's. A checkpointer writes dirty pages to the pool file and lets the journal's head
+//! go.
 //!
 //! ```text
 //! stores -> image (private mapping of the pool file)
@@ -44,26 +45,31 @@
 //! # Crash states
 //!
 //! Claim: what recovery builds is an image that persistent memory could have been left with, at a
-//! moment when every acknowledged commit's fences had been passed. Let D be the end of the frames that survive.
-//! Persistent memory may hold, for each line, any state that the line had from its last completed
-//! write-back on; and nothing that was stored after a fence whose lines are older than what they had then.
+//! moment when every acknowledged commit's fences had been passed. Let D be the end of the frames
+//! that survive. Persistent memory may hold, for each line, any state that the line had from its
+//! last completed write-back on; and nothing that was stored after a fence whose lines are older
+//! than what they had then.
 //!
-//! 1. *Cut between checkpoints.* The pool file is the last checkpoint's; frames from its C to D
-//!    are applied in order. Each line is its last capture before D (invariant 2) or, if there is none since C,
-//!    what the checkpoint copied. No line holds a store made after a fence that is not before D:
-//!    captures by invariant 3; copies because D is at or behind every E that was waited for.
-//! 2. *Cut while pages are written.* Every sector of the pool file is the old checkpoint's or the new
-//!    copy's, and a line lies in one sector. Lines captured since the old C are all in the frames that
-//!    are kept, and are applied. Other lines were stored and not fenced: old and new are both legal,
-//!    the new one because the journal reaches E before the first page goes out.
-//! 3. *Cut after the pages are synced, before the head moves.* As 2, with every sector new. Applying
-//!    an older capture over a newer copy takes a line back to its last state that was fenced before D.
-//! 4. *Cut while the head moves.* A header is one sector: the slot holds the old one or the new one, and
-//!    both lead to frames that are still there (invariant 5).
+//! 1. *Cut between checkpoints.* The pool file is the last checkpoint's; frames from its C to D are
+//!    applied in order. Each line is its last capture before D (invariant 2) or, if there is none
+//!    since C, what the checkpoint copied. No line holds a store made after a fence that is not
+//!    before D: captures by invariant 3; copies because D is at or behind every E that was waited
+//!    for.
+//! 2. *Cut while pages are written.* Every sector of the pool file is the old checkpoint's or the
+//!    new copy's, and a line lies in one sector. Lines captured since the old C are all in the
+//!    frames that are kept, and are applied. Other lines were stored and not fenced: old and new
+//!    are both legal, the new one because the journal reaches E before the first page goes out.
+//! 3. *Cut after the pages are synced, before the head moves.* As 2, with every sector new.
+//!    Applying an older capture over a newer copy takes a line back to its last state that was
+//!    fenced before D.
+//! 4. *Cut while the head moves.* A header is one sector: the slot holds the old one or the new
+//!    one, and both lead to frames that are still there (invariant 5).
 //! 5. *Cut during recovery.* Frames are applied to private memory; nothing is written until
-//!    attaching, which is a new epoch's header (the chain is the same), then an ordinary checkpoint.
-//! 6. *Cut while a frame is written.* Its sum is wrong; the chain ends before it. Frames behind it that
-//!    the disk kept are cut off too, and the next session's epoch keeps them from ever being taken up again.
+//!    attaching, which is a new epoch's header (the chain is the same), then an ordinary
+//!    checkpoint.
+//! 6. *Cut while a frame is written.* Its sum is wrong; the chain ends before it. Frames behind it
+//!    that the disk kept are cut off too, and the next session's epoch keeps them from ever being
+//!    taken up again.
 //! 7. *Cut while the file grows.* A frame says how long the pool was; recovery extends the
 //!    file before applying it. Bytes that no frame holds are zero.
 //! 8. *Cut while the pool is created.* Until its first checkpoint the pool file may have no
@@ -72,11 +78,12 @@
 //! # Concurrency
 //!
 //! Any number of threads. Lock order: the keeper (one checkpoint, shrink or punch at a time), then
-//! leadership of the group commit, then the log, then progress or the stage. `flush` and `fence` take
-//! the stage's locks only, which no one holds across I/O. Waiters wait for a leader or for the
-//! checkpointer; the checkpointer waits for leaders, and a leader that is out of segments steps down first, so no
-//! two wait for each other. A checkpoint may use the reserved segments, and adds some if even those
-//! are used up; when the disk refuses, commits return [`CommitError::NoSpace`] instead of waiting.
+//! leadership of the group commit, then the log, then progress or the stage. `flush` and `fence`
+//! take the stage's locks only, which no one holds across I/O. Waiters wait for a leader or for the
+//! checkpointer; the checkpointer waits for leaders, and a leader that is out of segments steps
+//! down first, so no two wait for each other. A checkpoint may use the reserved segments, and adds
+//! some if even those are used up; when the disk refuses, commits return [`CommitError::NoSpace`]
+//! instead of waiting.
 
 mod checkpoint;
 mod commit;
@@ -133,14 +140,14 @@ pub fn journal_path(pool: &Path) -> PathBuf {
 }
 
 impl Journal {
-    /// True when a journal of this pool was found at opening. A pool that was last written through this
-    /// medium and not closed is incomplete without it.
+    /// True when a journal of this pool was found at opening. A pool that was last written through
+    /// this medium and not closed is incomplete without it.
     #[must_use]
     pub fn had_journal(&self) -> bool {
         self.had_journal
     }
 
-    /// What the journal has done since it was opened.
+    /// Statistics since the journal was opened.
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         self.core.stats()
@@ -175,8 +182,8 @@ impl Journal {
         }
     }
 
-    /// True if a commit is to wait for the journal. Before [`attach`](Media::attach) nothing is promised: attaching
-    /// makes durable what was fenced until then.
+    /// True if a commit is to wait for the journal. Before [`attach`](Media::attach) nothing is
+    /// promised: attaching makes durable what was fenced until then.
     fn commits_wait(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release at the end of `attach`.
         self.attached.load(Ordering::Acquire) && !commits_are_deferred()
@@ -231,9 +238,12 @@ impl crate::media::Instrument for Journal {
     type Dram = crate::media::Untraced;
 }
 
-// SAFETY: 1, 2, 6. the image's: a private mapping of the pool file, or anonymous memory, reserved up front (`mapping.rs`);
-// 3. the pool file is locked, and the image is private; recovery fills it before `open` returns; 4. invariants 1 to 3 in
-// the module's head; 5. the hole is durable before the image reads as zero; stores go to the image, and need no space.
+// SAFETY: 1, 2, 6. the image's: a private mapping of the pool file, or anonymous memory, reserved
+// up front (`mapping.rs`);
+// 3. the pool file is locked, and the image is private; recovery fills it before `open` returns; 4.
+//    invariants 1 to 3 in
+// the module's head; 5. the hole is durable before the image reads as zero; stores go to the image,
+// and need no space.
 unsafe impl Media for Journal {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let read_only = options.access == Access::ReadOnly;
@@ -288,8 +298,8 @@ unsafe impl Media for Journal {
     #[inline]
     fn flush(&self, addr: *const u8, len: usize) {
         let core = &*self.core;
-        // ORDERING: Acquire; pairs with the Release in `Core::record`: what is not noted any more is
-        // not acknowledged any more.
+        // ORDERING: Acquire; pairs with the Release in `Core::record`: what is not noted any more
+        // is not acknowledged any more.
         if len == 0 || !core.recording.load(Ordering::Acquire) {
             return;
         }
@@ -461,8 +471,8 @@ impl Drop for Journal {
         // ORDERING: Acquire; pairs with the Release at the end of `attach`.
         if self.attached.load(Ordering::Acquire) {
             let mut keeper = lock(&self.core.keeper);
-            // Whoever wants to know whether closing worked calls `sync` first; the journal stays
-            // and is replayed if it did not.
+            // A caller that wants to know whether closing worked calls `sync` first; the journal
+            // stays and is replayed if it did not.
             let _ = self.core.close(&mut keeper, FIRST_SEGMENTS);
         }
     }

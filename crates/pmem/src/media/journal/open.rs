@@ -1,5 +1,5 @@
-//! Opening: what the journal holds is replayed, or a new journal is made; a session begins when the pool
-//! is attached.
+//! Opening: what the journal holds is replayed, or a new journal is made; a session begins when the
+//! pool is attached.
 
 use super::checkpoint::zero;
 use super::commit::{Core, Keeper};
@@ -47,10 +47,11 @@ fn new_header(uuid: [u8; 16], journal_max: u64) -> Header {
 }
 
 impl Journal {
-    /// Opens a pool on two given files, filling anonymous memory from `pool`; `path` names it in errors.
+    /// Opens a pool on two given files, filling anonymous memory from `pool`; `path` names it in
+    /// errors.
     ///
     /// # Errors
-    /// As [`Media::open`].
+    /// As [`Media::open`](crate::Media::open).
     pub fn open_on(
         pool: Arc<dyn Storage>,
         journal: Arc<dyn Storage>,
@@ -217,8 +218,8 @@ impl Journal {
     }
 }
 
-/// Replays the journal into the image, if there is one of this pool; its header, the slot that it is in, and what was
-/// replayed.
+/// Replays the journal into the image, if there is one of this pool; its header, the slot that it
+/// is in, and what was replayed.
 fn replay(
     image: &Image,
     pool: &dyn Storage,

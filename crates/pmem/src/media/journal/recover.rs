@@ -2,14 +2,15 @@
 //!
 //! # What is accepted
 //! A frame continues the chain if its sum is right, its sequence number is the next one, and its
-//! epoch is neither below the frame before it nor above the header's. Frames that an earlier session wrote
-//! behind a tear, and that a later session's frames replaced, fail the epoch rule: the later
-//! session's frame of the same number carries a higher epoch, and nothing of a lower one follows it. The
-//! first frame has no predecessor to compare with; the header's `floor` stands in for it.
+//! epoch is neither below the frame before it nor above the header's. Frames that an earlier
+//! session wrote behind a tear, and that a later session's frames replaced, fail the epoch rule:
+//! the later session's frame of the same number carries a higher epoch, and nothing of a lower one
+//! follows it. The first frame has no predecessor to compare with; the header's `floor` stands in
+//! for it.
 //!
 //! # What is damage
-//! A chain that ends is the normal trace of a power failure. It is damage when something says that the
-//! missing frame had been durable: the header (`required`), or a whole frame further on that
+//! A chain that ends is the normal trace of a power failure. It is damage when something says that
+//! the missing frame had been durable: the header (`required`), or a whole frame further on that
 //! was sealed when it was (`durable`). Then nothing is opened, rather than an older state served.
 
 use super::format::{

@@ -42,7 +42,7 @@ struct Lines {
     end: u64,
 }
 
-/// What one thread (or a few) flushed and has not fenced.
+/// Lines that one thread (or a few) flushed and has not fenced.
 #[derive(Debug, Default)]
 struct Slot {
     noted: Vec<Lines>,

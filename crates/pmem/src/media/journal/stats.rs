@@ -1,8 +1,8 @@
-//! What the journal counts.
+//! Statistics of the journal.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the journal has done since it was opened.
+/// Statistics since the journal was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalStats {
     /// Frames written.

@@ -1,4 +1,4 @@
-//! What the journal medium needs of a file, so that tests can put a failing disk underneath.
+//! The journal medium's view of a file: a trait, so that tests can put a failing disk underneath.
 
 use super::format::SECTOR;
 use crate::error::{CommitError, OpenError};
@@ -21,38 +21,39 @@ pub trait Storage: Send + Sync + Debug {
     /// Bytes in the file; 0 when there is none yet.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn size(&self) -> io::Result<u64>;
 
     /// Reads at `offset`; fewer bytes than asked for mean the end of the file.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
     /// Writes at `offset`, perhaps only the first part of `bytes`.
     ///
     /// # Errors
-    /// Whatever the operating system answers; any part may have been written then.
+    /// The operating system's error; any part may have been written then.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize>;
 
     /// Makes all earlier writes durable. After an error no one knows which of them are.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn sync(&self) -> io::Result<()>;
 
     /// Writes all of `bytes` and makes them (not necessarily earlier writes) durable.
     ///
     /// # Errors
-    /// Whatever the operating system answers; any part may have been written then.
+    /// The operating system's error; any part may have been written then.
     fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_all(offset, bytes)?;
         self.sync()
     }
 
     /// Extends the file from `from` to `to` bytes of zeros with real space behind them, so that a
-    /// lack of space shows here and not at a later write. On an error the file is as long as before.
+    /// lack of space shows here and not at a later write. On an error the file is as long as
+    /// before.
     ///
     /// # Errors
     /// `StorageFull`, or whatever else the operating system answers.
@@ -61,26 +62,26 @@ pub trait Storage: Send + Sync + Debug {
     /// Cuts the file to `len` bytes.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn truncate(&self, len: u64) -> io::Result<()>;
 
-    /// A second handle on the same file. A failed write-back is told to each handle once, so whoever
-    /// syncs while others do needs one of its own.
+    /// A second handle on the same file. A failed write-back is told to each handle once, so
+    /// a thread that syncs while others do needs one of its own.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn another(&self) -> io::Result<Arc<dyn Storage>>;
 
     /// Gives back the space of a page-aligned range, which then reads as zero.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// Whatever the operating system answers; any part may have been written then.
+    /// The operating system's error; any part may have been written then.
     fn write_all(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut done = 0;
         while done < bytes.len() {
@@ -97,7 +98,7 @@ pub trait Storage: Send + Sync + Debug {
     /// Reads until `into` is full or the file ends; returns the bytes read.
     ///
     /// # Errors
-    /// Whatever the operating system answers.
+    /// The operating system's error.
     fn read_full(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < into.len() {
@@ -123,7 +124,7 @@ pub(super) fn write_error(doing: &'static str, source: io::Error) -> CommitError
 }
 
 /// Longer writes go through the page cache.
-const DIRECT_MOST: usize = 256 << 10;
+const MAX_DIRECT: usize = 256 << 10;
 const PAGE_BYTES: usize = PAGE as usize;
 
 /// Memory that direct writes are made from.
@@ -139,19 +140,20 @@ struct Direct {
 }
 
 impl Direct {
-    /// Opens the very file of `fd`, whatever its path leads to by now. `None` where there is no such thing.
+    /// Opens the very file of `fd`, whatever its path leads to by now. `None` where there is no
+    /// such thing.
     fn of(fd: &OwnedFd) -> Option<Self> {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-        let buffer = Mutex::new(vec![Page([0; PAGE_BYTES]); DIRECT_MOST / PAGE_BYTES]);
+        let buffer = Mutex::new(vec![Page([0; PAGE_BYTES]); MAX_DIRECT / PAGE_BYTES]);
         Some(Self { fd, buffer })
     }
 
     /// True for what may be written so; where the disk's sectors are longer, it refuses.
     fn takes(offset: u64, bytes: &[u8]) -> bool {
         let whole = bytes.len().is_multiple_of(SECTOR) && offset.is_multiple_of(SECTOR as u64);
-        whole && bytes.len() <= DIRECT_MOST
+        whole && bytes.len() <= MAX_DIRECT
     }
 
     /// Writes all of `bytes`; false if some of it, or all, is to be written in another way.
@@ -346,7 +348,7 @@ mod tests {
         // Beside the sources: there, files may be written past the page cache.
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let file = FileStorage::at(&dir.path().join("file"), false).unwrap();
-        let end = 4 * DIRECT_MOST;
+        let end = 4 * MAX_DIRECT;
         file.allocate(0, end as u64).unwrap();
         let mut model = vec![0; end];
         let lengths = [
@@ -357,8 +359,8 @@ mod tests {
             4096,
             4608,
             20_000,
-            DIRECT_MOST,
-            DIRECT_MOST + 512,
+            MAX_DIRECT,
+            MAX_DIRECT + 512,
         ];
         for (i, length) in lengths.into_iter().cycle().take(60).enumerate() {
             let at = match i % 3 {

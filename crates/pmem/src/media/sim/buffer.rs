@@ -1,8 +1,8 @@
-//! Buffers of simulations. One that is given back is used again: an exploration makes tens of thousands of
-//! simulations, and each changes a few pages of megabytes.
+//! Buffers of simulations. One that is given back is used again: an exploration makes tens of
+//! thousands of simulations, and each changes a few pages of megabytes.
 //!
 //! # Invariant
-//! A buffer that is free holds zeros: whoever gives it back says which pages were written
+//! A buffer that is free holds zeros: its last owner says which pages were written
 //! ([`Written`]), and those alone are cleared.
 
 use crate::sync::lock;
@@ -18,7 +18,7 @@ const PAGE_WORDS: u32 = (PAGE / 8) as u32;
 /// The largest buffer that is kept for later.
 const LARGEST_KEPT: usize = 128 << 20;
 /// How many are.
-const MOST_KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
 /// The free buffers, those given back last at the end.
 static FREE: Mutex<Vec<Buffer>> = Mutex::new(Vec::new());
@@ -30,7 +30,7 @@ pub(super) struct Buffer {
     capacity: usize,
 }
 
-// SAFETY: whoever owns the value owns the memory.
+// SAFETY: the owner of the value owns the memory.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -44,8 +44,8 @@ impl Buffer {
         free.unwrap_or_else(|| Self::allocate(capacity))
     }
 
-    /// An allocation aligned to more than a page would be zeroed by hand, all of it; one that is not is
-    /// mapped, and costs nothing until it is touched.
+    /// An allocation aligned to more than a page would be zeroed by hand, all of it; one that is
+    /// not is mapped, and costs nothing until it is touched.
     fn layout(capacity: usize) -> Layout {
         Layout::from_size_align(capacity.saturating_add(ALIGN), 16).expect("a size of memory")
     }
@@ -76,12 +76,12 @@ impl Buffer {
         for page in written.pages() {
             let at = page * PAGE;
             debug_assert!(at + PAGE <= self.capacity);
-            // SAFETY: 1. the page is inside the allocation; 2. `self` is the only way into it; 3. any
-            // bytes may be there.
+            // SAFETY: 1. the page is inside the allocation; 2. `self` is the only way into it; 3.
+            // any bytes may be there.
             unsafe { self.base().wrapping_add(at).write_bytes(0, PAGE) }
         }
         let mut free = lock(&FREE);
-        if free.len() >= MOST_KEPT {
+        if free.len() >= MAX_KEPT {
             free.remove(0);
         }
         free.push(self);
@@ -90,7 +90,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: 1. allocated with this layout; 2. freed once, here; 3. it is owned, so no one leads in.
+        // SAFETY: 1. allocated with this layout; 2. freed once, here; 3. it is owned, so no one
+        // leads in.
         unsafe { dealloc(self.allocated, Self::layout(self.capacity)) }
     }
 }

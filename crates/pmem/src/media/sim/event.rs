@@ -1,4 +1,4 @@
-//! What a traced medium reports.
+//! Events that a traced medium reports.
 
 use std::any::Any;
 use std::panic::Location;
@@ -6,7 +6,7 @@ use std::panic::Location;
 /// One access to persistent memory, or one instruction that orders them.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
     /// The simulated thread that did it.
     pub thread: u8,
@@ -14,7 +14,7 @@ pub struct Event {
     pub site: &'static Location<'static>,
 }
 
-/// What happened. Places are byte offsets in the pool.
+/// The kind of an event. Places are byte offsets in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// `bytes` were read at `at`.
@@ -28,18 +28,18 @@ pub enum EventKind {
     Store {
         /// The word's place.
         at: u64,
-        /// What it held.
+        /// The old content.
         old: u64,
-        /// What it holds.
+        /// The new content.
         new: u64,
     },
     /// One aligned 16-byte word was replaced by one instruction.
     Store16 {
         /// The word's place.
         at: u64,
-        /// What it held.
+        /// The old content.
         old: u128,
-        /// What it holds.
+        /// The new content.
         new: u128,
     },
     /// One line was written back; one event per line.
@@ -72,7 +72,7 @@ pub trait Sink {
     /// Takes one event. A store is reported before it is made.
     fn event(&mut self, event: &Event);
 
-    /// The sink itself, for whoever set it.
+    /// The sink itself, for the caller that set it.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
@@ -95,7 +95,7 @@ impl Sink for Trace {
     }
 }
 
-/// What an instruction at a site does, for switching it off.
+/// The kind of instruction at a site, for switching it off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SiteKind {
     /// A flush.
@@ -138,7 +138,7 @@ pub struct Site {
     pub line: u32,
     /// Column in it.
     pub column: u32,
-    /// What is done there.
+    /// The kind of instruction.
     pub kind: SiteKind,
 }
 

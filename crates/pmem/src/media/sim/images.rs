@@ -2,16 +2,18 @@
 //!
 //! Memory holds what is durable at the crash point. For every word with pending stores it is open
 //! which of them the crash kept; the first load of such a word decides (or a store to it, or
-//! [`Images::decide_rest`]). So words that recovery never reads cost nothing, and one run stands for all
-//! images that agree in what it read. Decisions are taken depth-first and replayed, so that going through
-//! all of them visits every distinguishable image once.
+//! [`Images::decide_rest`]). So words that recovery never reads cost nothing, and one run stands
+//! for all images that agree in what it read. Decisions are taken depth-first and replayed, so that
+//! going through all of them visits every distinguishable image once.
 //!
 //! # Invariants
 //! 1. `mask` has a word's bit iff the word is open.
 //! 2. An open word's memory holds its durable value.
-//! 3. For decided words a, b of one domain: epoch(last store of a that was kept) <= epoch(first store of
-//!    b that was lost). `floor` is the greatest of the former, `ceiling` the least of the latter.
-//! 4. Every change to memory, to the length and to what is open stands in the undo log, while that is on.
+//! 3. For decided words a, b of one domain: epoch(last store of a that was kept) <= epoch(first
+//!    store of b that was lost). `floor` is the greatest of the former, `ceiling` the least of the
+//!    latter.
+//! 4. Every change to memory, to the length and to what is open stands in the undo log, while that
+//!    is on.
 //! 5. The page of every word that was ever changed stands in `written`.
 
 use super::buffer::Written;
@@ -87,7 +89,7 @@ pub struct Mark {
     decided: usize,
 }
 
-/// What is open, how it is decided, and how all of it is undone.
+/// The open words, how they are decided, and how all of it is undone.
 #[derive(Debug)]
 pub(super) struct Images {
     /// Per line: bits of its open words.
@@ -101,7 +103,7 @@ pub(super) struct Images {
     undo: Vec<Undo>,
     pub(super) written: Written,
     pub(super) recording_undo: bool,
-    /// What was decided, in order; another thread may look at it (a watchdog).
+    /// The decisions, in order; another thread may look at it (a watchdog).
     pub(super) decided: Arc<Mutex<Vec<Decision>>>,
     strategy: Strategy,
     /// Depth-first: word, choice taken and number of choices, per decision.
@@ -281,7 +283,7 @@ impl Images {
                 let taken = match planned {
                     Some((of, taken, n)) if (of, n) == (word, choices) => taken,
                     _ => {
-                        // What was planned is of no use to a run that took another way.
+                        // The plan is of no use to a run that took another way.
                         self.diverged |= planned.is_some();
                         self.stack.truncate(self.depth);
                         self.stack.push((word, 0, choices));
@@ -318,8 +320,8 @@ impl Images {
         }
     }
 
-    /// Opens the words of `pending`; those opened before stay. If `newest` is the number of a store,
-    /// only images that kept it are meant. Returns what to give to `close`.
+    /// Opens the words of `pending`; those opened before stay. If `newest` is the number of a
+    /// store, only images that kept it are meant. Returns what to give to `close`.
     pub(super) fn expose(
         &mut self,
         memory: &impl Memory,
@@ -429,13 +431,14 @@ impl Images {
         length
     }
 
-    /// What was decided since `mark`, in the order it was.
+    /// Returns the decisions since `mark`, in order.
     pub(super) fn decisions(&self, mark: Mark) -> Vec<Decision> {
         lock(&self.decided)[mark.decided..].to_vec()
     }
 
-    /// Decides words as they were decided before; those decided already stay. False if some word has
-    /// nothing to decide, or fewer stores: the decisions are another image's, and the rest was left.
+    /// Decides words as they were decided before; those decided already stay. False if some word
+    /// has nothing to decide, or fewer stores: the decisions are another image's, and the rest was
+    /// left.
     pub(super) fn impose(&mut self, memory: &impl Memory, decisions: &[Decision]) -> bool {
         decisions.iter().all(|decision| {
             let Some(&open) = self.index.get(&decision.word) else {
@@ -463,8 +466,8 @@ impl Images {
         self.stack.len()
     }
 
-    /// Depth-first: true if some run read otherwise than the one before it under the same decisions, so
-    /// that not all images were visited.
+    /// Depth-first: true if some run read otherwise than the one before it under the same
+    /// decisions, so that not all images were visited.
     pub(super) fn diverged(&self) -> bool {
         self.diverged
     }

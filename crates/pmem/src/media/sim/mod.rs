@@ -8,12 +8,12 @@
 //! | `persistency.rs` | models: which stores a crash may lose |
 //! | `images.rs` | the images that a crash may leave, decided lazily, undone by their own trace |
 //!
-//! A [`Simulation`] belongs to one thread. While it is attached, `Pool::<Sim>` on that thread opens its
-//! buffer. The crash-state explorer, the device model and the mutation of persist sites stand on it
-//! (`docs/design.md`, "Media").
+//! A [`Simulation`] belongs to one thread. While it is attached, `Pool::<Sim>` on that thread opens
+//! its buffer. The crash-state explorer, the device model and the mutation of persist sites stand
+//! on it (`docs/design.md`, "Media").
 //!
-//! Simulated threads are told apart by [`Simulation::set_thread`]; a switch function, called before each
-//! access, lets a deterministic scheduler interleave them.
+//! Simulated threads are told apart by [`Simulation::set_thread`]; a switch function, called before
+//! each access, lets a deterministic scheduler interleave them.
 
 mod buffer;
 mod event;
@@ -78,10 +78,11 @@ impl Sim {
     }
 }
 
-// SAFETY: 1, 2. the buffer is aligned, as long as the capacity, initialised, and taken back only when nobody shares it any
-// more; accesses past `len` panic; 3. it is the simulation's, whose owner changes it, through atomic words, only while it
-// explores crashes and nothing is open; 4, 5. what survives is what the explorer decides; the program itself sees stores at
-// once; 6. one thread uses it (`Shared::owned`).
+// SAFETY: 1, 2. the buffer is aligned, as long as the capacity, initialised, and taken back only
+// when nobody shares it any more; accesses past `len` panic; 3. it is the simulation's, whose owner
+// changes it, through atomic words, only while it explores crashes and nothing is open; 4, 5. what
+// survives is what the explorer decides; the program itself sees stores at once; 6. one thread uses
+// it (`Shared::owned`).
 unsafe impl Media for Sim {
     /// Opens the simulation that is attached to this thread; `path` is only a name for messages.
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {

@@ -9,15 +9,15 @@
 //! | `armv8` | cache line | only across store fences and fences | the same |
 //! | `eadr` | a thread's store buffer | program order | its thread fenced, or another one saw or replaced it |
 //!
-//! Order is by *epoch*: a crash keeps all stores of a domain before some epoch, none after it, and any
-//! subset of that epoch's own (per word, a prefix). Under total store order each store is an epoch
-//! of its own, but for the halves of a 16-byte store where only 8 bytes are failure-atomic.
+//! Order is by *epoch*: a crash keeps all stores of a domain before some epoch, none after it, and
+//! any subset of that epoch's own (per word, a prefix). Under total store order each store is an
+//! epoch of its own, but for the halves of a 16-byte store where only 8 bytes are failure-atomic.
 //!
 //! # Limits
-//! Locked instructions and acquire/release order nothing here, though they do on processors; the model
-//! is stricter than those. A pool's length changes at once and durably. On `armv8` a store fence
-//! separates the epochs of all threads; within a line that two threads write without a fence between
-//! them that is more order than the architecture promises.
+//! Locked instructions and acquire/release order nothing here, though they do on processors; the
+//! model is stricter than those. A pool's length changes at once and durably. On `armv8` a store
+//! fence separates the epochs of all threads; within a line that two threads write without a fence
+//! between them that is more order than the architecture promises.
 
 use super::event::{Event, EventKind, SiteKind};
 use crate::media::LINE;
@@ -49,8 +49,8 @@ impl Model {
         }
     }
 
-    /// True if an instruction of `kind` does anything: flushes are nothing where caches are durable, and
-    /// store fences where stores to a line keep their order anyhow.
+    /// True if an instruction of `kind` does anything: flushes are nothing where caches are
+    /// durable, and store fences where stores to a line keep their order anyhow.
     #[must_use]
     pub fn orders(self, kind: SiteKind) -> bool {
         match self {
@@ -72,7 +72,7 @@ impl Model {
 pub struct PendingStore {
     /// The word (byte offset / 8).
     pub word: u32,
-    /// What was stored.
+    /// The value stored.
     pub value: u64,
     /// Epoch in its domain; from 1 on.
     pub epoch: u32,
@@ -106,8 +106,8 @@ pub fn line_of(word: u32) -> u32 {
 }
 
 impl Pending {
-    /// Nothing pending. `unit` is the failure-atomic unit in bytes: 16 for a design that declares it,
-    /// else 8.
+    /// Nothing pending. `unit` is the failure-atomic unit in bytes: 16 for a design that declares
+    /// it, else 8.
     #[must_use]
     pub fn new(model: Model, unit: u8) -> Self {
         Self {
@@ -195,8 +195,8 @@ impl Pending {
         }
     }
 
-    /// What another thread reads or overwrites has left the store buffer that it was in, and so has all
-    /// that was in there before it.
+    /// A store that another thread reads or overwrites has left the store buffer that it was in,
+    /// and so has all that was in there before it.
     fn leave_buffers(&mut self, event: &Event, durable: &mut dyn FnMut(u32, u64)) {
         let (at, bytes) = match event.kind {
             EventKind::Load { at, bytes } => (at, u64::from(bytes)),
@@ -282,7 +282,7 @@ mod tests {
         event(thread, EventKind::Store { at, old, new })
     }
 
-    /// What became durable, in order.
+    /// Returns the stores that became durable, in order.
     fn run(model: Model, events: &[Event]) -> (Pending, Vec<(u32, u64)>) {
         let mut pending = Pending::new(model, 8);
         let mut durable = Vec::new();

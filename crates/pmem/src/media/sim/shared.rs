@@ -8,7 +8,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What the thread that runs out of [`Simulation::set_limit`] accesses panics with.
+/// The payload with which a thread panics that runs out of accesses
+/// ([`Simulation::set_limit`](super::Simulation::set_limit)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfSteps;
 
@@ -25,7 +26,7 @@ pub(super) fn token() -> usize {
 /// The buffer, and the state that only the owning thread touches.
 pub(super) struct Shared {
     pub(super) base: *mut u8,
-    /// What `base` leads into; taken when this is dropped.
+    /// The memory behind `base`; taken when this is dropped.
     pub(super) buffer: Option<Buffer>,
     pub(super) capacity: u64,
     pub(super) len: AtomicU64,
@@ -49,10 +50,11 @@ pub(super) struct State {
     pub(super) planted: Option<&'static str>,
 }
 
-// SAFETY: 1. the buffer is only accessed through atomic words, by any thread; 2. `len` and `read_only`
-// are atomic; 3. the cells are only reached through `Shared::owned`, which refuses every thread but
-// the one that made the simulation; 4. dropping happens once, and `State` holds nothing that is bound
-// to a thread but the sink, which `Simulation`'s drop takes out on its own thread.
+// SAFETY: 1. the buffer is only accessed through atomic words, by any thread; 2. `len` and
+// `read_only` are atomic; 3. the cells are only reached through `Shared::owned`, which refuses
+// every thread but the one that made the simulation; 4. dropping happens once, and `State` holds
+// nothing that is bound to a thread but the sink, which `Simulation`'s drop takes out on its own
+// thread.
 unsafe impl Send for Shared {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Shared {}
@@ -117,8 +119,8 @@ impl Shared {
         (self.base.addr()..self.base.addr() + self.capacity as usize).contains(&addr.addr())
     }
 
-    /// Panics if an access of the buffer leaves the pool: behind its end a mapping has nothing, but the
-    /// buffer has.
+    /// Panics if an access of the buffer leaves the pool: behind its end a mapping has nothing, but
+    /// the buffer has.
     #[inline]
     #[track_caller]
     pub(super) fn bounded(&self, addr: *const u8, bytes: usize) {
@@ -127,7 +129,7 @@ impl Shared {
             self.at(addr) + bytes as u64,
             self.len.load(Ordering::Relaxed),
         );
-        // What is dropped while a panic unwinds may still finish its accesses.
+        // Values that are dropped while a panic unwinds may still finish their accesses.
         if end > len && !std::thread::panicking() {
             panic!(
                 "access to {:#x}, past the pool's end at {len:#x}",
@@ -176,7 +178,7 @@ impl Shared {
 
 #[cold]
 fn out_of_steps() {
-    // What is dropped while a panic unwinds may still finish its accesses.
+    // Values that are dropped while a panic unwinds may still finish their accesses.
     if !std::thread::panicking() {
         std::panic::panic_any(OutOfSteps);
     }
@@ -184,7 +186,7 @@ fn out_of_steps() {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Whoever leads into the buffer shares ownership of this value.
+        // References into the buffer share ownership of this value.
         if let Some(buffer) = self.buffer.take() {
             buffer.give_back(&self.state.get_mut().images.written);
         }

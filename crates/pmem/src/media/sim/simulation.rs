@@ -81,8 +81,9 @@ impl Simulation {
         Attached { bound: PhantomData }
     }
 
-    /// Whether trees that are made or opened from here on shrink their limits ([`Instrument::tiny`](crate::media::Instrument::tiny)), as they do
-    /// unless told otherwise: exploring wants rare paths, measuring wants the usual ones.
+    /// Whether trees that are made or opened from here on shrink their limits
+    /// ([`Instrument::tiny`](crate::media::Instrument::tiny)), as they do unless told otherwise:
+    /// exploring wants rare paths, measuring wants the usual ones.
     pub fn set_tiny(&self, tiny: bool) {
         // ORDERING: Relaxed; one thread simulates all.
         self.shared.tiny.store(tiny, Ordering::Relaxed);
@@ -98,7 +99,7 @@ impl Simulation {
         self.set_sink(Some(Box::new(Trace::default())));
     }
 
-    /// What was kept since [`start_trace`](Self::start_trace).
+    /// The events since [`start_trace`](Self::start_trace).
     pub fn take_trace(&self) -> Vec<Event> {
         self.set_sink(None)
             .and_then(|sink| sink.into_any().downcast::<Trace>().ok())
@@ -110,8 +111,9 @@ impl Simulation {
         self.shared.thread.set(thread);
     }
 
-    /// The simulated thread that workers are ([`Instrument::run_as_worker`](crate::media::Instrument::run_as_worker)) from here on; `None`: the one that
-    /// starts them.
+    /// The simulated thread that workers are
+    /// ([`Instrument::run_as_worker`](crate::media::Instrument::run_as_worker)) from here on;
+    /// `None`: the one that starts them.
     pub fn set_worker(&self, thread: Option<u8>) {
         self.shared.worker.set(thread);
     }
@@ -137,7 +139,7 @@ impl Simulation {
         self.shared.state.borrow_mut().planted = fault;
     }
 
-    /// Accesses, flushes and fences from here on before the thread panics with [`OutOfSteps`].
+    /// Accesses, flushes and fences from here on before the thread panics with [`OutOfSteps`](super::OutOfSteps).
     pub fn set_limit(&self, steps: u64) {
         self.shared.steps.set(0);
         self.shared.limit.set(steps);
@@ -223,8 +225,9 @@ impl Simulation {
         }
     }
 
-    /// Leaves open which of the pending stores the crash kept, in addition to what is open. `newest`:
-    /// only images that kept the store of that number. Returns what to give to [`close`](Self::close).
+    /// Leaves open which of the pending stores the crash kept, in addition to what is open.
+    /// `newest`: only images that kept the store of that number. Returns what to give to
+    /// [`close`](Self::close).
     pub fn expose(&self, pending: &Pending, newest: Option<u32>) -> usize {
         let mut state = self.shared.state.borrow_mut();
         state.images.expose(&self.shared.words(), pending, newest)
@@ -246,8 +249,8 @@ impl Simulation {
         self.shared.state.borrow().images.depth()
     }
 
-    /// Depth-first: true if what runs on the images is not determined by them, so that some may have been
-    /// left out.
+    /// Depth-first: true if what runs on the images is not determined by them, so that some may
+    /// have been left out.
     #[must_use]
     pub fn diverged(&self) -> bool {
         self.shared.state.borrow().images.diverged()
@@ -258,7 +261,8 @@ impl Simulation {
         self.shared.state.borrow_mut().images.begin(base);
     }
 
-    /// Depth-first: turns to the next image below the first `base` decisions; false if there is none.
+    /// Depth-first: turns to the next image below the first `base` decisions; false if there is
+    /// none.
     #[must_use]
     pub fn next_image(&self, base: usize) -> bool {
         self.shared.state.borrow_mut().images.advance(base)
@@ -275,20 +279,20 @@ impl Simulation {
         state.images.decide_rest(&self.shared.words());
     }
 
-    /// What was decided since `mark`.
+    /// Returns the decisions since `mark`.
     #[must_use]
     pub fn decisions(&self, mark: Mark) -> Vec<Decision> {
         self.shared.state.borrow().images.decisions(mark)
     }
 
-    /// What is decided at any time, in order, for another thread to look at.
+    /// The decisions so far, in order, for another thread to look at.
     #[must_use]
     pub fn decided(&self) -> Arc<Mutex<Vec<Decision>>> {
         Arc::clone(&self.shared.state.borrow().images.decided)
     }
 
-    /// Decides words as they were decided before. False if they are the decisions of another image: a word
-    /// has nothing to decide, or not that many stores.
+    /// Decides words as they were decided before. False if they are the decisions of another image:
+    /// a word has nothing to decide, or not that many stores.
     pub fn impose(&self, decisions: &[Decision]) -> bool {
         let mut state = self.shared.state.borrow_mut();
         state.images.impose(&self.shared.words(), decisions)
@@ -297,7 +301,7 @@ impl Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        // What is left may be dropped by another thread; the sink must not be.
+        // The shared state may be dropped by another thread; the sink must not be.
         if Arc::strong_count(&self.shared) == 1 {
             self.shared.state.borrow_mut().sink = None;
         }

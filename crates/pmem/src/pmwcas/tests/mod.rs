@@ -37,7 +37,7 @@ fn root<M: Media>() -> Root<M> {
     root
 }
 
-/// What was released and reused.
+/// The blocks that were released and reused.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<(Vec<u64>, Vec<u64>)>>);
 
@@ -193,7 +193,8 @@ fn all_words_change_or_none() {
     }
 }
 
-/// Without flushes, fences and dirty statuses (which a debug assertion finds), where nothing is durable.
+/// Without flushes, fences and dirty statuses (which a debug assertion finds), where nothing is
+/// durable.
 #[test]
 fn the_same_code_is_volatile_on_dram() {
     let field = Field::<Counting<Dram, false>>::new(1, 4, 3);
@@ -333,7 +334,8 @@ fn descriptors_come_back_and_run_out() {
     }
 }
 
-/// Lines and fences of operations whose words are in lines of their own; see the table in the module's head.
+/// Lines and fences of operations whose words are in lines of their own; see the table in the
+/// module's head.
 #[test]
 fn what_operations_cost() {
     let field = Field::<Medium>::new(1, 64, 4);
@@ -400,7 +402,8 @@ fn policies_say_which_block_goes() {
     }
 }
 
-/// Without a close: blocks come back while operations go on, each once, and none while a thread may look.
+/// Without a close: blocks come back while operations go on, each once, and none while a thread may
+/// look.
 #[test]
 fn blocks_come_back_after_their_readers() {
     let field = Field::<Medium>::new(1, 4, 2);
@@ -480,7 +483,8 @@ fn threads_keep_the_sum() {
     }
 }
 
-/// An operation that its thread has left is ended by who meets it, reader or writer, at each of its states.
+/// An operation that its thread has left is ended by who meets it, reader or writer, at each of its
+/// states.
 #[test]
 fn who_meets_an_operation_ends_it() {
     let words = [(1, 100, 11), (2, 200, 22)];

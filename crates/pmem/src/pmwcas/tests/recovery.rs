@@ -83,7 +83,8 @@ fn recovery_releases_what_policies_name() {
     }
 }
 
-/// A descriptor whose lines are of two uses was never durable: no word leads to it, and its blocks are not its.
+/// A descriptor whose lines are of two uses was never durable: no word leads to it, and its blocks
+/// are not its.
 #[test]
 fn a_torn_descriptor_does_not_count() {
     let field = Field::<Medium>::new(1, 2, 4);
@@ -143,7 +144,7 @@ fn damaged_areas_are_refused() {
     assert!(DescriptorPool::<Medium>::open(&field.heap, at + 8, Box::new(NoBlocks)).is_err());
 }
 
-/// What is wrong with the last descriptor is found before the first one's words are changed.
+/// Damage of the last descriptor is found before the first one's words are changed.
 #[test]
 fn an_area_that_is_refused_is_left_as_it_was() {
     let field = Field::<Medium>::new(1, 3, 2);
@@ -168,7 +169,8 @@ fn an_area_that_is_refused_is_left_as_it_was() {
     }
 }
 
-/// Flagged values that lead to no operation, as a damaged file may hold: an error for who checks; for others a value.
+/// Flagged values that lead to no operation, as a damaged file may hold: an error for who checks;
+/// for others a value.
 #[test]
 fn what_leads_nowhere_is_a_value_without_its_flags() {
     let field = Field::<Medium>::new(1, 3, 3);
@@ -214,7 +216,8 @@ fn what_leads_nowhere_is_a_value_without_its_flags() {
     assert_eq!(field.swaps.counts().helps, 0);
 }
 
-/// Areas and words with anything in them: an error, or a pool that works and whose words have values.
+/// Areas and words with anything in them: an error, or a pool that works and whose words have
+/// values.
 #[test]
 fn random_damage_is_an_error_or_has_values() {
     let field = Field::<Medium>::new(1, 3, 4);
@@ -296,8 +299,8 @@ fn random_damage_is_an_error_or_has_values() {
     );
 }
 
-/// A clean close: when all is quiet, the allocator's marks are those of what can be reached, so that a later opening
-/// that loads them finds no block in use that is not.
+/// A clean close: when all is quiet, the allocator's marks are those of what can be reached, so
+/// that a later opening that loads them finds no block in use that is not.
 #[test]
 fn marks_saved_after_quiesce_have_no_block_that_is_to_be_recycled() {
     let root = root::<Medium>();

@@ -1,8 +1,9 @@
-//! A thread stopped at any of its steps, and another one at any of its own: the rest goes on, and what they have begun
-//! is ended for them. And threads that never come back: a panic at any step.
+//! A thread stopped at any of its steps, and another one at any of its own: the rest goes on, and
+//! what they have begun is ended for them. And threads that never come back: a panic at any step.
 //!
-//! On the simulated medium a *step* is an access to persistent memory, a flush or a fence. The threads are all this one:
-//! where one is to be stopped, the others' work is done before its next step, and then it goes on, late.
+//! On the simulated medium a *step* is an access to persistent memory, a flush or a fence. The
+//! threads are all this one: where one is to be stopped, the others' work is done before its next
+//! step, and then it goes on, late.
 
 use super::*;
 use crate::media::Sim;
@@ -11,8 +12,8 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-/// Steps that an operation and the reads before it may take, whatever state others left: with each word it may
-/// have to end one operation of three words, and to take a late pointer out again.
+/// Steps that an operation and the reads before it may take, whatever state others left: with each
+/// word it may have to end one operation of three words, and to take a late pointer out again.
 const BOUND: u64 = 400;
 
 thread_local! {
@@ -31,8 +32,8 @@ fn step() {
     }
 }
 
-/// Does `work`, with `other` done before its step of that number (from 1). False if there is no such step;
-/// `other` is not done then.
+/// Does `work`, with `other` done before its step of that number (from 1). False if there is no
+/// such step; `other` is not done then.
 fn stopped<R>(at: u64, work: impl FnOnce() -> R, other: impl FnOnce() + 'static) -> (R, bool) {
     let reached = Rc::new(Cell::new(false));
     let note = Rc::clone(&reached);
@@ -57,7 +58,8 @@ fn field(descriptors: usize) -> (Simulation, crate::media::sim::Attached, Field<
 }
 
 impl Field<Sim> {
-    /// Waits until so many descriptors are free. Other tests may hold the epoch back; who is pinned cannot wait.
+    /// Waits until so many descriptors are free. Other tests may hold the epoch back; who is pinned
+    /// cannot wait.
     fn ready(&self, descriptors: usize) {
         let held: Vec<_> = (0..descriptors).map(|_| self.descriptor()).collect();
         drop(held);
@@ -75,9 +77,9 @@ impl Field<Sim> {
     }
 }
 
-/// Whatever step a thread is stopped at, in an operation of one to three words or in a read: another one on the same words
-/// succeeds at every try, in a bounded number of steps each. Then the stopped one goes on: its operation was done, or
-/// fails.
+/// Whatever step a thread is stopped at, in an operation of one to three words or in a read:
+/// another one on the same words succeeds at every try, in a bounded number of steps each. Then the
+/// stopped one goes on: its operation was done, or fails.
 #[test]
 fn others_go_on_whatever_step_a_thread_is_stopped_at() {
     const TIMES: u64 = 5;
@@ -125,7 +127,8 @@ fn others_go_on_whatever_step_a_thread_is_stopped_at() {
     assert_eq!(recovered, Recovered::default(), "nothing was left behind");
 }
 
-/// Two threads stopped, each at every step, in operations that overlap; a third one goes on on all words.
+/// Two threads stopped, each at every step, in operations that overlap; a third one goes on on all
+/// words.
 #[test]
 fn a_third_one_goes_on_whatever_steps_two_are_stopped_at() {
     let (sim, _attached, field) = field(64);
@@ -183,8 +186,9 @@ fn a_third_one_goes_on_whatever_steps_two_are_stopped_at() {
     assert!(stops > 2_000, "{stops}");
 }
 
-/// A thread that stays pinned keeps all descriptors that are used after that: as many operations end as there are
-/// others, and then there is an error, at once. When it has gone on, they come back.
+/// A thread that stays pinned keeps all descriptors that are used after that: as many operations
+/// end as there are others, and then there is an error, at once. When it has gone on, they come
+/// back.
 #[test]
 fn a_pinned_thread_lets_as_many_operations_end_as_there_are_descriptors() {
     const DESCRIPTORS: usize = 8;
@@ -223,8 +227,8 @@ fn a_pinned_thread_lets_as_many_operations_end_as_there_are_descriptors() {
     assert!(field.add(&[0, 1, 2], 1));
 }
 
-/// A panic at any step of an operation (out of steps, here): it is ended by who meets it, or by [`quiesce`], and its
-/// blocks are recycled once.
+/// A panic at any step of an operation (out of steps, here): it is ended by who meets it, or by
+/// [`quiesce`], and its blocks are recycled once.
 ///
 /// [`quiesce`]: DescriptorPool::quiesce
 #[test]
@@ -279,7 +283,7 @@ fn a_panic_at_any_step_leaves_nothing_undone() {
                 released == [goes] || released.is_empty() && (none || found == old),
                 "{released:x?}"
             );
-            // What is left works, and is whole.
+            // The structure that is left works, and is whole.
             assert!(field.swap(&[(0, found, 5), (1, field.get(1), 6)]));
             let (_, recovered) = field.reopen().unwrap();
             assert_eq!(recovered, Recovered::default());

@@ -115,7 +115,7 @@ impl ChunkState {
     /// Checks that every live block is taken, and that the untaken ones are counted.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub(crate) fn verify(&self) -> Result<(), String> {
         let mut taken = 0;
         for (i, (word, live)) in self.taken.iter().zip(&self.live).enumerate() {
@@ -187,8 +187,8 @@ impl ChunkStates {
         let segment = self.segments.get(chunk as usize / SEGMENT)?;
         // ORDERING: Acquire; pairs with the Release in `make`.
         let segment = segment.load(Ordering::Acquire);
-        // SAFETY: 1. a non-null pointer came from `Box::into_raw` in `make`; 2. segments are freed by
-        // `drop` only, when nobody borrows this value.
+        // SAFETY: 1. a non-null pointer came from `Box::into_raw` in `make`; 2. segments are freed
+        // by `drop` only, when nobody borrows this value.
         let segment = unsafe { segment.as_ref() }?;
         Some(&segment[chunk as usize % SEGMENT])
     }
@@ -217,8 +217,9 @@ impl ChunkStates {
                 theirs
             }
         };
-        // SAFETY: 1. not null: it is `new`, or what another thread's exchange has put there, and both came from
-        // `Box::into_raw`; 2. segments are freed by `drop` only, when nobody borrows this value.
+        // SAFETY: 1. not null: it is `new`, or what another thread's exchange has put there, and
+        // both came from `Box::into_raw`; 2. segments are freed by `drop` only, when nobody borrows
+        // this value.
         unsafe { &(&*segment)[chunk as usize % SEGMENT] }
     }
 
@@ -238,8 +239,8 @@ impl ChunkStates {
         // ORDERING: AcqRel; Release pairs with `get`, Acquire lets the old state be freed.
         let old = self.make(chunk).swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: 1. `old` came from `Box::into_raw`; 2. no one can load it any more, and
-            // those who did are pinned until the deferred drop runs; 3. `swap` gives it to us alone.
+            // SAFETY: 1. `old` came from `Box::into_raw`; 2. no one can load it any more, and those
+            // who did are pinned until the deferred drop runs; 3. `swap` gives it to us alone.
             unsafe { guard.defer_unchecked(move || drop(Box::from_raw(old))) };
         }
     }

@@ -1,11 +1,12 @@
 //! Which blocks of a root's chunks are in use: the volatile half of its allocator (`heap/mod.rs`).
 //!
-//! It knows chunks by number only. [`Heap`](crate::heap::Heap) takes chunks from the pool for it, and gives
-//! them back.
+//! It knows chunks by number only. [`Heap`](crate::heap::Heap) takes chunks from the pool for it,
+//! and gives them back.
 //!
 //! # Concurrency
-//! A shard of threads shares a cache, which has a lock of its own. The chunks of a class are under that class's
-//! lock, which is held while the pool assigns a fresh one. The locks of `owned` and `empty` are taken last.
+//! A shard of threads shares a cache, which has a lock of its own. The chunks of a class are under
+//! that class's lock, which is held while the pool assigns a fresh one. The locks of `owned` and
+//! `empty` are taken last.
 
 mod chunk;
 mod recovery;
@@ -32,7 +33,8 @@ fn batch(class: u8) -> usize {
     (32_768 / CLASSES[usize::from(class)]).clamp(1, 32) as usize
 }
 
-/// How many blocks of a class a cache holds at most: blocks come back in bursts, when readers leave.
+/// How many blocks of a class a cache holds at most: blocks come back in bursts, when readers
+/// leave.
 fn max_cached(class: u8) -> usize {
     (32_768 / CLASSES[usize::from(class)]).clamp(2, 1024) as usize
 }
@@ -52,8 +54,8 @@ fn shard() -> usize {
 pub(crate) struct Cache([Vec<u64>; CLASSES.len()]);
 
 impl Cache {
-    /// Takes a block of `class`, if there is one. `prefetch` is called with the offset of a block that will be
-    /// handed out soon.
+    /// Takes a block of `class`, if there is one. `prefetch` is called with the offset of a block
+    /// that will be handed out soon.
     #[inline]
     pub(crate) fn pop(&mut self, class: u8, prefetch: impl FnOnce(u64)) -> Option<u64> {
         let blocks = &mut self.0[usize::from(class)];
@@ -80,7 +82,7 @@ pub(crate) struct Blocks {
     empty_count: AtomicUsize,
 }
 
-/// What a root's allocator holds.
+/// Sizes of a root's allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapStats {
     /// Bytes of chunks that belong to the root.
@@ -244,11 +246,11 @@ impl Blocks {
         self.owner
     }
 
-    /// Checks that the allocator knows exactly the chunks of `durable`, cut the same way, and that each
-    /// chunk's state agrees with itself. Returns how many have no live block.
+    /// Checks that the allocator knows exactly the chunks of `durable`, cut the same way, and that
+    /// each chunk's state agrees with itself. Returns how many have no live block.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub(crate) fn verify(
         &self,
         durable: impl Iterator<Item = (u32, ChunkUse)>,
@@ -303,11 +305,11 @@ impl Blocks {
         lock(&self.caches[shard()])
     }
 
-    /// Moves a batch of blocks from a chunk to this thread's cache; returns one of them. `assign` takes a
-    /// fresh chunk from the pool.
+    /// Moves a batch of blocks from a chunk to this thread's cache; returns one of them. `assign`
+    /// takes a fresh chunk from the pool.
     ///
     /// # Errors
-    /// What `assign` returned, if no cache holds a block either.
+    /// The error of `assign`, if no cache holds a block either.
     pub(crate) fn refill(
         &self,
         class: u8,
@@ -401,7 +403,7 @@ impl Blocks {
     /// Checks that `off` is the start of a block with room for `bytes`, all below `end`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub(crate) fn check(&self, off: u64, bytes: u64, end: u64) -> Result<(), String> {
         self.locate(off, bytes, end, &epoch::pin()).map(|_| ())
     }
@@ -449,7 +451,7 @@ impl Blocks {
         self.sum(|state| u64::from(state.live_blocks()))
     }
 
-    /// What the allocator holds.
+    /// Returns the allocator's sizes.
     pub(crate) fn stats(&self) -> HeapStats {
         HeapStats {
             chunk_bytes: self.sum(|state| u64::from(state.chunks) * CHUNK),

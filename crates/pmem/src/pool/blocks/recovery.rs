@@ -1,4 +1,5 @@
-//! Which blocks are live after an opening: marked by a walk of the structure, or loaded from a clean close.
+//! Which blocks are live after an opening: marked by a walk of the structure, or loaded from a
+//! clean close.
 
 use super::chunk::ChunkState;
 use super::{Blocks, Cache};
@@ -36,7 +37,7 @@ impl Blocks {
     /// Marks the block at `off`, which holds at least `bytes` and ends by `end`, as reached.
     ///
     /// # Errors
-    /// What is wrong, in words: no such block, too small, or reached twice.
+    /// A message that says what is wrong: no such block, too small, or reached twice.
     pub(crate) fn mark(&self, off: u64, bytes: u64, end: u64, guard: &Guard) -> Result<(), String> {
         let (state, block) = self.locate(off, bytes, end, guard)?;
         if state.set_live(block) {
@@ -92,8 +93,8 @@ impl Blocks {
         out[at..at + 4].copy_from_slice(&count.to_le_bytes());
     }
 
-    /// Marks what [`save_marks`](Self::save_marks) saved. Returns the bytes consumed; `None` if they contradict
-    /// the chunk tables.
+    /// Marks what [`save_marks`](Self::save_marks) saved. Returns the bytes consumed; `None` if
+    /// they contradict the chunk tables.
     pub(crate) fn load_marks(&self, saved: &[u8]) -> Option<usize> {
         let guard = epoch::pin();
         let mut at = 4;

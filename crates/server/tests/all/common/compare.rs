@@ -1,13 +1,15 @@
-//! The same random commands go to a real `redis-server` and to our data layer; the replies to each are compared.
+//! Sends the same random commands to a real `redis-server` and to this server's data layer, and
+//! compares the replies to each.
 
 use super::{Ours, Redis};
 use crate::generate::{self, Words};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-/// Commands that are sent at once.
+/// The number of commands sent at once.
 const BATCH: usize = 200;
-/// Commands before a wrong one of which those with a word in common are shown, the last [`SHOWN`] of them.
+/// The number of commands before a wrong one that are searched for words in common with it; the
+/// last [`SHOWN`] of those are shown.
 const HISTORY: usize = 2000;
 const SHOWN: usize = 12;
 
@@ -15,7 +17,7 @@ fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// The beginning of something long.
+/// Returns the beginning of a long text.
 fn start(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(300)].escape_ascii().to_string()
 }
@@ -27,9 +29,10 @@ fn shown(words: &Words) -> String {
     words.join(" ")
 }
 
-/// Commands that `next` makes, each with those that have to follow it, until there were `count`; `same` is true if both replies to
-/// one, theirs and ours, are right. `COMMANDS` and `SEED` in the environment stand for `count` and `seed`. Skipped if there is no
-/// `redis-server`, as [`Redis::start`] says.
+/// Compares the replies to commands of `next`, each with those that have to follow it, until there
+/// were `count`. `same` returns true if both replies to one, that of Redis and ours, are right.
+/// `COMMANDS` and `SEED` in the environment override `count` and `seed`. Skipped without a
+/// `redis-server`; see [`Redis::start`].
 pub fn replies(
     resp3: bool,
     count: u64,
@@ -75,7 +78,7 @@ pub fn replies(
     }
 }
 
-/// The last commands that have a word in common with this one, and their replies.
+/// Shows the last commands that have a word in common with this one, and their replies.
 fn related(before: &[(Words, Vec<u8>)], words: &Words) -> String {
     let related: Vec<String> = before
         .iter()

@@ -1,4 +1,5 @@
-//! A real `redis-server`, and our data layer, called in the same way: words in, the bytes of the reply out.
+//! A real `redis-server` and this server's data layer behind the same interface: words in, the
+//! bytes of the reply out.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -7,9 +8,10 @@ pub mod compare;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_server::command::{Access, Command, Keys};
-use bristlecone_server::data::keys::object_subcommand;
-use bristlecone_server::data::multi::{Queued, Watch};
-use bristlecone_server::data::{Data, Reads, commands};
+use bristlecone_server::commands;
+use bristlecone_server::data::watch::Watch;
+use bristlecone_server::data::{Data, Reads};
+use bristlecone_server::execute::exec::Queued;
 use bristlecone_server::reply::{Out, Protocol};
 use bristlecone_store::{Store, StoreOptions};
 use std::collections::HashMap;
@@ -20,7 +22,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A directory in memory, if there is such.
+/// Returns a directory in memory, if there is such.
 pub fn directory() -> TempDir {
     let fast = PathBuf::from("/dev/shm");
     let made = if fast.is_dir() {
@@ -31,7 +33,7 @@ pub fn directory() -> TempDir {
     made.unwrap()
 }
 
-/// Set in the environment if a machine without `redis-server` is a failure.
+/// Set in the environment if a missing `redis-server` is a failure.
 const NEEDED: &str = "BRISTLECONE_NEED_REDIS";
 
 /// A real server, killed at the end.
@@ -49,7 +51,8 @@ impl Drop for Redis {
 }
 
 impl Redis {
-    /// Starts one on a free port. If there is none on this machine: `None`, and a line that says so; a panic, if it is [`NEEDED`].
+    /// Starts one on a free port. Without a `redis-server` on this machine, prints that and returns
+    /// `None`, or panics if [`NEEDED`] is set.
     pub fn start() -> Option<Self> {
         let dir = directory();
         let port = TcpListener::bind("127.0.0.1:0")
@@ -97,12 +100,12 @@ impl Redis {
         })
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.stream.get_ref().peer_addr().unwrap()
     }
 
-    /// Sends commands, all at once, and gives their replies.
+    /// Sends commands, all at once, and returns their replies.
     pub fn call_all(&mut self, commands: &[Vec<Vec<u8>>]) -> Vec<Vec<u8>> {
         let mut bytes = Vec::new();
         for words in commands {
@@ -146,27 +149,29 @@ impl Redis {
     }
 }
 
-/// Our data, and what a connection has.
+/// This server's data, and the state of a connection.
 pub struct Ours {
     pub data: Data,
     table: HashMap<&'static str, &'static Command>,
     protocol: Protocol,
     db: usize,
-    /// The database that `EXEC` would select, and what it would do; `None` if something was wrong.
+    /// The database that `EXEC` would select, and the queued commands; `None` if one was refused.
     multi: Option<(usize, Option<Vec<Queued>>)>,
     watch: Watch,
     _dir: TempDir,
 }
 
 impl Ours {
-    /// Empty databases.
+    /// Returns empty databases.
     pub fn new() -> Self {
         let dir = directory();
         let pool = Pool::<Auto>::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
         let store = Store::create(&pool, "s", &StoreOptions::default()).unwrap();
         Self {
             data: Data::open(store).unwrap(),
-            table: commands().map(|command| (command.name, command)).collect(),
+            table: commands::data()
+                .map(|command| (command.spec.name, command))
+                .collect(),
             protocol: Protocol::Resp2,
             db: 0,
             multi: None,
@@ -175,7 +180,7 @@ impl Ours {
         }
     }
 
-    /// The reply to a command.
+    /// Returns the reply to a command.
     pub fn call(&mut self, words: &[Vec<u8>]) -> Vec<u8> {
         let mut reply = Vec::new();
         let name = String::from_utf8_lossy(&words[0]).to_lowercase();
@@ -184,7 +189,7 @@ impl Ours {
             self.protocol = Protocol::Resp3;
             return reply;
         }
-        let known = SESSION.iter().find(|command| command.name == name);
+        let known = SESSION.iter().find(|command| command.spec.name == name);
         let table = self.table.get(name.as_str()).copied();
         let Some(command) = checked(known.or(table), words, &mut out) else {
             if name == "exec" {
@@ -269,18 +274,18 @@ impl Ours {
         }
     }
 
-    /// Makes all that was done durable, so that it need not be kept in mind.
+    /// Makes all writes durable, so that they need not be kept in memory.
     pub fn settle(&self) {
         self.data.settle(self.data.applied()).unwrap();
     }
 }
 
-/// The number of a database that there is.
+/// Parses the number of an existing database.
 fn number(word: &[u8]) -> usize {
     std::str::from_utf8(word).unwrap().parse().unwrap()
 }
 
-/// Commands of the connection, which say here that all is well.
+/// Commands of the connection, which only reply OK here.
 const SESSION: [Command; 6] = [
     session("select", 2),
     session("multi", 1),
@@ -296,7 +301,7 @@ const fn session(name: &'static str, arity: i32) -> Command {
         arity,
         Access::ReadOne,
         Keys::None,
-        "connection",
+        &["connection"],
         |_, _, out| {
             out.status("OK");
             Ok(())
@@ -304,7 +309,7 @@ const fn session(name: &'static str, arity: i32) -> Command {
     )
 }
 
-/// The command, if it takes so many words; else the error is in `out`.
+/// Returns the command, if it takes so many words; otherwise its error is in `out`.
 fn checked(
     command: Option<&'static Command>,
     words: &[Vec<u8>],
@@ -321,25 +326,23 @@ fn checked(
         ));
         return None;
     };
-    let (arity, len) = (command.arity, words.len() as i32);
+    let (arity, len) = (command.spec.arity, words.len() as i32);
     if arity >= 0 && len != arity || len < -arity {
-        let name = command.name;
+        let name = command.spec.name;
         out.error(&format!(
             "ERR wrong number of arguments for '{name}' command"
         ));
         return None;
     }
-    if command.name == "object" {
-        let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        if let Err(e) = object_subcommand(&args) {
-            out.error(&e.to_string());
-            return None;
-        }
+    let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    if let Some(Err(e)) = command.spec.check.map(|check| check(&args)) {
+        out.error(&e.to_string());
+        return None;
     }
     Some(command)
 }
 
-/// The elements of an array's reply.
+/// Returns the elements of an array's reply.
 pub fn elements(reply: &[u8]) -> Vec<&[u8]> {
     let mut rest = reply;
     let header = frame(&mut rest, false);
@@ -352,7 +355,7 @@ pub fn elements(reply: &[u8]) -> Vec<&[u8]> {
     elements
 }
 
-/// Cuts a reply off; its first line alone, if not `whole`.
+/// Splits a reply off; only its first line, unless `whole`.
 fn frame<'r>(rest: &mut &'r [u8], whole: bool) -> &'r [u8] {
     let all = *rest;
     let line = |rest: &mut &'r [u8]| -> &'r [u8] {

@@ -3,7 +3,8 @@
 use super::{Words, float, key, number, one, rarely, value, words};
 use rand::{Rng, RngExt};
 
-/// A name of a field, member or element: one of a few, or, seldom, of many, or a long one.
+/// Returns the name of a field, member or element: usually one of a few, seldom one of many, or a
+/// long one.
 pub fn name(rng: &mut impl Rng) -> Vec<u8> {
     match rng.random_range(0..20) {
         0 => value(rng),
@@ -14,7 +15,7 @@ pub fn name(rng: &mut impl Rng) -> Vec<u8> {
     }
 }
 
-/// Many names, so that what they are put into becomes large, or small names of what is to be taken away.
+/// Returns many names, so that a collection becomes large; or a few names to be removed.
 pub fn names(rng: &mut impl Rng) -> Vec<Vec<u8>> {
     if rarely(rng, 12) {
         let start = rng.random_range(0..200);
@@ -31,7 +32,7 @@ pub fn names(rng: &mut impl Rng) -> Vec<Vec<u8>> {
     (0..count).map(|_| name(rng)).collect()
 }
 
-/// The options of a scan that sees everything at once.
+/// Returns the options of a scan that sees everything at once.
 pub fn scan(rng: &mut impl Rng, command: &str, group: &str) -> Words {
     let cursor = if rarely(rng, 15) {
         one(rng, &["x", " 0", "18446744073709551616", "", "0x"])
@@ -51,7 +52,7 @@ pub fn scan(rng: &mut impl Rng, command: &str, group: &str) -> Words {
     words
 }
 
-/// How many random ones.
+/// Returns a count of random elements.
 pub fn count(rng: &mut impl Rng) -> Vec<u8> {
     if rarely(rng, 15) {
         return one(
@@ -69,7 +70,7 @@ pub fn count(rng: &mut impl Rng) -> Vec<u8> {
     rng.random_range(-10..20).to_string().into_bytes()
 }
 
-/// A command.
+/// Returns a command.
 pub fn command(rng: &mut impl Rng) -> Words {
     let command = one(
         rng,

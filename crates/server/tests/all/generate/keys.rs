@@ -1,4 +1,4 @@
-//! Commands on keys of any kind, and on when they expire.
+//! Commands on keys of any type, and on their expiry.
 
 use super::{Words, one, rarely};
 use rand::{Rng, RngExt};
@@ -73,7 +73,7 @@ fn copy(rng: &mut impl Rng) -> Words {
     command
 }
 
-/// `SCAN` with a count that is enough for all keys: cursors are each server's own.
+/// Returns a `SCAN` with a count that is enough for all keys: cursors differ between servers.
 fn scan(rng: &mut impl Rng) -> Words {
     let cursor = if rarely(rng, 20) {
         one(rng, &["x", "-x", "1x", "18446744073709551616"])
@@ -106,7 +106,7 @@ fn scan(rng: &mut impl Rng) -> Words {
     command
 }
 
-/// A command that makes a small or a large collection, with which strings and keys then meet.
+/// Returns a command that creates a small or a large collection, which strings and keys then meet.
 pub fn collection(rng: &mut impl Rng) -> Words {
     let (name, group) = match rng.random_range(0..4) {
         0 => ("hset", "h"),
@@ -131,7 +131,7 @@ pub fn collection(rng: &mut impl Rng) -> Words {
     command
 }
 
-/// A command.
+/// Returns a command.
 pub fn command(rng: &mut impl Rng) -> Words {
     match rng.random_range(0..60) {
         0..8 => expire(rng),

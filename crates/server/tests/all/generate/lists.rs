@@ -11,7 +11,7 @@ fn end(rng: &mut impl Rng) -> Vec<u8> {
     one(rng, &["left", "right"]).into()
 }
 
-/// A command.
+/// Returns a command.
 pub fn command(rng: &mut impl Rng) -> Words {
     let command = one(
         rng,

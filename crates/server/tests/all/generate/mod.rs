@@ -1,4 +1,4 @@
-//! Random commands, by group: over few keys and values, so that they meet, and some of them wrong.
+//! Random commands, by family: over few keys and values, so that they meet, and some of them wrong.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -16,22 +16,22 @@ use rand::{Rng, RngExt};
 /// A command: its name and arguments.
 pub type Words = Vec<Vec<u8>>;
 
-/// A command of words that are text.
+/// Returns a command of these words.
 pub fn words(words: &[&str]) -> Words {
     words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// One of these.
+/// Returns one of these.
 pub fn one<'a>(rng: &mut impl Rng, of: &[&'a str]) -> &'a str {
     of[rng.random_range(0..of.len())]
 }
 
-/// True once in `n` times.
+/// Returns true once in `n` times.
 pub fn rarely(rng: &mut impl Rng, n: u32) -> bool {
     rng.random_range(0..n) == 0
 }
 
-/// A key. Those of each group (`"s"`, `"h"`...) are few; now and then it is one of another group's.
+/// Returns a key. Each family (`"s"`, `"h"`...) has few; now and then it is one of another family.
 pub fn key(rng: &mut impl Rng, group: &str) -> Vec<u8> {
     let group = if rarely(rng, 12) {
         one(rng, &["s", "h", "e", "z", "l"])
@@ -41,7 +41,7 @@ pub fn key(rng: &mut impl Rng, group: &str) -> Vec<u8> {
     format!("{group}{}", rng.random_range(0..6)).into_bytes()
 }
 
-/// A whole number, seldom one at the ends of 64 bits, or no number.
+/// Returns an integer, seldom one at the ends of 64 bits, or not a number.
 pub fn number(rng: &mut impl Rng) -> Vec<u8> {
     let text = match rng.random_range(0..30) {
         0 => one(
@@ -63,7 +63,7 @@ pub fn number(rng: &mut impl Rng) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// A number with a point, seldom a strange one, or no number.
+/// Returns a floating-point number, seldom a strange one, or not a number.
 pub fn float(rng: &mut impl Rng) -> Vec<u8> {
     let text = match rng.random_range(0..20) {
         0 => one(
@@ -88,7 +88,7 @@ pub fn float(rng: &mut impl Rng) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// A value: short, often a number, seldom empty or binary.
+/// Returns a value: short, often a number, seldom empty or binary.
 pub fn value(rng: &mut impl Rng) -> Vec<u8> {
     match rng.random_range(0..12) {
         0 => Vec::new(),
@@ -105,7 +105,8 @@ pub fn value(rng: &mut impl Rng) -> Vec<u8> {
     }
 }
 
-/// `command`, seldom spoilt: an argument too few or too many, one that is something else, or letters of another case.
+/// Returns `command`, seldom spoilt: with an argument too few or too many, with another word, or
+/// with letters of the other case.
 pub fn spoilt(rng: &mut impl Rng, mut command: Words) -> Words {
     match rng.random_range(0..120) {
         0 if command.len() > 1 => {

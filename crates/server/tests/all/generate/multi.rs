@@ -1,9 +1,9 @@
-//! `MULTI`, `EXEC`, `WATCH` and what belongs to them; other groups' commands come between them.
+//! `MULTI`, `EXEC`, `WATCH` and their relatives; commands of other families come between them.
 
 use super::{Words, key, one, rarely};
 use rand::{Rng, RngExt};
 
-/// A command.
+/// Returns a command.
 pub fn command(rng: &mut impl Rng) -> Words {
     match rng.random_range(0..12) {
         0..4 => vec![b"multi".to_vec()],

@@ -4,7 +4,7 @@ use super::hashes::{count, name, names, scan};
 use super::{Words, key, number, one, rarely, words};
 use rand::{Rng, RngExt};
 
-/// A command.
+/// Returns a command.
 pub fn command(rng: &mut impl Rng) -> Words {
     let command = one(
         rng,

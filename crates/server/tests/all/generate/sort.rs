@@ -10,7 +10,8 @@ fn pattern(rng: &mut impl Rng) -> Vec<u8> {
     one(rng, &patterns).into()
 }
 
-/// A command, and whether it may be spoilt. What is stored has one order, and does not rest on numbers: see [`by_numbers_failed`].
+/// Returns a command, and whether it may be spoilt. A stored result has one order, and does not
+/// rest on numbers: see [`by_numbers_failed`].
 pub fn command(rng: &mut impl Rng) -> (Words, bool) {
     if rarely(rng, 3) {
         return (weight(rng), false);
@@ -47,7 +48,7 @@ pub fn command(rng: &mut impl Rng) -> (Words, bool) {
     (words, !stores)
 }
 
-/// A string that elements may lead to, most often a number.
+/// Returns a string that elements may refer to, usually a number.
 fn weight(rng: &mut impl Rng) -> Words {
     let name = format!("w_n{}", rng.random_range(0..12)).into_bytes();
     let value = match rng.random_range(0..12) {
@@ -62,8 +63,8 @@ fn weight(rng: &mut impl Rng) -> Words {
     vec![b"set".to_vec(), name, value]
 }
 
-/// How many elements of the reply belong together, if the order of these groups means nothing: where none is asked for, and where it is that
-/// of texts from elsewhere, which may be the same.
+/// Returns how many elements of the reply belong together if the order of these groups has no
+/// meaning: no order was asked for, or it is that of other texts, which may be equal.
 pub fn unordered(words: &Words) -> Option<usize> {
     let has = |wanted: &[u8]| {
         words
@@ -74,8 +75,8 @@ pub fn unordered(words: &Words) -> Option<usize> {
     (has(b"by") > 0).then(|| has(b"get").max(1))
 }
 
-/// True if the reply says that a weight is no number. Redis says so also of numbers, after a command that had one that was too large
-/// or too small: it looks at `errno`, which that command has left.
+/// Returns true if the reply says that a weight is not a number. Redis says so also of numbers,
+/// after a command with a number out of range: it checks `errno`, which that command has left.
 pub fn by_numbers_failed(reply: &[u8]) -> bool {
     reply == b"-ERR One or more scores can't be converted into double\r\n"
 }

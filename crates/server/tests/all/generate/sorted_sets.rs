@@ -34,7 +34,7 @@ fn limit(rng: &mut impl Rng, words: &mut Words) {
     }
 }
 
-/// The options of `ZRANGE`, and the range.
+/// Returns the options of `ZRANGE`, and the range.
 fn range(rng: &mut impl Rng, words: &mut Words) {
     let by = rng.random_range(0..2);
     match by {
@@ -103,7 +103,7 @@ fn combination(rng: &mut impl Rng, command: &str, words: &mut Words) {
     }
 }
 
-/// A command on a sorted set whose members have the same score.
+/// Returns a command on a sorted set whose members have the same score.
 fn by_member(rng: &mut impl Rng) -> Words {
     let key = format!("x{}", rng.random_range(0..3)).into_bytes();
     let command = one(
@@ -145,7 +145,7 @@ fn by_member(rng: &mut impl Rng) -> Words {
     words
 }
 
-/// A command. The second says that it may be spoilt.
+/// Returns a command, and whether it may be spoilt.
 pub fn command(rng: &mut impl Rng) -> (Words, bool) {
     if rarely(rng, 5) {
         return (by_member(rng), false);

@@ -3,7 +3,7 @@
 use super::{Words, float, key, number, one, rarely, value, words};
 use rand::{Rng, RngExt};
 
-/// A time to live that lasts longer than the test; seldom one that is none.
+/// Returns a time to live that outlasts the test, seldom an invalid one.
 fn expiry(rng: &mut impl Rng, words: &mut Words) {
     let (word, number) = match rng.random_range(0..4) {
         0 => ("ex", "100000"),
@@ -167,7 +167,7 @@ fn bits(rng: &mut impl Rng) -> Words {
     command
 }
 
-/// A command.
+/// Returns a command.
 pub fn command(rng: &mut impl Rng) -> Words {
     match rng.random_range(0..40) {
         0..6 => set(rng),

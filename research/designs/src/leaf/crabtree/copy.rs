@@ -102,12 +102,12 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
     pub(super) fn switch(self, before: &Before<'_>, old: u32, new: u32) {
         let recorded = self.0.forget_position(old);
         if self.0.pm().planted("crabtree-link-first") {
-            self.0.lead(before, offset(new));
+            self.0.publish_link(before, offset(new));
         }
         // PERSIST: the new leaves and their records, and that no position names the old one, before the chain
         // goes through them.
         self.0.pm().fence();
-        self.0.lead(before, offset(new));
+        self.0.publish_link(before, offset(new));
         if recorded {
             self.0.record_again(new);
         }

@@ -223,7 +223,7 @@ where
         let raw = node.raw::<K, M>(pm, moved.first().map(|entry| entry.0));
         if let Some(cut) = raw.cut_at() {
             // A split's sibling has all of them; then no one has come to it yet. Its values may be newer: one that was not
-            // fenced before the lock was given back (`update_at`) is fenced there with the copy, and may be lost here.
+            // fenced before the lock was given back (`update_unflushed`) is fenced there with the copy, and may be lost here.
             let mut rest = moved.as_slice();
             let all = (cut..node.count(pm)).all(|i| {
                 let key = node.key(pm, i);

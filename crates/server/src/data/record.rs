@@ -1,0 +1,175 @@
+//! The record of a key: a string, a whole small collection, or the head of a large one.
+//!
+//! ```text
+//! tag (1) | body                                               the record itself expires
+//! tag | LARGE (1) | id (8) | expiry (8, 0: none) | body        big-endian; keys in Space::Elements begin with the id
+//! ```
+//!
+//! The store deletes expired records by itself, and knows nothing of elements. The expiry of a
+//! large collection is therefore in its head, and in `Space::Expiries`, where the sweeper finds it.
+
+use crate::error::CommandError;
+use bristlecone_store::Entry;
+
+/// The bit in the tag of a large collection.
+const LARGE: u8 = 0x80;
+/// The tag of strings.
+pub(crate) const STRING: u8 = Kind::String as u8;
+
+/// The type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A string.
+    String = 1,
+    /// A list.
+    List = 2,
+    /// A set.
+    Set = 3,
+    /// A sorted set.
+    SortedSet = 4,
+    /// A hash.
+    Hash = 5,
+}
+
+impl Kind {
+    /// Returns its name, as `TYPE` replies it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::List => "list",
+            Self::Set => "set",
+            Self::SortedSet => "zset",
+            Self::Hash => "hash",
+        }
+    }
+
+    /// Returns the kind that a tag encodes.
+    pub(crate) fn of(tag: u8) -> Result<Self, CommandError> {
+        [
+            Self::String,
+            Self::List,
+            Self::Set,
+            Self::SortedSet,
+            Self::Hash,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == tag & !LARGE)
+        .ok_or_else(|| CommandError::damaged(&format!("tag {tag:#x} of a value")))
+    }
+}
+
+/// The value of a key, or its head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Its type.
+    pub kind: Kind,
+    /// The id of its elements, if it is large.
+    pub id: Option<u64>,
+    /// When it expires, in ms since 1970.
+    pub expires_at: Option<u64>,
+    /// What the kind stores in the record: the whole value of a small one, or the head of a large
+    /// one.
+    pub body: Vec<u8>,
+}
+
+impl Value {
+    /// Returns a value that its record holds whole.
+    #[must_use]
+    pub fn small(kind: Kind, body: Vec<u8>, expires_at: Option<u64>) -> Self {
+        Self {
+            kind,
+            id: None,
+            expires_at,
+            body,
+        }
+    }
+
+    pub(crate) fn decode(record: &[u8], expires_at: Option<u64>) -> Result<Self, CommandError> {
+        let (mut value, body) = Self::parts(record, expires_at)?;
+        value.body = body.to_vec();
+        Ok(value)
+    }
+
+    /// Splits a record into its head, whose `body` is empty, and its body.
+    pub(crate) fn parts(
+        record: &[u8],
+        expires_at: Option<u64>,
+    ) -> Result<(Self, &[u8]), CommandError> {
+        let (tag, rest) = record
+            .split_first()
+            .ok_or_else(|| CommandError::damaged("empty value"))?;
+        let kind = Kind::of(*tag)?;
+        if tag & LARGE == 0 {
+            return Ok((Self::small(kind, Vec::new(), expires_at), rest));
+        }
+        let (id, rest) = rest
+            .split_first_chunk()
+            .ok_or_else(|| CommandError::damaged("head"))?;
+        let (expiry, body) = rest
+            .split_first_chunk()
+            .ok_or_else(|| CommandError::damaged("head"))?;
+        let expiry = u64::from_be_bytes(*expiry);
+        let head = Self {
+            kind,
+            id: Some(u64::from_be_bytes(*id)),
+            expires_at: (expiry != 0).then_some(expiry),
+            body: Vec::new(),
+        };
+        Ok((head, body))
+    }
+
+    /// Returns the head of a record: its `body` is empty.
+    ///
+    /// # Errors
+    /// [`CommandError::damaged`]
+    pub fn head(entry: &Entry<'_>) -> Result<Self, CommandError> {
+        Ok(Self::parts(entry.value, entry.expires_at)?.0)
+    }
+
+    /// Returns true unless it has expired.
+    pub(crate) fn lives(&self, now: u64) -> bool {
+        self.expires_at.is_none_or(|at| at > now)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut record = Vec::with_capacity(17 + self.body.len());
+        match self.id {
+            None => record.push(self.kind as u8),
+            Some(id) => {
+                record.push(self.kind as u8 | LARGE);
+                record.extend_from_slice(&id.to_be_bytes());
+                record.extend_from_slice(&self.expires_at.unwrap_or(0).to_be_bytes());
+            }
+        }
+        record.extend_from_slice(&self.body);
+        record
+    }
+}
+
+/// Returns true if a record is the head of a large collection, which has elements in other records.
+pub(crate) fn is_large(record: &[u8]) -> bool {
+    record.first().is_some_and(|tag| tag & LARGE != 0)
+}
+
+/// Returns the record of the string that these parts make together.
+#[must_use]
+pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let mut record = Vec::with_capacity(1 + len);
+    record.push(STRING);
+    parts.iter().for_each(|part| record.extend_from_slice(part));
+    record
+}
+
+/// Returns the key in `Space::Expiries` of a collection's expiry; `place` is the number of the
+/// database's keyspace.
+pub(crate) fn expiry_key(expires_at: u64, place: usize, key: &[u8]) -> Vec<u8> {
+    [
+        &expires_at.to_be_bytes()[..],
+        &(place as u16).to_be_bytes(),
+        key,
+    ]
+    .concat()
+}

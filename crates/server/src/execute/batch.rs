@@ -1,0 +1,203 @@
+//! Consecutive [steps](Step) of a pipeline, `GET`s and plain `SET`s, executed as one batch: their
+//! searches overlap their waits for memory, and their writes become durable together.
+//!
+//! A batch of `GET`s takes no locks. A batch with a `SET` locks all of its keys: its effect is as
+//! if its commands were executed one after the other while nobody else does anything.
+
+use crate::command::Step;
+use crate::data::record::{self, STRING};
+use crate::data::spaces::Space;
+use crate::data::{Data, Reads};
+use crate::parse::Arg;
+use crate::reply::Out;
+use bristlecone_store::Entry;
+use std::ops::ControlFlow;
+
+/// A batch ends when its replies exceed this many bytes.
+const ENOUGH_REPLY_BYTES: usize = 256 << 10;
+
+/// A step and its key.
+pub type KeyStep<'a> = (Arg<'a>, Step<'a>);
+
+impl Data {
+    /// Executes steps on database `db`, in order, up to the first that needs more than a step: a
+    /// value of another type, a large collection that a `SET` replaces, a key that comes again
+    /// after it was written, or a store without room. Returns how many it has executed. Their
+    /// replies are in `out`.
+    ///
+    /// With a `SET` among them, the replies have to wait until [`applied`](Self::applied) is
+    /// durable; without one, `GET`s see what `reads` says.
+    pub fn execute_steps(
+        &self,
+        db: usize,
+        steps: &[KeyStep<'_>],
+        reads: Reads,
+        out: &mut Out<'_>,
+    ) -> usize {
+        if steps.iter().any(|(_, step)| *step != Step::Get) {
+            let done = self.put_steps(db, steps, out);
+            if done > 0 {
+                return done;
+            }
+        }
+        // GETs before a SET that cannot be executed here need not wait for it.
+        let gets = steps.iter().take_while(|(_, step)| *step == Step::Get);
+        let keys: Vec<_> = gets.map(|(key, _)| *key).collect();
+        if keys.is_empty() {
+            return 0;
+        }
+        self.get_steps(db, &keys, reads, out)
+    }
+
+    /// Executes steps that include a `SET`. No client that waits can be served by a `SET`: they
+    /// wait for lists and sorted sets.
+    fn put_steps(&self, db: usize, steps: &[KeyStep<'_>], out: &mut Out<'_>) -> usize {
+        let _held = self.locks.keys(steps.iter().map(|(key, _)| (db, *key)));
+        // All records are in one allocation.
+        let len = |step: &Step<'_>| match step {
+            Step::Get => 0,
+            Step::Put(value) => 1 + value.len(),
+        };
+        let mut bytes = Vec::with_capacity(steps.iter().map(|(_, step)| len(step)).sum());
+        for (_, step) in steps {
+            if let Step::Put(value) = step {
+                bytes.push(STRING);
+                bytes.extend_from_slice(value);
+            }
+        }
+        let mut rest = &bytes[..];
+        let stored: Vec<_> = steps
+            .iter()
+            .map(|(key, step)| match step {
+                Step::Get => (*key, bristlecone_store::Step::Get),
+                Step::Put(_) => {
+                    let record = rest.split_off(..len(step)).unwrap_or_default();
+                    (*key, bristlecone_store::Step::Put(record))
+                }
+            })
+            .collect();
+        let keyspace = self.keyspace(Space::Keys(db), self.order());
+        let mark = out.mark();
+        let mut at = steps.iter();
+        let done = self.writer().execute_batch(keyspace, &stored, |before| {
+            let Some((_, step)) = at.next() else {
+                return ControlFlow::Break(());
+            };
+            if out.mark().saturating_sub(mark) > ENOUGH_REPLY_BYTES {
+                return ControlFlow::Break(());
+            }
+            match step {
+                Step::Get => return reply(before, out),
+                // The elements of a large collection have to be deleted, too.
+                Step::Put(_) if before.is_some_and(|before| record::is_large(before.value)) => {
+                    return ControlFlow::Break(());
+                }
+                Step::Put(_) => out.ok(),
+            }
+            ControlFlow::Continue(())
+        });
+        if !matches!(done, Ok(0)) {
+            self.note_write(&done);
+        }
+        // After an error the first step is executed by itself, and replies with its own error.
+        let Ok(done) = done else {
+            out.truncate(mark);
+            return 0;
+        };
+        if self.watchers.any() {
+            let puts = steps[..done].iter().filter(|(_, step)| *step != Step::Get);
+            puts.for_each(|(key, _)| self.watchers.touch(db, key));
+        }
+        done
+    }
+
+    fn get_steps(&self, db: usize, keys: &[Arg<'_>], reads: Reads, out: &mut Out<'_>) -> usize {
+        loop {
+            let (mark, swaps) = (out.mark(), self.swaps());
+            let keyspace = self.keyspace(Space::Keys(db), self.order());
+            let mut done = 0;
+            let read = self.reader(reads).multi_get(keyspace, keys, |entry| {
+                reply(entry, out)?;
+                done += 1;
+                if out.mark().saturating_sub(mark) < ENOUGH_REPLY_BYTES {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            });
+            if read.is_ok() && self.swaps() == swaps {
+                return done;
+            }
+            // The databases were swapped meanwhile: this may have read another one's keys.
+            out.truncate(mark);
+            if read.is_err() {
+                // The first step is executed by itself, and replies with its own error.
+                return 0;
+            }
+        }
+    }
+}
+
+/// Replies to a `GET` if the key holds a string, or nothing.
+fn reply(entry: Option<Entry<'_>>, out: &mut Out<'_>) -> ControlFlow<()> {
+    match entry.map(|entry| entry.value.split_first()) {
+        None => out.null(),
+        Some(Some((&STRING, bytes))) => out.bulk(bytes),
+        Some(_) => return ControlFlow::Break(()),
+    }
+    ControlFlow::Continue(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Fixture, on_disk};
+    use crate::reply::Protocol;
+    use bristlecone_pmem::media::journal::fault::FaultDisk;
+
+    fn together(data: &Data, steps: &[KeyStep<'_>]) -> (usize, String) {
+        let mut reply = Vec::new();
+        let mut out = Out::new(&mut reply, Protocol::Resp2);
+        let done = data.execute_steps(0, steps, Reads::Applied, &mut out);
+        (done, String::from_utf8(reply).unwrap())
+    }
+
+    #[test]
+    fn in_a_full_pool_gets_are_answered_and_sets_go_alone() {
+        let (fixture, disk) = (Fixture::new(), FaultDisk::new(1));
+        let data = on_disk(&disk, true);
+        let (mut keys, mut refused) = (0, String::new());
+        for bytes in [4096, 1000, 200, 1] {
+            let value = "v".repeat(bytes);
+            loop {
+                refused = fixture.call(&data, &format!("set key{keys} {value}"));
+                if refused.starts_with('-') {
+                    break;
+                }
+                keys += 1;
+            }
+        }
+        assert!(refused.contains("space"), "{refused}");
+        let put = |key| (key, Step::Put(b"v"));
+        let get = |key| (key, Step::Get);
+        let absent = &b"absent"[..];
+        let last = format!("key{}", keys - 1);
+        let commands = [get(last.as_bytes()), put(absent), get(absent)];
+        let answers = "$1\r\nv\r\n";
+        assert_eq!(together(&data, &commands), (1, answers.into()));
+        assert_eq!(together(&data, &commands[1..]), (0, String::new()));
+        assert_eq!(fixture.call(&data, "set absent v"), refused);
+        assert_eq!(together(&data, &commands[2..]), (1, "$-1\r\n".into()));
+        // Nothing is lost by that, and room that was made, durably, is used.
+        assert_eq!(data.len(0), keys);
+        for key in 0..100 {
+            assert_eq!(fixture.call(&data, &format!("del key{key}")), ":1\r\n");
+        }
+        data.settle(data.applied()).unwrap();
+        // The index may lack room too, which only who goes alone waits for.
+        assert_eq!(fixture.call(&data, "set absent v"), "+OK\r\n");
+        let done = (2, format!("{answers}+OK\r\n"));
+        assert_eq!(together(&data, &commands), done);
+        assert_eq!(fixture.call(&data, "get absent"), answers);
+    }
+}

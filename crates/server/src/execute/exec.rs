@@ -1,0 +1,383 @@
+//! `EXEC`: several commands as one commit, if no watched key has changed.
+//!
+//! The keys of all commands are locked together, those that are only read included: nothing else
+//! happens to them meanwhile.
+
+use crate::command::{Access, Command};
+use crate::data::Data;
+use crate::data::watch::Watch;
+use crate::error::CommandError;
+use crate::reply::Out;
+
+/// A command that waits for `EXEC`.
+#[derive(Clone, Debug)]
+pub struct Queued {
+    /// The command.
+    pub command: &'static Command,
+    /// Its database.
+    pub db: usize,
+    /// Its name and arguments, of which it takes as many.
+    pub args: Vec<Vec<u8>>,
+}
+
+impl Data {
+    /// Executes queued commands as one commit, and replies with an array of their replies; with a
+    /// null array if a watched key has changed. Ends watching. Returns true: the reply has to wait
+    /// for durability.
+    pub fn exec(&self, queued: &[Queued], watch: &mut Watch, out: &mut Out<'_>) -> bool {
+        let mark = out.mark();
+        let done = self.try_exec(queued, watch, out);
+        watch.clear();
+        if let Err(e) = done {
+            out.truncate(mark);
+            out.error(&e.to_string());
+        }
+        true
+    }
+
+    fn try_exec(
+        &self,
+        queued: &[Queued],
+        watch: &Watch,
+        out: &mut Out<'_>,
+    ) -> Result<(), CommandError> {
+        let args: Vec<Vec<&[u8]>> = queued
+            .iter()
+            .map(|queued| queued.args.iter().map(Vec::as_slice).collect())
+            .collect();
+        let all = queued
+            .iter()
+            .any(|queued| queued.command.access() == Access::WriteAll);
+        let _held = if all {
+            self.locks.all()
+        } else {
+            let of_commands = queued.iter().zip(&args).flat_map(|(queued, args)| {
+                let places = queued.command.spec.keys.places(args).into_iter();
+                places.map(|at| (queued.db, args[at]))
+            });
+            let of_watch = watch.keys.keys().map(|(db, key)| (*db, key.as_slice()));
+            let mut keys: Vec<_> = of_commands.chain(of_watch).collect();
+            if keys.is_empty() {
+                // Any lock prevents the databases from being swapped meanwhile.
+                keys.push((0, b""));
+            }
+            self.lock(keys.iter().copied())
+        };
+        let mut changed = watch.is_touched();
+        for ((db, key), existed) in &watch.keys {
+            // An expired key has notified nobody.
+            changed = changed || *existed && !self.is_there(*db, key)?;
+        }
+        if changed {
+            out.null_array();
+            return Ok(());
+        }
+        let mut tx = self.begin(0);
+        tx.queued = true;
+        tx.scratch = out.scratch();
+        out.array(queued.len());
+        for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
+            tx.db = *db;
+            tx.scratch.reset(0);
+            let (place, end) = (tx.mark(), out.mark());
+            match (command.run)(&mut tx, args, out) {
+                Ok(()) => tx.keep(),
+                // A transaction that is too large is not committed in part.
+                Err(e) if tx.overfull => return Err(e),
+                Err(e) => {
+                    tx.rollback(&place);
+                    out.truncate(end);
+                    out.error(&e.to_string());
+                }
+            }
+        }
+        let put = tx.commit()?;
+        self.serve(put);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::tx::Tx;
+    use crate::data::watch::MAX_WATCHED_BYTES;
+    use crate::fixture::{Fixture, put_large, words};
+    use crate::reply::Protocol;
+    use bristlecone_store::MAX_KEY_BYTES;
+
+    fn queued(lines: &[&str]) -> Vec<Queued> {
+        let of = |line: &&str| {
+            let words = words(line);
+            Queued {
+                command: crate::commands::data()
+                    .find(|known| known.spec.name == words[0])
+                    .unwrap(),
+                db: 0,
+                args: words.into_iter().map(String::into_bytes).collect(),
+            }
+        };
+        lines.iter().map(of).collect()
+    }
+
+    fn exec(data: &Data, lines: &[&str], watch: &mut Watch) -> String {
+        let mut reply = Vec::new();
+        data.exec(
+            &queued(lines),
+            watch,
+            &mut Out::new(&mut reply, Protocol::Resp2),
+        );
+        String::from_utf8(reply).unwrap()
+    }
+
+    #[test]
+    fn commands_see_what_those_before_them_did_and_an_error_is_its_own() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let lines = [
+            "set a 1",
+            "incr a",
+            "dbsize",
+            "keys *",
+            "mset b x a",
+            "incr nothing",
+            "set c x",
+            "incr c",
+            "rename c d",
+            "del a",
+        ];
+        assert_eq!(
+            exec(&data, &lines, &mut Watch::default()),
+            "*10\r\n+OK\r\n:2\r\n:1\r\n*1\r\n$1\r\na\r\n\
+             -ERR wrong number of arguments for 'mset' command\r\n:1\r\n+OK\r\n\
+             -ERR value is not an integer or out of range\r\n+OK\r\n:1\r\n"
+        );
+        assert_eq!(
+            fixture.call(&data, "mget a b c d nothing"),
+            "*5\r\n$-1\r\n$-1\r\n$-1\r\n$1\r\nx\r\n$1\r\n1\r\n"
+        );
+        assert_eq!(exec(&data, &[], &mut Watch::default()), "*0\r\n");
+    }
+
+    #[test]
+    fn what_a_failing_command_wrote_is_taken_back() {
+        fn half(tx: &mut Tx<'_>, args: &[&[u8]], out: &mut Out<'_>) -> crate::error::Outcome {
+            out.status("lost");
+            tx.put_string(
+                args[1],
+                crate::data::record::string_record(&[b"half"]),
+                None,
+            )?;
+            Err(CommandError::syntax())
+        }
+        static HALF: Command = Command::new(
+            "half",
+            2,
+            Access::Write,
+            crate::command::ONE,
+            &["string"],
+            half,
+        );
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut all = queued(&["set a before", "get a", "get a"]);
+        all[1].command = &HALF;
+        let mut reply = Vec::new();
+        let mut out = Out::new(&mut reply, Protocol::Resp2);
+        data.exec(&all, &mut Watch::default(), &mut out);
+        assert_eq!(
+            String::from_utf8(reply).unwrap(),
+            "*3\r\n+OK\r\n-ERR syntax error\r\n$6\r\nbefore\r\n"
+        );
+    }
+
+    #[test]
+    fn nothing_is_done_if_a_watched_key_was_changed() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut watch = Watch::default();
+        for change in [
+            "set a 1",
+            "incr a",
+            "pexpireat a 900",
+            "rename a b",
+            "rename b a",
+            "flushall",
+        ] {
+            data.watch(&mut watch, 0, b"a").unwrap();
+            data.watch(&mut watch, 0, b"a").unwrap();
+            assert_eq!(watch.len(), 1);
+            fixture.call(&data, change);
+            assert_eq!(exec(&data, &["set x 1"], &mut watch), "*-1\r\n", "{change}");
+            assert!(watch.is_empty() && !data.watchers.any());
+        }
+        assert_eq!(fixture.call(&data, "exists x"), ":0\r\n");
+        for other in ["set b 1", "get a", "persist a", "del a", "mget a b"] {
+            data.watch(&mut watch, 0, b"a").unwrap();
+            data.watch(&mut watch, 1, b"b").unwrap();
+            fixture.call(&data, other);
+            assert_eq!(
+                exec(&data, &["set x 1"], &mut watch),
+                "*1\r\n+OK\r\n",
+                "{other}"
+            );
+        }
+        data.watch(&mut watch, 0, b"a").unwrap();
+        fixture.call(&data, "set a 1");
+        watch.clear();
+        assert_eq!(exec(&data, &["get a"], &mut watch), "*1\r\n$1\r\n1\r\n");
+        data.watch(&mut watch, 0, b"a").unwrap();
+        drop(watch);
+        assert!(!data.watchers.any());
+    }
+
+    #[test]
+    fn a_key_that_has_expired_since_was_changed() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut watch = Watch::default();
+        fixture.call(&data, "set a 1 pxat 1000");
+        put_large(&data, 0, b"large", 3, Some(1000));
+        for key in [&b"a"[..], b"large"] {
+            fixture.at(500);
+            data.watch(&mut watch, 0, key).unwrap();
+            fixture.at(1000);
+            assert_eq!(exec(&data, &["get x"], &mut watch), "*-1\r\n");
+            data.watch(&mut watch, 0, key).unwrap();
+            assert_eq!(exec(&data, &["get x"], &mut watch), "*1\r\n$-1\r\n");
+        }
+    }
+
+    #[test]
+    fn what_is_replaced_takes_no_memory_and_what_takes_too_much_is_not_done() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let long = "x".repeat(1 << 20);
+        let same = format!("set a {long}");
+        let reply = exec(&data, &vec![&same[..]; 50], &mut Watch::default());
+        assert_eq!(reply, format!("*50\r\n{}", "+OK\r\n".repeat(50)));
+        let other: Vec<String> = (0..5).map(|n| format!("set b{n} {long}")).collect();
+        let other: Vec<&str> = other.iter().map(String::as_str).collect();
+        let reply = exec(&data, &other, &mut Watch::default());
+        assert!(
+            reply.starts_with("-ERR the changes of a transaction"),
+            "{reply}"
+        );
+        assert_eq!(fixture.call(&data, "dbsize"), ":1\r\n");
+    }
+
+    #[test]
+    fn what_a_transaction_holds_is_counted() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut tx = data.begin(0);
+        let many = tx.snapshot();
+        let keyspace = &data.spaces().elements;
+        assert_eq!(many.held(), 0);
+        many.put(keyspace, b"a", &[1; 1000]).unwrap();
+        let (place, held) = (many.savepoint(), many.held());
+        assert!(held >= 1000);
+        many.put(keyspace, b"a", &[2; 1000]).unwrap();
+        many.put(keyspace, b"b", &[2; 1000]).unwrap();
+        many.delete(keyspace, b"b").unwrap();
+        assert!(many.held() >= 3000);
+        many.rollback_to(place);
+        assert_eq!(many.held(), held);
+        many.put(keyspace, b"a", &[3; 1000]).unwrap();
+        many.forget_savepoints();
+        assert!((1000..held).contains(&many.held()));
+        let held = many.held();
+        many.put(keyspace, b"c", b"").unwrap();
+        many.rollback_to(place);
+        assert_eq!(many.held(), held);
+        assert_eq!(many.get(keyspace, b"a").unwrap(), Some(vec![3; 1000]));
+        assert_eq!(many.get(keyspace, b"c").unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_watched_has_a_bound() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let mut watch = Watch::default();
+        data.watch(&mut watch, 0, &vec![0; MAX_KEY_BYTES + 1])
+            .unwrap();
+        assert!(watch.is_empty() && !data.watchers.any());
+        let key = |n: usize| [&n.to_be_bytes()[..], &vec![0; MAX_KEY_BYTES - 8]].concat();
+        let most = MAX_WATCHED_BYTES / MAX_KEY_BYTES;
+        for n in 0..most {
+            data.watch(&mut watch, 0, &key(n)).unwrap();
+        }
+        data.watch(&mut watch, 0, &key(0)).unwrap();
+        let error = data.watch(&mut watch, 0, b"x").unwrap_err().to_string();
+        assert!(
+            error.starts_with("ERR a connection watches at most"),
+            "{error}"
+        );
+        watch.clear();
+        data.watch(&mut watch, 0, b"x").unwrap();
+        assert_eq!((watch.len(), watch.bytes), (1, 1));
+    }
+
+    #[test]
+    fn what_had_expired_before_it_was_watched_may_be_swept() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        put_large(&data, 0, b"large", 3, Some(1000));
+        fixture.at(1000);
+        let mut watch = Watch::default();
+        data.watch(&mut watch, 0, b"large").unwrap();
+        while data.sweep().unwrap() {}
+        assert_eq!(data.store().len(&data.spaces().elements), 0);
+        assert_eq!(exec(&data, &["get x"], &mut watch), "*1\r\n$-1\r\n");
+        data.watch(&mut watch, 0, b"large").unwrap();
+        fixture.call(&data, "set large x");
+        assert_eq!(exec(&data, &["get x"], &mut watch), "*-1\r\n");
+    }
+
+    #[test]
+    fn a_flush_is_part_of_it() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        fixture.call(&data, "mset a 1 b 2");
+        put_large(&data, 0, b"c", 3, None);
+        let lines = ["flushall", "dbsize", "set a 3", "dbsize", "keys *"];
+        assert_eq!(
+            exec(&data, &lines, &mut Watch::default()),
+            "*5\r\n+OK\r\n:0\r\n+OK\r\n:1\r\n*1\r\n$1\r\na\r\n"
+        );
+        assert_eq!(fixture.call(&data, "mget a b"), "*2\r\n$1\r\n3\r\n$-1\r\n");
+        assert_eq!(data.store().len(&data.spaces().garbage), 1);
+    }
+
+    #[test]
+    fn counters_lose_nothing_under_watch() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let (threads, each) = (3, 200);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let mut watch = Watch::default();
+                    let mut done = 0;
+                    while done < each {
+                        data.watch(&mut watch, 0, b"n").unwrap();
+                        let reply = fixture_get(&data);
+                        let set = format!("set n {}", reply + 1);
+                        if exec(&data, &[&set, "incr commits"], &mut watch) != "*-1\r\n" {
+                            done += 1;
+                        }
+                    }
+                });
+            }
+        });
+        let total = format!("${0}\r\n{1}\r\n", 3, threads * each);
+        assert_eq!(fixture.call(&data, "get n"), total);
+        assert_eq!(fixture.call(&data, "get commits"), total);
+    }
+
+    fn fixture_get(data: &Data) -> u64 {
+        let found = data.begin(0).string_with(b"n", |bytes, _| bytes.to_vec());
+        let found = found.unwrap().unwrap_or_else(|| b"0".to_vec());
+        String::from_utf8(found).unwrap().parse().unwrap()
+    }
+}

@@ -1,0 +1,93 @@
+//! Serving clients that wait for a key.
+//!
+//! The writer that puts such a key takes the element for the client that has waited longest, in a
+//! commit of its own, before it releases its locks. Nobody comes between the write and that client.
+//! A waiter that moves its element also needs the lock of the destination; [`Data::lock`] takes it
+//! with the others.
+
+use crate::data::Data;
+use crate::data::locks::Held;
+use crate::data::spaces::Name;
+use crate::data::tx::Waiter;
+use crate::error::CommandError;
+use crate::reply::MAX_REPLY_BYTES;
+use std::collections::{BTreeSet, VecDeque};
+
+/// A key: its database and its name.
+type Key<'k> = (usize, &'k [u8]);
+
+impl Data {
+    /// Locks keys that are to be written, and those that serving their waiters may write.
+    pub(crate) fn lock<'k>(&self, keys: impl Iterator<Item = Key<'k>> + Clone) -> Held<'_> {
+        let mut held = self.locks.keys(keys.clone());
+        if !self.waiting.any() {
+            return held;
+        }
+        let mut others = BTreeSet::new();
+        loop {
+            // While the keys are locked, no client enters their queues.
+            let names = keys.clone().map(|(_, name)| name);
+            let found = self.waiting.destinations(names);
+            if found.is_subset(&others) {
+                return held;
+            }
+            drop(held);
+            others.extend(found);
+            held = self.lock_all(&keys.clone().collect::<Vec<_>>(), &others);
+        }
+    }
+
+    fn lock_all<'k>(&self, keys: &[Key<'k>], others: &'k BTreeSet<Vec<u8>>) -> Held<'_> {
+        // A lock is that of a name in all databases.
+        let others = others.iter().map(|name| (0, name.as_slice()));
+        self.locks.keys(keys.iter().copied().chain(others))
+    }
+
+    /// Serves the clients that wait for keys that were just put, in the order of the writes. The
+    /// caller holds the locks of [`lock`](Self::lock).
+    pub(crate) fn serve(&self, put: Vec<Name>) {
+        let mut put = VecDeque::from(put);
+        while let Some(key) = put.pop_front() {
+            let mut last = 0;
+            while let Some(waiter) = self.waiting.next(&key, last) {
+                last = waiter.number;
+                match self.serve_one(&waiter, &key.1) {
+                    Ok(Some(more)) => put.extend(more),
+                    Ok(None) => break,
+                    Err(e) => {
+                        tracing::error!(error = %e, "reading a key that clients wait for failed");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a waiter what it takes from `key`. Returns the keys that this puts; `None` if `key`
+    /// does not exist.
+    fn serve_one(&self, waiter: &Waiter, key: &[u8]) -> Result<Option<Vec<Name>>, CommandError> {
+        let mut tx = self.begin(waiter.db);
+        let Some(head) = tx.load_head_from(waiter.db, key)? else {
+            return Ok(None);
+        };
+        let end = waiter.end();
+        if end.reached || head.kind != waiter.wants.take.kind() {
+            return Ok(Some(Vec::new()));
+        }
+        let mut put = Ok(Vec::new());
+        let mut encoded = waiter.encoded(|out| {
+            put = waiter.wants.take.run(&mut tx, key, out).and_then(|_| {
+                if out.overflowed() {
+                    let text = format!("ERR the reply takes more than {MAX_REPLY_BYTES} bytes");
+                    return Err(CommandError::reply(text));
+                }
+                tx.commit()
+            });
+        });
+        if let Err(e) = &put {
+            encoded = waiter.encoded(|out| out.error(&e.to_string()));
+        }
+        self.waiting.finish(waiter, end, encoded);
+        Ok(Some(put.unwrap_or_default()))
+    }
+}
