@@ -2,7 +2,7 @@
 //!
 //! | reference | must be |
 //! | --- | --- |
-//! | `[text](path#anchor)` in Markdown | a file or folder of the checkout, with such a heading |
+//! | `[text](path#anchor)` in Markdown | a file or folder of the checkout, with such a heading; in `docs/`, one of the book |
 //! | a path in backticks, with an extension | a tracked file, or the end of one's path |
 //! | `docs/design.md, "Title"` | a heading of that document |
 //! | a section of the design, by its number | nothing: numbers move, so headings are named instead |
@@ -171,6 +171,11 @@ impl Checkout<'_> {
         if !self.files.iter().any(there) {
             return Some(format!("link to {target}: there is no {path}"));
         }
+        if file.starts_with("docs/") && !path.starts_with("docs/") {
+            return Some(format!(
+                "link to {target}: the book has no {path}; name it in backticks"
+            ));
+        }
         if anchor.is_empty() {
             return None;
         }
@@ -245,8 +250,7 @@ mod tests {
         let text = "[design](docs/design.md#4-allocation), [folder](crates/pmem), \
                     `heap/mod.rs` and `crates/pmem/src/heap/mod.rs` (docs/design.md, \"Allocation\")";
         assert_eq!(check("README.md", text), []);
-        let text =
-            "[the design](design.md) [README](../README.md) [web](https://example.invalid/x.md)";
+        let text = "[the design](design.md#4-allocation) [web](https://example.invalid/x.md)";
         assert_eq!(check("docs/design.md", text), []);
         // Examples of what a user has are no references.
         assert_eq!(
@@ -265,6 +269,7 @@ mod tests {
         assert!(one("a.rs", title).contains("\"Reclaiming\""));
         assert!(one("a.rs", concat!("\n`pmem/", "gone.rs`")).contains("pmem/gone.rs"));
         assert!(one("README.md", "\n[x](docs/gone.md)").contains("docs/gone.md"));
+        assert!(one("docs/design.md", "\n[x](../README.md)").contains("the book has no README.md"));
         assert!(one("README.md", "\n[x](docs/design.md#gone)").contains("no such heading"));
     }
 }
