@@ -22,7 +22,7 @@ const STEP: usize = 16 << 10;
 /// Capacity for messages that is kept when they are taken.
 const KEPT_MESSAGES: usize = 4 << 10;
 
-/// What a client holds memory for.
+/// The purpose for which a client holds memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Requests.
@@ -161,7 +161,7 @@ pub struct Scratch<'a> {
 }
 
 impl<'a> Scratch<'a> {
-    /// Begins to count for this client; `None` counts for nobody.
+    /// Begins to count for this client; `None` counts nothing.
     #[must_use]
     pub fn new(account: Option<&'a Account>) -> Self {
         Self { account, bytes: 0 }
@@ -346,8 +346,8 @@ impl Budget {
         accounts: &'a BTreeMap<u64, Arc<Account>>,
     ) -> Option<(usize, &'a Arc<Account>)> {
         let limit = self.limit();
-        // What evicted clients hold is about to be freed. The sum is computed anew: the total may
-        // still include what a client has just given back.
+        // The memory of evicted clients is about to be freed. The sum is computed anew: the total
+        // may still include what a client has just given back.
         let (mut staying, mut largest) = (0, None);
         for account in accounts.values().filter(|account| !account.is_evicted()) {
             let bytes = account.sum();
@@ -391,7 +391,7 @@ mod tests {
         all[2].hold(Part::Queued, 350 << 10);
         let evicted: Vec<bool> = all.iter().map(|client| client.is_evicted()).collect();
         assert_eq!(evicted, [false, true, false]);
-        // More is not too much, without those who are about to leave.
+        // More is allowed: clients that are about to leave do not count.
         all[2].hold(Part::Queued, 400 << 10);
         assert!(!all[2].is_evicted());
         clients.leave(all[1].id);

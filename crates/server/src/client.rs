@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// What a client says about itself.
+/// The names of a client, its user and its last command.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// `CLIENT SETNAME`
@@ -108,7 +108,7 @@ impl Client {
         self.account.kill.notify_one();
     }
 
-    /// Returns what it says about itself.
+    /// Returns its names.
     pub fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }

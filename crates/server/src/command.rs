@@ -95,7 +95,7 @@ impl Keys {
     }
 }
 
-/// What a command does to the data.
+/// The access of a command to the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It reads one record of one key; no snapshot is needed.
@@ -108,7 +108,7 @@ pub enum Access {
     WriteAll,
 }
 
-/// What `MULTI` does with a command of the session.
+/// The treatment of a command on the session between `MULTI` and `EXEC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InMulti {
     /// It is queued for `EXEC`.
@@ -145,7 +145,7 @@ pub struct Spec {
     pub name: &'static str,
     /// The number of arguments, name included; a negative number is a minimum.
     pub arity: i32,
-    /// What it does to the data; `None` for a command on the session or the server.
+    /// Its access to the data; `None` for a command on the session or the server.
     pub access: Option<Access>,
     /// Its keys.
     pub keys: Keys,
@@ -157,7 +157,7 @@ pub struct Spec {
     pub before_auth: bool,
     /// RESP2 clients may use it while they are subscribed.
     pub while_subscribed: bool,
-    /// What `MULTI` does with it.
+    /// Its treatment between `MULTI` and `EXEC`.
     pub in_multi: InMulti,
     /// The channels among its arguments.
     pub channels: ChannelArgs,
@@ -265,7 +265,7 @@ impl Spec {
 /// for its reply.
 pub type DataFn = fn(&mut Tx<'_>, &[Arg<'_>], &mut Out<'_>) -> Outcome;
 
-/// What a command does when it reads or replaces one string and nothing else.
+/// A command that reads or replaces one string and does nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
     /// Replies with the string.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::watch;
 
-/// What has been settled.
+/// The progress of the committer.
 #[derive(Clone, Debug, Default)]
 struct Settled {
     /// Everything up to this time stamp is durable.

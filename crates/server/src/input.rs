@@ -32,7 +32,7 @@ pub(crate) struct Ahead<'b> {
     pub end: usize,
 }
 
-/// What follows the commands that were parsed ahead.
+/// The bytes after the commands that were parsed ahead.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// Nothing, or the beginning of a command, where the parser continues.

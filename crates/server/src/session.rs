@@ -160,7 +160,7 @@ pub(crate) struct Transaction {
     pub db: usize,
 }
 
-/// What executes a command of the table.
+/// The executable part of a command of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Handler {
     /// Its transaction.
@@ -187,9 +187,9 @@ pub struct Session {
     pub(crate) replies: Replies,
     /// Set while the client waits for a key.
     pub(crate) waiter: Option<Arc<Waiter>>,
-    /// What it gets then is not sent as a reply.
+    /// The reply that ends its waiting is not sent.
     pub(crate) waits_silently: bool,
-    /// What was written or read has to be durable before the replies are sent.
+    /// Writes or reads of this batch have to be durable before the replies are sent.
     pub(crate) unsettled: bool,
     pub(crate) settings: Arc<Settings>,
     settings_generation: u64,
@@ -202,7 +202,7 @@ pub struct Session {
     pub(crate) last: Option<&'static str>,
 }
 
-/// What a command on the session works on.
+/// The server and the session that a command works on.
 #[derive(Debug)]
 pub struct Context<'s> {
     /// The server.
@@ -500,7 +500,7 @@ impl Session {
 /// Returns the default user.
 pub(crate) fn default_user(server: &Server) -> Arc<User> {
     let found = server.users.get(DEFAULT.as_bytes());
-    found.unwrap_or_else(|| Arc::new(User::nobody(DEFAULT)))
+    found.unwrap_or_else(|| Arc::new(User::without_rights(DEFAULT)))
 }
 
 /// Returns the subcommand among the arguments, as it was sent and in lower case, and what follows

@@ -65,7 +65,7 @@ const UNKNOWN: &str = "Unknown command or category name in ACL";
 impl User {
     /// Returns a user without rights that cannot log in.
     #[must_use]
-    pub fn nobody(name: &str) -> Self {
+    pub fn without_rights(name: &str) -> Self {
         Self {
             name: name.into(),
             on: false,
@@ -83,7 +83,7 @@ impl User {
     fn new(name: &str, table: &Table) -> Self {
         Self {
             allowed: vec![false; table.entries().len()],
-            ..Self::nobody(name)
+            ..Self::without_rights(name)
         }
     }
 

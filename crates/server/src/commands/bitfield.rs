@@ -30,7 +30,7 @@ struct Type {
     signed: bool,
 }
 
-/// What to do with a result that is out of range.
+/// The treatment of a result that is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overflow {
     Wrap,

@@ -45,7 +45,7 @@ pub const COMMANDS: &[Command] = &[
     command("bzmpop", -5, COUNTED, SORTED_SET, bzmpop),
 ];
 
-/// What a command takes from a key.
+/// The elements that a command takes from a key.
 #[derive(Debug)]
 enum Take {
     /// One element from an end of a list.

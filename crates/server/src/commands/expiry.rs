@@ -61,22 +61,22 @@ fn pexpiretime(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome 
 
 /// The conditions after the time.
 #[derive(Debug, Default)]
-struct Only {
+struct Conditions {
     nx: bool,
     xx: bool,
     gt: bool,
     lt: bool,
 }
 
-impl Only {
+impl Conditions {
     fn parse(args: &[Arg<'_>]) -> Result<Self, CommandError> {
-        let mut only = Self::default();
+        let mut conditions = Self::default();
         for word in args {
             let named = [
-                ("nx", &mut only.nx),
-                ("xx", &mut only.xx),
-                ("gt", &mut only.gt),
-                ("lt", &mut only.lt),
+                ("nx", &mut conditions.nx),
+                ("xx", &mut conditions.xx),
+                ("gt", &mut conditions.gt),
+                ("lt", &mut conditions.lt),
             ];
             let Some((_, said)) = named.into_iter().find(|(name, _)| is(word, name)) else {
                 let word = String::from_utf8_lossy(word);
@@ -86,17 +86,17 @@ impl Only {
             };
             *said = true;
         }
-        if only.nx && (only.xx || only.gt || only.lt) {
+        if conditions.nx && (conditions.xx || conditions.gt || conditions.lt) {
             return Err(CommandError::reply(
                 "ERR NX and XX, GT or LT options at the same time are not compatible",
             ));
         }
-        if only.gt && only.lt {
+        if conditions.gt && conditions.lt {
             return Err(CommandError::reply(
                 "ERR GT and LT options at the same time are not compatible",
             ));
         }
-        Ok(only)
+        Ok(conditions)
     }
 
     /// Returns true if `at` may replace `before`. A missing expiry is later than any other.
@@ -117,7 +117,7 @@ fn expire_by(
     (command, unit, relative): (&str, i64, bool),
     out: &mut Out<'_>,
 ) -> Outcome {
-    let only = Only::parse(&args[3..])?;
+    let conditions = Conditions::parse(&args[3..])?;
     let from = if relative { tx.now as i64 } else { 0 };
     let at = integer(args[2])?
         .checked_mul(unit)
@@ -127,7 +127,7 @@ fn expire_by(
         })?;
     let key = args[1];
     let head = tx.load_head(key)?;
-    let Some(before) = head.filter(|value| only.allows(value.expires_at, at)) else {
+    let Some(before) = head.filter(|value| conditions.allows(value.expires_at, at)) else {
         out.integer(0);
         return Ok(());
     };

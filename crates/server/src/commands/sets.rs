@@ -165,7 +165,7 @@ fn smove(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 
 /// The operation on several sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Of {
+enum Operation {
     Inter,
     Union,
     Diff,
@@ -176,19 +176,19 @@ enum Of {
 fn combined(
     tx: &mut Tx<'_>,
     keys: &[Arg<'_>],
-    of: Of,
+    of: Operation,
     most: usize,
 ) -> Result<BTreeSet<Vec<u8>>, CommandError> {
     let mut sets = Vec::with_capacity(keys.len());
     for key in keys {
         sets.push(load(tx, key)?);
     }
-    if of == Of::Inter {
+    if of == Operation::Inter {
         // The smallest is read whole.
         sets.sort_by_key(Fields::len);
     }
     let mut members = BTreeSet::new();
-    if of == Of::Union {
+    if of == Operation::Union {
         tx.counting(|tx, scratch| {
             sets.iter().try_for_each(|set| {
                 set.visit(tx, |member, _| {
@@ -205,7 +205,7 @@ fn combined(
     let Some((first, others)) = sets.split_first() else {
         return Ok(members);
     };
-    let wanted = of == Of::Inter;
+    let wanted = of == Operation::Inter;
     'members: for (member, _) in first.all(tx)? {
         if members.len() >= most {
             break;
@@ -220,14 +220,14 @@ fn combined(
     Ok(members)
 }
 
-fn reply(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Of) -> Outcome {
+fn reply(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Operation) -> Outcome {
     let members = combined(tx, &args[1..], of, usize::MAX)?;
     out.set(members.len());
     members.iter().for_each(|member| out.bulk(member));
     Ok(())
 }
 
-fn store(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Of) -> Outcome {
+fn store(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Operation) -> Outcome {
     let members = combined(tx, &args[2..], of, usize::MAX)?;
     out.integer(members.len() as i64);
     let before = tx.load(args[1])?;
@@ -239,27 +239,27 @@ fn store(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Of) -> Outcom
 }
 
 fn sinter(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    reply(tx, args, out, Of::Inter)
+    reply(tx, args, out, Operation::Inter)
 }
 
 fn sunion(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    reply(tx, args, out, Of::Union)
+    reply(tx, args, out, Operation::Union)
 }
 
 fn sdiff(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    reply(tx, args, out, Of::Diff)
+    reply(tx, args, out, Operation::Diff)
 }
 
 fn sinterstore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    store(tx, args, out, Of::Inter)
+    store(tx, args, out, Operation::Inter)
 }
 
 fn sunionstore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    store(tx, args, out, Of::Union)
+    store(tx, args, out, Operation::Union)
 }
 
 fn sdiffstore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    store(tx, args, out, Of::Diff)
+    store(tx, args, out, Operation::Diff)
 }
 
 fn sintercard(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
@@ -284,7 +284,7 @@ fn sintercard(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         Ok(0) | Err(_) => usize::MAX,
         Ok(most) => most,
     };
-    let members = combined(tx, keys, Of::Inter, most)?;
+    let members = combined(tx, keys, Operation::Inter, most)?;
     out.integer(members.len() as i64);
     Ok(())
 }

@@ -83,7 +83,7 @@ impl Source {
 
 /// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Of {
+enum Operation {
     Union,
     Inter,
     Diff,
@@ -112,28 +112,28 @@ impl Aggregate {
 
 /// The kind of reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gives {
+enum ReplyKind {
     Members,
     Number,
     Stored,
 }
 
 /// The arguments of a command.
-struct Asked {
+struct Arguments {
     sources: Vec<(Source, f64)>,
     aggregate: Aggregate,
     with_scores: bool,
     limit: u64,
 }
 
-impl Asked {
+impl Arguments {
     /// Parses the arguments from the number of keys on.
     fn parse(
         tx: &mut Tx<'_>,
         name: Arg<'_>,
         args: &[Arg<'_>],
-        of: Of,
-        gives: Gives,
+        of: Operation,
+        kind: ReplyKind,
     ) -> Result<Self, CommandError> {
         let number = integer(args[0])?;
         if number < 1 {
@@ -150,25 +150,25 @@ impl Asked {
         for key in keys {
             sources.push((Source::load(tx, key)?, 1.0));
         }
-        let mut asked = Self {
+        let mut arguments = Self {
             sources,
             aggregate: Aggregate::Sum,
             with_scores: false,
             limit: 0,
         };
-        let scored = of != Of::Diff && gives != Gives::Number;
+        let scored = of != Operation::Diff && kind != ReplyKind::Number;
         while let [word, after @ ..] = rest {
             rest = match after {
                 _ if scored && after.len() >= number && is(word, "weights") => {
                     let (weights, after) = after.split_at(number);
-                    for ((_, weight), given) in asked.sources.iter_mut().zip(weights) {
+                    for ((_, weight), given) in arguments.sources.iter_mut().zip(weights) {
                         *weight = double::double(given)
                             .map_err(|_| CommandError::reply("ERR weight value is not a float"))?;
                     }
                     after
                 }
                 [how, after @ ..] if scored && is(word, "aggregate") => {
-                    asked.aggregate = match () {
+                    arguments.aggregate = match () {
                         () if is(how, "sum") => Aggregate::Sum,
                         () if is(how, "min") => Aggregate::Min,
                         () if is(how, "max") => Aggregate::Max,
@@ -176,30 +176,30 @@ impl Asked {
                     };
                     after
                 }
-                _ if gives == Gives::Members && is(word, "withscores") => {
-                    asked.with_scores = true;
+                _ if kind == ReplyKind::Members && is(word, "withscores") => {
+                    arguments.with_scores = true;
                     after
                 }
-                [limit, after @ ..] if gives == Gives::Number && is(word, "limit") => {
-                    asked.limit = at_least(limit, 0, "ERR LIMIT can't be negative")?;
+                [limit, after @ ..] if kind == ReplyKind::Number && is(word, "limit") => {
+                    arguments.limit = at_least(limit, 0, "ERR LIMIT can't be negative")?;
                     after
                 }
                 _ => return Err(CommandError::syntax()),
             };
         }
-        Ok(asked)
+        Ok(arguments)
     }
 
     /// Returns the members with their scores, by score.
-    fn members(mut self, tx: &mut Tx<'_>, of: Of) -> Result<Vec<Scored>, CommandError> {
-        if of != Of::Diff {
+    fn members(mut self, tx: &mut Tx<'_>, of: Operation) -> Result<Vec<Scored>, CommandError> {
+        if of != Operation::Diff {
             // Sums of floating-point numbers depend on their order.
             self.sources.sort_by_key(|(source, _)| source.len());
         }
         let mut found: Vec<Scored> = match of {
-            Of::Union => self.union(tx)?.into_iter().collect(),
-            Of::Inter => self.inter(tx)?,
-            Of::Diff => self.diff(tx)?,
+            Operation::Union => self.union(tx)?.into_iter().collect(),
+            Operation::Inter => self.inter(tx)?,
+            Operation::Diff => self.diff(tx)?,
         };
         found.sort_by(|a, b| {
             let key = |one: &Scored| double::ordered(one.1);
@@ -278,47 +278,47 @@ fn weighted(score: f64, weight: f64) -> f64 {
     if product.is_nan() { 0.0 } else { product }
 }
 
-fn reply(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Of) -> Outcome {
-    let asked = Asked::parse(tx, args[0], &args[1..], of, Gives::Members)?;
-    let with_scores = asked.with_scores;
-    let found = asked.members(tx, of)?;
+fn reply(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Operation) -> Outcome {
+    let arguments = Arguments::parse(tx, args[0], &args[1..], of, ReplyKind::Members)?;
+    let with_scores = arguments.with_scores;
+    let found = arguments.members(tx, of)?;
     reply_members(out, &found, with_scores);
     Ok(())
 }
 
-fn stored(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Of) -> Outcome {
-    let asked = Asked::parse(tx, args[0], &args[2..], of, Gives::Stored)?;
-    let found = asked.members(tx, of)?;
+fn stored(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Operation) -> Outcome {
+    let arguments = Arguments::parse(tx, args[0], &args[2..], of, ReplyKind::Stored)?;
+    let found = arguments.members(tx, of)?;
     store(tx, args[1], &found, out)
 }
 
 fn zunion(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    reply(tx, args, out, Of::Union)
+    reply(tx, args, out, Operation::Union)
 }
 
 fn zinter(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    reply(tx, args, out, Of::Inter)
+    reply(tx, args, out, Operation::Inter)
 }
 
 fn zdiff(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    reply(tx, args, out, Of::Diff)
+    reply(tx, args, out, Operation::Diff)
 }
 
 fn zunionstore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    stored(tx, args, out, Of::Union)
+    stored(tx, args, out, Operation::Union)
 }
 
 fn zinterstore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    stored(tx, args, out, Of::Inter)
+    stored(tx, args, out, Operation::Inter)
 }
 
 fn zdiffstore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    stored(tx, args, out, Of::Diff)
+    stored(tx, args, out, Operation::Diff)
 }
 
 fn zintercard(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let asked = Asked::parse(tx, args[0], &args[1..], Of::Inter, Gives::Number)?;
-    let found = asked.members(tx, Of::Inter)?;
+    let arguments = Arguments::parse(tx, args[0], &args[1..], Operation::Inter, ReplyKind::Number)?;
+    let found = arguments.members(tx, Operation::Inter)?;
     out.integer(found.len() as i64);
     Ok(())
 }

@@ -82,10 +82,10 @@ impl<'a> End<'a> {
 
     fn bound(self) -> Bound<&'a [u8]> {
         /// Longer ends are compared with, but not searched for.
-        const LONGEST: usize = 32 << 10;
+        const MAX_SEARCHED: usize = 32 << 10;
         match self {
-            Self::With(end) if end.len() < LONGEST => Bound::Included(end),
-            Self::Without(end) if end.len() < LONGEST => Bound::Excluded(end),
+            Self::With(end) if end.len() < MAX_SEARCHED => Bound::Included(end),
+            Self::Without(end) if end.len() < MAX_SEARCHED => Bound::Excluded(end),
             _ => Bound::Unbounded,
         }
     }
@@ -221,28 +221,28 @@ fn members(
     Ok(found)
 }
 
-/// What the name of a command says about its range; other commands have options for it.
+/// The kind of range that the name of a command implies; other commands have options for it.
 #[derive(Clone, Copy, Debug)]
-struct Says {
+struct Implied {
     by: Option<By>,
     direction: Option<Direction>,
 }
 
 /// The arguments of a command.
-struct Asked<'a> {
+struct Arguments<'a> {
     range: Range<'a>,
     direction: Direction,
     limit: (i64, i64),
     with_scores: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Arguments<'a> {
     /// Parses the arguments from the range's start on.
-    fn parse(args: &[Arg<'a>], says: Says, stores: bool) -> Result<Self, CommandError> {
+    fn parse(args: &[Arg<'a>], implied: Implied, stores: bool) -> Result<Self, CommandError> {
         let [start, end, options @ ..] = args else {
             return Err(CommandError::syntax());
         };
-        let (mut by, mut direction) = (says.by, says.direction);
+        let (mut by, mut direction) = (implied.by, implied.direction);
         let mut limit = (0, -1);
         let mut with_scores = false;
         let mut options = options;
@@ -254,7 +254,7 @@ impl<'a> Asked<'a> {
                     limit = (integer(offset)?, integer(count)?);
                     options = rest;
                 }
-                _ if says.direction.is_none() && direction.is_none() && is(word, "rev") => {
+                _ if implied.direction.is_none() && direction.is_none() && is(word, "rev") => {
                     direction = Some(Direction::Descending);
                 }
                 _ if by.is_none() && is(word, "bylex") => by = Some(By::Member),
@@ -299,23 +299,23 @@ impl<'a> Asked<'a> {
     }
 }
 
-fn reply(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, says: Says) -> Outcome {
-    let asked = Asked::parse(&args[2..], says, false)?;
-    let found = asked.members(tx, args[1])?;
+fn reply(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, implied: Implied) -> Outcome {
+    let arguments = Arguments::parse(&args[2..], implied, false)?;
+    let found = arguments.members(tx, args[1])?;
     // In RESP3, members without scores are a flat array, too.
-    reply_members(out, &found, asked.with_scores);
+    reply_members(out, &found, arguments.with_scores);
     Ok(())
 }
 
 fn zrange(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (by, direction) = (None, None);
-    reply(tx, args, out, Says { by, direction })
+    reply(tx, args, out, Implied { by, direction })
 }
 
 fn zrangestore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (by, direction) = (None, None);
-    let asked = Asked::parse(&args[3..], Says { by, direction }, true)?;
-    let found = asked.members(tx, args[2])?;
+    let arguments = Arguments::parse(&args[3..], Implied { by, direction }, true)?;
+    let found = arguments.members(tx, args[2])?;
     store(tx, args[1], &found, out)
 }
 
@@ -332,27 +332,27 @@ pub(crate) fn store(tx: &mut Tx<'_>, key: Arg<'_>, found: &[Scored], out: &mut O
 
 fn zrevrange(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (by, direction) = (Some(By::Rank), Some(Direction::Descending));
-    reply(tx, args, out, Says { by, direction })
+    reply(tx, args, out, Implied { by, direction })
 }
 
 fn zrangebyscore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (by, direction) = (Some(By::Score), Some(Direction::Ascending));
-    reply(tx, args, out, Says { by, direction })
+    reply(tx, args, out, Implied { by, direction })
 }
 
 fn zrevrangebyscore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (by, direction) = (Some(By::Score), Some(Direction::Descending));
-    reply(tx, args, out, Says { by, direction })
+    reply(tx, args, out, Implied { by, direction })
 }
 
 fn zrangebylex(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (by, direction) = (Some(By::Member), Some(Direction::Ascending));
-    reply(tx, args, out, Says { by, direction })
+    reply(tx, args, out, Implied { by, direction })
 }
 
 fn zrevrangebylex(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (by, direction) = (Some(By::Member), Some(Direction::Descending));
-    reply(tx, args, out, Says { by, direction })
+    reply(tx, args, out, Implied { by, direction })
 }
 
 fn counted(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, by: By) -> Outcome {

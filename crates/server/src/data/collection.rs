@@ -1,4 +1,4 @@
-//! What hashes, sets, sorted sets and lists have in common: the record of a small collection, the
+//! The common parts of hashes, sets, sorted sets and lists: the record of a small collection, the
 //! keys of the elements of a large one, loading and saving.
 //!
 //! A collection is small up to [`MAX_ENTRIES`] entries of [`MAX_ITEM`] bytes each and [`MAX_BODY`]

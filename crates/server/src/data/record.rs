@@ -69,7 +69,7 @@ pub struct Value {
     pub id: Option<u64>,
     /// When it expires, in ms since 1970.
     pub expires_at: Option<u64>,
-    /// What the kind stores in the record: the whole value of a small one, or the head of a large
+    /// The data of its kind in the record: the whole value of a small one, or the head of a large
     /// one.
     pub body: Vec<u8>,
 }

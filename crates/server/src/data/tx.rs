@@ -16,7 +16,7 @@ use bristlecone_store::{Entry, MAX_KEY_BYTES, Savepoint, Store, Transaction, Tra
 use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
 
-/// What a waiting client takes from a key.
+/// The elements that a waiting client takes from a key.
 pub trait Take: Debug + Send + Sync {
     /// Returns the type that the key has to hold.
     fn kind(&self) -> Kind;
@@ -28,7 +28,7 @@ pub trait Take: Debug + Send + Sync {
     fn run(&self, tx: &mut Tx<'_>, key: &[u8], out: &mut Out<'_>) -> Result<bool, CommandError>;
 }
 
-/// What a client waits for.
+/// The demand of a waiting client.
 pub type Wants = waiting::Wants<Box<dyn Take>>;
 
 /// A waiting client.
@@ -98,7 +98,7 @@ pub struct Tx<'d> {
     pub(crate) scratch: Scratch<'d>,
     /// Its client is able to wait.
     pub(crate) may_wait: bool,
-    /// What its client waits for, if it does.
+    /// The demand of its client, if that has to wait.
     pub(crate) wants: Option<Box<Wants>>,
     /// The keys that were changed; empty if there are no watchers.
     touched: Vec<Name>,

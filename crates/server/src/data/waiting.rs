@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// What a client waits for.
+/// The demand of a waiting client.
 #[derive(Debug)]
 pub struct Wants<T> {
     /// Any of these keys.
     pub keys: Vec<Vec<u8>>,
-    /// What it takes from the key.
+    /// The elements that it takes from the key.
     pub take: T,
     /// The key under which the taken element is put, if it is moved.
     pub destination: Option<Vec<u8>>,
@@ -33,7 +33,7 @@ pub struct Waiter<T> {
     pub(crate) number: u64,
     /// Its database.
     pub(crate) db: usize,
-    /// What it waits for.
+    /// Its demand.
     pub(crate) wants: Wants<T>,
     protocol: Protocol,
     end: Mutex<End>,
@@ -72,7 +72,7 @@ impl<T> Waiter<T> {
         self.ended.notified().await;
     }
 
-    /// Locks its end: while this is held, nobody else serves it.
+    /// Locks its end: while this is held, no other thread serves it.
     pub(crate) fn end(&self) -> MutexGuard<'_, End> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }

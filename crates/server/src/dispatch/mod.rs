@@ -33,7 +33,7 @@ const MAX_BATCHED: usize = 4 << 10;
 /// Replies are sent once there are so many bytes of them, even if more commands have come.
 pub(crate) const ENOUGH_OUTPUT: usize = 1 << 20;
 
-/// What admission says of a command.
+/// The decision of admission.
 enum Admitted {
     Run(Handler),
     Queue(Handler),

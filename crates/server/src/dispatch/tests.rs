@@ -376,7 +376,7 @@ fn steps_are_admitted_as_commands_are() {
     let bench = Bench::new();
     let mut a = bench.session();
     bench.call(&mut a, "set k 1");
-    // What is queued, silenced or not allowed is no step.
+    // A queued, silenced or forbidden command is not a step.
     for line in ["multi", "client reply skip", "subscribe news"] {
         let mut c = bench.session();
         bench.call(&mut c, line);
@@ -400,7 +400,7 @@ fn steps_are_admitted_as_commands_are() {
     assert_eq!(steps(&bench, &mut a, &lines[2..]).0, 0);
     assert!(bench.call(&mut a, "get k").starts_with("-NOPERM"));
     assert_eq!(bench.call(&mut a, "get n"), "$1\r\n9\r\n");
-    // Who has not authenticated may use neither.
+    // A client that has not authenticated may use neither.
     bench.server.users.require("secret", &bench.server.table);
     let mut stranger = bench.session();
     assert_eq!(steps(&bench, &mut stranger, &["get n", "set n 1"]).0, 0);

@@ -194,7 +194,7 @@ mod tests {
             assert_eq!(fixture.call(&data, &format!("del key{key}")), ":1\r\n");
         }
         data.settle(data.applied()).unwrap();
-        // The index may lack room too, which only who goes alone waits for.
+        // The index may lack room, too; only a command that is executed by itself waits for it.
         assert_eq!(fixture.call(&data, "set absent v"), "+OK\r\n");
         let done = (2, format!("{answers}+OK\r\n"));
         assert_eq!(together(&data, &commands), done);

@@ -65,7 +65,7 @@ impl Data {
         };
         let mut changed = watch.is_touched();
         for ((db, key), existed) in &watch.keys {
-            // An expired key has notified nobody.
+            // The expiry of a key notifies no watcher.
             changed = changed || *existed && !self.is_there(*db, key)?;
         }
         if changed {

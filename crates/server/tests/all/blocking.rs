@@ -252,7 +252,7 @@ fn what_is_sent_while_waiting_is_for_later() {
     for words in [["SET", "a", "1"], ["BLPOP", "k", "0"], ["GETSET", "a", "2"]] {
         waiter.send(&encoded(&words.map(str::as_bytes)));
     }
-    // What came before is answered meanwhile.
+    // Earlier requests are replied to meanwhile.
     same(&waiter.reply(), "+OK\n");
     until_waiting(&mut client, 1);
     waiter.send(&encoded(&[b"CLIENT", b"REPLY", b"SKIP"]));

@@ -77,7 +77,7 @@ fn values_that_are_set_in_a_row_are_set_in_order() {
         for reply in &replies {
             same(&client.reply(), reply);
         }
-        // What is no request ends the connection when what was before it is answered.
+        // A malformed request ends the connection after the replies to those before it.
         client.send(&encoded(&[b"SET", b"a", b"1"]).repeat(3));
         client.send(b"*1\r\nwrong\r\n");
         for _ in 0..3 {

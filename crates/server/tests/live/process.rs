@@ -17,7 +17,7 @@ const POOL: &str = "SERVED_POOL";
 const MEDIUM: &str = "SERVED_MEDIUM";
 const CLIENTS: &str = "SERVED_CLIENTS";
 
-/// What the process prints before its address.
+/// The text that the process prints before its address.
 const READY: &str = "serving on ";
 
 /// Serves, in the process that was started for it.

@@ -46,7 +46,7 @@ fn expire(rng: &mut impl Rng) -> Words {
     };
     let mut command = vec![name.into(), key(rng), time.into_bytes()];
     while rarely(rng, 3) {
-        // Which of two times from now on is later is a matter of ms.
+        // The order of two relative times may depend on a millisecond.
         let words = if name.ends_with("at") {
             &["nx", "xx", "gt", "lt", "gt", "lt", "foo"][..]
         } else {
@@ -187,7 +187,7 @@ pub fn command(rng: &mut impl Rng) -> Words {
         ],
         58 => {
             let what = one(rng, &["freq", "idletime", "foo", "encoding"]);
-            // What it is encoded in is each server's own.
+            // Encodings differ between the servers.
             let key = if what == "encoding" {
                 b"nothing".to_vec()
             } else {
