@@ -15,7 +15,6 @@ const TESTS: [(&str, &[&str]); 2] = [
             "cell::",
             "format::layout::",
             "format::superblock::tests::errors_say_which",
-            "media::journal::format::tests::frame_round_trip",
         ],
     ),
     (
