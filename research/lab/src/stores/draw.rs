@@ -10,7 +10,7 @@
 //!
 //! Text stays text. The same numbers give the same file.
 
-use super::report::{EngineReport, OperationReport, Report, Run, short};
+use super::report::{EngineReport, OperationReport, Ratio, Report, Run, short};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::RGBColor;
@@ -23,7 +23,7 @@ const PANEL: i32 = 330;
 /// Height of the bars' area.
 const PLOT: i32 = 210;
 /// Height of what is under the panels.
-const FOOT: i32 = 64;
+const FOOT: i32 = 82;
 /// Where the bars' area begins and ends.
 const LEFT: i32 = 74;
 const RIGHT: i32 = WIDTH - 16;
@@ -219,13 +219,24 @@ impl<'a, 'b> Panel<'a, 'b> {
         let summary = Label::new(self.area, 12, FAINT);
         summary.at(operation.operation.summary(), middle, base + 33)?;
         if let Some(ratio) = &operation.ratio {
-            let colour = if ratio.median >= 1.0 { FASTER } else { SLOWER };
+            let colour = verdict(ratio);
             let other = self.run.engines[ratio.against].name;
             let text = format!("{} \u{d7} {other}", ratio_name(ratio.median));
             let label = Label::new(self.area, 15, colour).bold();
             label.at(&text, middle, base + 52)?;
         }
         Ok(())
+    }
+}
+
+/// The colour of a ratio: faint where the rounds disagree on which engine is faster.
+fn verdict(ratio: &Ratio) -> RGBColor {
+    if ratio.min > 1.0 {
+        FASTER
+    } else if ratio.max < 1.0 {
+        SLOWER
+    } else {
+        FAINT
     }
 }
 
@@ -284,7 +295,9 @@ fn foot(area: &Area<'_>, report: &Report, top: i32) -> Drawn {
             sizes.1
         ),
         "whiskers: slowest and fastest round. Below each operation: bristlecone beside the fastest of the others, median of \
-         the rounds' ratios."
+         the rounds' ratios;"
+            .to_owned(),
+        "green or red where bristlecone was the faster or the slower one in every round, grey where rounds disagree."
             .to_owned(),
         format!(
             "{}, {} processors shared with other work (load average {:.1} to {:.1}).",
@@ -300,6 +313,19 @@ fn foot(area: &Area<'_>, report: &Report, top: i32) -> Drawn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ratio_has_a_verdict_only_if_all_rounds_agree() {
+        let ratio = |min, median, max| Ratio {
+            against: 1,
+            median,
+            min,
+            max,
+        };
+        assert_eq!(verdict(&ratio(1.1, 1.5, 2.0)), FASTER);
+        assert_eq!(verdict(&ratio(0.1, 0.2, 0.9)), SLOWER);
+        assert_eq!(verdict(&ratio(0.8, 1.1, 1.2)), FAINT);
+    }
 
     #[test]
     fn rates_are_named_shortly() {
