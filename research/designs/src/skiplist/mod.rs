@@ -67,8 +67,7 @@ mod verify;
 
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
-    TreeError, UpdateError,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::version_lock::VersionLocks;
@@ -76,10 +75,8 @@ use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool};
 use modify::IfPresent;
 use node::{MAX_HEIGHT, NODE_BYTES, Nodes};
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub use towers::{InDram, InPool, Towers};

@@ -95,8 +95,7 @@ mod tests;
 
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
-    TreeError, UpdateError,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::sync::AtomicU64;
@@ -104,10 +103,8 @@ use bristlecone_pmem::pool::{Root as PoolRoot, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool};
 use modify::IfPresent;
 use page::BASE_BYTES;
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::RangeBounds;
 use std::sync::Arc;
 use table::Table;
 

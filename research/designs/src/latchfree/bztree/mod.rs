@@ -107,8 +107,7 @@ mod verify;
 
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
-    TreeError, UpdateError,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::heap::activated::{Activated, MAX_ACTIVATED};
@@ -120,12 +119,10 @@ use build::Image;
 use crossbeam_epoch as epoch;
 use leaf::{Done, Mode};
 use node::{FROZEN, HEADER, Node, word_at};
-use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::marker::PhantomData;
-use std::ops::RangeBounds;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;

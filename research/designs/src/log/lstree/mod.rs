@@ -64,8 +64,7 @@ mod tests;
 
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
-    TreeError, UpdateError,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
@@ -75,11 +74,9 @@ use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError};
 use log::{DIRECTORY, LOGS, Logs, SEGMENT_HEADER};
 use record::Reader;
 use reserve::RESERVE;
-use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
-use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use table::Table;

@@ -76,8 +76,7 @@ mod tests;
 use self::modify::IfPresent;
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
-    TreeError, UpdateError,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word};
 use crate::version_lock::VersionLocks;
@@ -88,10 +87,8 @@ use change::{Change, NewWords, Overwritten, Protect, WholeNodes};
 use kind::{Kind, Leaf, Sorted};
 use load::Load;
 use node::{Node, UNIT};
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -74,8 +74,7 @@ mod tests;
 
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
-    TreeError, UpdateError,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::saved;
@@ -86,10 +85,8 @@ use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{CommitError, Heap, Media, POff, Pool, SpaceError};
 use crossbeam_epoch::Guard;
 use node::{Node, SLOT};
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
