@@ -305,6 +305,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.root.as_ref().expect("open until it is dropped")
     }
 
+    /// The word of the anchor that leads to the root node.
+    fn root_word(&self) -> &bristlecone_pmem::PWord {
+        word_at(self.pm(), self.anchor + 8)
+    }
+
+    /// The anchor's status: a version, as an inner node's.
+    fn root_status(&self) -> &bristlecone_pmem::PWord {
+        word_at(self.pm(), self.anchor)
+    }
+
     /// Offset of the root node.
     #[inline]
     fn root_node(&self) -> u64 {
