@@ -1,13 +1,13 @@
 //! Campaigns: many workloads on a subject under a model, until a budget is spent; and what to say of a
 //! violation: the smallest workload that still shows it, and a token that replays it.
 
-use crate::explore::{Options, Totals, Violation, explore, replay};
-use crate::record::{Action, Mutation, record};
+use crate::explore::{Options, Totals, explore, replay};
+use crate::record::{Mutation, record};
 use crate::subject::{Fault, Op, Subject};
 use crate::token::{Token, WorkloadId};
+use crate::violation::{Violation, explanation};
 use crate::workload::Kind;
 use bristlecone_pmem::media::sim::Model;
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 /// What to explore.
@@ -242,58 +242,4 @@ impl Finding {
             self.token
         )
     }
-}
-
-/// What happened, but for how to replay it; ends with a line's end.
-pub(crate) fn explanation(v: &Violation, ops: &[Op]) -> String {
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{}", v.fault);
-    let action = match v.action {
-        Action::Create => "the creation".to_string(),
-        Action::Op(op) => format!("{op:?}"),
-    };
-    let when = if v.point.completed {
-        "right after"
-    } else {
-        "during"
-    };
-    let _ = writeln!(
-        text,
-        "  crash {when} {action} (step {}), after event {} at {}",
-        v.step, v.point.events, v.last_site
-    );
-    if let Some(nested) = &v.nested {
-        let _ = writeln!(
-            text,
-            "  and again in the recovery from it or the operation after that, after event {}",
-            nested.events
-        );
-    }
-    let _ = writeln!(text, "  operations:");
-    for (i, op) in ops.iter().enumerate() {
-        let _ = writeln!(text, "    {:>3}  {op:?}", i + 1);
-    }
-    if v.lost.is_empty() {
-        let which = if v.nested.is_some() {
-            "the first crash lost no"
-        } else {
-            "the crash lost no"
-        };
-        let _ = writeln!(text, "  {which} store that recovery read");
-    } else {
-        let _ = writeln!(text, "  stores that the crash lost:");
-    }
-    for lost in &v.lost {
-        let _ = writeln!(
-            text,
-            "    line {:#x}, word {:#x} = {:#x}, stored at {} (thread {})",
-            lost.at / 64 * 64,
-            lost.at,
-            lost.value,
-            lost.site,
-            lost.thread
-        );
-    }
-    text
 }

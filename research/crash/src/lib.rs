@@ -7,6 +7,7 @@
 //! | [`workload`] | which operations bring it where its crash states are interesting |
 //! | [`record`] | running a workload once; its trace is what is explored |
 //! | [`explore`] | every crash point of a trace, every image that a model allows there |
+//! | [`violation`] | an image that is wrong, and how to say so |
 //! | [`campaign`] | many workloads, until a budget is spent; shrinking; replay |
 //! | [`rng`] | random numbers that a seed determines |
 //! | [`token`] | one line that names an image exactly |
@@ -19,6 +20,7 @@
 
 pub mod campaign;
 pub mod concurrent;
+mod deferred;
 pub mod explore;
 pub mod history;
 pub mod mutants;
@@ -30,5 +32,6 @@ pub mod rng;
 pub mod subject;
 pub mod subjects;
 pub mod token;
+pub mod violation;
 pub mod watchdog;
 pub mod workload;

@@ -19,14 +19,14 @@ mod trial;
 use crate::concurrent::{self, ConcurrentOptions};
 use crate::explore::{Options, Totals, Violation, explore};
 use crate::over;
-use crate::record::{Mutation, Recording, Step, record};
+use crate::record::{Mutation, Recording, Step, record, sites_of};
 use crate::subject::{Fault, FaultKind, Subject};
 use crate::token::WorkloadId;
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, Model, Site, SiteKind};
 use bristlecone_pmem::sync::lock;
 use orderings::{orderings_of, waste_of};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -586,16 +586,4 @@ fn try_elsewhere<'a>(
     together(near)?;
     each(far, options.patience / 4)?;
     together(far)
-}
-
-/// The instruction sites in a trace.
-pub(crate) fn sites_of(events: &[Event]) -> BTreeSet<Site> {
-    // Most events repeat few places; compare those by address first.
-    let mut seen = HashSet::new();
-    events
-        .iter()
-        .filter_map(|event| Some((event.site, SiteKind::of(&event.kind)?)))
-        .filter(|(at, kind)| seen.insert((std::ptr::from_ref(*at), *kind)))
-        .map(|(at, kind)| Site::new(at, kind))
-        .collect()
 }

@@ -5,8 +5,8 @@ use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use crate::subjects::batch_keys;
 use crate::watchdog::{PATIENCE, watched};
 use crate::workload::Workload;
-use bristlecone_pmem::media::sim::{Event, Simulation, Site};
-use std::collections::BTreeMap;
+use bristlecone_pmem::media::sim::{Event, Simulation, Site, SiteKind};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -264,4 +264,16 @@ fn live_step<R>(sim: &Simulation, f: impl FnOnce() -> Result<R, Fault>) -> Resul
 fn take(sim: &Simulation, events: &mut Vec<Event>) {
     events.extend(sim.take_trace());
     sim.start_trace();
+}
+
+/// The instruction sites in a trace.
+pub(crate) fn sites_of(events: &[Event]) -> BTreeSet<Site> {
+    // Most events repeat few places; compare those by address first.
+    let mut seen = HashSet::new();
+    events
+        .iter()
+        .filter_map(|event| Some((event.site, SiteKind::of(&event.kind)?)))
+        .filter(|(at, kind)| seen.insert((std::ptr::from_ref(*at), *kind)))
+        .map(|(at, kind)| Site::new(at, kind))
+        .collect()
 }

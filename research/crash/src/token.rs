@@ -19,16 +19,19 @@
 //! Whatever text is parsed, what comes out can be replayed: numbers are in the ranges that the command
 //! line takes. Whether the crash exists is known only when the workload has been run again.
 
-use crate::concurrent::{ConcurrentOptions, MAX_THREADS, MOST_OPERATIONS};
-use crate::explore::Point;
 use crate::record::Mutation;
 use crate::subject::Subject;
 use crate::subjects::planted::PLANTED;
+use crate::violation::Point;
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Decision, Model, Site, SiteKind};
 use std::fmt;
 use std::str::FromStr;
 
+/// Most simulated threads of a schedule.
+pub const MAX_THREADS: usize = 8;
+/// Most operations of all threads of a schedule together.
+pub const MOST_OPERATIONS: usize = 64;
 /// Most operations of a workload.
 pub const MOST_OPS: usize = 100_000;
 
@@ -163,19 +166,6 @@ pub struct ScheduleToken {
 impl ScheduleToken {
     /// What tells these tokens from those of images.
     pub const PREFIX: &str = "1t~";
-
-    /// The exploration that the schedule is one of.
-    #[must_use]
-    pub fn options(&self) -> ConcurrentOptions {
-        ConcurrentOptions {
-            model: self.model,
-            threads: self.threads,
-            ops_per_thread: self.ops,
-            seed: self.seed,
-            planted: self.planted,
-            ..ConcurrentOptions::default()
-        }
-    }
 }
 
 impl fmt::Display for ScheduleToken {

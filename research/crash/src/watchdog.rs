@@ -1,15 +1,9 @@
 //! A watchdog. Code under test that does not end runs out of steps, and that is a finding; but steps are
 //! accesses to persistent memory, and a loop without any would hang the explorer, silently.
 
-use crate::campaign::explanation;
-use crate::explore::{Options, Point, Violation, lost};
-use crate::record::{Action, Recording};
-use crate::subject::{Fault, FaultKind, Op, Subject};
-use crate::token::Token;
-use bristlecone_pmem::media::sim::{Decision, Pending};
 use bristlecone_pmem::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Seconds after which an image, a live operation or a schedule of threads that does not end is given
@@ -65,117 +59,4 @@ fn watch(
             std::process::exit(1);
         }
     }
-}
-
-/// What an explorer of crash points is doing, for its watchdog.
-#[derive(Debug, Default)]
-pub(crate) struct Watch {
-    beats: AtomicU64,
-    doing: Mutex<Option<Doing>>,
-}
-
-/// The crash point whose images are being tried.
-#[derive(Clone, Debug)]
-pub(crate) struct Doing {
-    pub(crate) step: usize,
-    pub(crate) events: usize,
-    pub(crate) completed: bool,
-    /// What is decided about the image.
-    pub(crate) decided: Arc<Mutex<Vec<Decision>>>,
-    /// A crash in the recovery from it: events, whether the operation had returned, and how many of the
-    /// decisions are the first crash's.
-    pub(crate) nested: Option<(usize, bool, usize)>,
-}
-
-impl Watch {
-    /// Another image is begun.
-    pub(crate) fn beat(&self) {
-        // ORDERING: Relaxed; only whether it changes matters.
-        self.beats.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn begins(&self, doing: Doing) {
-        *lock(&self.doing) = Some(doing);
-    }
-
-    /// The images of a crash in recovery are next, or (`None`) of the first crash again.
-    pub(crate) fn nested(&self, nested: Option<(usize, bool, usize)>) {
-        if let Some(doing) = &mut *lock(&self.doing) {
-            doing.nested = nested;
-        }
-    }
-
-    /// Runs `work`, which explores `recording` and says here what it does.
-    pub(crate) fn over<R>(
-        &self,
-        subject: &dyn Subject,
-        recording: &Recording,
-        options: &Options,
-        work: impl FnOnce() -> R,
-    ) -> R {
-        let describe = || {
-            let doing = lock(&self.doing).clone();
-            let what = doing.map_or_else(
-                || "it hangs before the first crash".into(),
-                |doing| hangs(subject, recording, options, &doing),
-            );
-            format!("{} under {}: {what}", subject.name(), options.model.name())
-        };
-        watched(options.patience, &self.beats, &describe, work)
-    }
-}
-
-/// What is known of an image on which something does not end.
-fn hangs(subject: &dyn Subject, recording: &Recording, options: &Options, doing: &Doing) -> String {
-    let decided = lock(&doing.decided).clone();
-    let first = doing.nested.map_or(decided.len(), |(_, _, first)| first);
-    let (outer, inner) = decided.split_at(first.min(decided.len()));
-    let mut pending = Pending::new(options.model, subject.unit());
-    for event in &recording.events[..doing.events] {
-        pending.apply(event, &mut |_, _| {});
-    }
-    let point = Point {
-        events: doing.events,
-        completed: doing.completed,
-        decisions: outer.to_vec(),
-    };
-    let nested = doing.nested.map(|(events, completed, _)| Point {
-        events,
-        completed,
-        decisions: inner.to_vec(),
-    });
-    let seconds = options.patience;
-    let what = format!("no end after {seconds} s, nor any access to persistent memory that counts");
-    let action = |step: usize| recording.steps[step].action;
-    let violation = Violation {
-        fault: Fault::new(FaultKind::Progress, what),
-        step: doing.step,
-        action: action(doing.step),
-        lost: lost(outer, &pending),
-        last_site: match doing.events {
-            0 => String::new(),
-            n => recording.events[n - 1].site.to_string(),
-        },
-        point: point.clone(),
-        nested: nested.clone(),
-    };
-    let ops: Vec<Op> = (recording.steps.iter())
-        .filter_map(|step| match step.action {
-            Action::Create => None,
-            Action::Op(op) => Some(op),
-        })
-        .collect();
-    let mut text = explanation(&violation, &ops);
-    if let Some(workload) = &options.workload {
-        let token = Token {
-            subject: subject.name(),
-            model: options.model,
-            workload: workload.clone(),
-            mutation: options.mutation.clone(),
-            point,
-            nested,
-        };
-        text += &format!("  replay: bristlecone-lab crash --replay '{token}'");
-    }
-    text
 }

@@ -15,6 +15,7 @@
 pub mod append;
 pub mod designs;
 pub mod engines;
+mod forward;
 pub mod latchfree;
 pub mod leaf;
 pub mod log;

@@ -12,10 +12,11 @@ use bristlecone_designs::designs::{
 #[cfg(feature = "every-layout")]
 use bristlecone_designs::designs::{DividedSkip, FairSp, Ls};
 use bristlecone_designs::{BTreeOptions, BzOptions, CrabOptions, FastFairOptions};
+#[cfg(feature = "every-layout")]
 use bristlecone_pmem::media::Mapped;
 #[cfg(feature = "every-layout")]
 use common::WideOf;
-use common::{Chosen, Of, scenario_suite};
+use common::{Chosen, File, Of, scenario_suite};
 
 /// A design with the smallest nodes, so that there are many.
 struct Small<D>(std::marker::PhantomData<D>);
@@ -108,23 +109,23 @@ impl Chosen for Small<Bz> {
     }
 }
 
-type Numbers<D> = Of<D, u64, u64, Mapped>;
+type Numbers<D> = Of<D, u64, u64, File>;
 
 #[cfg(feature = "every-layout")]
 scenario_suite!(lbtree, Numbers<Lb<1>>: [hostile]);
-scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], Mapped>: [hostile]);
+scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], File>: [hostile]);
 scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(lstree_strings, Of<Ls, [u8], [u8], Mapped>: [hostile]);
+scenario_suite!(lstree_strings, Of<Ls, [u8], [u8], File>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
-scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], Mapped>: [hostile]);
+scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], File>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(fastfair_wide, Of<WideOf<Small<Fair>>, u128, u128, Mapped>: [hostile]);
 #[cfg(feature = "every-layout")]
@@ -132,7 +133,7 @@ scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(bztree, Numbers<Small<Bz>>: [hostile]);
-scenario_suite!(bztree_strings, Of<Small<Bz>, [u8], [u8], Mapped>: [hostile]);
+scenario_suite!(bztree_strings, Of<Small<Bz>, [u8], [u8], File>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 #[cfg(feature = "every-layout")]

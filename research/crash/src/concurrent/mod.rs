@@ -32,11 +32,13 @@ mod crashes;
 mod program;
 mod schedule;
 
+use crate::deferred::collect;
 use crate::history::{Call, Outcomes};
 use crate::quiet::{self, Caught};
 use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Subject};
 use crate::token::ScheduleToken;
+pub use crate::token::{MAX_THREADS, MOST_OPERATIONS};
 use crate::watchdog::{PATIENCE, watched};
 use bristlecone_pmem::media::sim::{
     Event, Mark, Model, OutOfSteps, PendingStore, Simulation, Site,
@@ -44,7 +46,6 @@ use bristlecone_pmem::media::sim::{
 use bristlecone_pmem::sync::set_give_way;
 use crashes::Trace;
 use program::Spot;
-pub(crate) use schedule::collect;
 use schedule::{Chooser, Log, wait_for_others};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -58,10 +59,6 @@ use std::time::{Duration, Instant};
 const RECOVERY_STEPS: u64 = 1_000_000;
 /// Tries to take a lock while no other simulated thread runs before it counts as stuck.
 const ALONE_WAITS: u64 = 10_000;
-/// Most simulated threads.
-pub const MAX_THREADS: usize = 8;
-/// Most operations of all threads together.
-pub const MOST_OPERATIONS: usize = 64;
 /// Prepared structures that runs start from.
 const BASES: u64 = 24;
 /// Violations that a report keeps.
@@ -114,6 +111,21 @@ impl ConcurrentOptions {
         let threads = self.threads.clamp(1, MAX_THREADS);
         let ops = self.ops_per_thread.clamp(1, MOST_OPERATIONS / threads);
         (threads, ops)
+    }
+}
+
+impl ScheduleToken {
+    /// The exploration that the schedule is one of.
+    #[must_use]
+    pub fn options(&self) -> ConcurrentOptions {
+        ConcurrentOptions {
+            model: self.model,
+            threads: self.threads,
+            ops_per_thread: self.ops,
+            seed: self.seed,
+            planted: self.planted,
+            ..ConcurrentOptions::default()
+        }
     }
 }
 

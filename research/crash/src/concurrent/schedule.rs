@@ -10,13 +10,13 @@
 //! steps lowers it: what it takes to have one thread rest in the middle of an operation while others
 //! do several.
 
+use crate::deferred::collect;
 use crate::history::Call;
 use crate::quiet::{self, Caught};
 use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Live, Op};
 use bristlecone_pmem::media::sim::{Event, OutOfSteps, Simulation, Sink};
 use bristlecone_pmem::sync::set_give_way;
-use crossbeam_epoch as epoch;
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -150,14 +150,6 @@ impl Run {
                 collect();
             }
         }
-    }
-}
-
-/// Runs what was deferred until no one can see it any more. Without this, it would depend on earlier
-/// runs when that happens.
-pub(crate) fn collect() {
-    for _ in 0..4 {
-        epoch::pin().flush();
     }
 }
 

@@ -6,13 +6,14 @@
 //! has repaired most: of the last of them every crash point is tried. It may be a clean closing and
 //! opening, which trusts what was recovered.
 
-use super::{Crash, Point, Visited, Worker, adds, quietly};
-use crate::concurrent::collect;
-use crate::mutants::sites_of;
+use super::totals::Visited;
+use super::worker::{Crash, Worker, adds, quietly};
+use crate::deferred::collect;
 use crate::oracle::{Expected, OPERATION_STEPS, RECOVERY_STEPS, observe, power_off};
-use crate::record::{Action, apply};
+use crate::record::{Action, apply, sites_of};
 use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Op, Opened, Subject};
+use crate::violation::Point;
 use crate::workload::STEP;
 use bristlecone_pmem::media::sim::{Event, EventKind, Mark, Model, Pending, Strategy};
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@
 
 use super::node::{MAX_HEIGHT, NODE_BYTES, target};
 use super::{SkipList, Towers};
-use crate::index::InsertError;
+use crate::index::{Fill, InsertError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::LINE;
@@ -69,6 +69,7 @@ where
     pub(super) fn load_sorted<Q: Borrow<K>, W: Borrow<V>>(
         &mut self,
         sorted: impl Iterator<Item = (Q, W)>,
+        _fill: Fill,
     ) -> Result<u64, InsertError> {
         if self.read_only {
             return Err(InsertError::ReadOnly);

@@ -65,9 +65,9 @@ mod search;
 mod towers;
 mod verify;
 
+use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::version_lock::VersionLocks;
@@ -75,10 +75,8 @@ use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool};
 use modify::IfPresent;
 use node::{MAX_HEIGHT, NODE_BYTES, Nodes};
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub use towers::{InDram, InPool, Towers};
@@ -286,57 +284,7 @@ where
         self.take_out(key)
     }
 
-    #[inline]
-    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
-        self.find_value(key, f)
-    }
-
-    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
-        self.scan_up(&range, visit);
-    }
-
-    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        self.get_batch(keys, out);
-    }
-
-    fn stats(&self) -> IndexStats {
-        self.measure()
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        self.check()
-    }
+    forward!(lookups, lookup_batches, scans, checks);
 }
 
-impl<K, V, M, T> ReverseScan<K, V> for SkipList<K, V, M, T>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-    T: Towers<M>,
-{
-    fn scan_reverse<R: RangeBounds<K>>(
-        &self,
-        range: R,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        self.scan_down(&range, visit);
-    }
-}
-
-impl<K, V, M, T> BulkLoad<K, V> for SkipList<K, V, M, T>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-    T: Towers<M>,
-{
-    /// As the trait says; a list has no leaves, so `fill` has no meaning.
-    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
-        &mut self,
-        sorted: impl Iterator<Item = (Q, W)>,
-        _fill: Fill,
-    ) -> Result<u64, InsertError> {
-        self.load_sorted(sorted)
-    }
-}
+forward_impls!(SkipList<K, V, M, T: Towers<M>>, KeyRepr, Repr);

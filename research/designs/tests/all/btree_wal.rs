@@ -1,7 +1,7 @@
 //! The scenarios, run on btree-WAL: the smallest, usual and largest nodes, both kinds of keys and values, high
 //! trees, every way of searching a node.
 
-use crate::common::{Chosen, Of, WideOf, scenario_suite};
+use crate::common::{Chosen, File, Of, WideOf, scenario_suite};
 use bristlecone_designs::designs::Wal;
 use bristlecone_designs::{BTreeOptions, Search};
 use bristlecone_pmem::media::Mapped;
@@ -27,14 +27,14 @@ impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {
     }
 }
 
-scenario_suite!(numbers_512, Of<Sized<512, { usize::MAX }>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
-scenario_suite!(numbers_128, Of<Sized<128, { usize::MAX }>, u64, u64, Mapped>: [base, reverse, durable]);
+scenario_suite!(numbers_512, Of<Sized<512, { usize::MAX }>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(numbers_128, Of<Sized<128, { usize::MAX }>, u64, u64, File>: [base, reverse, durable]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(numbers_8192, Of<Sized<8192, { usize::MAX }>, u64, u64, Mapped>: [base, bulk, durable]);
-scenario_suite!(strings_512, Of<Wal, [u8], [u8], Mapped>: [base, reverse, bulk, durable]);
+scenario_suite!(numbers_8192, Of<Sized<8192, { usize::MAX }>, u64, u64, File>: [base, bulk, durable]);
+scenario_suite!(strings_512, Of<Wal, [u8], [u8], File>: [base, reverse, bulk, durable]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(strings_128, Of<Sized<128, { usize::MAX }>, [u8], [u8], Mapped>: [base, durable]);
+scenario_suite!(strings_128, Of<Sized<128, { usize::MAX }>, [u8], [u8], File>: [base, durable]);
 scenario_suite!(wide_512, Of<WideOf<Sized<512, { usize::MAX }>>, u128, u128, Mapped>: [base, reverse, bulk, pooled, durable]);
-scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, Mapped>: [base, reverse, durable]);
+scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, File>: [base, reverse, durable]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(high_strings, Of<Sized<256, 3>, [u8], u64, Mapped>: [base]);

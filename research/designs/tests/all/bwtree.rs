@@ -1,9 +1,11 @@
 //! The scenarios, run on the volatile Bw-Tree: several node sizes and chain lengths, both kinds of keys and values.
 
-use crate::common::{Chosen, Of, scenario_suite};
+use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::BwOptions;
 use bristlecone_designs::designs::Bw;
-use bristlecone_pmem::media::{Dram, Mapped};
+use bristlecone_pmem::media::Dram;
+#[cfg(feature = "every-layout")]
+use bristlecone_pmem::media::Mapped;
 
 /// Nodes of `BYTES` bytes that take `MOST` entries at most, and chains of `CHAIN` deltas.
 struct Sized<const BYTES: u32, const MOST: usize, const CHAIN: u8>;
@@ -29,9 +31,9 @@ scenario_suite!(numbers_256, Of<Sized<256, ALL, 3>, u64, u64, Dram>: [base, reve
 scenario_suite!(high_numbers, Of<Sized<128, 3, 1>, u64, u64, Dram>: [base, reverse, bulk]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(long_chains, Of<Sized<512, ALL, 60>, u64, u64, Dram>: [base, reverse, bulk]);
-scenario_suite!(strings_1024, Of<Bw, [u8], [u8], Mapped>: [base, reverse, bulk, pooled_bulk]);
+scenario_suite!(strings_1024, Of<Bw, [u8], [u8], File>: [base, reverse, bulk, pooled_bulk]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(high_strings, Of<Sized<128, 3, 2>, [u8], [u8], Mapped>: [base, reverse, bulk]);
+scenario_suite!(high_strings, Of<Sized<128, 3, 2>, [u8], [u8], File>: [base, reverse, bulk]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(numbers_to_strings, Of<Sized<256, ALL, 4>, u64, [u8], Mapped>: [base]);
 #[cfg(feature = "every-layout")]
@@ -42,7 +44,7 @@ mod pooled {
     use super::*;
 
     // A replaced value is freed when its leaf is consolidated; here that is at once.
-    crate::common::scenario_tests!(@ Of<Sized<1024, ALL, 1>, [u8], [u8], Mapped>:
+    crate::common::scenario_tests!(@ Of<Sized<1024, ALL, 1>, [u8], [u8], File>:
         full_pool => full_pool::refuses_and_goes_on,
         full_pool_concurrent => full_pool::many_threads,
         space_comes_back => emptied::space_is_reused,

@@ -1,10 +1,9 @@
 //! The scenarios, run on the Crab-tree: strategies, all optimizations, both kinds of keys and values.
 
-use crate::common::{Chosen, Of, scenario_suite};
+use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::CrabOptions;
 use bristlecone_designs::crabtree::{Costs, Strategy};
 use bristlecone_designs::designs::Crab;
-use bristlecone_pmem::media::Mapped;
 
 /// Leaves of `BYTES` bytes, recovered by `THREADS` threads. `WHICH`: each bit switches an optimization on.
 struct Tuned<const BYTES: u32, const WHICH: u32, const THREADS: usize>;
@@ -47,15 +46,15 @@ impl<const COPY: bool> Chosen for Only<COPY> {
 }
 
 type Numbers<const WHICH: u32, const THREADS: usize> =
-    Of<Tuned<256, WHICH, THREADS>, u64, u64, Mapped>;
+    Of<Tuned<256, WHICH, THREADS>, u64, u64, File>;
 type Strings<const WHICH: u32, const THREADS: usize> =
-    Of<Tuned<256, WHICH, THREADS>, [u8], [u8], Mapped>;
+    Of<Tuned<256, WHICH, THREADS>, [u8], [u8], File>;
 
 // Other leaf sizes, and each optimization by itself, are gone through by the design's own tests.
 scenario_suite!(numbers, Numbers<0, 3>: [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, power_cuts, compact]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(numbers_opt, Numbers<7, 1>: [base, pooled, durable]);
 scenario_suite!(strings_opt, Strings<7, 2>: [base, reverse, bulk, pooled, durable, power_cuts]);
-scenario_suite!(numbers_copying, Of<Only<true>, u64, u64, Mapped>: [base, pooled, durable]);
+scenario_suite!(numbers_copying, Of<Only<true>, u64, u64, File>: [base, pooled, durable]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(numbers_shifting, Of<Only<false>, u64, u64, Mapped>: [base, pooled]);
+scenario_suite!(numbers_shifting, Of<Only<false>, u64, u64, File>: [base, pooled]);

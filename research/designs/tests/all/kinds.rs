@@ -1,7 +1,7 @@
 //! An index is opened as what it is, or not at all; how it is recovered makes no difference. For
 //! every design there is.
 
-use crate::common::PoolHome;
+use crate::common::{File, PoolHome};
 use bristlecone_designs::designs::{Choice, DESIGNS, Design, Task, with_design};
 use bristlecone_designs::engines::{Engine, Maker, maker};
 use bristlecone_designs::{KeyRepr, OrderedIndex, Repr, TreeError};
@@ -10,7 +10,7 @@ use bristlecone_pmem::pool::RootError;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-type Home = PoolHome<Auto>;
+type Home = PoolHome<File>;
 type Numbers = Box<dyn Engine<u64, u64>>;
 
 /// Every design in every leaf size.
@@ -66,7 +66,7 @@ fn named(choice: &Choice<'_>) -> String {
 #[test]
 fn another_design_or_leaf_size_is_refused_and_named() {
     for there in all() {
-        let home = Home::mapped();
+        let home = Home::new();
         make(&home, &there);
         let kind = home.pool.roots().remove(0).kind;
         assert_eq!(
@@ -106,7 +106,7 @@ fn other_kinds_of_keys_and_values_are_refused_and_named() {
             node_bytes: Some(design.default_node_bytes),
             ..Choice::of(design.name)
         };
-        let home = Home::mapped();
+        let home = Home::new();
         make(&home, &choice);
         with_design(&choice, Mixed(&home, &choice)).expect("a design that there is");
         let strings = maker::<[u8], [u8], _>(&choice).expect("a design that there is");
@@ -162,7 +162,7 @@ fn recover(home: &Home, choice: &Choice<'_>, expected: &BTreeMap<u64, u64>, at: 
 
 /// Grows an index and shrinks it again; both are recovered by any number of threads.
 fn grow_and_shrink(choice: &Choice<'_>) {
-    let home = Home::mapped();
+    let home = Home::new();
     let index = numbers(choice).create(&home.pool, "index");
     let index = index.expect("a new root");
     for n in 0..60_000 {

@@ -1,6 +1,6 @@
 //! The scenarios, run on the LB+-Tree: every leaf size, both kinds of keys and values, each medium.
 
-use crate::common::{Chosen, Of, scenario_suite};
+use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::designs::Lb;
 use bristlecone_designs::lbtree::LbOptions;
 use bristlecone_pmem::media::{Dram, Journal, Mapped};
@@ -25,15 +25,15 @@ type Numbers<M, const B: usize, const THREADS: usize> = Of<Tuned<B, true, THREAD
 #[cfg(feature = "every-layout")]
 type Strings<M, const B: usize, const THREADS: usize> = Of<Tuned<B, true, THREADS>, [u8], [u8], M>;
 
-scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, Mapped>:
+scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, File>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
-scenario_suite!(strings_256, Of<Lb<1>, [u8], [u8], Mapped>:
+scenario_suite!(strings_256, Of<Lb<1>, [u8], [u8], File>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(numbers_1024, Numbers<Mapped, 4, 2>: [base, reverse, bulk, durable, power_cuts]);
+scenario_suite!(numbers_1024, Numbers<File, 4, 2>: [base, reverse, bulk, durable, power_cuts]);
 scenario_suite!(numbers_to_strings_1024, Of<Tuned<4, true, 2>, u64, [u8], Mapped>: [pooled, durable]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(numbers_traditional, Of<Tuned<1, false, 1>, u64, u64, Mapped>: [base, reverse, durable]);
+scenario_suite!(numbers_traditional, Of<Tuned<1, false, 1>, u64, u64, File>: [base, reverse, durable]);
 scenario_suite!(numbers_dram, Numbers<Dram, 1, 1>: [base, reverse, pooled, compact_memory]);
 scenario_suite!(numbers_journal, Numbers<Journal, 1, 1>: [base, pooled, durable, durable_bulk, compact]);
 #[cfg(feature = "every-layout")]

@@ -1,9 +1,8 @@
 //! The scenarios, run on the LCB+-Tree, and on NVT-A, which has its inner nodes: every node size, both kinds of keys and values, each medium.
 
-use crate::common::{Chosen, Of, scenario_suite};
+use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::BTreeOptions;
 use bristlecone_designs::designs::{Lcb, NvtA};
-use bristlecone_pmem::media::Mapped;
 
 /// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 2 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;
@@ -32,9 +31,9 @@ impl<const BYTES: u32, const MOST: usize> Chosen for Appended<BYTES, MOST> {
     }
 }
 
-scenario_suite!(numbers_256, Of<Sized<256, { usize::MAX }>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
-scenario_suite!(strings_1024, Of<Lcb, [u8], [u8], Mapped>: [base, durable]);
-scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, Mapped>: [base]);
-scenario_suite!(appended_256, Of<Appended<256, { usize::MAX }>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(numbers_256, Of<Sized<256, { usize::MAX }>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(strings_1024, Of<Lcb, [u8], [u8], File>: [base, durable]);
+scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, File>: [base]);
+scenario_suite!(appended_256, Of<Appended<256, { usize::MAX }>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(appended_strings, Of<Appended<512, { usize::MAX }>, [u8], [u8], Mapped>: [base, durable]);
+scenario_suite!(appended_strings, Of<Appended<512, { usize::MAX }>, [u8], [u8], File>: [base, durable]);

@@ -1,10 +1,9 @@
 //! The scenarios, run on the log-structured B+-tree: leaf sizes, logs by leaf and by thread, both kinds of keys and
 //! values.
 
-use crate::common::{Chosen, Of, scenario_suite};
+use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::designs::Ls;
 use bristlecone_designs::lstree::{LogChoice, LsOptions};
-use bristlecone_pmem::media::Mapped;
 
 /// Leaves of `BYTES` bytes, `LOGS` logs, recovered by `THREADS` threads.
 struct Tuned<const BYTES: u32, const LOGS: u32, const THREADS: usize>;
@@ -43,7 +42,7 @@ impl Chosen for ByThread {
     }
 }
 
-scenario_suite!(numbers_512, Of<Ls, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
-scenario_suite!(strings_256, Of<Tuned<256, 1, 3>, [u8], [u8], Mapped>: [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact]);
+scenario_suite!(numbers_512, Of<Ls, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(strings_256, Of<Tuned<256, 1, 3>, [u8], [u8], File>: [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(numbers_by_thread, Of<ByThread, u64, u64, Mapped>: [base, pooled, durable]);
+scenario_suite!(numbers_by_thread, Of<ByThread, u64, u64, File>: [base, pooled, durable]);

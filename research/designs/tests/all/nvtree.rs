@@ -1,9 +1,8 @@
 //! The scenarios, run on NV-Tree: leaf sizes, strategies, both kinds of keys and values, each medium.
 
-use crate::common::{Chosen, Of, scenario_suite};
+use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::designs::Nv;
 use bristlecone_designs::nvtree::{Adaptivity, NvOptions};
-use bristlecone_pmem::media::Mapped;
 
 /// Leaves of `BYTES` bytes, resized by a strategy, recovered by `THREADS` threads.
 struct Tuned<const BYTES: u32, const ADAPTIVE: bool, const THREADS: usize>;
@@ -26,6 +25,6 @@ impl<const BYTES: u32, const ADAPTIVE: bool, const THREADS: usize> Chosen
     }
 }
 
-scenario_suite!(numbers_1024, Of<Nv, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
-scenario_suite!(strings_256, Of<Tuned<256, true, 1>, [u8], [u8], Mapped>: [base, pooled, durable]);
-scenario_suite!(numbers_256, Of<Tuned<256, false, 3>, u64, u64, Mapped>: [base, durable]);
+scenario_suite!(numbers_1024, Of<Nv, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(strings_256, Of<Tuned<256, true, 1>, [u8], [u8], File>: [base, pooled, durable]);
+scenario_suite!(numbers_256, Of<Tuned<256, false, 3>, u64, u64, File>: [base, durable]);

@@ -1,9 +1,8 @@
 //! The scenarios, run on the wB+-Tree: smallest and largest leaves, both kinds of keys and values.
 
-use crate::common::{Chosen, Of, scenario_suite};
+use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::LeafOptions;
 use bristlecone_designs::designs::Wb;
-use bristlecone_pmem::media::Mapped;
 
 /// Leaves of `B` x 256 bytes, recovered by `THREADS` threads.
 struct Tuned<const B: usize, const THREADS: usize>;
@@ -18,5 +17,5 @@ impl<const B: usize, const THREADS: usize> Chosen for Tuned<B, THREADS> {
     }
 }
 
-scenario_suite!(numbers_256, Of<Wb<1>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
-scenario_suite!(strings_1024, Of<Tuned<4, 2>, [u8], [u8], Mapped>: [base, durable]);
+scenario_suite!(numbers_256, Of<Wb<1>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(strings_1024, Of<Tuned<4, 2>, [u8], [u8], File>: [base, durable]);

@@ -69,9 +69,10 @@ mod tests;
 
 pub use adapt::Adaptivity;
 
+use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan, TreeError,
+    UpdateError,
 };
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::sync::Retired;
@@ -503,11 +504,6 @@ where
         self.take_out(key)
     }
 
-    #[inline]
-    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
-        self.find_value(key, f)
-    }
-
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
         self.scan_up(&range, |_| {}, visit);
     }
@@ -521,17 +517,7 @@ where
         self.scan_up(&range, ahead, visit);
     }
 
-    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        self.get_batch(keys, out);
-    }
-
-    fn stats(&self) -> IndexStats {
-        self.measure()
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        self.check()
-    }
+    forward!(lookups, lookup_batches, checks);
 }
 
 impl<K, V, M> ReverseScan<K, V> for NvTree<K, V, M>
@@ -558,17 +544,4 @@ where
     }
 }
 
-impl<K, V, M> BulkLoad<K, V> for NvTree<K, V, M>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-{
-    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
-        &mut self,
-        sorted: impl Iterator<Item = (Q, W)>,
-        fill: Fill,
-    ) -> Result<u64, InsertError> {
-        self.load_sorted(sorted, fill)
-    }
-}
+forward_impls!(only load: NvTree<K, V, M>, KeyRepr, Repr);

@@ -93,9 +93,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::sync::AtomicU64;
@@ -103,10 +103,8 @@ use bristlecone_pmem::pool::{Root as PoolRoot, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool};
 use modify::IfPresent;
 use page::BASE_BYTES;
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 use table::Table;
 
@@ -310,49 +308,7 @@ where
         V::read(self.pm(), value, f)
     }
 
-    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
-        self.scan_up(&range, visit);
-    }
-
-    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        self.get_batch(keys, out);
-    }
-
-    fn stats(&self) -> IndexStats {
-        self.measure()
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        self.check()
-    }
+    forward!(lookup_batches, scans, checks);
 }
 
-impl<K, V, M> ReverseScan<K, V> for BwTree<K, V, M>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-{
-    fn scan_reverse<R: RangeBounds<K>>(
-        &self,
-        range: R,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        self.scan_down(&range, visit);
-    }
-}
-
-impl<K, V, M> BulkLoad<K, V> for BwTree<K, V, M>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-{
-    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
-        &mut self,
-        sorted: impl Iterator<Item = (Q, W)>,
-        fill: Fill,
-    ) -> Result<u64, InsertError> {
-        self.load_sorted(sorted, fill)
-    }
-}
+forward_impls!(BwTree<K, V, M>, KeyRepr, Repr);

@@ -23,7 +23,7 @@
 //! *Blocks.* A value's block is written before the leaf is looked at, and is the operation's until a swap has it. One
 //! that fails recycles it, and the next attempt writes another.
 
-use super::node::{Form, Meta, Node, Status, word_at};
+use super::node::{Form, Meta, Node, Status};
 use super::reshape::{Reserved, Want};
 use super::{BzTree, corrupt, no_room};
 use crate::repr::{KeyRepr, Repr, record_bytes, write_record};
@@ -636,16 +636,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         } else {
             Want::Help
         })))
-    }
-
-    /// The word of the anchor that leads to the root node.
-    pub(super) fn root_word(&self) -> &bristlecone_pmem::PWord {
-        word_at(self.pm(), self.anchor + 8)
-    }
-
-    /// The anchor's status: a version, as an inner node's.
-    pub(super) fn root_status(&self) -> &bristlecone_pmem::PWord {
-        word_at(self.pm(), self.anchor)
     }
 }
 

@@ -105,9 +105,9 @@ mod tests_scarce;
 mod tests_stopped;
 mod verify;
 
+use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::heap::activated::{Activated, MAX_ACTIVATED};
@@ -119,12 +119,10 @@ use build::Image;
 use crossbeam_epoch as epoch;
 use leaf::{Done, Mode};
 use node::{FROZEN, HEADER, Node, word_at};
-use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::marker::PhantomData;
-use std::ops::{ControlFlow, RangeBounds};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
@@ -305,6 +303,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// The root slot, which is there until the index is closed.
     fn root_slot(&self) -> &Root<M> {
         self.root.as_ref().expect("open until it is dropped")
+    }
+
+    /// The word of the anchor that leads to the root node.
+    fn root_word(&self) -> &bristlecone_pmem::PWord {
+        word_at(self.pm(), self.anchor + 8)
+    }
+
+    /// The anchor's status: a version, as an inner node's.
+    fn root_status(&self) -> &bristlecone_pmem::PWord {
+        word_at(self.pm(), self.anchor)
     }
 
     /// Offset of the root node.
@@ -677,45 +685,7 @@ where
         self.look_up(key, f)
     }
 
-    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
-        self.scan_up(&range, visit);
-    }
-
-    fn stats(&self) -> IndexStats {
-        self.measure()
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        self.check()
-    }
+    forward!(scans, checks);
 }
 
-impl<K, V, M> ReverseScan<K, V> for BzTree<K, V, M>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-{
-    fn scan_reverse<R: RangeBounds<K>>(
-        &self,
-        range: R,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        self.scan_down(&range, visit);
-    }
-}
-
-impl<K, V, M> BulkLoad<K, V> for BzTree<K, V, M>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-{
-    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
-        &mut self,
-        sorted: impl Iterator<Item = (Q, W)>,
-        fill: Fill,
-    ) -> Result<u64, InsertError> {
-        self.load_sorted(sorted, fill)
-    }
-}
+forward_impls!(BzTree<K, V, M>, KeyRepr, Repr);

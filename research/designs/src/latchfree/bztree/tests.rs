@@ -7,6 +7,7 @@ use super::reshape::Want;
 use super::*;
 use bristlecone_pmem::PoolOptions;
 use bristlecone_pmem::media::{Dram, Mapped};
+use std::ops::ControlFlow;
 use std::path::Path;
 use tempfile::TempDir;
 

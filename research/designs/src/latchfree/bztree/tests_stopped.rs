@@ -6,10 +6,12 @@
 use super::reshape::Want;
 use super::tests::SMALL;
 use super::*;
+use crate::index::ReverseScan;
 use bristlecone_pmem::PoolOptions;
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::{Attached, Simulation};
 use std::cell::{Cell, RefCell};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::rc::Rc;
 

@@ -62,9 +62,9 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
@@ -74,11 +74,9 @@ use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError};
 use log::{DIRECTORY, LOGS, Logs, SEGMENT_HEADER};
 use record::Reader;
 use reserve::RESERVE;
-use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
-use std::ops::{ControlFlow, RangeBounds};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use table::Table;
@@ -559,62 +557,7 @@ where
         self.take_out(key)
     }
 
-    #[inline]
-    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
-        self.find_value(key, f)
-    }
-
-    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
-        self.scan_up(&range, visit);
-    }
-
-    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        self.get_batch(keys, out);
-    }
-
-    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
-        &self,
-        pairs: &[(Q, W)],
-        out: &mut Vec<Result<(), InsertError>>,
-    ) {
-        self.insert_batch(pairs, out);
-    }
-
-    fn stats(&self) -> IndexStats {
-        self.measure()
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        self.check()
-    }
+    forward!(lookups, lookup_batches, insert_batches, scans, checks);
 }
 
-impl<K, V, M> ReverseScan<K, V> for LsTree<K, V, M>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-{
-    fn scan_reverse<R: RangeBounds<K>>(
-        &self,
-        range: R,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        self.scan_down(&range, visit);
-    }
-}
-
-impl<K, V, M> BulkLoad<K, V> for LsTree<K, V, M>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-{
-    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
-        &mut self,
-        sorted: impl Iterator<Item = (Q, W)>,
-        fill: Fill,
-    ) -> Result<u64, InsertError> {
-        self.load_sorted(sorted, fill)
-    }
-}
+forward_impls!(LsTree<K, V, M>, KeyRepr, Repr);

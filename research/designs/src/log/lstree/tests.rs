@@ -6,6 +6,7 @@ use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{MediaOptions, POff, PoolOptions};
 use crossbeam_epoch as epoch;
 use reserve::{Purpose, Refusal};
+use std::borrow::Borrow;
 use std::path::Path;
 
 type Medium = Counting<Dram>;

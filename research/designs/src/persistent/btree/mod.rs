@@ -73,9 +73,10 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
+use self::modify::IfPresent;
+use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word};
 use crate::version_lock::VersionLocks;
@@ -86,10 +87,8 @@ use change::{Change, NewWords, Overwritten, Protect, WholeNodes};
 use kind::{Kind, Leaf, Sorted};
 use load::Load;
 use node::{Node, UNIT};
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -573,90 +572,14 @@ where
     M: Media,
     D: Kind,
 {
-    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, modify::IfPresent::Refuse).map(|_| ())
-    }
-
-    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, modify::IfPresent::Replace)
-    }
-
-    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        if let Err((len, most)) = Self::value_fits(value) {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
-        self.replace(key, value)
-    }
-
-    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
-        if self.read_only {
-            return Err(RemoveError::ReadOnly);
-        }
-        self.take_out(key)
-    }
-
-    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
-        self.find_value(key, f)
-    }
-
-    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
-        self.scan_up(&range, visit);
-    }
-
-    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        self.get_batch(keys, out);
-    }
-
-    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
-        &self,
-        pairs: &[(Q, W)],
-        out: &mut Vec<Result<(), InsertError>>,
-    ) {
-        self.insert_batch(pairs, out);
-    }
-
-    fn stats(&self) -> IndexStats {
-        self.measure()
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        self.check()
-    }
+    forward!(
+        changes,
+        lookups,
+        lookup_batches,
+        insert_batches,
+        scans,
+        checks
+    );
 }
 
-impl<K, V, M, D> ReverseScan<K, V> for BTree<K, V, M, D>
-where
-    K: StoredKey + ?Sized,
-    V: Stored + ?Sized,
-    M: Media,
-    D: Kind,
-{
-    fn scan_reverse<R: RangeBounds<K>>(
-        &self,
-        range: R,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        self.scan_down(&range, visit);
-    }
-}
-
-impl<K, V, M, D> BulkLoad<K, V> for BTree<K, V, M, D>
-where
-    K: StoredKey + ?Sized,
-    V: Stored + ?Sized,
-    M: Media,
-    D: Kind,
-{
-    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
-        &mut self,
-        sorted: impl Iterator<Item = (Q, W)>,
-        fill: Fill,
-    ) -> Result<u64, InsertError> {
-        self.load_sorted(sorted, fill)
-    }
-}
+forward_impls!(BTree<K, V, M, D: Kind>, StoredKey, Stored);

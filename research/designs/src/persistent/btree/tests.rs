@@ -2,10 +2,12 @@
 
 use super::node::HEADER;
 use super::*;
+use crate::index::ReverseScan;
 use crate::unsorted::Unsorted;
 use bristlecone_pmem::media::{Dram, Mapped};
 use bristlecone_pmem::{MediaOptions, PoolOptions};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 fn options(reserve: u64) -> PoolOptions {

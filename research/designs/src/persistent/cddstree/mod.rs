@@ -72,9 +72,9 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
 use crate::saved;
@@ -85,10 +85,8 @@ use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{CommitError, Heap, Media, POff, Pool, SpaceError};
 use crossbeam_epoch::Guard;
 use node::{Node, SLOT};
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{ControlFlow, RangeBounds};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -571,62 +569,7 @@ where
         Ok(was_there)
     }
 
-    #[inline]
-    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
-        self.find_value(key, f)
-    }
-
-    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
-        self.scan_up(&range, visit);
-    }
-
-    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        self.get_batch(keys, out);
-    }
-
-    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
-        &self,
-        pairs: &[(Q, W)],
-        out: &mut Vec<Result<(), InsertError>>,
-    ) {
-        self.insert_batch(pairs, out);
-    }
-
-    fn stats(&self) -> IndexStats {
-        self.measure()
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        self.check()
-    }
+    forward!(lookups, lookup_batches, insert_batches, scans, checks);
 }
 
-impl<K, V, M> ReverseScan<K, V> for CddsTree<K, V, M>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-{
-    fn scan_reverse<R: RangeBounds<K>>(
-        &self,
-        range: R,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        self.scan_down(&range, visit);
-    }
-}
-
-impl<K, V, M> BulkLoad<K, V> for CddsTree<K, V, M>
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    M: Media,
-{
-    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
-        &mut self,
-        sorted: impl Iterator<Item = (Q, W)>,
-        fill: Fill,
-    ) -> Result<u64, InsertError> {
-        self.load_sorted(sorted, fill)
-    }
-}
+forward_impls!(CddsTree<K, V, M>, KeyRepr, Repr);

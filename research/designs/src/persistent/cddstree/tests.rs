@@ -7,6 +7,7 @@ use bristlecone_pmem::media::sim::{EventKind, Simulation};
 use bristlecone_pmem::media::{Counting, Dram, Sim};
 use bristlecone_pmem::{PWord, PoolOptions};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 fn pool<M: Media>() -> Arc<Pool<M>> {

@@ -80,10 +80,11 @@ mod tests;
 
 pub use sp::{FastFairSp, SpDesign};
 
+use self::write::IfPresent;
 use crate::btree::node::UNIT;
+use crate::forward::{forward, forward_impls};
 use crate::index::{
-    BulkLoad, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word};
 use crate::saved;
@@ -93,10 +94,8 @@ use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, POff, PWord, Pool, SpaceError};
 use node::{Node, NodeOf};
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -429,88 +428,14 @@ where
     V: Stored + ?Sized,
     M: Media,
 {
-    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, write::IfPresent::Refuse).map(|_| ())
-    }
-
-    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, write::IfPresent::Replace)
-    }
-
-    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        if let Err((len, most)) = Self::value_fits(value) {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
-        self.replace(key, value)
-    }
-
-    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
-        if self.read_only {
-            return Err(RemoveError::ReadOnly);
-        }
-        self.take_out(key)
-    }
-
-    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
-        self.find_value(key, f)
-    }
-
-    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
-        self.scan_up(&range, visit);
-    }
-
-    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        self.get_batch(keys, out);
-    }
-
-    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
-        &self,
-        pairs: &[(Q, W)],
-        out: &mut Vec<Result<(), InsertError>>,
-    ) {
-        self.insert_batch(pairs, out);
-    }
-
-    fn stats(&self) -> IndexStats {
-        self.measure()
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        self.check()
-    }
+    forward!(
+        changes,
+        lookups,
+        lookup_batches,
+        insert_batches,
+        scans,
+        checks
+    );
 }
 
-impl<K, V, M> ReverseScan<K, V> for FastFair<K, V, M>
-where
-    K: StoredKey + ?Sized,
-    V: Stored + ?Sized,
-    M: Media,
-{
-    fn scan_reverse<R: RangeBounds<K>>(
-        &self,
-        range: R,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        self.scan_down(&range, visit);
-    }
-}
-
-impl<K, V, M> BulkLoad<K, V> for FastFair<K, V, M>
-where
-    K: StoredKey + ?Sized,
-    V: Stored + ?Sized,
-    M: Media,
-{
-    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
-        &mut self,
-        sorted: impl Iterator<Item = (Q, W)>,
-        fill: Fill,
-    ) -> Result<u64, InsertError> {
-        self.load_sorted(sorted, fill)
-    }
-}
+forward_impls!(FastFair<K, V, M>, StoredKey, Stored);

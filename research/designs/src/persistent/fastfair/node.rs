@@ -36,25 +36,7 @@
 //! and equal values in neighbouring entries mean nothing. `hidden` is for the entries that have no left neighbour,
 //! or one whose key may be 0; the zero key does what a null pointer does at the end.
 //!
-//! # Failure-atomic shift
-//! ```text
-//! insert at p:  key[n+1] = 0
-//!               for i = n-1 .. p:    key[i+1] = key[i]         entry i+1 is a duplicate now, i+2 counts
-//!                                    value[i+1] = value[i]     into an entry that does not count
-//!               key[p] = key[p-1]                              entry p is a duplicate now, p+1 counts
-//!               value[p] = value
-//!               key[p] = key                                   the insertion counts
-//! remove at p:  key[p] = key[p-1]                              the removal counts
-//!               for i = p .. n-2:    value[i] = value[i+1]
-//!                                    key[i] = key[i+1]         entry i counts, i+1 is a duplicate now
-//!               key[n-1] = 0
-//! ```
-//! At p = 0 and p = 1, `hidden` is set instead of the copy of a left neighbour's key, and cleared in the end. Entries
-//! of 16 bytes are in its line there.
-//!
-//! Each store is ordered behind the one before: inside a line by total store order or a store fence; and before
-//! the first store to a next line, the line that is complete is flushed and fenced. So a crash leaves the
-//! node as after some prefix of the stores.
+//! How entries are shifted is said in `node/shift.rs`.
 //!
 //! # Persist cost
 //! | operation | lines, fences |
@@ -70,6 +52,8 @@
 //!    takes the superfluous entry out by the second half of a removal, which is failure-atomic itself.
 //! 2. *Before a split's cut, or while a merge appends*: entries that belong to the right sibling.
 //!    [`Node::repair`] cuts them off.
+
+mod shift;
 
 use crate::btree::node::{compare_to_word, compare_words};
 use crate::leaftree::Found;
@@ -97,12 +81,8 @@ const LINE_WORDS: usize = LINE / 8;
 
 /// The planted fault of a shift whose stores are not ordered inside a line.
 const UNORDERED: [&str; 2] = ["fastfair-unordered", "fastfair-unordered-sp"];
-/// The planted fault of a removal that flushes lines where an insertion does.
-const WRONG_WAY: &str = "fastfair-wrong-way";
 /// The planted fault of a recovery that leaves duplicates.
 const DUPLICATE_KEPT: &str = "fastfair-duplicate-kept";
-/// The planted fault of an insertion that gives the new key to the old value.
-const KEY_FIRST: &str = "fastfair-key-first";
 
 /// Entries that a node of so many bytes has room for.
 pub(crate) const fn capacity<A: Word, B: Word>(bytes: usize) -> usize {
@@ -549,165 +529,6 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     pub fn flush_new<M: Media>(self, pm: &M) {
         // PERSIST: the node, which the caller fences before anything leads to it.
         pm.flush(self.words[0].addr(), self.words.len() * 8);
-    }
-
-    /// Makes entry `n + 1` end a node of `n` entries, of which entry `n` is about to be stored.
-    #[inline(always)]
-    fn end_behind<M: Media>(self, pm: &M, n: usize) {
-        let end = n + 1;
-        if end < self.slots() && self.key(pm, end) != A::default() {
-            self.set_key(pm, end, A::default());
-            if Self::line(end) == Self::line(n) {
-                order(pm);
-            } else {
-                // PERSIST: the new end, before the entry that is the end so far counts.
-                self.persist_line(pm, end);
-            }
-        }
-    }
-
-    /// FAST insertion at place `at` of a locked node of `n` entries, with room. `fenced`: nothing that the
-    /// entry leads to is still to be fenced.
-    #[inline]
-    pub fn insert<M: Media>(self, pm: &M, n: usize, at: usize, (key, value): (A, B), fenced: bool) {
-        debug_assert!(
-            at <= n && n < self.slots(),
-            "the caller saw that there is room"
-        );
-        if !fenced {
-            // PERSIST: the pair's records, before an entry leads to them.
-            pm.fence();
-        }
-        self.end_behind(pm, n);
-        for i in (at..n).rev() {
-            self.set_key(pm, i + 1, self.key(pm, i));
-            order(pm);
-            self.set_value(pm, i + 1, self.value(pm, i));
-            if Self::line(i) == Self::line(i + 1) {
-                order(pm);
-            } else {
-                // PERSIST: the line that is complete, before the original of its first entry is stored over.
-                self.persist_line(pm, i + 1);
-            }
-        }
-        if pm.planted(KEY_FIRST) {
-            self.set_key(pm, at, key);
-            order(pm);
-        }
-        if at < n {
-            if self.is_hidden_afar(pm, at) {
-                // PERSIST: the copy of the entry, before the entry is hidden.
-                self.persist_line(pm, at + 1);
-            }
-            self.mask(pm, at);
-            order(pm);
-        }
-        self.set_value(pm, at, value);
-        if at < NUMBERED && self.hidden(pm) == at + 1 {
-            self.set_key(pm, at, key);
-            if Self::NEAR || at == 0 {
-                order(pm);
-                self.hide(pm, 0);
-            } else {
-                // PERSIST: the entry, before it is hidden no more.
-                self.persist_line(pm, at);
-                self.hide(pm, 0);
-                // PERSIST: the insertion counts.
-                self.persist_hidden(pm);
-                return;
-            }
-        } else {
-            order(pm);
-            self.set_key(pm, at, key);
-        }
-        // PERSIST: the last line; the insertion counts.
-        self.persist_line(pm, at);
-    }
-
-    /// FAST removal of entry `at` of a locked node. Returns how many are left.
-    #[inline]
-    pub fn remove<M: Media>(self, pm: &M, at: usize) -> usize {
-        let n = self.count(pm);
-        debug_assert!(at < n, "the caller found the entry");
-        if at + 1 == n {
-            return self.cut(pm, at);
-        }
-        self.mask(pm, at);
-        order(pm);
-        self.shift_left(pm, at, n);
-        n - 1
-    }
-
-    /// The second half of a removal: entry `at` does not count, and those behind it, up to entry `n`, move.
-    fn shift_left<M: Media>(self, pm: &M, at: usize, n: usize) {
-        for i in at..n - 1 {
-            self.set_value(pm, i, self.value(pm, i + 1));
-            order(pm);
-            self.set_key(pm, i, self.key(pm, i + 1));
-            if self.hidden(pm) == i + 1 {
-                if Self::NEAR || i == 0 {
-                    order(pm);
-                    self.hide(pm, 0);
-                } else {
-                    // PERSIST: the entry, before it is hidden no more; and that it is not, before its original
-                    // is stored over.
-                    self.persist_line(pm, i);
-                    self.hide(pm, 0);
-                    self.persist_hidden(pm);
-                }
-            }
-            let boundary = if pm.planted(WRONG_WAY) {
-                i > 0 && Self::line(i) != Self::line(i - 1)
-            } else {
-                Self::line(i) != Self::line(i + 1)
-            };
-            if boundary {
-                // PERSIST: the line that is complete, before the original of its last entry is stored over.
-                self.persist_line(pm, i);
-            } else {
-                order(pm);
-            }
-        }
-        self.cut(pm, n - 1);
-    }
-
-    /// Makes entry `at` the end: a NAW. Returns the entries that are left.
-    #[track_caller]
-    pub fn cut<M: Media>(self, pm: &M, at: usize) -> usize {
-        if at == 0 {
-            self.hide(pm, 1);
-        } else {
-            self.set_key(pm, at, A::default());
-        }
-        // PERSIST: those entries are gone.
-        self.persist_line(pm, at);
-        at
-    }
-
-    /// Appends entries that do not count yet, because the right sibling has the same; flushed, not fenced.
-    pub fn append<M: Media>(self, pm: &M, entries: impl Iterator<Item = (A, B)>) {
-        let n = self.count(pm);
-        let mut end = n;
-        for (key, value) in entries.take(self.slots() - n) {
-            self.set_key(pm, end, key);
-            self.set_value(pm, end, value);
-            end += 1;
-        }
-        if end == n {
-            return;
-        }
-        if end < self.slots() {
-            self.set_key(pm, end, A::default());
-        }
-        if n == 0 {
-            order(pm);
-            self.hide(pm, 0);
-        }
-        let first = if n == 0 { META } else { Self::key_at(n) };
-        let last = Self::key_at(end) + A::WORDS;
-        let words = &self.words[first..last.min(self.words.len())];
-        // PERSIST: the entries, fenced before the sibling that has the same is unlinked.
-        pm.flush_of(words);
     }
 
     /// Reads a node as a crash left it. `bound`: the key word from which on all belongs to the right sibling.

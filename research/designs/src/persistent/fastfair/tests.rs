@@ -2,9 +2,11 @@
 
 use super::node::Node;
 use super::*;
+use crate::index::{BulkLoad, Fill, ReverseScan};
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::{MediaOptions, PoolOptions};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 type Numbers = FastFair<u64, u64, Dram>;

@@ -1,14 +1,14 @@
-//! The harness of every design: [`Of`] a design, kinds of keys and values, and a medium.
+//! The harness of every design: [`Of`] a design, kinds of keys and values, and where its pool is.
 
+use super::home::{File, Place};
 use super::recorder::Recorder;
 use super::{Failure, Fresh, Harness, PoolHome, Pooled, TestKey, TestValue};
-use bristlecone_designs::designs::{Holds, Wide, WideDesign};
-use bristlecone_designs::engines::{Engine, Maker};
-use bristlecone_designs::{Design, DurableIndex, RecoveryReport, Stored, StoredKey, TreeError};
-use bristlecone_pmem::media::{Dram, Mapped};
-use bristlecone_pmem::{Media, Pool};
+use bristlecone_designs::designs::{AnyDesign, Holds, Wide, WideDesign};
+use bristlecone_designs::engines::{Compiled, Engine, Maker};
+use bristlecone_designs::{Design, RecoveryReport, Stored, StoredKey};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::media::{Auto, Dram, Journal, Mapped};
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 /// A design and how it is run, as a type: the design itself for its usual options, or a type of
 /// the test's own that gives it others.
@@ -44,53 +44,70 @@ impl<C: Chosen<Design: WideDesign>> Chosen for WideOf<C> {
     }
 }
 
-/// The harness of design `C` from `K` to `V` on `M`.
-pub struct Of<C, K: ?Sized, V: ?Sized, M>(PhantomData<fn(&C, &K, &V, M)>);
-
-/// A harness that says which design it is of, so that a scenario can put it on other media.
-pub trait Designed: Pooled<Key: StoredKey, Value: Stored> {
-    /// The design.
-    type Design: Holds<Self::Key, Self::Value, Mapped>
-        + Holds<Self::Key, Self::Value, Recorder>
-        + Holds<Self::Key, Self::Value, Dram>;
-
-    /// With its options.
-    fn design() -> Self::Design;
+/// A place where indexes of the design `D` from `K` to `V` can be.
+pub trait Hosts<D, K, V>: Place
+where
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
+{
+    /// What makes and opens them.
+    fn maker(design: D) -> Box<dyn Maker<K, V, Self::Media>>;
 }
 
-/// The index of a harness's design, on whatever medium.
+/// Compiled in the library, once for all tests.
+impl<D, K, V> Hosts<D, K, V> for File
+where
+    D: Into<AnyDesign>,
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
+    Auto: Compiled<K, V>,
+{
+    fn maker(design: D) -> Box<dyn Maker<K, V, Auto>> {
+        Auto::maker_of(design.into()).expect("a design of such keys and values")
+    }
+}
+
+/// Compiled for the test.
+macro_rules! hosts {
+    ($($medium:ty),*) => {$(
+        impl<D, K, V> Hosts<D, K, V> for $medium
+        where
+            D: Holds<K, V, $medium, Held: 'static>,
+            K: StoredKey + ?Sized + 'static,
+            V: Stored + ?Sized + 'static,
+        {
+            fn maker(design: D) -> Box<dyn Maker<K, V, $medium>> {
+                Box::new(design)
+            }
+        }
+    )*};
+}
+
+hosts!(Mapped, Journal, Dram);
+
+/// The harness of design `C` from `K` to `V` at the place `P`.
+pub struct Of<C, K: ?Sized, V: ?Sized, P>(PhantomData<fn(&C, &K, &V, P)>);
+
+/// A harness whose design can be put on the medium that [records](Recorder) what is durable.
+pub trait Recorded: Pooled {
+    /// What makes and opens indexes there.
+    fn recorded() -> Box<dyn Maker<Self::Key, Self::Value, Recorder>>;
+}
+
+/// The index of a harness of a design.
 pub type On<H> = Box<dyn Engine<<H as Harness>::Key, <H as Harness>::Value>>;
 
-/// An empty index at `root`.
-pub fn create_on<H, M>(pool: &Arc<Pool<M>>, root: &str) -> Result<On<H>, TreeError>
-where
-    H: Designed<Design: Holds<<H as Harness>::Key, <H as Harness>::Value, M>>,
-    M: Media,
-{
-    H::design().create(pool, root)
-}
-
-/// The index at `root`.
-pub fn open_on<H, M>(pool: &Arc<Pool<M>>, root: &str) -> Result<On<H>, TreeError>
-where
-    H: Designed<Design: Holds<<H as Harness>::Key, <H as Harness>::Value, M>>,
-    M: Media,
-{
-    H::design().open(pool, root)
-}
-
-impl<C, K, V, M> Harness for Of<C, K, V, M>
+impl<C, K, V, P> Harness for Of<C, K, V, P>
 where
     C: Chosen,
-    C::Design: Holds<K, V, M>,
     K: TestKey + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    M: Media,
+    P: Hosts<C::Design, K, V>,
 {
     type Key = K;
     type Value = V;
     type Index = Box<dyn Engine<K, V>>;
-    type Home = PoolHome<M>;
+    type Home = PoolHome<P>;
 
     const SUMS: bool = C::SUMS;
 
@@ -101,32 +118,33 @@ where
     }
 
     fn longest_key() -> usize {
-        C::design().most_key()
+        Self::maker().longest_key()
     }
 
     fn longest_value() -> usize {
-        C::design().most_value()
+        Self::maker().longest_value()
     }
 }
 
-impl<C, K, V, M> Pooled for Of<C, K, V, M>
+impl<C, K, V, P> Pooled for Of<C, K, V, P>
 where
     C: Chosen,
-    C::Design: Holds<K, V, M>,
     K: TestKey + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    M: Media,
+    P: Hosts<C::Design, K, V>,
 {
-    type Medium = M;
+    type Place = P;
 
-    const SNAPSHOT: bool = <<C::Design as Holds<K, V, M>>::Held as DurableIndex<K, V, M>>::SNAPSHOT;
-
-    fn create(home: &PoolHome<M>, root: &str) -> Result<Self::Index, Failure> {
-        Ok(C::design().create(&home.pool, root)?)
+    fn maker() -> Box<dyn Maker<K, V, P::Media>> {
+        P::maker(C::design())
     }
 
-    fn open(home: &PoolHome<M>, root: &str) -> Result<Self::Index, Failure> {
-        Ok(C::design().open(&home.pool, root)?)
+    fn create(home: &PoolHome<P>, root: &str) -> Result<Self::Index, Failure> {
+        Ok(Self::maker().create(&home.pool, root)?)
+    }
+
+    fn open(home: &PoolHome<P>, root: &str) -> Result<Self::Index, Failure> {
+        Ok(Self::maker().open(&home.pool, root)?)
     }
 
     fn close(index: Self::Index) -> Result<(), Failure> {
@@ -138,17 +156,15 @@ where
     }
 }
 
-impl<C, K, V, M> Designed for Of<C, K, V, M>
+impl<C, K, V, P> Recorded for Of<C, K, V, P>
 where
     C: Chosen,
-    C::Design: Holds<K, V, M> + Holds<K, V, Mapped> + Holds<K, V, Recorder> + Holds<K, V, Dram>,
+    C::Design: Holds<K, V, Recorder, Held: 'static>,
     K: TestKey + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    M: Media,
+    P: Hosts<C::Design, K, V>,
 {
-    type Design = C::Design;
-
-    fn design() -> C::Design {
-        C::design()
+    fn recorded() -> Box<dyn Maker<K, V, Recorder>> {
+        Box::new(C::design())
     }
 }

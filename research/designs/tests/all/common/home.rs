@@ -1,7 +1,7 @@
 //! A pool in a folder of its own.
 
 use super::Failure;
-use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::media::{Auto, Dram, Journal, Mapped};
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_pmem::{Access, Media, MediumKind, OpenError};
 use std::collections::BTreeMap;
@@ -10,10 +10,46 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
+/// Where a pool can be.
+pub trait Place: 'static {
+    /// The medium.
+    type Media: Media;
+
+    /// How pools are opened there.
+    fn options() -> PoolOptions {
+        PoolOptions::default()
+    }
+}
+
+/// A mapped file, on the medium that is chosen when the program runs.
+pub struct File;
+
+impl Place for File {
+    type Media = Auto;
+
+    fn options() -> PoolOptions {
+        let mut options = PoolOptions::default();
+        options.media.medium = Some(MediumKind::Mapped);
+        options
+    }
+}
+
+impl Place for Mapped {
+    type Media = Self;
+}
+
+impl Place for Journal {
+    type Media = Self;
+}
+
+impl Place for Dram {
+    type Media = Self;
+}
+
 /// A pool and the folder that holds its files and nothing else.
-pub struct PoolHome<M: Media> {
+pub struct PoolHome<P: Place> {
     /// The pool.
-    pub pool: Arc<Pool<M>>,
+    pub pool: Arc<Pool<P::Media>>,
     options: PoolOptions,
     folder: Arc<TempDir>,
 }
@@ -36,24 +72,15 @@ fn pool_file(folder: &TempDir) -> PathBuf {
     folder.path().join("pool")
 }
 
-impl PoolHome<Auto> {
-    /// A new pool on a mapped file that may grow as far as the system lets it.
-    pub fn mapped() -> Self {
-        let mut options = PoolOptions::default();
-        options.media.medium = Some(MediumKind::Mapped);
-        Self::with(options)
-    }
-}
-
-impl<M: Media> PoolHome<M> {
+impl<P: Place> PoolHome<P> {
     /// A new pool that may grow as far as the system lets it.
     pub fn new() -> Self {
-        Self::with(PoolOptions::default())
+        Self::with(P::options())
     }
 
     /// A new pool that never has more than `bytes` bytes.
     pub fn with_capacity(bytes: u64) -> Self {
-        let mut options = PoolOptions::default();
+        let mut options = P::options();
         options.media.reserve = bytes;
         Self::with(options)
     }
@@ -132,7 +159,7 @@ impl<M: Media> PoolHome<M> {
 
     /// Opens a copy of `files` for reading.
     pub fn open_files_read_only(files: &Files) -> Self {
-        let mut options = PoolOptions::default();
+        let mut options = P::options();
         options.media.access = Access::ReadOnly;
         Self::open_files(files, &options).expect("opening a copy for reading")
     }

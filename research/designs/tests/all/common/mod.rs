@@ -5,11 +5,12 @@
 //! capability the design claims:
 //!
 //! ```ignore
-//! scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, Mapped>: [base, reverse, bulk, pooled, durable]);
+//! scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
 //! ```
 //!
 //! [`Of`] is the harness of every [`Design`](bristlecone_designs::Design); options other than the
-//! usual come from a [`Chosen`] of the test's own.
+//! usual come from a [`Chosen`] of the test's own. On a [`File`] the index is one of the library's engines, which are compiled once for
+//! all tests; on a medium by its type, for kinds of keys and values that these have not, it is compiled for the test.
 //!
 //! | capability | what it asks of the harness | scenarios |
 //! | --- | --- | --- |
@@ -23,8 +24,8 @@
 //! | `durable_bulk` | both | bulk load, then reopening |
 //! | `compact` | [`Pooled`] on a file | compaction while others work |
 //! | `compact_memory` | [`Pooled`] | compaction between batches of work |
-//! | `hostile` | [`Designed`] | damaged pool files |
-//! | `power_cuts` | [`Designed`] | power cuts in the middle of operations |
+//! | `hostile` | [`Pooled`] on a file | damaged pool files |
+//! | `power_cuts` | [`Recorded`] | power cuts in the middle of operations |
 
 // Each test binary uses the part that its designs need.
 #![allow(dead_code, unused_imports, unused_macros)]
@@ -37,10 +38,10 @@ pub mod recorder;
 pub mod reference;
 pub mod scenarios;
 
+use bristlecone_designs::engines::Maker;
 use bristlecone_designs::{OrderedIndex, RecoveryReport};
-use bristlecone_pmem::Media;
-pub use design::{Chosen, Designed, Of, On, WideOf, create_on, open_on};
-pub use home::PoolHome;
+pub use design::{Chosen, Of, On, Recorded, WideOf};
+pub use home::{File, Place, PoolHome};
 pub use kinds::{Rng, TestKey, TestValue};
 use std::error::Error;
 use std::sync::mpsc;
@@ -88,17 +89,17 @@ pub struct Fresh<H: Harness + ?Sized> {
 
 /// A design whose indexes live in a pool.
 pub trait Pooled: Harness {
-    /// The medium under the pool.
-    type Medium: Media;
+    /// Where the pool is.
+    type Place: Place;
 
-    /// A clean close leaves what the next opening reads instead of recovering.
-    const SNAPSHOT: bool;
+    /// What makes and opens the indexes.
+    fn maker() -> Box<dyn Maker<Self::Key, Self::Value, <Self::Place as Place>::Media>>;
 
     /// Makes the root `root`, empty.
-    fn create(home: &PoolHome<Self::Medium>, root: &str) -> Result<Self::Index, Failure>;
+    fn create(home: &PoolHome<Self::Place>, root: &str) -> Result<Self::Index, Failure>;
 
     /// Opens the root `root`.
-    fn open(home: &PoolHome<Self::Medium>, root: &str) -> Result<Self::Index, Failure>;
+    fn open(home: &PoolHome<Self::Place>, root: &str) -> Result<Self::Index, Failure>;
 
     /// Closes cleanly.
     fn close(index: Self::Index) -> Result<(), Failure>;

@@ -43,7 +43,7 @@ fn fill<H: Pooled>(index: &H::Index, model: &mut Model<H>, rng: &mut Rng, patien
 
 /// Fill, be refused, read, remove, fill again.
 pub fn refuses_and_goes_on<H: Pooled>() {
-    let home = PoolHome::<H::Medium>::with_capacity(CAPACITY);
+    let home = PoolHome::<H::Place>::with_capacity(CAPACITY);
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     let mut rng = Rng::new(31);
@@ -127,7 +127,7 @@ pub fn refuses_and_goes_on<H: Pooled>() {
 
 /// Several threads run into the end at once.
 pub fn many_threads<H: Pooled>() {
-    let home = PoolHome::<H::Medium>::with_capacity(CAPACITY / 2);
+    let home = PoolHome::<H::Place>::with_capacity(CAPACITY / 2);
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     for round in 0..2u64 {
@@ -175,7 +175,7 @@ pub fn many_threads<H: Pooled>() {
 
 /// A full pool can be closed, opened and recovered.
 pub fn reopen<H: Pooled>() {
-    let home = PoolHome::<H::Medium>::with_capacity(CAPACITY / 2);
+    let home = PoolHome::<H::Place>::with_capacity(CAPACITY / 2);
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     let mut rng = Rng::new(33);

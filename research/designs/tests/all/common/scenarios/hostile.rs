@@ -5,10 +5,9 @@
 //! goes on there without a file behind it, so that would kill the test).
 
 use super::super::home::folder;
-use super::super::{Designed, On, Rng, TestKey, TestValue, create_on, open_on};
+use super::super::{On, Place, Pooled, Rng, TestKey, TestValue};
 use super::{key, value};
 use bristlecone_designs::{DurableIndex, OrderedIndex, ReverseScan};
-use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_pmem::{Access, OpenError};
 use std::borrow::Borrow;
@@ -35,19 +34,22 @@ const FIRST_PAGES: usize = 32;
 /// Longest that a case may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn options(access: Access) -> PoolOptions {
-    let mut options = PoolOptions::default();
+/// The medium of a harness.
+type Media<H> = <<H as Pooled>::Place as Place>::Media;
+
+fn options<H: Pooled>(access: Access) -> PoolOptions {
+    let mut options = H::Place::options();
     options.media.access = access;
     options.media.reserve = 64 << 20;
     options
 }
 
 /// A pool with both trees: after a clean close, and as a crash would leave it.
-fn samples<H: Designed>() -> (Vec<u8>, Vec<u8>) {
+fn samples<H: Pooled>() -> (Vec<u8>, Vec<u8>) {
     let folder = folder();
     let path = folder.path().join("pool");
-    let pool = Pool::<Mapped>::create(&path, &options(Access::Create)).expect("a new pool");
-    let trees = ROOTS.map(|root| create_on::<H, _>(&pool, root).expect("a new root"));
+    let pool = Pool::<Media<H>>::create(&path, &options::<H>(Access::Create)).expect("a new pool");
+    let trees = ROOTS.map(|root| H::maker().create(&pool, root).expect("a new root"));
     let mut rng = Rng::new(1);
     let mut order: Vec<u64> = (0..KEYS).collect();
     rng.shuffle(&mut order);
@@ -84,8 +86,8 @@ struct Tally {
 }
 
 /// Opens what is at `path` and uses all that opens.
-fn use_pool<H: Designed>(path: &Path, access: Access, tally: &mut Tally) {
-    let pool = match Pool::<Mapped>::open(path, &options(access)) {
+fn use_pool<H: Pooled>(path: &Path, access: Access, tally: &mut Tally) {
+    let pool = match Pool::<Media<H>>::open(path, &options::<H>(access)) {
         Ok(pool) => pool,
         Err(e) => {
             assert!(!e.to_string().is_empty());
@@ -97,7 +99,7 @@ fn use_pool<H: Designed>(path: &Path, access: Access, tally: &mut Tally) {
         if !ROOTS.contains(&root.name.as_str()) {
             continue;
         }
-        match open_on::<H, _>(&pool, &root.name) {
+        match H::maker().open(&pool, &root.name) {
             Ok(tree) => use_tree::<H>(&tree, access, tally),
             Err(e) => {
                 assert!(!e.to_string().is_empty());
@@ -116,7 +118,7 @@ fn bounded(seen: usize) -> ControlFlow<()> {
     }
 }
 
-fn use_tree<H: Designed>(tree: &On<H>, access: Access, tally: &mut Tally) {
+fn use_tree<H: Pooled>(tree: &On<H>, access: Access, tally: &mut Tally) {
     let verified = tree.verify();
     let mut up = Vec::new();
     tree.scan(.., |k: &H::Key, v: &H::Value| {
@@ -223,7 +225,7 @@ fn used_pages(bytes: &[u8]) -> Vec<usize> {
 
 /// `cases` times: some random bytes of the used part are changed, everything is tried, and the
 /// bytes are put back.
-fn flips<H: Designed>(bytes: &[u8], access: Access, cases: u32, seed: u64) -> Tally {
+fn flips<H: Pooled>(bytes: &[u8], access: Access, cases: u32, seed: u64) -> Tally {
     let folder = folder();
     let path = folder.path().join("pool");
     fs::write(&path, bytes).expect("writing the sample");
@@ -299,7 +301,7 @@ fn check(tally: &Tally, trees: u32) {
 }
 
 /// As they are: both trees serve.
-pub fn undamaged_samples_are_served<H: Designed>() {
+pub fn undamaged_samples_are_served<H: Pooled>() {
     let (clean, unclean) = samples::<H>();
     let folder = folder();
     let path = folder.path().join("pool");
@@ -314,7 +316,7 @@ pub fn undamaged_samples_are_served<H: Designed>() {
 }
 
 /// Bytes changed in a crash image, opened for reading.
-pub fn flips_in_a_crash_image_read_only<H: Designed>() {
+pub fn flips_in_a_crash_image_read_only<H: Pooled>() {
     check(
         &flips::<H>(&samples::<H>().1, Access::ReadOnly, 1_200, 101),
         2_400,
@@ -322,7 +324,7 @@ pub fn flips_in_a_crash_image_read_only<H: Designed>() {
 }
 
 /// Bytes changed in a closed pool, opened for reading.
-pub fn flips_in_a_closed_pool_read_only<H: Designed>() {
+pub fn flips_in_a_closed_pool_read_only<H: Pooled>() {
     check(
         &flips::<H>(&samples::<H>().0, Access::ReadOnly, 1_000, 102),
         2_000,
@@ -330,7 +332,7 @@ pub fn flips_in_a_closed_pool_read_only<H: Designed>() {
 }
 
 /// Bytes changed in a crash image, worked on.
-pub fn flips_in_a_crash_image_writing<H: Designed>() {
+pub fn flips_in_a_crash_image_writing<H: Pooled>() {
     check(
         &flips::<H>(&samples::<H>().1, Access::ReadWrite, 500, 103),
         1_000,
@@ -338,7 +340,7 @@ pub fn flips_in_a_crash_image_writing<H: Designed>() {
 }
 
 /// Bytes changed in a closed pool, worked on.
-pub fn flips_in_a_closed_pool_writing<H: Designed>() {
+pub fn flips_in_a_closed_pool_writing<H: Pooled>() {
     check(
         &flips::<H>(&samples::<H>().0, Access::ReadWrite, 500, 104),
         1_000,
@@ -346,7 +348,7 @@ pub fn flips_in_a_closed_pool_writing<H: Designed>() {
 }
 
 /// Whole pages lost (as zeros), duplicated over others, or filled with noise.
-pub fn lost_pages<H: Designed>() {
+pub fn lost_pages<H: Pooled>() {
     let (clean, unclean) = samples::<H>();
     let folder = folder();
     let path = folder.path().join("pool");
@@ -388,7 +390,7 @@ pub fn lost_pages<H: Designed>() {
 }
 
 /// The first half of the pool from one moment, the second from another.
-pub fn images_of_two_moments<H: Designed>() {
+pub fn images_of_two_moments<H: Pooled>() {
     let (clean, unclean) = samples::<H>();
     let folder = folder();
     let path = folder.path().join("pool");
@@ -409,14 +411,14 @@ pub fn images_of_two_moments<H: Designed>() {
 }
 
 /// Cut off at any page.
-pub fn a_pool_cut_at_any_page_is_refused<H: Designed>() {
+pub fn a_pool_cut_at_any_page_is_refused<H: Pooled>() {
     let (clean, _) = samples::<H>();
     let folder = folder();
     let path = folder.path().join("pool");
     for pages in 0..clean.len() / 4096 {
         fs::write(&path, &clean[..pages * 4096]).expect("writing the case");
         for access in [Access::ReadOnly, Access::ReadWrite] {
-            let error = Pool::<Mapped>::open(&path, &options(access))
+            let error = Pool::<Media<H>>::open(&path, &options::<H>(access))
                 .map(drop)
                 .expect_err("cut");
             match error {

@@ -5,11 +5,10 @@
 
 use super::super::home::folder;
 use super::super::recorder::Recorder;
-use super::super::{Designed, Harness, On, Rng, TestKey, create_on, open_on};
+use super::super::{Harness, On, Place, PoolHome, Recorded, Rng, TestKey};
 use super::{Model, key, value};
 use bristlecone_designs::{BulkLoad, DurableIndex, Fill, OrderedIndex};
 use bristlecone_pmem::Access;
-use bristlecone_pmem::media::{Dram, Mapped};
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -23,7 +22,7 @@ use tempfile::TempDir;
 type Operation<H> = Box<dyn FnOnce(&mut On<H>)>;
 
 /// A recorded pool with one tree, and where its images are opened.
-struct Lab<H: Designed> {
+struct Lab<H: Recorded> {
     pool: Arc<Pool<Recorder>>,
     tree: On<H>,
     model: Model<H>,
@@ -32,16 +31,19 @@ struct Lab<H: Designed> {
     operations: u64,
 }
 
+/// Bytes that a pool may grow to.
+const RESERVE: u64 = 64 << 20;
+
 fn options() -> PoolOptions {
     let mut options = PoolOptions::default();
-    options.media.reserve = 64 << 20;
+    options.media.reserve = RESERVE;
     options
 }
 
-impl<H: Designed> Lab<H> {
+impl<H: Recorded> Lab<H> {
     fn new() -> Self {
         let pool = Pool::create(Path::new("recorded"), &options()).expect("memory");
-        let tree = create_on::<H, _>(&pool, "index").expect("a new root");
+        let tree = H::recorded().create(&pool, "index").expect("a new root");
         Self {
             pool,
             tree,
@@ -82,11 +84,13 @@ impl<H: Designed> Lab<H> {
     /// Opens an image, compares, verifies, and works on it a little.
     fn recover(&self, image: &[u8], at: &str, legal: &impl Fn(&Model<H>) -> bool) {
         fs::write(self.path(), image).expect("writing the image");
-        let mut options = options();
+        let mut options = H::Place::options();
+        options.media.reserve = RESERVE;
         options.media.access = Access::ReadWrite;
-        let pool = Pool::<Mapped>::open(&self.path(), &options)
+        let pool = Pool::open(&self.path(), &options)
             .unwrap_or_else(|e| panic!("{at}: opening the pool: {e}"));
-        let tree = open_on::<H, Mapped>(&pool, "index")
+        let tree = H::maker()
+            .open(&pool, "index")
             .unwrap_or_else(|e| panic!("{at}: opening the tree: {e}"));
         let mut found = BTreeMap::new();
         tree.scan(.., |k: &H::Key, v: &H::Value| {
@@ -200,10 +204,10 @@ fn difference<H: Harness>(found: &Model<H>, before: &Model<H>) -> String {
 }
 
 /// Entries that go into a leaf, at most: enough of them to split several.
-fn leaf_entries<H: Designed>() -> u64 {
+fn leaf_entries<H: Recorded>() -> u64 {
     const MOST: u64 = 64;
-    let pool = Pool::<Dram>::create(Path::new("none"), &options()).expect("memory");
-    let tree = create_on::<H, _>(&pool, "index").expect("a new root");
+    let home = PoolHome::<H::Place>::new();
+    let tree = H::maker().create(&home.pool, "index").expect("a new root");
     let split = (0..MOST).find(|n| {
         tree.insert(key::<H>(*n).borrow(), value::<H>(*n).borrow())
             .expect("a new key");
@@ -213,7 +217,7 @@ fn leaf_entries<H: Designed>() -> u64 {
 }
 
 /// Random changes in few keys: fills, splits, updates, emptied leaves.
-pub fn random_changes<H: Designed>() {
+pub fn random_changes<H: Recorded>() {
     let mut lab = Lab::<H>::new();
     let leaf = leaf_entries::<H>();
     let mut rng = Rng::new(leaf);
@@ -246,7 +250,7 @@ pub fn random_changes<H: Designed>() {
 
 /// Ascending and descending runs, then whole leaves removed: splits on both sides, unlinking at the
 /// start, in the middle and at the end of the chain.
-pub fn runs<H: Designed>() {
+pub fn runs<H: Recorded>() {
     let mut lab = Lab::<H>::new();
     let leaf = leaf_entries::<H>();
     for n in 0..leaf * 2 {
@@ -265,7 +269,7 @@ pub fn runs<H: Designed>() {
 }
 
 /// A batch: each pair wholly there or wholly absent, whatever the others are.
-pub fn batches<H: Designed>() {
+pub fn batches<H: Recorded>() {
     let mut lab = Lab::<H>::new();
     let mut rng = Rng::new(77);
     for size in [1, 3, 8, 20, 40, 12, 30] {
@@ -299,7 +303,7 @@ pub fn batches<H: Designed>() {
 }
 
 /// Bulk load: nothing or everything. Then a close, in which nothing may get lost.
-pub fn load_and_close<H: Designed>() {
+pub fn load_and_close<H: Recorded>() {
     let mut lab = Lab::<H>::new();
     let loaded: Model<H> = (0..150).map(|n| (key::<H>(n * 3), value::<H>(n))).collect();
     let pairs: Vec<_> = loaded.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -326,11 +330,15 @@ pub fn load_and_close<H: Designed>() {
             "close and open",
             |tree| {
                 // A tree cannot be taken out of a reference; another one stands in for it.
-                let stand_in = create_on::<H, _>(&pool, "stand-in");
+                let stand_in = H::recorded().create(&pool, "stand-in");
                 let open = std::mem::replace(tree, stand_in.expect("a second root"));
                 open.close().expect("close");
-                let again = open_on::<H, _>(&pool, "index").expect("open");
-                assert_eq!(again.recovery().clean, H::SNAPSHOT, "closed cleanly");
+                let again = H::recorded().open(&pool, "index").expect("open");
+                assert_eq!(
+                    again.recovery().clean,
+                    H::recorded().snapshot(),
+                    "closed cleanly"
+                );
                 let stand_in = std::mem::replace(tree, again);
                 drop(stand_in);
                 pool.open_root("stand-in", None)

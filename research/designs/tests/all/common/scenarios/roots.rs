@@ -25,7 +25,7 @@ fn work<H: Pooled>(indexes: &[H::Index], models: &mut [Model<H>], rng: &mut Rng)
 
 /// Each holds its own keys; names are taken once; an absent one is an error.
 pub fn do_not_mix<H: Pooled>() {
-    let home = PoolHome::<H::Medium>::new();
+    let home = PoolHome::<H::Place>::new();
     let indexes: Vec<_> = NAMES
         .iter()
         .map(|n| must("create", H::create(&home, n)))
@@ -76,7 +76,7 @@ pub fn do_not_mix<H: Pooled>() {
 
 /// All of them are there again, in whichever order they are opened.
 pub fn reopen<H: Pooled>() {
-    let home = PoolHome::<H::Medium>::new();
+    let home = PoolHome::<H::Place>::new();
     let indexes: Vec<_> = NAMES
         .iter()
         .map(|n| must("create", H::create(&home, n)))
