@@ -278,6 +278,46 @@ pub enum Bench {
     Micro(Micro),
     /// What the hardware allows: flush and fence, DRAM miss, memcpy, fdatasync
     Limits(Limits),
+    /// The database beside LMDB, redb and fjall, in turns
+    #[cfg(feature = "peers")]
+    Stores(Stores),
+}
+
+/// `bench stores`
+#[cfg(feature = "peers")]
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each engine makes every change durable before the call returns, in its fastest such setting. In each round all engines are \
+open and take turns; rates are medians of the rounds, and ratios are medians of the rounds' ratios.
+
+Examples:
+  bristlecone-lab bench stores --path /dev/shm --path . --value-bytes 8,100
+  bristlecone-lab bench stores --path /dev/shm --path . --out docs/stores.svg    # the README's picture")]
+pub struct Stores {
+    /// Directories for the engines' files, one comparison in each [default: /dev/shm]
+    #[arg(long, value_name = "DIR")]
+    pub path: Vec<PathBuf>,
+    /// Bytes of a value, with commas between them: one comparison for each
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "8")]
+    pub value_bytes: Vec<usize>,
+    /// Keys that are loaded first: a number with K, M or G
+    #[arg(long, value_name = "N", value_parser = count, default_value = "200K")]
+    pub keys: u64,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=99))]
+    pub rounds: usize,
+    /// How long a turn of an operation is
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    pub slice_ms: u32,
+    /// Engines that take part, with commas between them: bristlecone, LMDB, redb, fjall [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parsed::<bristlecone_lab::stores::Engine>)]
+    pub engines: Vec<bristlecone_lab::stores::Engine>,
+    /// Draw the result into this file (SVG), and write the numbers beside it (JSON)
+    #[arg(long, value_name = "FILE.svg")]
+    pub out: Option<PathBuf>,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The media that `bench micro` runs on.

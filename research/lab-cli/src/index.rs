@@ -1,7 +1,6 @@
 //! A pool and its index `main`, of whatever design and node size.
 //!
-//! The designs are types; a pool records which one it holds. [`Index`] has it behind [`AnyIndex`]:
-//! commands spend their time elsewhere than in a dynamic call.
+//! A pool records which design it holds; the index is an [`Engine`] of that design.
 
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::{How, about, open_pool};
@@ -9,115 +8,30 @@ use bristlecone_command::records::{Range, Records, Shown, Visit, Written};
 use bristlecone_command::text::quoted;
 use bristlecone_command::torture::Victim;
 use bristlecone_designs::damage::{Damage, collecting_damage};
-use bristlecone_designs::designs::{Choice, Design, DesignInfo, Task, UnknownDesign, with_design};
+use bristlecone_designs::designs::{Choice, DesignInfo, UnknownDesign};
+use bristlecone_designs::engines::{Engine, maker};
+use bristlecone_designs::index::Direction;
 use bristlecone_designs::{
-    DurableIndex, IndexStats, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
-    TreeError, UpdateError, VerifyReport, Violation,
+    IndexStats, InsertError, RecoveryReport, UpdateError, VerifyReport, Violation,
 };
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::{DataKind, Pool, PoolInfo, RootKind};
-use bristlecone_pmem::{Access, CommitError, Media, MediumKind};
+use bristlecone_pmem::{Access, Media, MediumKind};
 use std::fmt::Display;
-use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Name of the root that the command works on.
 pub const ROOT: &str = "main";
 
-/// The ends of a range of keys.
-type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
-
-/// What a scan calls for each pair.
-type VisitPair<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
-
-/// An index of byte strings, of any design. As [`DurableIndex`].
-trait AnyIndex: Send + Sync {
-    fn recovery(&self) -> &RecoveryReport;
-    fn stats(&self) -> IndexStats;
-    fn verify(&self) -> Result<VerifyReport, Violation>;
-    fn get(&self, key: &[u8]) -> Option<Vec<u8>>;
-    fn upsert(&self, key: &[u8], value: &[u8]) -> Result<bool, InsertError>;
-    fn update(&self, key: &[u8], value: &[u8]) -> Result<(), UpdateError>;
-    fn remove(&self, key: &[u8]) -> Result<bool, RemoveError>;
-    fn multi_insert(&self, pairs: &[(&[u8], &[u8])], out: &mut Vec<Result<(), InsertError>>);
-    fn scan(&self, range: Bounds<'_>, visit: VisitPair<'_>);
-    fn scan_reverse(&self, range: Bounds<'_>, visit: VisitPair<'_>);
-    fn close(self: Box<Self>) -> Result<(), CommitError>;
-}
-
-impl<I: DurableIndex<[u8], [u8], Auto>> AnyIndex for I {
-    fn recovery(&self) -> &RecoveryReport {
-        DurableIndex::recovery(self)
-    }
-
-    fn stats(&self) -> IndexStats {
-        OrderedIndex::stats(self)
-    }
-
-    fn verify(&self) -> Result<VerifyReport, Violation> {
-        OrderedIndex::verify(self)
-    }
-
-    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        OrderedIndex::get(self, key)
-    }
-
-    fn upsert(&self, key: &[u8], value: &[u8]) -> Result<bool, InsertError> {
-        OrderedIndex::upsert(self, key, value)
-    }
-
-    fn update(&self, key: &[u8], value: &[u8]) -> Result<(), UpdateError> {
-        OrderedIndex::update(self, key, value)
-    }
-
-    fn remove(&self, key: &[u8]) -> Result<bool, RemoveError> {
-        OrderedIndex::remove(self, key)
-    }
-
-    fn multi_insert(&self, pairs: &[(&[u8], &[u8])], out: &mut Vec<Result<(), InsertError>>) {
-        OrderedIndex::multi_insert(self, pairs, out);
-    }
-
-    fn scan(&self, range: Bounds<'_>, visit: VisitPair<'_>) {
-        OrderedIndex::scan(self, range, visit);
-    }
-
-    fn scan_reverse(&self, range: Bounds<'_>, visit: VisitPair<'_>) {
-        ReverseScan::scan_reverse(self, range, visit);
-    }
-
-    fn close(self: Box<Self>) -> Result<(), CommitError> {
-        DurableIndex::close(*self)
-    }
-}
-
-/// Makes the chosen design's index in a pool, or opens it.
-struct Root<'a> {
-    pool: &'a Arc<Pool<Auto>>,
-    make: bool,
-}
-
-impl Task for Root<'_> {
-    /// The index, and the longest key that it takes.
-    type Output = Result<(Box<dyn AnyIndex>, usize), TreeError>;
-
-    fn run<D: Design>(self, design: D) -> Self::Output {
-        let longest = design.longest_key();
-        let index = if self.make {
-            design.create::<[u8], [u8], _>(self.pool, ROOT)
-        } else {
-            design.open::<[u8], [u8], _>(self.pool, ROOT)
-        };
-        Ok((Box::new(index?), longest))
-    }
-}
+/// An index of byte strings, of any design.
+type AnyIndex = Box<dyn Engine<[u8], [u8]>>;
 
 /// An open pool with its index.
 pub struct Index {
     path: PathBuf,
     // Before the pool, so that it is dropped first.
-    index: Box<dyn AnyIndex>,
+    index: AnyIndex,
     longest_key: usize,
     pool: Arc<Pool<Auto>>,
     design: &'static DesignInfo,
@@ -131,11 +45,8 @@ impl Index {
         let (design, node_bytes) = choice.resolve().map_err(unknown)?;
         let pool = Pool::create(path, &how.options(Access::Create))
             .map_err(|e| Failure::new(e.to_string()))?;
-        let root = Root {
-            pool: &pool,
-            make: true,
-        };
-        let (index, longest_key) = with_design(choice, root).map_err(unknown)?.map_err(|e| {
+        let maker = maker::<[u8], [u8], Auto>(choice).map_err(unknown)?;
+        let index = maker.create(&pool, ROOT).map_err(|e| {
             // A pool without its index is of no use to anyone. (A device stays.)
             if path.is_file() {
                 let _ = std::fs::remove_file(path);
@@ -145,7 +56,7 @@ impl Index {
         Ok(Self {
             path: path.to_path_buf(),
             index,
-            longest_key,
+            longest_key: maker.longest_key(),
             pool,
             design,
             node_bytes,
@@ -214,13 +125,12 @@ impl Index {
             })
         };
         let (design, node_bytes) = choice.resolve().map_err(unknown)?;
-        let root = Root { pool, make: false };
-        let index = with_design(&choice, root).map_err(unknown)?;
-        let (index, longest_key) = index.map_err(|e| named(&e))?;
+        let maker = maker::<[u8], [u8], Auto>(&choice).map_err(unknown)?;
+        let index = maker.open(pool, ROOT).map_err(|e| named(&e))?;
         Ok(Self {
             path: path.to_path_buf(),
             index,
-            longest_key,
+            longest_key: maker.longest_key(),
             pool: Arc::clone(pool),
             design,
             node_bytes,
@@ -300,10 +210,8 @@ impl Index {
     }
 
     fn insert_new(&self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<Result<(), InsertError>> {
-        let mut inserted = Vec::with_capacity(pairs.len());
         let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(k, v)| (&k[..], &v[..])).collect();
-        self.index.multi_insert(&pairs, &mut inserted);
-        inserted
+        self.index.insert_many(&pairs)
     }
 }
 
@@ -376,12 +284,15 @@ impl Records for Index {
         if range.is_empty() {
             return Ok(());
         }
-        let mut visit = |key: &[u8], value: &[u8]| visit(key, &Shown::bytes(value));
-        if reverse {
-            self.index.scan_reverse(range.bounds(), &mut visit);
+        let direction = if reverse {
+            Direction::Down
         } else {
-            self.index.scan(range.bounds(), &mut visit);
-        }
+            Direction::Up
+        };
+        self.index
+            .scan(range.bounds(), direction, None, &mut |key, value| {
+                visit(key, &Shown::bytes(value))
+            });
         Ok(())
     }
 

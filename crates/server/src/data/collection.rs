@@ -1,7 +1,7 @@
 //! The common parts of hashes, sets, sorted sets and lists: the record of a small collection, the
 //! keys of the elements of a large one, loading and saving.
 //!
-//! A collection is small up to [`MAX_ENTRIES`] entries of [`MAX_ITEM`] bytes each and [`MAX_BODY`]
+//! A collection is small up to `MAX_ENTRIES` entries of `MAX_ITEM` bytes each and `MAX_BODY`
 //! bytes in all. The record of a small one is a sequence of strings, each after its length (2
 //! bytes, big-endian). A large collection stays large.
 

@@ -4,7 +4,7 @@
 //! small   elements
 //! large   head: first position (8) | position after the last (8)     elements: id (8) | position (8) --> element
 //! ```
-//! Positions are numbers around [`MIDDLE`]: a list grows at both ends without moving its elements.
+//! Positions are numbers around `MIDDLE`: a list grows at both ends without moving its elements.
 
 use crate::data::collection;
 use crate::data::collection::{Packed, element, numbers};

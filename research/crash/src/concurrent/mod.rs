@@ -23,7 +23,7 @@
 //!
 //! # Limits
 //! Threads are switched before accesses to persistent memory, where the structure asks for it
-//! ([`Media::interleave`](bristlecone_pmem::Media::interleave)), and where they wait; not between other
+//! ([`Instrument::interleave`](bristlecone_pmem::media::Instrument::interleave)), and where they wait; not between other
 //! steps on volatile memory. Memory is sequentially consistent: only the persistency model is weak, and
 //! orders of memory accesses are argued in the code. All threads use one allocator cache, as one thread
 //! would.

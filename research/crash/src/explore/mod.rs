@@ -1,7 +1,7 @@
 //! Exploration of a recorded workload: every crash point, every image that the model allows there.
 //!
 //! A worker replays the trace on a buffer of its own, which holds what is durable. At a crash point the
-//! pending stores are left open ([`Simulation::expose`]); recovery, and the oracles after it, decide
+//! pending stores are left open (`Simulation::expose`); recovery, and the oracles after it, decide
 //! by reading. Going depth-first through the decisions visits each distinguishable image once; what
 //! nothing reads cannot matter.
 //!

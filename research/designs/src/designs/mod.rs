@@ -1,6 +1,6 @@
 //! The designs: each is a type that makes its index on any medium, for any kinds of keys and values.
 //!
-//! Programs that let their user choose take a design [by name](table) or [with options of its own](AnyDesign), as an
+//! Programs that let their user choose take a design by name or [with options of its own](AnyDesign), as an
 //! [engine](crate::engines) mostly: a design is compiled once for each medium and kind of keys and values then, in this crate. What has
 //! to be compiled for exactly the design that is chosen, such as a loop that is timed, is a [`Task`]. A new design adds an entry of
 //! [`DESIGNS`], a variant of [`AnyDesign`] and an arm of [`AnyDesign::of`].

@@ -4,11 +4,9 @@ use crate::args::Torture;
 use crate::index::Index;
 use bristlecone_command::args::WriterArgs;
 use bristlecone_command::failure::Outcome;
-use bristlecone_command::torture::writer as victim;
+use bristlecone_command::pool::How;
 use bristlecone_command::torture::{self, Victim};
 use std::path::Path;
-
-use bristlecone_command::pool::How;
 
 fn open(path: &Path, how: How) -> Outcome<Box<dyn Victim>> {
     Ok(Box::new(Index::open(path, how)?))
@@ -27,5 +25,5 @@ pub fn run(args: &Torture) -> Outcome {
 
 /// Writes until it is killed.
 pub fn writer(args: &WriterArgs) -> Outcome {
-    victim::run(args, &open)
+    torture::writer::run(args, &open)
 }
