@@ -5,7 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// How deep arrays may lie in each other.
-const DEPTH_MOST: usize = 8;
+const MAX_DEPTH: usize = 8;
 /// How long a reply may take. No server is that slow: what waits for it is not to wait for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -114,7 +114,7 @@ pub fn reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
                 Ok(Reply::Bulk(bytes))
             }
         },
-        b'*' if depth < DEPTH_MOST => match u64::try_from(number()?) {
+        b'*' if depth < MAX_DEPTH => match u64::try_from(number()?) {
             Err(_) => Ok(Reply::Null),
             Ok(count) => {
                 // Nothing is made room for that has not come.
@@ -145,7 +145,7 @@ mod tests {
         ];
         assert_eq!(nested, Reply::Array(expected.into()));
         assert_eq!(read("-ERR x\r\n").unwrap(), Reply::Error(b"ERR x".to_vec()));
-        let deep = "*1\r\n".repeat(DEPTH_MOST + 1);
+        let deep = "*1\r\n".repeat(MAX_DEPTH + 1);
         let nonsense = [
             "",
             "\r\n",

@@ -77,7 +77,7 @@ pub fn make_dirty(sim: &Simulation, bytes: u64) {
 }
 
 /// The largest subject that is also made on a dirty device.
-const MOST_DIRTY: u64 = 8 << 20;
+const MAX_DIRTY: u64 = 8 << 20;
 
 /// Accesses that a live operation may take before it counts as hanging.
 const STEPS: u64 = 40_000_000;
@@ -183,7 +183,7 @@ fn record_watched(
     let sim = Simulation::new(subject.capacity());
     let _attached = sim.attach();
     mutation.install(&sim);
-    let dirty = workload.dirty && subject.takes_dirty() && subject.capacity() <= MOST_DIRTY;
+    let dirty = workload.dirty && subject.takes_dirty() && subject.capacity() <= MAX_DIRTY;
     if dirty {
         make_dirty(&sim, subject.capacity());
     }

@@ -31,9 +31,9 @@ use std::str::FromStr;
 /// Most simulated threads of a schedule.
 pub const MAX_THREADS: usize = 8;
 /// Most operations of all threads of a schedule together.
-pub const MOST_OPERATIONS: usize = 64;
+pub const MAX_OPERATIONS: usize = 64;
 /// Most operations of a workload.
-pub const MOST_OPS: usize = 100_000;
+pub const MAX_OPS: usize = 100_000;
 
 /// Which workload, by its generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,7 +202,7 @@ impl FromStr for ScheduleToken {
         let size = |threads: u64, ops: u64| {
             let (threads, ops) = (usize::try_from(threads).ok()?, usize::try_from(ops).ok()?);
             let few = (1..=MAX_THREADS).contains(&threads)
-                && (1..=MOST_OPERATIONS / threads).contains(&ops);
+                && (1..=MAX_OPERATIONS / threads).contains(&ops);
             few.then_some((threads, ops))
         };
         let parsed = match all.as_deref() {
@@ -330,7 +330,7 @@ impl FromStr for Token {
                 seed: of.next()?.parse().ok()?,
                 kept: None,
             };
-            (of.next().is_none() && (1..=MOST_OPS).contains(&id.ops)).then_some(id)
+            (of.next().is_none() && (1..=MAX_OPS).contains(&id.ops)).then_some(id)
         })();
         let mut workload = id.ok_or_else(|| bad("workload", workload))?;
         if kept != "-" {

@@ -6,7 +6,7 @@ use bristlecone_command::args::{
 };
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_crash::concurrent::MAX_THREADS;
-use bristlecone_crash::token::MOST_OPS;
+use bristlecone_crash::token::MAX_OPS;
 use bristlecone_designs::designs::{self, Choice, DESIGNS, DesignInfo, VOLATILE};
 use bristlecone_lab::figure::{On, Scale};
 use bristlecone_lab::{micro, model};
@@ -444,7 +444,7 @@ pub struct Crash {
     #[arg(long, value_name = "MODEL", default_value = "x86-tso")]
     pub model: String,
     /// Operations in each workload [default: 60; with --threads, of each thread: 4]
-    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MOST_OPS as u64))]
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MAX_OPS as u64))]
     pub ops: Option<usize>,
     /// Simulated threads, 1 to 8; more than one run under a deterministic scheduler
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MAX_THREADS as u64))]

@@ -17,7 +17,7 @@ enum Shape {
 }
 
 /// Most bytes a record may have. More is a missing quotation mark or no CSV file at all.
-const RECORD_MOST: usize = 64 << 20;
+const MAX_RECORD: usize = 64 << 20;
 
 /// Where in the grammar of RFC 4180 a byte is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl<R: Read> Read for Quotes<R> {
                 break;
             }
         }
-        if self.record_bytes > RECORD_MOST {
+        if self.record_bytes > MAX_RECORD {
             let what = if self.place == Place::Quoted {
                 "a quotation mark is not closed"
             } else {
@@ -134,7 +134,7 @@ impl<R: Read> Read for Quotes<R> {
             };
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("a record of more than {RECORD_MOST} bytes: {what}"),
+                format!("a record of more than {MAX_RECORD} bytes: {what}"),
             ));
         }
         Ok(kept)

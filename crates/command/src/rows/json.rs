@@ -10,7 +10,7 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
 /// Longest line that is read. A longer one is not a row but a file of another kind.
-const LINE_MOST: u64 = 64 << 20;
+const MAX_LINE: u64 = 64 << 20;
 
 /// A JSON object's fields in the order of the text, values unparsed.
 pub struct Fields<'a>(pub Vec<(String, &'a RawValue)>);
@@ -239,15 +239,15 @@ impl<R: Read> Reader<R> {
     fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let read = (&mut self.input)
-            .take(LINE_MOST + 1)
+            .take(MAX_LINE + 1)
             .read_until(b'\n', &mut line)?;
         if read == 0 {
             return Ok(None);
         }
-        if line.len() as u64 > LINE_MOST {
+        if line.len() as u64 > MAX_LINE {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("more than {LINE_MOST} bytes without a line break; is this a .jsonl file?"),
+                format!("more than {MAX_LINE} bytes without a line break; is this a .jsonl file?"),
             ));
         }
         if line.ends_with(b"\n") {

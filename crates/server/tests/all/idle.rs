@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// The most memory in bytes that the server may have for one of them, used or not.
-const BYTES_MOST: u64 = 24 << 10;
+const MAX_BYTES: u64 = 24 << 10;
 /// How long the server may take to notice that clients came or went.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -73,7 +73,7 @@ fn ten_thousand_idle_connections_cost_little_and_hold_nobody_up() {
         used >> 10,
         each(used)
     );
-    assert!(each(unused) <= BYTES_MOST && each(used) <= BYTES_MOST);
+    assert!(each(unused) <= MAX_BYTES && each(used) <= MAX_BYTES);
     // One that works, and one that comes.
     for i in 0..100 {
         same(&client.call(&format!("SET k{i} v")), "+OK\n");

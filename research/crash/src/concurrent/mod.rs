@@ -38,7 +38,7 @@ use crate::quiet::{self, Caught};
 use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Subject};
 use crate::token::ScheduleToken;
-pub use crate::token::{MAX_THREADS, MOST_OPERATIONS};
+pub use crate::token::{MAX_OPERATIONS, MAX_THREADS};
 use crate::watchdog::{PATIENCE, watched};
 use bristlecone_pmem::media::sim::{
     Event, Mark, Model, OutOfSteps, PendingStore, Simulation, Site,
@@ -74,7 +74,7 @@ pub struct ConcurrentOptions {
     pub threads: usize,
     /// Schedules to run.
     pub schedules: u64,
-    /// Operations of each thread: at least 1, and [`MOST_OPERATIONS`] of all threads together (taken as
+    /// Operations of each thread: at least 1, and [`MAX_OPERATIONS`] of all threads together (taken as
     /// the nearest if it is not).
     pub ops_per_thread: usize,
     /// What everything random follows from.
@@ -109,7 +109,7 @@ impl ConcurrentOptions {
     /// Threads, and operations of each.
     fn size(&self) -> (usize, usize) {
         let threads = self.threads.clamp(1, MAX_THREADS);
-        let ops = self.ops_per_thread.clamp(1, MOST_OPERATIONS / threads);
+        let ops = self.ops_per_thread.clamp(1, MAX_OPERATIONS / threads);
         (threads, ops)
     }
 }

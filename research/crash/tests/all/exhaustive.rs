@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 const LINES: u64 = 3;
 const WORDS: usize = 8 * LINES as usize;
 /// Stores of one trace that may be pending at once: all their subsets are enumerated.
-const MOST_PENDING: usize = 9;
+const MAX_PENDING: usize = 9;
 
 type Image = Vec<u64>;
 
@@ -129,7 +129,7 @@ fn brute_force(model: Model, unit: u8, base: &[u64], events: &[Event]) -> Option
     let mut base = base.to_vec();
     let atoms = atoms(model, unit, &mut base, events);
     let open: Vec<usize> = (0..atoms.len()).filter(|&i| !atoms[i].kept).collect();
-    if open.len() > MOST_PENDING {
+    if open.len() > MAX_PENDING {
         return None;
     }
     let mut images = BTreeSet::new();

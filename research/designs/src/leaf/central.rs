@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 const BLOCK_WORDS: usize = 32;
 const LINE_WORDS: usize = 8;
 /// Most bytes of the design's own in a leaf.
-pub(crate) const MOST_BYTES: usize = 64;
+pub(crate) const MAX_BYTES: usize = 64;
 
 /// A leaf of `B` blocks of 256 bytes. See the module's head.
 #[repr(C, align(256))]
@@ -132,8 +132,8 @@ impl<const B: usize> Leaf<B> {
 
     /// The design's bytes.
     #[inline(always)]
-    pub(crate) fn bytes<M: Media>(&self, pm: &M) -> [u8; MOST_BYTES] {
-        let mut bytes = [0; MOST_BYTES];
+    pub(crate) fn bytes<M: Media>(&self, pm: &M) -> [u8; MAX_BYTES] {
+        let mut bytes = [0; MAX_BYTES];
         for b in 0..B {
             let [low, high] = self.bytes_of(pm, b);
             bytes[16 * b..16 * b + 8].copy_from_slice(&low.to_le_bytes());
@@ -147,8 +147,8 @@ impl<const B: usize> Leaf<B> {
     pub(crate) fn store_bytes<M: Media>(
         &self,
         pm: &M,
-        old: &[u8; MOST_BYTES],
-        new: &[u8; MOST_BYTES],
+        old: &[u8; MAX_BYTES],
+        new: &[u8; MAX_BYTES],
     ) -> Lines {
         let mut lines = Lines::default();
         let pairs = old.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0);

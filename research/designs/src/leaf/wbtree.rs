@@ -27,7 +27,7 @@
 //! | remove | 2 (up to 3, with a third fence) | 2 |
 //! | split | the new leaf's, and 3 | 3; then the insert |
 
-use crate::central::{Leaf, MOST_BYTES, create_log, logged_leaf, open_log, slots};
+use crate::central::{Leaf, MAX_BYTES, create_log, logged_leaf, open_log, slots};
 use crate::index::TreeError;
 use crate::leaftree::{Found, LeafDesign, LeafOptions, LeafTree, Moved, Pair, offset};
 use crate::repr::{KeyRepr, Repr};
@@ -51,7 +51,7 @@ pub struct WbDesign<M: Media, const B: usize> {
 
 /// A slot array outside persistent memory.
 #[derive(Clone, Copy, Debug)]
-struct SlotArray([u8; MOST_BYTES]);
+struct SlotArray([u8; MAX_BYTES]);
 
 impl SlotArray {
     /// Entries; no more than `most`, whatever the leaf says.
@@ -67,7 +67,7 @@ impl SlotArray {
     }
 
     fn insert(&mut self, at: usize, slot: usize) {
-        let n = self.len(MOST_BYTES - 2);
+        let n = self.len(MAX_BYTES - 2);
         let at = at.min(n);
         self.0.copy_within(1 + at..1 + n, 2 + at);
         self.0[1 + at] = slot as u8;
@@ -75,7 +75,7 @@ impl SlotArray {
     }
 
     fn remove(&mut self, slot: usize) {
-        let n = self.len(MOST_BYTES - 2);
+        let n = self.len(MAX_BYTES - 2);
         let place = self.0[1..1 + n]
             .iter()
             .position(|s| usize::from(*s) == slot);
@@ -176,7 +176,7 @@ where
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, pairs: &[Pair]) {
         let pm = tree.pm();
         leaf.store_entries(pm, pairs);
-        let mut array = SlotArray([0; MOST_BYTES]);
+        let mut array = SlotArray([0; MAX_BYTES]);
         for slot in 0..pairs.len() {
             array.insert(slot, slot);
         }
@@ -241,7 +241,7 @@ where
     ) {
         let pm = tree.pm();
         let new_leaf = tree.leaf(new);
-        let mut pairs = [Pair::default(); MOST_BYTES];
+        let mut pairs = [Pair::default(); MAX_BYTES];
         for (pair, moved) in pairs.iter_mut().zip(upper) {
             *pair = Pair {
                 key: moved.key,
@@ -284,7 +284,7 @@ where
             let (a, b) = (leaf.entry(pm, *a).0, leaf.entry(pm, *b).0);
             tree.compare_words(a, b)
         });
-        let mut array = SlotArray([0; MOST_BYTES]);
+        let mut array = SlotArray([0; MAX_BYTES]);
         for (i, slot) in used.into_iter().enumerate() {
             array.insert(i, slot);
         }
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn slot_arrays_keep_their_order() {
-        let mut array = SlotArray([0; MOST_BYTES]);
+        let mut array = SlotArray([0; MAX_BYTES]);
         for (at, slot) in [(0, 5), (0, 3), (2, 7), (1, 1)] {
             array.insert(at, slot);
         }
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn damaged_slot_arrays_stay_inside() {
-        let mut array = SlotArray([255; MOST_BYTES]);
+        let mut array = SlotArray([255; MAX_BYTES]);
         array.insert(200, 3);
         array.remove(255);
         array.insert(0, 3);

@@ -4,7 +4,7 @@ use crate::args::Crash;
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::progress;
 use bristlecone_crash::campaign::{self, Campaign, CampaignReport};
-use bristlecone_crash::concurrent::{self, ConcurrentOptions, MOST_OPERATIONS};
+use bristlecone_crash::concurrent::{self, ConcurrentOptions, MAX_OPERATIONS};
 use bristlecone_crash::mutants::{self, Mutant, MutantOptions, MutantReport, PATIENCE, Waste};
 use bristlecone_crash::subject::FaultKind;
 use bristlecone_crash::subject::Subject;
@@ -157,10 +157,10 @@ fn concurrent_only(args: &Crash, chosen: Vec<Arc<dyn Subject>>) -> Outcome<Vec<A
             "note: threads have programs of their own and crash once: --workload and --nested change nothing"
         );
     }
-    let most = MOST_OPERATIONS / args.threads;
+    let most = MAX_OPERATIONS / args.threads;
     if let Some(ops) = args.ops.filter(|ops| *ops > most) {
         return Err(Failure::Usage(format!(
-            "--ops {ops}: {} threads do at most {most} operations each ({MOST_OPERATIONS} together)",
+            "--ops {ops}: {} threads do at most {most} operations each ({MAX_OPERATIONS} together)",
             args.threads
         )));
     }
@@ -282,7 +282,7 @@ fn explore_threads(
         ops_per_thread: args
             .ops
             .unwrap_or(OPS_OF_A_THREAD)
-            .min(MOST_OPERATIONS / args.threads),
+            .min(MAX_OPERATIONS / args.threads),
         seed: args.seed,
         budget,
         planted: planted(args)?,

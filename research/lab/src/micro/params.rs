@@ -97,11 +97,11 @@ pub const SCAN_LENGTH: usize = 100;
 pub const VALUE_BYTES: u32 = 8;
 /// Fewest slices that a median over them means something for.
 const SLICES_AT_LEAST: usize = 5;
-const SLICES_AT_MOST: usize = 10_000;
-const THREADS_AT_MOST: usize = 1024;
+const MAX_SLICES: usize = 10_000;
+const MAX_THREADS: usize = 1024;
 /// Keys of the load and of both insert phases are told apart by their index, and `BTreeMap` must
 /// hold them all; more would not fit any machine's memory.
-const KEYS_AT_MOST: u64 = 100_000_000_000;
+const MAX_KEYS: u64 = 100_000_000_000;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -186,18 +186,18 @@ impl MicroParams {
                 format!("dram for {}, which keeps nothing", design.0.name),
             ));
         }
-        between("the number of keys", self.keys, 1, KEYS_AT_MOST)?;
+        between("the number of keys", self.keys, 1, MAX_KEYS)?;
         between(
             "the number of threads",
             self.threads as u64,
             1,
-            THREADS_AT_MOST as u64,
+            MAX_THREADS as u64,
         )?;
         between(
             "the number of slices",
             self.slices as u64,
             SLICES_AT_LEAST as u64,
-            SLICES_AT_MOST as u64,
+            MAX_SLICES as u64,
         )?;
         if let Some(limit) = self.ops_limit {
             between("the limit of operations", limit, 1, u64::MAX)?;

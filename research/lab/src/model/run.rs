@@ -94,9 +94,9 @@ pub(crate) struct PhaseReport {
 }
 
 const MAX_THREADS: usize = 64;
-const MOST_KEYS: u64 = 200_000_000;
+const MAX_KEYS: u64 = 200_000_000;
 /// A simulation numbers its 8-byte words with 32 bits.
-const MOST_BYTES: u64 = 16 << 30;
+const MAX_BYTES: u64 = 16 << 30;
 /// Bytes of an entry of two wide words.
 const WIDE_BYTES: u32 = 32;
 const ROOT: &str = "model";
@@ -165,12 +165,12 @@ impl RunSpec {
             let may_be = format!("1 to {MAX_THREADS}");
             return Err(ModelError::parameter("threads", self.threads, may_be));
         }
-        if !(1..=MOST_KEYS).contains(&self.keys) {
-            let may_be = format!("1 to {MOST_KEYS}");
+        if !(1..=MAX_KEYS).contains(&self.keys) {
+            let may_be = format!("1 to {MAX_KEYS}");
             return Err(ModelError::parameter("keys", self.keys, may_be));
         }
-        if !(1..=MOST_KEYS).contains(&self.ops) {
-            let may_be = format!("1 to {MOST_KEYS}");
+        if !(1..=MAX_KEYS).contains(&self.ops) {
+            let may_be = format!("1 to {MAX_KEYS}");
             return Err(ModelError::parameter("ops", self.ops, may_be));
         }
         if self.workload == Workload::Remove && self.ops > self.keys {
@@ -182,13 +182,13 @@ impl RunSpec {
             .filter(|_| self.fill <= 1.0)
             .ok_or_else(|| ModelError::parameter("fill", self.fill, "0.01 to 1"))?;
         let bytes = pool_bytes(self, fill)?;
-        if bytes > MOST_BYTES {
+        if bytes > MAX_BYTES {
             let may_be = format!(
                 "fewer, as with {} operations the pool may take {} GiB of at most {}; fuller leaves \
                  help as well",
                 self.ops,
                 bytes >> 30,
-                MOST_BYTES >> 30
+                MAX_BYTES >> 30
             );
             return Err(ModelError::parameter("keys", self.keys, may_be));
         }

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a server may take until it can be connected to.
-const START_MOST: Duration = Duration::from_secs(20);
+const MAX_START: Duration = Duration::from_secs(20);
 
 /// The medians of one server under so many clients.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -161,7 +161,7 @@ impl Redis {
         };
         let waiting = Instant::now();
         while let Err(e) = Client::connect(&redis.address) {
-            if waiting.elapsed() > START_MOST {
+            if waiting.elapsed() > MAX_START {
                 return Err(Failure::new(format!("redis-server does not answer: {e}")));
             }
             std::thread::sleep(Duration::from_millis(10));

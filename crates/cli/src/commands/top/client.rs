@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 /// How long the server has for each step.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest reply in bytes. Whoever answers there is not trusted.
-const REPLY_MOST: u64 = 16 << 20;
+const MAX_REPLY: u64 = 16 << 20;
 
 /// Both directions of a connection.
 trait Stream: Read + Write {}
@@ -107,7 +107,7 @@ impl Client {
         let stream = self.stream.get_mut();
         stream.write_all(&request)?;
         stream.flush()?;
-        let each = |_: &&[&str]| reply(&mut (&mut self.stream).take(REPLY_MOST), 0);
+        let each = |_: &&[&str]| reply(&mut (&mut self.stream).take(MAX_REPLY), 0);
         commands.iter().map(each).collect()
     }
 }

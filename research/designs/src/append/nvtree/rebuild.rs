@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Longest PLN in units.
-const MOST_UNITS: usize = 64;
+const MAX_UNITS: usize = 64;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     /// Rebuilds the inner nodes, unless another thread just has. `full`: since a PLN is full, rather than
@@ -78,7 +78,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             }
             if self.adaptive() && above_average(written, writes, filled) && leaves > 1 {
                 hot_plns += 1;
-                let longer = (units * 2).min(MOST_UNITS) as u32;
+                let longer = (units * 2).min(MAX_UNITS) as u32;
                 for (slot, entry) in entries[first..].iter_mut().enumerate() {
                     let mine = old.leaf_at(pln, slot).traffic().writes;
                     if above_average(mine, written, leaves as u64) {

@@ -92,7 +92,7 @@ const SALT_WORD: usize = 2;
 /// Leaf sizes in bytes: 16 make an entry.
 pub const NODE_BYTES: &[u32] = &[256, 512, 1024];
 /// Most entries of a leaf.
-const MOST_ENTRIES: usize = 64;
+const MAX_ENTRIES: usize = 64;
 
 /// Which log a record is appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,7 +215,7 @@ impl Shape {
         let entries = options.leaf_bytes as usize / if tiny { 32 } else { 16 };
         let deltas = match options.cached_deltas as usize {
             0 => entries / 2,
-            asked => asked.clamp(1, MOST_ENTRIES),
+            asked => asked.clamp(1, MAX_ENTRIES),
         };
         let logs = options.logs.clamp(1, LOGS as u32) as usize;
         Self {

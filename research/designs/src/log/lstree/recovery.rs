@@ -14,7 +14,7 @@
 use super::log::{LOGS, Logs, SEGMENT_HEADER, Segment};
 use super::record::{HALF_LINE, Kind};
 use super::table::{Counts, Entry, LNIDS, Place, Table};
-use super::{DIRECTORY_WORD, LsOptions, LsTree, MOST_ENTRIES, SALT_WORD, SHAPE_WORD, Shape};
+use super::{DIRECTORY_WORD, LsOptions, LsTree, MAX_ENTRIES, SALT_WORD, SHAPE_WORD, Shape};
 use crate::index::{Fill, RecoveryReport, TreeError};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
@@ -212,7 +212,7 @@ pub(super) fn chains(
                 *last = *part;
                 continue;
             }
-            if part.sequence != newest + 1 || chain.deltas.len() == MOST_ENTRIES {
+            if part.sequence != newest + 1 || chain.deltas.len() == MAX_ENTRIES {
                 return Err(broken(format!(
                     "a delta has number {} after {newest}",
                     part.sequence
@@ -420,7 +420,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             let mut place = Place::new(part.off, usize::from(part.log), 0);
             let share = if part.kind.whole() {
                 pairs_in_base = pairs.n as usize;
-                if pairs.n > 2 * MOST_ENTRIES as u64 {
+                if pairs.n > 2 * MAX_ENTRIES as u64 {
                     return Err(format!("{} pairs in a base", pairs.n));
                 }
                 entry.set_base(place, 0);

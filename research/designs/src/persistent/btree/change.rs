@@ -42,9 +42,9 @@ use bristlecone_pmem::{Logs, Media};
 use std::sync::atomic::Ordering;
 
 /// Most existing nodes that one change stores to.
-pub const MOST_NODES: usize = 2;
+pub const MAX_NODES: usize = 2;
 /// Most ranges that one change overwrites.
-const MOST_RANGES: usize = 8;
+const MAX_RANGES: usize = 8;
 
 /// Words of a node that a change is going to overwrite, each of them.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ impl Protect for WholeNodes {
     const LOG: Log = Log::Undo;
 
     fn slot_words(words: usize) -> usize {
-        image_words(MOST_NODES, MOST_NODES * words * 8)
+        image_words(MAX_NODES, MAX_NODES * words * 8)
     }
 
     fn image(overwritten: &Overwritten<'_>) -> Range {
@@ -113,7 +113,7 @@ impl Protect for OverwrittenWords {
     const LOG: Log = Log::Undo;
 
     fn slot_words(words: usize) -> usize {
-        image_words(MOST_RANGES, MOST_NODES * words * 8)
+        image_words(MAX_RANGES, MAX_NODES * words * 8)
     }
 
     fn image(overwritten: &Overwritten<'_>) -> Range {
@@ -160,7 +160,7 @@ enum How<'t, M: Media> {
 
 /// Nodes that were stored to, and their lines that were, a bit each.
 #[derive(Debug)]
-struct Lines<'t>([(Option<Node<'t>>, u128); MOST_NODES]);
+struct Lines<'t>([(Option<Node<'t>>, u128); MAX_NODES]);
 
 impl<'t> Lines<'t> {
     #[inline]
@@ -176,7 +176,7 @@ impl<'t> Lines<'t> {
                 }
             }
         }
-        debug_assert!(false, "a change of more than {MOST_NODES} nodes");
+        debug_assert!(false, "a change of more than {MAX_NODES} nodes");
     }
 
     /// Flushes the lines, neighbouring ones together: those in runs of `least` lines or more.
@@ -204,7 +204,7 @@ pub struct Change<'t, M: Media> {
     how: How<'t, M>,
     lines: Lines<'t>,
     /// What a redo record covers.
-    runs: [Option<Run<'t>>; MOST_RANGES],
+    runs: [Option<Run<'t>>; MAX_RANGES],
     /// Payload words of it.
     used: usize,
     /// Something that the change leads to was flushed, and not fenced yet.
@@ -216,8 +216,8 @@ impl<'t, M: Media> Change<'t, M> {
         Self {
             pm,
             how,
-            lines: Lines([(None, 0); MOST_NODES]),
-            runs: [None; MOST_RANGES],
+            lines: Lines([(None, 0); MAX_NODES]),
+            runs: [None; MAX_RANGES],
             used: 0,
             leads_on: false,
         }
@@ -235,7 +235,7 @@ impl<'t, M: Media> Change<'t, M> {
         let mut slot = logs.take();
         match P::LOG {
             Log::Undo => {
-                let mut ranges = [Range { off: 0, bytes: 0 }; MOST_RANGES];
+                let mut ranges = [Range { off: 0, bytes: 0 }; MAX_RANGES];
                 let mut n = 0;
                 for words in overwritten {
                     let range = P::image(words);
@@ -248,7 +248,7 @@ impl<'t, M: Media> Change<'t, M> {
                 Self::of(pm, How::Undo(slot))
             }
             Log::Redo => {
-                let mut runs = [None; MOST_RANGES];
+                let mut runs = [None; MAX_RANGES];
                 let mut used = 0;
                 for (run, words) in runs.iter_mut().zip(overwritten) {
                     let range = P::image(words);

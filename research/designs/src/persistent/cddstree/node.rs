@@ -31,7 +31,7 @@ pub(super) const SLOT: usize = 32;
 /// End version of an entry that nothing has ended.
 pub(super) const LIVE: u64 = u64::MAX;
 /// Most slots in a node.
-pub(super) const MOST_SLOTS: usize = 4096 / SLOT;
+pub(super) const MAX_SLOTS: usize = 4096 / SLOT;
 
 /// A slot in persistent memory.
 #[repr(C, align(32))]

@@ -5,7 +5,7 @@
 //! so keys come in strict order whatever others do meanwhile.
 
 use super::CddsTree;
-use super::node::MOST_SLOTS;
+use super::node::MAX_SLOTS;
 use super::read::{Range, Seek};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
@@ -18,7 +18,7 @@ const LEAVES_PER_PIN: u32 = 16;
 
 /// Key and value words of a leaf's live entries, in order.
 struct Words {
-    at: [(u64, u64); MOST_SLOTS],
+    at: [(u64, u64); MAX_SLOTS],
     len: usize,
 }
 
@@ -64,7 +64,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     ) {
         let mut guard = epoch::pin();
         let mut words = Words {
-            at: [(0, 0); MOST_SLOTS],
+            at: [(0, 0); MAX_SLOTS],
             len: 0,
         };
         // Everything below has been visited.
@@ -112,7 +112,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     ) {
         let mut guard = epoch::pin();
         let mut words = Words {
-            at: [(0, 0); MOST_SLOTS],
+            at: [(0, 0); MAX_SLOTS],
             len: 0,
         };
         // Everything from here on has been visited.

@@ -1,7 +1,7 @@
 //! What is particular to this design; the shared scenarios are in `tests/`.
 
 use super::insert::IfPresent;
-use super::node::{Entry, LIVE, MOST_SLOTS, Slot};
+use super::node::{Entry, LIVE, MAX_SLOTS, Slot};
 use super::*;
 use bristlecone_pmem::media::sim::{EventKind, Simulation};
 use bristlecone_pmem::media::{Counting, Dram, Sim};
@@ -343,7 +343,7 @@ fn a_tree_grows_and_shrinks_in_every_node_size() {
     for bytes in NODE_BYTES {
         let pool = pool::<Dram>();
         let tree = CddsTree::<u64, u64, Dram>::create(&pool, "t", &options(bytes)).unwrap();
-        assert!(tree.slots() <= MOST_SLOTS);
+        assert!(tree.slots() <= MAX_SLOTS);
         let key = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         for i in 0..8_000 {
             tree.insert(&key(i), &i).unwrap();

@@ -28,7 +28,7 @@ const KEYS: u64 = 4_000;
 /// Pairs that no scan of a damaged tree may exceed: every slot of a pool this small, and to spare.
 const BOUND: usize = 400_000;
 /// Of a pool of more used pages, about so many are lost, one after another.
-const MOST_PAGES: usize = 600;
+const MAX_PAGES: usize = 600;
 /// So many pages are lost in any case.
 const FIRST_PAGES: usize = 32;
 /// Longest that a case may take.
@@ -359,7 +359,7 @@ pub fn lost_pages<H: Pooled>() {
             let pages = used_pages(bytes);
             // Each case costs as much as the pool is long, so of a long one (of logs) some pages do: those in which the
             // pool describes itself, and any.
-            let every = pages.len().div_ceil(MOST_PAGES) as u64;
+            let every = pages.len().div_ceil(MAX_PAGES) as u64;
             for (i, page) in pages.iter().enumerate() {
                 if every > 1 && i >= FIRST_PAGES && rng.below(every) > 0 {
                     continue;
