@@ -1,7 +1,7 @@
 //! The open database: its keyspaces, transactions and upkeep.
 
 use crate::transaction::{Batch, Isolation, Transaction};
-use crate::{Error, ErrorKind, Keyspace, Options, Result, Snapshot};
+use crate::{Error, ErrorKind, Keyspace, Options, Result, Snapshot, Watch};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::pool::CompactReport;
@@ -176,6 +176,28 @@ impl Database {
             handle,
         };
         handles.map(with_db).collect()
+    }
+
+    /// Returns the keyspace that a watch is of now. Clearing a keyspace makes a new one under its name, which a
+    /// watch follows and a handle does not. `None` if it was dropped, if another thread is clearing it at this
+    /// moment, or for a watch of another database.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let mut watch = orders.watch()?;
+    /// let emptied = orders.clear()?;
+    /// assert!(matches!(watch.try_next()?, Some(bristlecone::Event::Clear { .. })));
+    /// assert_eq!(db.watched(&watch), Some(emptied));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn watched(&self, watch: &Watch) -> Option<Keyspace> {
+        let handle = self.store.watched(&watch.0)?;
+        let db = self.clone();
+        Some(Keyspace { db, handle })
     }
 
     /// Runs `f` in a transaction and commits it; all over again if another transaction was first,

@@ -60,7 +60,9 @@ impl Contents {
     /// The database cannot be opened, or the keyspace cannot be made.
     pub fn write(path: &Path, how: How, asked: Option<&str>) -> Outcome<Box<dyn Records>> {
         let db = database::open(path, how)?;
-        let place = Place::choose(path, asked, &database::keyspaces(&db))?;
+        let there = database::keyspaces(&db);
+        let place = Place::choose(path, asked, &there)?;
+        database::check_served(path, &place, &there)?;
         match place {
             Place::Named(name) => Ok(Box::new(Self::named(path, db, &name)?)),
             Place::Served(number) => Ok(Box::new(Served::open(path, db, number)?)),
@@ -394,7 +396,8 @@ impl Records for Served {
                 }
                 _ => None,
             };
-            if before.as_ref() == Some(value) {
+            // What SET would leave: this value, without an expiry.
+            if before.as_ref() == Some(value) && self.call(&[b"PTTL", key])? == Reply::Integer(-1) {
                 return Ok(Written::Same);
             }
             self.call(&[b"SET", key, value])?;

@@ -247,6 +247,25 @@ impl Place {
     }
 }
 
+/// Makes sure that a server's database is not written into a program's database, whose keyspaces of such names have no types.
+///
+/// # Errors
+/// There is a program's keyspace of a name that a server gives.
+pub fn check_served(path: &Path, place: &Place, there: &[String]) -> Outcome {
+    let servers = server_bookkeeping(there.iter().map(String::as_str));
+    let own = there.iter().find(|name| served(name).is_some());
+    match (place, own) {
+        (Place::Served(_), Some(own)) if !servers => Err(about(
+            path,
+            &format_args!(
+                "keyspace {} is a program's own, and 0 to 15 are a server's here; rename it with the library first",
+                quoted(own.as_bytes())
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the names of keyspaces in words.
 pub fn list<'n>(names: impl IntoIterator<Item = &'n String>) -> String {
     let names = names.into_iter().map(|name| quoted(name.as_bytes()));

@@ -92,6 +92,14 @@ impl Catalogue {
         }
     }
 
+    /// Returns a handle of the keyspace of that number, if there is one.
+    pub fn handle_of(&self, id: u32) -> Option<Keyspace> {
+        let known = lock(&self.known);
+        let name = known.name_of(id).cloned()?;
+        drop(known);
+        Some(self.handle(id, name))
+    }
+
     /// Returns a handle of a keyspace.
     pub fn handle(&self, id: u32, name: Arc<str>) -> Keyspace {
         let store = self.store;

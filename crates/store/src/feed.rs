@@ -135,6 +135,8 @@ struct Queue {
     missed_until: u64,
     /// When the keyspace was dropped.
     dropped: Option<u64>,
+    /// Events from here on are not given yet: the names in memory are older. `u64::MAX` if there are none.
+    hidden_from: u64,
     /// Every change at or below it is durable.
     durable: u64,
     end: Option<End>,
@@ -178,24 +180,32 @@ impl Queue {
         self.missed_until = self.missed_until.max(ts);
     }
 
+    /// Up to which time stamp events are given.
+    fn given(&self) -> u64 {
+        self.durable.min(self.hidden_from.saturating_sub(1))
+    }
+
     /// The next event, if it is durable.
     fn take(&mut self) -> Result<Option<WatchEvent>, CommitError> {
+        if matches!(self.end, Some(End::Told)) {
+            return Ok(None);
+        }
+        let given = self.given();
         if self.missed > 0 {
             // Not before all of it is durable: whoever hears it looks there.
-            if self.missed_until <= self.durable {
+            if self.missed_until <= given {
                 let missed = std::mem::take(&mut self.missed);
                 return Ok(Some(WatchEvent::Lagged { missed }));
             }
         } else if let Some(first) = self.events.front() {
-            if first.ts <= self.durable
+            if first.ts <= given
                 && let Some(first) = self.events.pop_front()
             {
                 self.bytes -= first.bytes;
                 return Ok(Some(first.event));
             }
         } else if let Some(ts) = self.dropped
-            && ts <= self.durable
-            && !matches!(self.end, Some(End::Told))
+            && ts <= given
         {
             self.end = Some(End::Told);
             return Ok(Some(WatchEvent::Dropped { ts }));
@@ -272,12 +282,27 @@ impl Feed {
             if queue.keyspace != number {
                 continue;
             }
+            queue.hidden_from = ts;
             match empty {
                 None => queue.dropped = Some(ts),
                 Some(empty) => {
                     queue.keyspace = empty;
                     queue.push(ts, ENTRY, Some(WatchEvent::Cleared { ts }));
                 }
+            }
+        }
+    }
+
+    /// The names in memory are those from after the drop at `ts`: its event may be given.
+    pub fn drop_is_known(&self, ts: u64) {
+        if !self.is_watched() {
+            return;
+        }
+        for subscriber in lock(&self.all).iter() {
+            let mut queue = lock(&subscriber.queue);
+            if queue.hidden_from == ts {
+                queue.hidden_from = u64::MAX;
+                subscriber.woken.notify_all();
             }
         }
     }
@@ -298,6 +323,20 @@ impl Feed {
 }
 
 impl<M: Media> Committer<M> {
+    /// Checks that no commit has failed, and tells subscribers if one has: no later change will be durable.
+    ///
+    /// # Errors
+    /// The failure.
+    pub(crate) fn sound(&self) -> Result<(), CommitError> {
+        let sound = self.clock.sound();
+        if let Err(e) = &sound
+            && self.feed.is_watched()
+        {
+            self.feed.advance(self.clock.durable(), Some(e));
+        }
+        sound
+    }
+
     /// Queues the change that `record` at `off` is for whoever watches its key. The caller holds
     /// the key's stripe, and `ts` is not applied.
     #[cold]
@@ -378,6 +417,7 @@ impl<M: Media> Committer<M> {
             missed: 0,
             missed_until: 0,
             dropped: None,
+            hidden_from: u64::MAX,
             durable: 0,
             end: None,
         });
@@ -403,6 +443,12 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Returns the number of the keyspace that it watches, which clearing changes, if it is a watch of this feed.
+    pub(crate) fn number_in(&self, feed: &Arc<Feed>) -> Option<u32> {
+        let number = lock(&self.subscriber.queue).keyspace;
+        Arc::ptr_eq(&self.feed, feed).then_some(number)
+    }
+
     /// Returns the next event if there is one; `None` if there is none yet, or it has
     /// [ended](Self::is_ended).
     ///
@@ -427,10 +473,13 @@ impl Watch {
         match queue.end {
             Some(End::Told) => true,
             Some(End::Closed) => {
-                let first = queue.events.front();
-                first.is_none_or(|first| first.ts > queue.durable)
-                    && (queue.missed == 0 || queue.missed_until > queue.durable)
-                    && queue.dropped.is_none_or(|ts| ts > queue.durable)
+                // As `take` decides it.
+                let given = queue.given();
+                match (queue.missed, queue.events.front()) {
+                    (0, Some(first)) => first.ts > given,
+                    (0, None) => queue.dropped.is_none_or(|ts| ts > given),
+                    _ => queue.missed_until > given,
+                }
             }
             Some(End::Failed(_)) | None => false,
         }

@@ -212,6 +212,9 @@ impl<M: Media> Committer<M> {
         if let Some(id) = empty {
             known.by_name.insert(Arc::clone(&name), id);
         }
+        drop(known);
+        // A subscriber that is told of the drop looks the name up.
+        self.feed.drop_is_known(ts);
         waited.map(|()| name)
     }
 }

@@ -46,6 +46,10 @@ impl<M: Media> Drop for Shared<M> {
             // It ends. A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
+        if !self.pm().read_only() {
+            // `Store::close` reports the error. Subscribers get the last changes before the end.
+            let _ = self.make_durable(self.clock.applied());
+        }
         self.feed.close();
         // After a failed commit, or a panic, uncommitted records may be left, as after a crash.
         if !self.pm().read_only() && self.clock.sound().is_ok() {

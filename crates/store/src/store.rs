@@ -561,6 +561,14 @@ impl<M: Media> Store<M> {
         self.shared.watch(keyspace, prefix, limits)
     }
 
+    /// Returns the keyspace that a watch is of now: the empty one after it was cleared, under its present name. `None` if it was
+    /// dropped, if another thread is clearing it at this moment, or for a watch of another store.
+    #[must_use]
+    pub fn watched(&self, watch: &Watch) -> Option<Keyspace> {
+        let number = watch.number_in(&self.shared.feed)?;
+        self.shared.catalogue.handle_of(number)
+    }
+
     /// Begins a transaction.
     #[must_use]
     pub fn begin(&self, options: TransactionOptions) -> Transaction<M> {

@@ -158,6 +158,27 @@ fn a_database_that_the_command_made_is_served_and_keeps_its_keyspaces() {
         .fails(&["bookkeeping"]);
 }
 
+/// Values that expire would have stayed so when an import had the same value, and not when it had another.
+#[test]
+fn imported_values_of_a_server_do_not_expire() {
+    let b = Bench::new();
+    let mut server = Server::start(&b, &[]);
+    server.tell(&lines(&[
+        "SET k same PXAT 4102444800000",
+        "SET l other PXAT 4102444800000",
+    ]));
+    server.stop();
+    b.file("rows.csv", "key,value\nk,same\nl,new\n");
+    b.run(&["import", "s.pool", "rows.csv"]).ok();
+    let mut server = Server::start(&b, &[]);
+    let replies = server.tell(&lines(&["PTTL k", "PTTL l", "MGET k l"]));
+    assert!(
+        replies.starts_with(":-1\r\n:-1\r\n*2\r\n$4\r\nsame\r\n$3\r\nnew\r\n"),
+        "{replies}"
+    );
+    server.stop();
+}
+
 #[test]
 fn several_keyspaces_are_asked_about() {
     let b = Bench::new();

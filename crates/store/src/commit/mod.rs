@@ -135,7 +135,7 @@ impl<M: Media> Committer<M> {
         if self.pm().read_only() {
             return Err(WriteError::ReadOnly);
         }
-        self.clock.sound()?;
+        self.sound()?;
         check_key(key.get(PREFIX..).unwrap_or(key))?;
         check_value(value.unwrap_or(&[]))?;
         let sum = crc32c::crc32c(key);

@@ -191,7 +191,7 @@ impl<M: Media> Committer<M> {
         if self.pm().read_only() {
             return Err(WriteError::ReadOnly);
         }
-        self.clock.sound()?;
+        self.sound()?;
         for (key, step) in steps {
             check_key(key.get(PREFIX..).unwrap_or(key))?;
             check_value(step.value().unwrap_or(&[]))?;

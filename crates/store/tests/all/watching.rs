@@ -338,3 +338,58 @@ fn who_only_reads_has_nothing_to_watch() {
     let refused = store.watch(&k, b"", WatchLimits::default());
     assert!(matches!(refused, Err(WriteError::ReadOnly)));
 }
+
+/// A subscriber that was told that its keyspace was cleared looked up the name, and got the keyspace
+/// from before, which reads as empty and takes no writes.
+#[test]
+fn a_subscriber_that_is_told_of_a_clearing_finds_the_new_keyspace() {
+    let f = Fixture::new(DESIGNS[0]);
+    let mut watch = watch(&f, "");
+    std::thread::scope(|scope| {
+        let clearer = scope.spawn(|| {
+            let mut k = f.k.clone();
+            for _ in 0..200 {
+                k = f.store.clear(k).unwrap();
+            }
+        });
+        let mut cleared = 0;
+        while cleared < 200 {
+            match watch.next_timeout(PATIENCE).unwrap() {
+                Some(WatchEvent::Cleared { .. }) => cleared += 1,
+                other => panic!("{other:?}"),
+            }
+            // By name it is there, or already a later one; never one that is gone, unless it goes now.
+            let found = f.store.find_keyspace(f.k.name()).unwrap();
+            match f.store.put(&found, b"after", b"it") {
+                Ok(()) | Err(WriteError::Dropped { .. }) => {}
+                Err(e) => panic!("{e}"),
+            }
+            while let Some(event) = watch.try_next().unwrap() {
+                cleared += usize::from(matches!(event, WatchEvent::Cleared { .. }));
+            }
+        }
+        clearer.join().unwrap();
+    });
+    let now = f.store.watched(&watch).unwrap();
+    assert_eq!(Some(&now), f.store.find_keyspace(f.k.name()).as_ref());
+    f.store.put(&now, b"k", b"v").unwrap();
+    let other = Fixture::new(DESIGNS[0]);
+    assert!(other.store.watched(&watch).is_none());
+    f.store.drop_keyspace(now).unwrap();
+    assert!(f.store.watched(&watch).is_none());
+}
+
+/// The watch ended before the changes that deferring handles had made, which were durable afterwards.
+#[test]
+fn dropping_the_last_handle_gives_the_last_changes_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, k) = journalled(&dir);
+    let limits = WatchLimits::default();
+    let mut watch = store.watch(&k, b"", limits).unwrap();
+    let deferring = store.deferring();
+    deferring.put(&k, b"late", b"1").unwrap();
+    drop((store, deferring));
+    assert_eq!(taken(&mut watch), ["late=1"]);
+    assert!(watch.is_ended());
+    assert_eq!(watch.try_next().unwrap(), None);
+}

@@ -171,7 +171,7 @@ fn a_planted_fault_is_found_and_its_token_recovers_that_image() {
     // With the right line flushed, the store that this image lost cannot be lost.
     let planted = "--index lbtree-256-bytes --workload split --ops 2 --plant lbtree-record-line";
     let planted: Vec<&str> = planted.split(' ').collect();
-    let parts = ["stores that the crash lost", "crates/index/src/repr.rs:"];
+    let parts = ["stores that the crash lost", "crates/index/src/record.rs:"];
     let token = found(&b, &planted, &parts);
     crash(&b, &["--replay", &token]).ends(1, &parts);
     let gone = token.replace("plant:lbtree-record-line", "-");
