@@ -256,7 +256,7 @@ impl Records for Contents {
 /// Closes a database.
 ///
 /// # Errors
-/// What was written is not durable.
+/// The written changes are not durable.
 pub fn close(path: &Path, db: Database) -> Outcome {
     db.close()
         .map_err(|e| about(path, &format_args!("closing: {e}")))

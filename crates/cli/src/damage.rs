@@ -22,22 +22,22 @@ pub struct Broken {
     pub entry: String,
     /// Whether it is the name of a keyspace.
     pub is_name: bool,
-    /// What is wrong with it.
+    /// The contradiction, in words.
     pub what: String,
 }
 
-/// What a database has, damaged or not.
+/// The contents of a database, damaged or not.
 #[derive(Debug)]
 pub struct Survey {
-    /// What the walk came over.
+    /// The report of the walk.
     pub report: SalvageReport,
     /// How many whole entries each keyspace has.
     pub whole: BTreeMap<String, u64>,
     /// The entries that are damaged.
     pub broken: Vec<Broken>,
-    /// What is damaged in the index.
+    /// Damage in the index.
     pub index: Damage,
-    /// What a server has kept of the order of its databases.
+    /// The record of the order of a server's databases, if there is one.
     pub order: Option<Vec<u8>>,
 }
 

@@ -206,7 +206,7 @@ impl Place {
     /// Returns the keyspace, if it is there.
     ///
     /// # Errors
-    /// What a server keeps of the order of its databases is damaged.
+    /// The record of the order of a server's databases is damaged.
     pub fn find(&self, db: &Database) -> bristlecone::Result<Option<Keyspace>> {
         let order = match (self, db.find_keyspace(ORDER_KEYSPACE)) {
             (Self::Served(_), Some(order)) => order.get(ORDER_KEY)?.map(|value| value.to_vec()),

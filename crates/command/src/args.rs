@@ -136,7 +136,7 @@ pub enum ScanFormat {
     Csv,
 }
 
-/// What to scan, and how to print it.
+/// The range to scan, and the format to print it in.
 #[derive(Debug, Args)]
 pub struct ScanArgs {
     /// First key of the range

@@ -84,13 +84,13 @@ pub struct KeyspaceReport {
     pub entries: u64,
 }
 
-/// What was found out about an index or a database.
+/// The findings about an index or a database.
 pub struct Looked {
     /// For scripts.
     pub report: RootReport,
     /// Lines for a person.
     pub lines: Vec<String>,
-    /// What is wrong.
+    /// Damage, a line each.
     pub errors: Vec<String>,
     /// Whether what is not damaged can be exported.
     pub can_be_saved: bool,
@@ -135,11 +135,11 @@ impl Report {
     }
 }
 
-/// What was found out about a pool.
+/// The findings about a pool.
 pub struct Inspected {
-    /// What the pool says about itself.
+    /// The pool's own description.
     pub info: PoolInfo,
-    /// What is in it.
+    /// The index or the database in it.
     pub looked: Looked,
     /// Other roots, in words.
     pub others: Vec<String>,

@@ -33,10 +33,10 @@ impl<'v> Shown<'v> {
     }
 }
 
-/// What a scan calls for each record.
+/// The visitor of a scan: it gets a record and may end the scan.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &Shown<'_>) -> ControlFlow<()>;
 
-/// What became of a key that was written.
+/// The effect of a write on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// It was not there before.
@@ -87,7 +87,7 @@ pub trait Records: Sync {
     /// Closes the pool cleanly.
     ///
     /// # Errors
-    /// What was written is not durable.
+    /// The written changes are not durable.
     fn close(self: Box<Self>) -> Outcome;
 }
 

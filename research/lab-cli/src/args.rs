@@ -195,7 +195,7 @@ pub struct Del {
 pub struct Scan {
     /// The pool
     pub pool: PathBuf,
-    /// What to print, and how.
+    /// The range and the format.
     #[command(flatten)]
     pub scan: ScanArgs,
     /// How to open it.

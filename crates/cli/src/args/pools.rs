@@ -22,7 +22,7 @@ or sorted set is not.")]
 pub struct Scan {
     /// The database
     pub pool: PathBuf,
-    /// What to print, and how.
+    /// The range and the format.
     #[command(flatten)]
     pub scan: ScanArgs,
     /// Keyspace [default: `default`; of what `serve` wrote, database 0; else the only one]

@@ -41,7 +41,7 @@ const MAX_START: Duration = Duration::from_secs(120);
 /// The pool's name in its directory.
 const POOL: &str = "torture.pool";
 
-/// What all rounds have found.
+/// The findings of all rounds.
 #[derive(Debug, Serialize)]
 pub struct Report {
     medium: &'static str,
@@ -78,7 +78,7 @@ pub trait Victim: Records {
     /// Verifies every invariant.
     ///
     /// # Errors
-    /// What is violated.
+    /// The violation, in words.
     fn check(&self) -> Result<(), String>;
 
     /// How many entries there are.
@@ -88,7 +88,7 @@ pub trait Victim: Records {
 /// Makes or opens a victim.
 pub type Open<'a> = &'a dyn Fn(&Path, How) -> Outcome<Box<dyn Victim>>;
 
-/// What the rounds add up to, and how far they are.
+/// The sums and the progress of the rounds.
 pub struct Tally {
     total: Findings,
     reopened: Vec<Duration>,

@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Parts that the tests of the command share.
 
 #![allow(missing_docs)]
 
