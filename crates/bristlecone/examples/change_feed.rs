@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 struct Counts {
     state_of: BTreeMap<Slice, Slice>,
     by_state: BTreeMap<Slice, usize>,
-    /// What has this time stamp or an earlier one is counted.
+    /// Changes with this time stamp or an earlier one are counted.
     as_of: u64,
 }
 

@@ -355,7 +355,7 @@ impl Database {
     /// | as opened | it is as durable as [`Options::durability`] says | what is durable to that degree |
     /// | deferred | it is in memory | everything that is committed |
     ///
-    /// What a deferred commit changed becomes durable with the next commit of a handle that waits,
+    /// The changes of a deferred commit become durable with the next commit of a handle that waits,
     /// with [`flush`](Self::flush), or when the database is closed. Until then a crash of the
     /// process or of the machine may lose it, but never a part of it, and whatever was committed
     /// after it had returned is lost with it. Other handles and [watches](crate::Watch) do not see

@@ -103,7 +103,7 @@ fn no_such(path: &Path, what: &str) -> Error {
 
 fn open_redb(path: &Path) -> Result<ReadTransaction> {
     let opened = ReadOnlyDatabase::open(path).map_err(|e| match e {
-        // What is no file of redb's is invalid data to it.
+        // Redb calls a file that is not its own invalid data.
         DatabaseError::Storage(StorageError::Io(e)) if e.kind() != io::ErrorKind::InvalidData => {
             Error::io(format!("{}: opening it as redb's", path.display()), e)
         }

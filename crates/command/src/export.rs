@@ -69,7 +69,7 @@ pub fn beyond_saving(failure: &Failure) -> Failure {
     ))
 }
 
-/// What was written.
+/// The counts of an export.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     records: u64,

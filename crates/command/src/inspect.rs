@@ -184,7 +184,7 @@ pub fn check(args: &InspectArgs, inspected: Outcome<Inspected>) -> Outcome {
     }
 }
 
-/// What a check has found.
+/// Prints the findings of a check.
 fn tell(out: &mut dyn Write, args: &InspectArgs, looked: &Looked) -> io::Result<()> {
     let name = args.pool.display();
     let errors = &looked.errors;

@@ -49,7 +49,7 @@ pub enum Written {
 
 /// Keys and values in order: a keyspace of a database, or a bare index. Errors name the pool.
 ///
-/// What is written is as durable as the pool was opened for when a method returns.
+/// A write is as durable as the pool was opened for when the method returns.
 pub trait Records: Sync {
     /// The pool's path.
     fn path(&self) -> &Path;

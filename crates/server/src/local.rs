@@ -1,6 +1,6 @@
 //! A server's databases without the server: commands executed by the program that has the store open.
 //!
-//! What a collection consists of, how keys expire and which keyspace a database has is the server's
+//! The parts of a collection, the expiry of keys and the keyspace of a database are the server's
 //! own business, so a program that changes a server's data does it with the server's commands.
 
 use crate::commands;

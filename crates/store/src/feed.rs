@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a queued change takes beside its key and its value, about, in bytes.
+/// Bytes, about, that a queued change takes beside its key and its value.
 const ENTRY: usize = 96;
 
 /// How much a [`Watch`] queues for a subscriber that does not read.

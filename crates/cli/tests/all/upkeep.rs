@@ -91,7 +91,7 @@ fn check_of_what_is_no_pool_reports_in_json_too() {
 fn compact_gives_space_back_and_keeps_the_rest() {
     let b = Bench::new();
     filled(&b, 30_000);
-    // What was given back inside the file counts: its length may not have changed.
+    // Space given back inside the file counts too: its length may not have changed.
     let space = || std::fs::metadata(b.path("p")).unwrap().blocks();
     let before = space();
     // Replacing every value by a short one leaves most of the space unused.

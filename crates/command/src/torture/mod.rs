@@ -4,7 +4,7 @@
 //! at a random moment, now and then before it has opened the pool; read the pipe to its end; reopen
 //! the pool in this process; compare. The pool is the same all through.
 //!
-//! What is acknowledged went through the pipe after the call had returned. What is in the pipe when
+//! An acknowledgement goes through the pipe after the call has returned. Whatever is in the pipe when
 //! the writer dies is read to the end, so a call counts as under way only if its acknowledgement was
 //! never written.
 //!

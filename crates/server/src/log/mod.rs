@@ -243,7 +243,7 @@ impl Place {
                 if reopen.swap(false, Ordering::AcqRel) {
                     match open(path) {
                         Ok(new) => *file = new,
-                        // The previous file takes the lines for now.
+                        // Lines go on into the previous file.
                         Err(e) => {
                             let path = path.display();
                             let text = format!("logfile {path}: opening it again failed: {e}\n");

@@ -31,7 +31,7 @@ fn shown(event: &WatchEvent) -> String {
     }
 }
 
-/// What there is to take.
+/// Takes all events that are there.
 fn taken(watch: &mut Watch) -> Vec<String> {
     std::iter::from_fn(|| watch.try_next().unwrap())
         .map(|event| shown(&event))

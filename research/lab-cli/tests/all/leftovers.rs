@@ -2,57 +2,8 @@
 //! again; so did one that was killed. Now signals remove what is temporary, and a run removes what killed ones left.
 
 use crate::common::Bench;
+use crate::common::processes::{found, is_in_use, start_and_wait, wait_for};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
-
-/// What there is in a test's directory whose name begins so.
-fn found(b: &Bench, prefix: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(b.dir()).unwrap().flatten();
-    let named = entries.filter(|entry| entry.file_name().to_str().unwrap().starts_with(prefix));
-    named.map(|entry| entry.path()).collect()
-}
-
-fn wait_for<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "no {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn start(b: &Bench, args: &[&str]) -> Child {
-    let mut command = b.command();
-    command
-        .args(args)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command.spawn().unwrap()
-}
-
-/// Starts a command and waits until it has a pool in a directory of its own.
-fn start_and_wait(b: &Bench, args: &[&str], prefix: &str, pool: &str) -> (Child, PathBuf) {
-    let child = start(b, args);
-    let dir = wait_for("pool", || {
-        found(b, prefix)
-            .into_iter()
-            .find(|dir| dir.join(pool).exists())
-    });
-    (child, dir)
-}
-
-/// Whether a process other than this one works on a path.
-fn is_in_use(path: &Path) -> bool {
-    let path = path.to_str().unwrap();
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    processes
-        .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok())
-        .any(|line| String::from_utf8_lossy(&line).contains(path))
-}
 
 const MICRO: [&str; 8] = [
     "bench", "micro", "--keys", "3M", "--ops", "insert", "--path", ".",

@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 mod bench;
+pub mod processes;
 pub mod server;
 
 pub use bench::{Bench, Ran};

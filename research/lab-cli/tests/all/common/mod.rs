@@ -4,6 +4,8 @@
 
 #[path = "../../../../../crates/cli/tests/all/common/bench.rs"]
 mod bench;
+#[path = "../../../../../crates/cli/tests/all/common/processes.rs"]
+pub mod processes;
 
 pub use bench::{Bench, Ran};
 
