@@ -12,17 +12,12 @@
 //! A value that has a block of its own adds memory words: the new record's value word (0 to the block) and the old
 //! one's (the block to 0), with the policies that recycle them.
 //!
-//! *Duplicates.* An insertion that met reserved entries on its way looks at all entries before its own again once its
-//! record is written. It waits for those that are still reserved, since they come before it; after some time it
-//! gives them up for their owners, who begin anew (the paper waits, and is not lock-free there). A duplicate
-//! found then is reported as any other. One of them may have been replaced by a later entry meanwhile, so the whole
-//! leaf is searched once more: what comes after that changes the status. Once the leaf is frozen, nothing can be said of those entries any more: someone
-//! may thaw it, and they become visible after all. So the insertion begins anew, and a thawed leaf's status is not what
-//! it was before, so that nothing that was begun before succeeds.
-//!
 //! *Blocks.* A value's block is written before the leaf is looked at, and is the operation's until a swap has it. One
 //! that fails recycles it, and the next attempt writes another.
 
+mod completion;
+
+use self::completion::Added;
 use super::node::{Form, Meta, Node, Status};
 use super::reshape::{Reserved, Want};
 use super::{BzTree, corrupt, no_room};
@@ -69,8 +64,6 @@ enum Next<T> {
     Block,
 }
 
-/// How often a reserved entry is waited for before it is given up.
-const PATIENCE: u32 = 64;
 /// How often one operation meets frozen leaves that there is no room to finish.
 const REFUSED: u32 = 64;
 
@@ -369,201 +362,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Makes a record visible that was written to a reserved entry.
-    fn complete<'p>(
-        &'p self,
-        added: &Added<'_, M>,
-        pair: &Pair<'_, K, V>,
-        mode: Mode,
-        swap: Descriptor<'p, M>,
-        block: &mut Reserved<'_, M>,
-    ) -> Result<Next<Done>, SpaceError> {
-        let leaf = &added.leaf;
-        let mut swap = Some(swap);
-        loop {
-            if pair.form == Form::Block && block.block().is_none() {
-                // The swap before had it.
-                let made = block.hold(self.make_block(pair));
-                match made {
-                    Ok(_) => {}
-                    // Not pinned, room may be made.
-                    Err(e) if no_room(&e) => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Again);
-                    }
-                    Err(e) => return Err(e),
-                }
-            }
-            let status = self.status(leaf);
-            if status.frozen() {
-                return Ok(Next::Again);
-            }
-            let mut replaced = None;
-            if added.replaces {
-                replaced = self.search(leaf, pair.key, status.entries()).found;
-                match replaced {
-                    // It was removed meanwhile, if it is not in an entry added since.
-                    None if self.status(leaf).entries() != status.entries() => continue,
-                    None if mode == Mode::Update => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Done(Done::Absent));
-                    }
-                    // Replacements take later entries (see `find`).
-                    Some((entry, _)) if entry < added.entry => {}
-                    _ => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Again);
-                    }
-                }
-            } else if added.pending {
-                let before = self.exists_before(leaf, pair.key, added.entry, &mut swap)?;
-                // One of those may have become a later entry meanwhile: replaced by another record.
-                let anywhere = || self.search(leaf, pair.key, status.entries()).found;
-                match before.map(|found| found || anywhere().is_some()) {
-                    Some(false) => {}
-                    Some(true) if self.pm().planted("bztree-duplicate-unseen") => {}
-                    Some(true) if self.pm().planted("bztree-duplicate-inserted") => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Done(Done::Inserted));
-                    }
-                    Some(true) if mode == Mode::Insert => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Done(Done::Exists));
-                    }
-                    _ => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Again);
-                    }
-                }
-            }
-            let Some(mut words) = swap.take().or_else(|| self.swaps.try_allocate_descriptor())
-            else {
-                return Ok(Next::Two);
-            };
-            let made = self.add_completion(added, status, replaced, block, &mut words);
-            let made = match made {
-                Err(e) => {
-                    self.give_up(added, Some(words))?;
-                    return Err(e);
-                }
-                Ok(made) => made,
-            };
-            if self.swap_of(made, words)? {
-                return Ok(Next::Done(if added.replaces {
-                    Done::Replaced
-                } else {
-                    Done::Inserted
-                }));
-            }
-            if Meta(self.swaps.read(leaf.meta(added.entry))) != self.reserved() {
-                return Ok(Next::Again);
-            }
-        }
-    }
-
-    /// Adds the words that make a record visible.
-    fn add_completion(
-        &self,
-        added: &Added<'_, M>,
-        status: Status,
-        replaced: Option<(usize, Meta)>,
-        block: &mut Reserved<'_, M>,
-        swap: &mut Descriptor<'_, M>,
-    ) -> Result<Result<(), WordError>, SpaceError> {
-        let leaf = &added.leaf;
-        let mut old_block = None;
-        if let Some((_, meta)) = replaced
-            && meta.form() == Form::Block
-        {
-            let word = leaf.word(meta.value_at());
-            let block = self.swaps.read(word);
-            // Where it is 0, the record was deleted meanwhile, and the swap fails.
-            if !leaf.holds(meta) || block != 0 && !self.blocks.is_active(block) {
-                return Err(corrupt());
-            }
-            old_block = Some((word, block));
-        }
-        let mut words = || -> Result<(), WordError> {
-            let after = replaced.map_or(status, |(_, meta)| status.delete(meta.words() + 1));
-            swap.add_word(leaf.status(), status.0, after.0)?;
-            if let Some((entry, meta)) = replaced {
-                swap.add_word(leaf.meta(entry), meta.0, meta.deleted().0)?;
-            }
-            swap.add_word(leaf.meta(added.entry), self.reserved().0, added.meta.0)?;
-            if let Some(new) = block.block() {
-                let word = leaf.word(added.meta.value_at());
-                swap.add_word_with(word, 0, new, Policy::FreeNewOnFailure)?;
-                block.pass_on();
-            }
-            if let Some((word, block)) = old_block {
-                swap.add_word_with(word, block, 0, Policy::FreeOldOnSuccess)?;
-            }
-            Ok(())
-        };
-        Ok(words())
-    }
-
-    /// Gives the reserved entry up; if something comes in between, whoever meets it next does.
-    fn give_up(
-        &self,
-        added: &Added<'_, M>,
-        swap: Option<Descriptor<'_, M>>,
-    ) -> Result<(), SpaceError> {
-        let leaf = &added.leaf;
-        let status = self.status(leaf);
-        if status.frozen() {
-            return Ok(());
-        }
-        let Some(mut swap) = swap.or_else(|| self.swaps.try_allocate_descriptor()) else {
-            return Ok(());
-        };
-        let mut words = || -> Result<(), WordError> {
-            let after = status.delete(added.meta.words() + 1);
-            swap.add_word(leaf.status(), status.0, after.0)?;
-            swap.add_word(leaf.meta(added.entry), self.reserved().0, Meta::GIVEN_UP.0)
-        };
-        self.swap_of(words(), swap).map(|_| ())
-    }
-
-    /// True if an added entry before `own` has `key`. Waits for entries that may become it; `None` if nothing can
-    /// be said: the leaf is frozen, or there was no descriptor to go on with. `swap` serves to give one of them up.
-    pub(super) fn exists_before<'p>(
-        &'p self,
-        leaf: &Node<'_, M>,
-        key: &K,
-        own: usize,
-        swap: &mut Option<Descriptor<'p, M>>,
-    ) -> Result<Option<bool>, SpaceError> {
-        for entry in leaf.sorted..own {
-            let backoff = Backoff::new();
-            let mut turns = 0;
-            loop {
-                let meta = Meta(self.swaps.read(leaf.meta(entry)));
-                if meta.visible() && self.compare(leaf, meta, key).is_eq() {
-                    return Ok(Some(true));
-                }
-                if meta != self.reserved() {
-                    break;
-                }
-                if self.status(leaf).frozen() {
-                    return Ok(None);
-                }
-                turns += 1;
-                if turns < if self.pm().tiny() { 2 } else { PATIENCE } {
-                    wait(&backoff);
-                    continue;
-                }
-                let Some(mut words) = swap.take().or_else(|| self.swaps.try_allocate_descriptor())
-                else {
-                    return Ok(None);
-                };
-                let word = words.add_word(leaf.meta(entry), meta.0, Meta::GIVEN_UP.0);
-                self.swap_of(word, words)?;
-            }
-        }
-        Ok(Some(false))
-    }
-
     /// Removes `key`; false if it is not there.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, SpaceError> {
         let backoff = Backoff::new();
@@ -636,56 +434,5 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         } else {
             Want::Help
         })))
-    }
-}
-
-/// An entry that was reserved, with its record written.
-struct Added<'a, M> {
-    leaf: Node<'a, M>,
-    entry: usize,
-    /// Its metadata once it is visible.
-    meta: Meta,
-    /// The key was there: its entry is to be deleted with this.
-    replaces: bool,
-    /// There were reserved entries before it.
-    pending: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::{leaf, reserve, volatile};
-    use super::*;
-    use crate::index::OrderedIndex;
-
-    /// An insertion that was stopped is overtaken by another one of the same key, whose record an update then replaces by
-    /// a later one.
-    #[test]
-    fn a_duplicate_that_was_replaced_is_found() {
-        let tree = volatile();
-        let entries = [reserve(&tree, 5), reserve(&tree, 5)];
-        let leaf = leaf(&tree, 5);
-        let complete = |entry: usize, value: u64, pending: bool| {
-            let pair = tree.pair(&5, &value);
-            let offset = leaf.size - 2 * (entry + 1);
-            tree.write_pair(&leaf, offset, &pair);
-            let added = Added {
-                leaf,
-                entry,
-                meta: tree.meta_of(&pair, offset),
-                replaces: false,
-                pending,
-            };
-            let swap = tree.descriptor().unwrap();
-            let _guard = epoch::pin();
-            tree.complete(&added, &pair, Mode::Insert, swap, &mut tree.reservation())
-        };
-        // A number too large for a word that swaps change.
-        let first = complete(entries[0], u64::MAX, false);
-        assert!(matches!(first, Ok(Next::Done(Done::Inserted))), "{first:?}");
-        tree.update(&5, &1).unwrap();
-        let second = complete(entries[1], 7, true);
-        assert!(matches!(second, Ok(Next::Done(Done::Exists))), "{second:?}");
-        assert_eq!(tree.get(&5), Some(1));
-        assert_eq!(tree.verify().unwrap().entries, 1);
     }
 }

@@ -72,7 +72,27 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         })
     }
 
-    /// Does as `mode` says; true if the key was there. What it fenced is still to be committed.
+    /// Returns the words of a pair. Blocks of long strings are fenced.
+    fn make_pair(&self, key: &K, value: &V) -> Result<(u64, u64), SpaceError> {
+        let key_word = self.make(key)?;
+        let value_word = self
+            .make(value)
+            .inspect_err(|_| self.discard(key, key_word))?;
+        if self.is_long(key) || self.is_long(value) {
+            // PERSIST: the long strings, before a record that leads to them.
+            self.pm().fence();
+        }
+        Ok((key_word, value_word))
+    }
+
+    /// Frees the block of a long string that no record leads to.
+    fn discard<T: Repr + ?Sized>(&self, value: &T, word: u64) {
+        if self.is_long(value) {
+            T::discard(&self.heap, word);
+        }
+    }
+
+    /// Writes a pair as `mode` says. Returns true if the key was there. The caller commits what was fenced.
     pub(super) fn write(&self, key: &K, value: &V, mode: Mode) -> Result<bool, SpaceError> {
         let (long_key, long_value) = (self.is_long(key), self.is_long(value));
         if long_key || long_value {
@@ -83,22 +103,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                 _ => {}
             }
         }
-        let key_word = self.make(key)?;
-        let discard_key = || {
-            if long_key {
-                K::discard(&self.heap, key_word);
-            }
-        };
-        let value_word = self.make(value).inspect_err(|_| discard_key())?;
-        if long_key || long_value {
-            // PERSIST: the long strings, before a record that leads to them.
-            self.pm().fence();
-        }
+        let (key_word, value_word) = self.make_pair(key, value)?;
         let discard = || {
-            discard_key();
-            if long_value {
-                V::discard(&self.heap, value_word);
-            }
+            self.discard(key, key_word);
+            self.discard(value, value_word);
         };
         let hash = key.hash();
         let mut refused = 0;
@@ -139,7 +147,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                         V::retire(&self.heap, old.value, pin.guard());
                     }
                     if found.is_some() {
-                        discard_key();
+                        self.discard(key, key_word);
                     }
                     drop(pin);
                     self.after(look);

@@ -14,7 +14,7 @@
 //! * of an entry that stands in two neighbouring slots, one becomes a hole;
 //! * a root that starts after it is cleared.
 
-use super::node::{Entry, LIVE, compare};
+use super::node::{Entry, LIVE, Node, compare};
 use super::{CddsOptions, CddsTree, ROOTS, RootNode, SAVED, VERSION, Writer, offset};
 use crate::index::{RecoveryReport, TreeError};
 use crate::repr::{KeyRepr, Repr};
@@ -22,7 +22,7 @@ use crate::saved;
 use crate::threads::on_threads;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::pool::Root;
-use crossbeam_epoch as epoch;
+use crossbeam_epoch::{self as epoch, Guard};
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -203,7 +203,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(())
     }
 
-    /// Looks at one node: marks it and its records, undoes what is not committed; its children.
+    /// Marks a node and its records, and undoes what is not committed in it. Returns its children.
     fn visit(
         &self,
         below: &Below,
@@ -212,7 +212,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         tally: &mut Tally,
     ) -> Result<Vec<Below>, TreeError> {
         let guard = &epoch::pin();
-        let pm = self.pm();
         let corrupt = |what: String| {
             TreeError::Corrupt(format!(
                 "node {:#x} of level {}: {what}",
@@ -225,19 +224,44 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         self.heap
             .mark(below.node, self.node_bytes.into(), guard)
             .map_err(corrupt)?;
-        let node = self.node(handle);
+        let entries = self
+            .undo_uncommitted(self.node(handle), version, tally)
+            .map_err(corrupt)?;
+        self.mark_records(below.level, &entries, guard)
+            .map_err(corrupt)?;
+        let children = self.children(below, is_root, &entries).map_err(corrupt)?;
+        if below.level == 0 {
+            tally.leaves += 1;
+            tally.entries += entries.len() as u64;
+        } else {
+            tally.inner_nodes += 1;
+        }
+        Ok(children)
+    }
+
+    /// Checks the slots of a node and undoes what is newer than `version`. Returns the live entries.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn undo_uncommitted(
+        &self,
+        node: Node<'_>,
+        version: u64,
+        tally: &mut Tally,
+    ) -> Result<Vec<Entry>, String> {
+        let pm = self.pm();
         let mut entries = Vec::new();
         let mut unused = false;
-        // The entry in the slot before, for what stands twice.
+        // Key and start of the entry in the slot before, to find an entry that stands twice.
         let mut before = None;
         for i in 0..node.slots.len() {
             let mut entry = node.entry(pm, i);
             let slot = &node.slots[i];
             let wrong = |what: &str| {
-                corrupt(format!(
+                format!(
                     "slot {i} [{:#x}, {:#x}) under version {version:#x}: {what}",
                     entry.start, entry.end
-                ))
+                )
             };
             if entry.is_unused() {
                 unused = true;
@@ -272,30 +296,25 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 entries.push(entry);
             }
         }
+        Ok(entries)
+    }
 
+    /// Marks the records of the live entries of a node.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn mark_records(&self, level: u8, entries: &[Entry], guard: &Guard) -> Result<(), String> {
         for (n, entry) in entries.iter().enumerate() {
-            let wrong = |e| {
-                corrupt(format!(
-                    "key {:#x}, value {:#x}: {e}",
-                    entry.key, entry.value
-                ))
-            };
-            let separator = below.level > 0 && n == 0;
-            if !(separator && entry.key == 0) {
+            let wrong = |e| format!("key {:#x}, value {:#x}: {e}", entry.key, entry.value);
+            let first_separator = level > 0 && n == 0;
+            if !(first_separator && entry.key == 0) {
                 K::mark(&self.heap, entry.key, guard).map_err(wrong)?;
             }
-            if below.level == 0 {
+            if level == 0 {
                 V::mark(&self.heap, entry.value, guard).map_err(wrong)?;
             }
         }
-        let children = self.children(below, is_root, &entries).map_err(corrupt)?;
-        if below.level == 0 {
-            tally.leaves += 1;
-            tally.entries += entries.len() as u64;
-        } else {
-            tally.inner_nodes += 1;
-        }
-        Ok(children)
+        Ok(())
     }
 
     /// Checks the live entries of a node against what led there (invariants 2 to 4); its children.

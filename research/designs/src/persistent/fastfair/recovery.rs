@@ -21,7 +21,7 @@ use super::read::{Corrupt, Goal};
 use super::{FastFair, FastFairOptions, MARKS, MAX_LEVEL, ROOT, offset};
 use crate::btree::node::compare_words;
 use crate::index::{RecoveryReport, TreeError};
-use crate::repr::{Stored, StoredKey, WordOf};
+use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use crate::saved;
 use crate::threads::on_threads;
 use bristlecone_pmem::Media;
@@ -214,45 +214,100 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         each: &impl Fn(Reached<K::Word, V::Word>) -> Result<(), String>,
         out: &mut Walked<K::Word>,
     ) -> Result<(), String> {
-        let pm = self.pm();
         let wrong = |what: String| format!("node {:#x} of level {level}: {what}", child.off);
-        let at = (self.handle(child.off)).ok_or_else(|| wrong("no node can be there".into()))?;
-        each(Reached::Node(child.off)).map_err(wrong)?;
+        let Some(orphan) = self
+            .visit_one(level, child, follows, repair, each, out)
+            .map_err(wrong)?
+        else {
+            return Ok(());
+        };
+        let empty = out.empty.len();
+        let alone = Follows {
+            orphan: false,
+            ..follows
+        };
+        self.visit(level, orphan, alone, repair, each, out)?;
+        let is_empty = out.empty.len() > empty;
+        out.empty.truncate(empty);
+        out.orphans.push(Orphan {
+            child: orphan,
+            level,
+            left: child.off,
+            empty: is_empty,
+        });
+        Ok(())
+    }
+
+    /// Visits a node. Returns the orphan behind it, if there is one.
+    fn visit_one(
+        &self,
+        level: usize,
+        child: Child<K::Word>,
+        follows: Follows<K::Word>,
+        repair: bool,
+        each: &impl Fn(Reached<K::Word, V::Word>) -> Result<(), String>,
+        out: &mut Walked<K::Word>,
+    ) -> Result<Option<Child<K::Word>>, String> {
+        let pm = self.pm();
+        let at = (self.handle(child.off)).ok_or("no node can be there")?;
+        each(Reached::Node(child.off))?;
         let node = self.node(at);
         let (found, low) = (node.level(pm), node.low(pm));
         if found != level || low != child.low {
             let expected = child.low;
-            return Err(wrong(format!(
+            return Err(format!(
                 "level {found}, low key {low:#x}; its parent says {expected:#x}"
-            )));
+            ));
         }
-        let none = K::Word::default();
-        if level == 0 && low != none {
-            each(Reached::Key(low)).map_err(wrong)?;
+        if level == 0 && low != K::Word::default() {
+            each(Reached::Key(low))?;
         }
-        let (mut high, next) = (follows.high, node.next(pm));
-        let mut orphan = None;
-        if next != follows.next {
-            if !follows.orphan {
-                return Err(wrong(format!(
-                    "it leads to {next:#x}, and {:#x} follows",
-                    follows.next
-                )));
-            }
-            let behind = self
-                .check_orphan(level, next, child, follows)
-                .map_err(wrong)?;
-            high = Some(behind.low);
-            orphan = Some(behind);
-        }
-        let raw = node.raw::<K, M>(pm, high.filter(|_| orphan.is_some()));
+        let next = node.next(pm);
+        let orphan = if next == follows.next {
+            None
+        } else if follows.orphan {
+            Some(self.check_orphan(level, next, child, follows)?)
+        } else {
+            return Err(format!(
+                "it leads to {next:#x}, and {:#x} follows",
+                follows.next
+            ));
+        };
+        let raw = node.raw::<K, M>(pm, orphan.map(|orphan| orphan.low));
         if !raw.is_whole() {
             if !repair {
-                return Err(wrong("a shift was not finished".into()));
+                return Err("a shift was not finished".into());
             }
             out.repaired += node.repair(pm, &raw);
         }
-        let entries = raw.entries;
+        let high = orphan.map_or(follows.high, |orphan| Some(orphan.low));
+        self.check_order(&raw.entries, low, high)?;
+        if level == 0 {
+            Self::visit_entries(child, &raw.entries, each, out)?;
+        } else {
+            let first = raw.entries.first().map(|entry| entry.0);
+            if first != Some(low) {
+                return Err(format!(
+                    "its first key is {first:#x?}, its low key {low:#x}"
+                ));
+            }
+            out.children
+                .extend(raw.entries.iter().map(|(low, value)| Child {
+                    off: self::child(*value),
+                    low: *low,
+                    parent: child.off,
+                }));
+        }
+        Ok(orphan)
+    }
+
+    /// Checks that the keys of a node ascend and are at least `low` and below `high`.
+    fn check_order(
+        &self,
+        entries: &[PairOf<K, V>],
+        low: K::Word,
+        high: Option<K::Word>,
+    ) -> Result<(), String> {
         let order = |a: K::Word, b: K::Word| self.order(a, b);
         let ascends = entries
             .windows(2)
@@ -264,50 +319,32 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             (Some(last), Some(high)) => order(last, high).is_lt(),
             _ => true,
         };
-        if !(ascends && above && below) {
-            return Err(wrong(format!(
-                "keys are out of order, or not between {low:#x} and {high:#x?}"
-            )));
-        }
-        if level == 0 {
-            for (key, value) in &entries {
-                each(Reached::Key(*key)).map_err(wrong)?;
-                each(Reached::Value(*value)).map_err(wrong)?;
-            }
-            out.leaves += 1;
-            out.entries += entries.len() as u64;
-            // But for a root: it has nothing to merge with.
-            if entries.is_empty() && (child.parent != 0 || low != none) {
-                out.empty.push(low);
-            }
+        if ascends && above && below {
+            Ok(())
         } else {
-            if first != Some(low) {
-                return Err(wrong(format!(
-                    "its first key is {first:#x?}, its low key {low:#x}"
-                )));
-            }
-            out.children
-                .extend(entries.iter().map(|(low, value)| Child {
-                    off: self::child(*value),
-                    low: *low,
-                    parent: child.off,
-                }));
+            Err(format!(
+                "keys are out of order, or not between {low:#x} and {high:#x?}"
+            ))
         }
-        let Some(behind) = orphan else { return Ok(()) };
-        let empty = out.empty.len();
-        let alone = Follows {
-            orphan: false,
-            ..follows
-        };
-        self.visit(level, behind, alone, repair, each, out)?;
-        let is_empty = out.empty.len() > empty;
-        out.empty.truncate(empty);
-        out.orphans.push(Orphan {
-            child: behind,
-            level,
-            left: child.off,
-            empty: is_empty,
-        });
+    }
+
+    /// Visits the entries of a leaf.
+    fn visit_entries(
+        leaf: Child<K::Word>,
+        entries: &[PairOf<K, V>],
+        each: &impl Fn(Reached<K::Word, V::Word>) -> Result<(), String>,
+        out: &mut Walked<K::Word>,
+    ) -> Result<(), String> {
+        for (key, value) in entries {
+            each(Reached::Key(*key))?;
+            each(Reached::Value(*value))?;
+        }
+        out.leaves += 1;
+        out.entries += entries.len() as u64;
+        // An empty root has nothing to merge with.
+        if entries.is_empty() && (leaf.parent != 0 || leaf.low != K::Word::default()) {
+            out.empty.push(leaf.low);
+        }
         Ok(())
     }
 
