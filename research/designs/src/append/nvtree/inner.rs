@@ -30,12 +30,14 @@
 //! of a PLN hold `writers` for a whole split, replace or merge. Several are taken in ascending
 //! order, or tried without waiting.
 
+mod keys;
+
+use self::keys::Keys;
 use super::info::LeafInfo;
 use crate::inner::Separator;
 use crate::version_lock::VersionWord;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use crossbeam_epoch::Guard;
-use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -96,68 +98,6 @@ pub(super) struct PlnHeader {
     count: AtomicU32,
     /// For an empty PLN: a PLN on the left to look at instead.
     left: AtomicU32,
-}
-
-/// The keys of a node.
-struct Keys<'b, S: Separator + ?Sized> {
-    words: &'b [AtomicU64],
-    slots: &'b [S::Slot],
-}
-
-impl<S: Separator + ?Sized> Keys<'_, S> {
-    fn load(&self, i: usize) -> Option<S::Full> {
-        // ORDERING: Relaxed; INs never change, and readers of a PLN validate its version.
-        S::load(self.words[i].load(Ordering::Relaxed), &self.slots[i])
-    }
-
-    fn store(&self, i: usize, full: S::Full) {
-        // SAFETY: the caller owns `full`, so it is not freed meanwhile.
-        let word = unsafe { S::view(&full) }.word(0);
-        // ORDERING: Relaxed; as for `load`.
-        self.words[i].store(word, Ordering::Relaxed);
-        S::store(&self.slots[i], Some(full));
-    }
-
-    fn shift(&self, from: usize, to: usize) {
-        // ORDERING: Relaxed; as for `load`.
-        let word = self.words[from].load(Ordering::Relaxed);
-        let full = S::load(word, &self.slots[from]);
-        self.words[to].store(word, Ordering::Relaxed);
-        S::store(&self.slots[to], full);
-    }
-
-    /// Returns the order of key `i` against `key`, or `None` for a torn read.
-    #[inline(always)]
-    fn compare(&self, i: usize, key: &S, word: u64) -> Option<Order> {
-        // ORDERING: Relaxed; as for `load`.
-        let mine = self.words[i].load(Ordering::Relaxed);
-        if S::EXACT || mine != word {
-            return Some(mine.cmp(&word));
-        }
-        let full = S::load(mine, &self.slots[i])?;
-        // SAFETY: 1. the caller is pinned; 2. a key that leaves a node is freed through the epoch.
-        Some(unsafe { S::view(&full) }.cmp(key))
-    }
-
-    /// Returns how many of the first `n` keys are not above `key` (below it, if `strict`). A torn
-    /// read returns any number up to `n`.
-    #[inline(always)]
-    fn rank(&self, n: usize, key: &S, word: u64, strict: bool) -> usize {
-        let (mut low, mut len) = (0, n);
-        while len > 0 {
-            let half = len / 2;
-            let order = self
-                .compare(low + half, key, word)
-                .unwrap_or(Order::Greater);
-            if order == Order::Less || (order == Order::Equal && !strict) {
-                low += half + 1;
-                len -= half + 1;
-            } else {
-                len = half;
-            }
-        }
-        low
-    }
 }
 
 /// A level of INs.
