@@ -52,7 +52,7 @@ pub struct NvtA;
 
 impl Kind for NvtA {
     const NAME: &'static str = "nvta";
-    const USUAL_BYTES: u32 = 1024;
+    const DEFAULT_BYTES: u32 = 1024;
     // Larger nodes have more flags than fit a line.
     const NODE_BYTES: &'static [u32] = NVTA_BYTES;
     type Leaf = Appended;

@@ -354,7 +354,7 @@ impl<D: DramTrace> Table<D> {
     }
 
     /// Frees the LNID of a leaf that nothing leads to any more.
-    pub(super) fn give_back(&self, lnid: u32) {
+    pub(super) fn release(&self, lnid: u32) {
         lock(&self.numbers).free.push(lnid);
     }
 

@@ -352,7 +352,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         count(&self.counters.rewrites);
         if items.is_empty() && self.inner.remove(lnid, change.key, &epoch::pin()) {
             // The entry keeps the empty base.
-            self.table.give_back(lnid);
+            self.table.release(lnid);
             count(&self.counters.unlinks);
         }
         Ok(written.look)
@@ -410,7 +410,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                 if let Some(lock) = right_lock {
                     lock.unlock_unchanged();
                 }
-                self.table.give_back(right);
+                self.table.release(right);
                 return Err(full);
             }
         };

@@ -1,9 +1,9 @@
-//! Scans in both directions, a snapshot per leaf.
+//! Scans in both directions, with a snapshot of each leaf.
 //!
-//! Upwards a scan follows the leaves' `next`, and begins again behind the last key if the leaf has changed
-//! before the next one's version was read. Downwards it goes down again for each leaf, to the one below
-//! the smallest separator above. Either way keys come in strict order: only those beyond the last
-//! are taken.
+//! Upwards, a scan follows the leaves' `next`. It descends again to the key after the last one if
+//! the leaf has changed before the next leaf's version was read. Downwards, it descends again for
+//! each leaf, to the one below the smallest separator above. In both directions it takes only keys
+//! beyond the last one, so that keys come in strict order.
 
 use super::BTree;
 use super::find::{Goal, Step};
@@ -15,11 +15,12 @@ use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Leaves that a scan visits before it lets memory be reclaimed.
+/// Number of leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 64;
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
-    /// A leaf's entries in key order, and the offset of the next leaf; `None` if it changed meanwhile.
+    /// Reads a leaf's entries in key order. Returns the offset of the next leaf, or `None` if the
+    /// leaf changed meanwhile.
     fn snapshot(&self, leaf: &Step, out: &mut Vec<PairOf<K, V>>) -> Option<u64> {
         let pm = self.pm();
         let node = self.node(leaf.at);
@@ -34,7 +35,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Some(next)
     }
 
-    /// Visits a pair; one that leads nowhere (a corrupt pool) is passed over.
+    /// Visits a pair; one that leads nowhere (a corrupt pool) is skipped.
     fn show(
         &self,
         (key, value): PairOf<K, V>,
@@ -54,7 +55,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let pm = self.pm();
         let mut guard = epoch::pin();
         let mut entries = Vec::new();
-        // The largest key visited or passed by.
+        // The largest key visited or skipped.
         let mut done: Option<K::Owned> = None;
         // The leaf that a link leads to.
         let mut linked: Option<Step> = None;
@@ -121,7 +122,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             }
             leaves += 1;
             if leaves.is_multiple_of(LEAVES_PER_PIN) {
-                // The version says whether the next leaf still is one.
+                // The version tells whether the next leaf still is one.
                 guard.repin();
             }
             match following {
@@ -139,7 +140,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let pm = self.pm();
         let mut guard = epoch::pin();
         let mut entries = Vec::new();
-        // All keys from here on have been visited or passed by.
+        // All keys from here on have been visited or skipped.
         let mut done: Option<K::Owned> = None;
         loop {
             let goal = match (&done, range.end_bound()) {
@@ -178,7 +179,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                 Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
                 Bound::Unbounded => false,
             };
-            // A separator that does not lead downwards is one of a corrupt pool.
+            // Only a corrupt pool has a separator that does not lead downwards.
             if beyond || done.as_ref().is_some_and(|done| low >= *done) {
                 return;
             }

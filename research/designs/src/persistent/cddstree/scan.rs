@@ -1,8 +1,9 @@
-//! Scans in both directions, a snapshot per leaf.
+//! Scans in both directions, with a snapshot of each leaf.
 //!
-//! Nodes have no sibling pointers, which versions would have to cover too: a scan goes down from the root for
-//! each leaf, by the end of the range of the one before. Of each leaf only keys of that range are taken,
-//! so keys come in strict order whatever others do meanwhile.
+//! Nodes have no sibling pointers, since versions would have to cover these too. A scan descends
+//! from the root for each leaf, by the end of the range of the one before. It takes only those keys
+//! of a leaf that lie in the range. Therefore keys come in strict order whatever other threads do
+//! meanwhile.
 
 use super::CddsTree;
 use super::node::MAX_SLOTS;
@@ -13,7 +14,7 @@ use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Leaves that a scan visits before it lets memory be reclaimed.
+/// Number of leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 16;
 
 /// Key and value words of a leaf's live entries, in order.
@@ -23,7 +24,8 @@ struct Words {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
-    /// Copies the live entries of the leaf that `seek` wants. `None`: the pool is corrupt.
+    /// Copies the live entries of the leaf that `seek` names. Returns `None` if the pool is
+    /// corrupt.
     fn snapshot(&self, seek: Seek<'_, K>, words: &mut Words) -> Option<Range<K>> {
         loop {
             let (found, range) = self.descend_ranged(seek)?;
@@ -53,7 +55,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             }
             V::read(pm, value, |value| visit(key, value))
         });
-        // What leads nowhere (a corrupt pool) is passed over.
+        // A word that leads nowhere (a corrupt pool) is skipped.
         step.flatten().unwrap_or(ControlFlow::Continue(()))
     }
 
@@ -67,7 +69,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             at: [(0, 0); MAX_SLOTS],
             len: 0,
         };
-        // Everything below has been visited.
+        // Everything below this key has been visited.
         let mut done: Option<K::Owned> = None;
         for leaves in 1u32.. {
             let seek = match (&done, wanted.start_bound()) {
@@ -115,7 +117,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             at: [(0, 0); MAX_SLOTS],
             len: 0,
         };
-        // Everything from here on has been visited.
+        // Everything from this key on has been visited.
         let mut done: Option<K::Owned> = None;
         for leaves in 1u32.. {
             let seek = match (&done, wanted.end_bound()) {

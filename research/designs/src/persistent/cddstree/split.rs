@@ -1,13 +1,14 @@
-//! Split: the live entries of a full node are copied into two new ones, and the parent's entry for it
-//! ends where two others begin. What is full on the way up splits likewise, under one version.
+//! Split: the live entries of a full node are copied into two new ones. In the parent the node's
+//! entry ends where two others begin. Full nodes on the path split in the same way, under one
+//! version.
 //!
 //! ```text
 //! before v     parent | .. | k -> old [s, LIVE) | .. |
 //! under v      parent | .. | k -> old [s, v) | k -> left [v, LIVE) | m -> right [v, LIVE) | .. |
 //! ```
 //!
-//! Where the parent splits too, its first right entry's separator moves up, as in any B+-tree; a first entry
-//! needs none (invariant 3).
+//! If the parent splits too, the separator of its first right entry moves up, as in any B+-tree. A
+//! first entry needs none (invariant 3).
 
 use super::insert::{Change, Path};
 use super::node::{Entry, Node};
@@ -20,9 +21,9 @@ use std::sync::atomic::Ordering;
 /// A split under way.
 struct Split<'a> {
     path: &'a Path,
-    /// The version that it commits.
+    /// The version that the split commits.
     version: u64,
-    /// Number of levels of which a node splits, from the leaf up.
+    /// Number of levels with a node that splits, from the leaf up.
     levels: usize,
     /// New nodes: a left and a right one for each level, then the new root.
     new: Vec<u32>,
@@ -34,7 +35,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     /// Splits a full leaf while making a change that it has no room for, and commits the version.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is no room for the new nodes; nothing has changed then.
+    /// [`SpaceError`] when there is no room for the new nodes. Nothing has changed then.
     pub(super) fn split(
         &self,
         writer: &mut Writer,
@@ -111,7 +112,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     /// Returns of how many levels a node splits, and whether the root is among them.
     ///
     /// # Errors
-    /// The tree would have more than [`LEVELS`] levels.
+    /// Returns the number of levels with a node that splits, and whether the root is among them.
     fn levels_to_split(&self, path: &Path, version: u64) -> Result<(usize, bool), SpaceError> {
         let full = |&level: &usize| !self.node(path.nodes[level]).has_room(self.pm(), version, 2);
         let levels = 1 + (1..=path.top).take_while(full).count();
@@ -125,7 +126,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok((levels, new_root))
     }
 
-    /// Fills the new nodes of all levels that split. Returns the entries of the topmost two, for their parent.
+    /// Fills the new nodes of all levels that split. Returns the entries of the topmost two, for
+    /// their parent.
     fn split_levels(
         &self,
         split: &mut Split<'_>,
@@ -161,7 +163,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         let pm = self.pm();
         let (left, right) = (split.new[2 * level], split.new[2 * level + 1]);
         let (lower, upper) = entries.split_at(upper_half(entries));
-        // PERSIST: (in `fill`) both nodes are flushed; a fence comes before the version is committed.
+        // PERSIST: (in `fill`) both nodes are flushed; a fence comes before the version is
+        // committed.
         self.node(left).fill(pm, lower);
         self.node(right).fill(pm, upper);
         let mut low = 0;
@@ -170,7 +173,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             let slot = usize::from(split.path.slots[level + 1]);
             low = parent.entry(pm, slot).key;
             if parent.live_before(pm, slot).is_none() {
-                // The first entry of a node needs no separator (its key may even be above the new one).
+                // The first entry of a node needs no separator (its key may even be above the new
+                // one).
                 split.unneeded.push(std::mem::take(&mut low));
             }
         }
@@ -196,7 +200,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         pm.fence();
     }
 
-    /// Ends the entry in `slot` at `v` and puts two others beside it; all is fenced. The node has room.
+    /// Ends the entry in `slot` at `v` and puts two others beside it; all is fenced. The node has
+    /// room.
     fn replace_child(&self, node: Node<'_>, slot: usize, two: [Entry; 2], v: u64) {
         let pm = self.pm();
         // ORDERING: Relaxed; readers validate the node's version.
@@ -212,10 +217,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             };
             let at = node.make_room(pm, room);
             node.put(pm, at, entry);
-            // PERSIST: the new entry, before room is made for the next. Making room may move what was moved
-            // just now, and an entry must not stand in three slots; nor may a slot behind an unused one
-            // become durable. The second fence also makes the new nodes and separators durable before the
-            // version is committed.
+            // PERSIST: the new entry, before room is made for the next. Making room may move what
+            // was moved just now, and an entry must not stand in three slots; nor may a slot behind
+            // an unused one become durable. The second fence also makes the new nodes and
+            // separators durable before the version is committed.
             pm.persist(&node.slots[at]);
         }
     }

@@ -1,4 +1,4 @@
-//! What is particular to this design; the shared scenarios are in `tests/`.
+//! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
 use super::insert::IfPresent;
 use super::node::{Entry, LIVE, MAX_SLOTS, Slot};
@@ -21,7 +21,7 @@ fn options(node_bytes: u32) -> CddsOptions {
     }
 }
 
-/// Slots outside any pool that hold `entries`, and unused ones up to `n`.
+/// Returns slots outside any pool that hold `entries`, followed by unused ones up to `n`.
 fn slots(entries: &[Entry], n: usize) -> Vec<Slot> {
     (0..n)
         .map(|i| entries.get(i).copied().unwrap_or_default())
@@ -105,8 +105,8 @@ fn searches_pass_over_dead_entries_and_holes() {
     }
 }
 
-/// In every node of up to six slots in every state, room is made on the nearer side, nothing is lost, and
-/// each moved entry is one line and one fence.
+/// In nodes of up to six slots in every state, room is made on the nearer side, nothing is lost,
+/// and each moved entry costs one line and one fence.
 #[test]
 fn room_is_made_by_the_fewest_moves() {
     let pool = pool::<Counting<Dram>>();
@@ -163,8 +163,8 @@ fn room_is_made_by_the_fewest_moves() {
     }
 }
 
-/// After any number of the stores of a shift, the slot's old content or a hole or the new content is there,
-/// and never a mixture.
+/// After any number of the stores of a shift, a slot has its old content, is a hole, or has its new
+/// content, and never a mixture.
 #[test]
 fn an_entry_is_overwritten_hole_first() {
     let simulation = Simulation::new(4 << 20);
@@ -175,7 +175,7 @@ fn an_entry_is_overwritten_hole_first() {
         .create_root("r", &root_kind::<u64, u64>(&options(256)))
         .unwrap();
     let block = root.heap().alloc(256).unwrap();
-    // SAFETY: 1. the block has 256 bytes, aligned to as many; 2. slots are all words.
+    // SAFETY: 1. the block has 256 bytes and is aligned to 256; 2. slots are all words.
     let slots: &[Slot] = unsafe {
         std::slice::from_raw_parts(pm.base().wrapping_add(block.get() as usize).cast(), 8)
     };
@@ -224,7 +224,7 @@ fn an_entry_is_overwritten_hole_first() {
     assert_eq!(stores, 2 * 5, "two entries moved");
 }
 
-/// One call in the life of a tree.
+/// A call on a tree.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Put(u64, u64),
@@ -243,8 +243,8 @@ struct Run {
     ends: Vec<usize>,
 }
 
-/// Returns calls that fill several leaves in no order, so that entries move both ways, update some entries,
-/// and then remove all.
+/// Returns calls that fill several leaves in no order, so that entries move both ways, update some
+/// entries, and then remove all.
 fn calls_of_all_kinds() -> Vec<Call> {
     let mut calls = Vec::new();
     for i in 0..40u64 {
@@ -299,8 +299,8 @@ fn traced_run(simulation: &Simulation, calls: Vec<Call>) -> Run {
     }
 }
 
-/// Recovers the tree from a prefix of the stores that ends in `call`: store number `n` is its last one.
-/// Returns the tree's depth.
+/// Recovers the tree from a prefix of the stores that ends in `call`: store number `n` is its last
+/// one. Returns the tree's depth.
 fn check_prefix(simulation: &Simulation, run: &Run, call: usize, n: usize) -> u32 {
     let place = format!("store {n}, in {:?}", run.calls[call]);
     let pool = Pool::<Sim>::open(Path::new("memory"), &PoolOptions::default()).unwrap();
@@ -328,8 +328,9 @@ fn check_prefix(simulation: &Simulation, run: &Run, call: usize, n: usize) -> u3
     depth
 }
 
-/// Recovery from every prefix of the stores of a run finds each call's effect wholly or not at all. The test
-/// takes every store to be durable; the crash explorer tries which stores may be lost beyond that.
+/// Recovery from every prefix of the stores of a run finds each call's effect wholly or not at all.
+/// The test takes every store to be durable; the crash explorer tries which stores may be lost
+/// beyond that.
 #[test]
 fn recovery_at_every_prefix_of_the_stores() {
     let simulation = Simulation::new(4 << 20);
@@ -403,8 +404,8 @@ fn node_sizes_that_there_are_not_are_refused_by_name() {
     assert!(pool.roots().is_empty());
 }
 
-/// A root that was undone left its start version; a later root in the same place, of which a crash keeps
-/// nothing but the node, must not take that for its own.
+/// A root that was undone leaves its start version. A later root in the same place, of which a
+/// crash keeps only the node, must not take that for its own.
 #[test]
 fn the_start_of_a_root_that_was_undone_does_not_come_back() {
     let simulation = Simulation::new(4 << 20);

@@ -1,8 +1,9 @@
-//! Scans in both directions, a snapshot per leaf.
+//! Scans in both directions, with a snapshot of each leaf.
 //!
-//! Upwards a scan follows the leaves' `next`, and begins again behind the last key if the leaf has changed
-//! before the next one's version was read. Downwards it goes down again for each leaf, to the one below
-//! the low key of the last. Either way keys come in strict order: only those beyond the last are taken.
+//! Upwards, a scan follows the leaves' `next`. It descends again to the key after the last one if
+//! the leaf has changed before the next leaf's version was read. Downwards, it descends again for
+//! each leaf, to the one below the low key of the last. In both directions it takes only keys
+//! beyond the last one, so that keys come in strict order.
 
 use super::FastFair;
 use super::read::{Goal, Step};
@@ -13,10 +14,11 @@ use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Leaves that a scan visits before it lets memory be reclaimed.
+/// Number of leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 64;
 
-/// Entries whose keys a scan upwards has passed by, or that come before its range.
+/// Returns the number of entries that an upward scan has visited or skipped, or that come before
+/// its range.
 fn passed<K: StoredKey + ?Sized, B, M: Media>(
     pm: &M,
     entries: &[(WordOf<K>, B)],
@@ -36,7 +38,8 @@ fn passed<K: StoredKey + ?Sized, B, M: Media>(
 }
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
-    /// A leaf's entries, in order, and the offset of the next leaf; `None` if it changed meanwhile.
+    /// Reads a leaf's entries, in order. Returns the offset of the next leaf, or `None` if the leaf
+    /// changed meanwhile.
     fn snapshot(&self, leaf: &Step, out: &mut Vec<PairOf<K, V>>) -> Option<u64> {
         let node = self.node(leaf.at);
         node.entries(self.pm(), out);
@@ -64,12 +67,12 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         let pm = self.pm();
         let mut guard = epoch::pin();
         let mut entries = Vec::new();
-        // The largest key visited or passed by.
+        // The largest key visited or skipped.
         let mut done: Option<K::Owned> = None;
         // The leaf that a link leads to.
         let mut linked: Option<Step> = None;
         let mut leaves = 0u32;
-        // Since the last that had something to show.
+        // Number of leaves since the last one with a pair to show.
         let mut idle = 0u64;
         loop {
             let by_link = linked.is_some();
@@ -131,7 +134,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             }
             leaves = leaves.wrapping_add(1);
             if leaves.is_multiple_of(LEAVES_PER_PIN) {
-                // The version says whether the next leaf still is one.
+                // The version tells whether the next leaf still is one.
                 guard.repin();
             }
             match following {
@@ -149,7 +152,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         let pm = self.pm();
         let mut guard = epoch::pin();
         let mut entries = Vec::new();
-        // All keys from here on have been visited or passed by.
+        // All keys from here on have been visited or skipped.
         let mut done: Option<K::Owned> = None;
         loop {
             let goal = match (&done, range.end_bound()) {
@@ -194,7 +197,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
                 Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
                 Bound::Unbounded => false,
             };
-            // A low key that does not lead downwards is one of a corrupt pool.
+            // Only a corrupt pool has a low key that does not lead downwards.
             if beyond || done.as_ref().is_some_and(|done| low >= *done) {
                 return;
             }
