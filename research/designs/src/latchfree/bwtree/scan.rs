@@ -1,8 +1,9 @@
-//! Scans in both directions, a snapshot per leaf, and batched lookups.
+//! Scans in both directions, with a snapshot of each leaf, and batched lookups.
 //!
-//! Upwards a scan follows the right siblings; a page that was merged meanwhile still has what it had when that began.
-//! Downwards it goes down again for each leaf, to what lies before the low end of the last one. A base node
-//! without deltas is visited where it lies; else the chain's contents are visited run by run.
+//! Upwards, a scan follows the right siblings; a page that was merged meanwhile still has the
+//! entries that it had when the merge began. Downwards, it descends again for each leaf, to the
+//! place just before the low end of the last one. A base node without deltas is visited in place;
+//! otherwise the chain's content is visited run by run.
 
 use super::BwTree;
 use super::find::child;
@@ -14,12 +15,12 @@ use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Keys that go down together.
+/// Keys of a batch that descend together.
 const TOGETHER: usize = 32;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
-    /// The entries of a leaf from `start` to `end`, as two slices, if its base node has them; else they are put
-    /// into `buffer`.
+    /// Returns the entries of a leaf from `start` to `end` as two slices. If the base node does not
+    /// have them, they are put into `buffer`.
     fn part<'b>(
         &self,
         head: Node<'b>,
@@ -142,7 +143,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// Looks a batch up: all descents go down together, a level at a time, so that their misses overlap.
+    /// Looks up a batch. All descents advance level by level, so that their misses overlap.
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.reserve(keys.len());
@@ -154,7 +155,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             for level in (0..=root.level()).rev() {
                 for (i, key) in keys.iter().enumerate() {
                     let probe = self.to_key(key.borrow());
-                    // Half split: the rest is in the sibling.
+                    // The page is half split: the rest is in the sibling.
                     while heads[i].right != 0 && probe(heads[i].high) {
                         heads[i] = self.head(heads[i].right, guard);
                     }
@@ -164,7 +165,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 }
                 if level > 0 {
                     for (head, page) in heads.iter_mut().zip(pages).take(keys.len()) {
-                        *head = self.head(page, guard); // Which asks for it.
+                        *head = self.head(page, guard); // This prefetches it.
                     }
                 }
             }

@@ -1,26 +1,27 @@
-//! Operations on records (sections 4.2.1 to 4.2.4): each ends with one multi-word swap that has the leaf's status
-//! among its words, so that none succeeds in a leaf that is frozen.
+//! Operations on records (sections 4.2.1 to 4.2.4). Each ends with one multi-word swap that has the
+//! leaf's status among its words, so that none succeeds in a frozen leaf.
 //!
 //! | operation | words of the swap |
 //! | --- | --- |
-//! | reservation | status: an entry and its record more; metadata: free to reserved |
+//! | reservation | status: one more entry and its record; metadata: free to reserved |
 //! | insertion | status: the same; metadata: reserved to visible |
 //! | replacement by another record | status: more deleted; metadata: reserved to visible; the old record's: deleted |
 //! | replacement in place | the value; status: touched; metadata: the same |
 //! | removal | metadata: deleted; status: more deleted |
 //!
-//! A value that has a block of its own adds memory words: the new record's value word (0 to the block) and the old
-//! one's (the block to 0), with the policies that recycle them.
+//! A value with a block of its own adds memory words: the new record's value word (0 to the block)
+//! and the old one's (the block to 0), with the policies that recycle them.
 //!
-//! *Blocks.* A value's block is written before the leaf is looked at, and is the operation's until a swap has it. One
-//! that fails recycles it, and the next attempt writes another.
+//! *Blocks.* A value's block is written before the leaf is read, and belongs to the operation until
+//! a swap has it. A swap that fails recycles it, and the next attempt writes another.
 
 mod completion;
 
 use self::completion::Added;
 use super::node::{Form, Meta, Node, Status};
 use super::reshape::{Reserved, Want};
-use super::{BzTree, corrupt, no_room};
+use super::room::no_room;
+use super::{BzTree, corrupt};
 use crate::repr::{KeyRepr, Repr, record_bytes, write_record};
 use crate::sync::wait;
 use bristlecone_pmem::cell::write_bytes;
@@ -31,7 +32,7 @@ use crossbeam_epoch as epoch;
 use crossbeam_utils::Backoff;
 use std::sync::atomic::Ordering;
 
-/// What is to happen to a key.
+/// Operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Insert,
@@ -39,32 +40,32 @@ pub(super) enum Mode {
     Upsert,
 }
 
-/// What happened.
+/// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Inserted,
     Replaced,
-    /// The key is there, and was not to be.
+    /// The key is present, so nothing was inserted.
     Exists,
-    /// The key is not there, and was to be.
+    /// The key is absent, so nothing was updated.
     Absent,
 }
 
-/// What comes after an attempt.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug)]
 enum Next<T> {
     Done(T),
-    /// Something else came in between.
+    /// Another operation came in between: try again.
     Again,
-    /// The leaf is to be reshaped first.
+    /// The leaf must be reshaped first.
     Reshape(Want),
-    /// It takes a second descriptor.
+    /// A second descriptor is needed.
     Two,
-    /// It takes a block for the value.
+    /// A block for the value is needed.
     Block,
 }
 
-/// How often one operation meets frozen leaves that there is no room to finish.
+/// How often one operation may meet frozen leaves that there is no room to replace.
 const REFUSED: u32 = 64;
 
 /// A pair on its way into a leaf.
@@ -72,7 +73,7 @@ struct Pair<'a, K: ?Sized, V: ?Sized> {
     key: &'a K,
     value: &'a V,
     form: Form,
-    /// Words of the record.
+    /// Number of words of the record.
     words: usize,
 }
 
@@ -91,12 +92,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Words of a pair's record, metadata included.
+    /// Returns the words of a pair's record, metadata included.
     pub(super) fn record_words(&self, key: &K, value: &V) -> usize {
         self.pair(key, value).words + 1
     }
 
-    /// How a value is held.
+    /// Returns the form in which a value is held.
     pub(super) fn form_of(&self, value: &V) -> Form {
         match value.byte_string() {
             Some(bytes) if bytes.len() > self.sizes.inline => Form::Block,
@@ -105,13 +106,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// The word of a number.
+    /// Returns the word of a number.
     pub(super) fn number(&self, value: &V) -> u64 {
         // Numbers need no room.
         value.make(&self.heap).unwrap_or_default()
     }
 
-    /// The metadata of a record of that pair.
+    /// Returns the metadata of a record of that pair.
     fn meta_of(&self, pair: &Pair<'_, K, V>, offset: usize) -> Meta {
         let value = match pair.form {
             Form::Inline => pair.value.bytes(),
@@ -120,7 +121,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Meta::of(pair.form, offset, pair.key.bytes(), value)
     }
 
-    /// Writes a record into its place and flushes it; whoever makes it visible fences.
+    /// Writes a record into its place and flushes it. The swap that makes it visible fences it.
     fn write_pair(&self, leaf: &Node<'_, M>, offset: usize, pair: &Pair<'_, K, V>) {
         let pm = self.pm();
         let at = |word: usize| leaf.word(word);
@@ -130,8 +131,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         };
         let put_bytes = |word: usize, bytes: &[u8]| {
             let to = pm.base().wrapping_add(leaf.off as usize + word * 8);
-            // SAFETY: 1. the record is whole words inside the leaf, which had that much free; 2. its entry is reserved for this
-            // thread alone, and no one reads it before its metadata are visible.
+            // SAFETY: 1. the record is whole words inside the leaf, which had that much free; 2.
+            // its entry is reserved for this thread alone, and no thread reads it before its
+            // metadata are visible.
             unsafe { write_bytes(pm, to, bytes) };
         };
         match pair.key.byte_string() {
@@ -148,12 +150,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             return;
         }
         if pair.words > 0 {
-            // PERSIST: the record, by the fence of the descriptor, before the metadata that make it count (crash state 2).
+            // PERSIST: the record, by the fence of the descriptor, before the metadata that make it
+            // count (crash state 2).
             pm.flush(at(offset).addr(), pair.words * 8);
         }
     }
 
-    /// A block with a value that has one of its own, flushed and not fenced; 0 for other values.
+    /// Makes a block for a value that has one of its own. Flushes it and does not fence. Returns 0
+    /// for other values.
     fn make_block(&self, pair: &Pair<'_, K, V>) -> Result<u64, SpaceError> {
         match pair.value.byte_string() {
             Some(bytes) if pair.form == Form::Block => self.block_of(bytes).map(POff::get),
@@ -163,12 +167,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
 
     pub(super) fn block_of(&self, bytes: &[u8]) -> Result<POff<u8>, SpaceError> {
         let block = self.blocks.reserve(record_bytes(bytes))?;
-        // SAFETY: 1. reserved with that much room; 2. no one else has its offset.
+        // SAFETY: 1. the block was reserved with that much room; 2. no other thread has its offset.
         unsafe { write_record(self.pm(), block, bytes) };
         Ok(block)
     }
 
-    /// Puts a pair into the tree, as `mode` says.
+    /// Puts a pair into the tree as `mode` says.
     pub(super) fn put(&self, key: &K, value: &V, mut mode: Mode) -> Result<Done, SpaceError> {
         let pair = self.pair(key, value);
         if mode == Mode::Upsert && self.pm().planted("bztree-upsert-in-two") {
@@ -204,8 +208,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Reshapes; where the leaf was frozen and there is no room to finish it, it was thawed, and that is no failure, if it
-    /// does not go on for ever.
+    /// Reshapes the leaf of a key. A leaf that was frozen and cannot be replaced for want of room
+    /// is thawed, which is no failure unless it happens again and again.
     fn reshape_for(&self, key: &K, want: Want, refused: &mut u32) -> Result<(), SpaceError> {
         if want == Want::Help && self.pm().planted("bztree-no-help") {
             return Ok(());
@@ -222,7 +226,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// `block`: the value's, if there is one by now.
+    /// Tries to put a pair into the tree. `block` has the value's block, if there is one by now.
     fn try_put<'p>(
         &'p self,
         pair: &Pair<'_, K, V>,
@@ -240,7 +244,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         match (search.found, mode) {
             (Some(_), Mode::Insert) => return Ok(Next::Done(Done::Exists)),
             (None, Mode::Update) => {
-                // Else it may have moved to an entry that was added since.
+                // Otherwise the key may have moved to an entry that was added since.
                 return Ok(if self.status(&leaf).entries() == status.entries() {
                     Next::Done(Done::Absent)
                 } else {
@@ -267,7 +271,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         if pair.form == Form::Block && block.block().is_none() {
             return Ok(Next::Block);
         }
-        // Not by waiting: this thread, pinned, may be what keeps them from coming back.
+        // This does not wait: this thread, being pinned, may be what keeps descriptors from coming
+        // back.
         let Some(second) = swaps.1.or_else(|| self.swaps.try_allocate_descriptor()) else {
             return Ok(Next::Two);
         };
@@ -279,7 +284,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             reserve.add_word(leaf.meta(own), Meta::FREE.0, self.reserved().0)
         };
         if !self.swap_of(words(), reserve)? {
-            // What is no longer free was reserved together with a change of the status.
+            // The entry was reserved together with a change of the status, if it is no longer free.
             let taken = self.swaps.read(leaf.meta(own)) != Meta::FREE.0;
             if taken && self.status(&leaf) == status {
                 return Err(corrupt());
@@ -299,12 +304,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.complete(&added, pair, mode, second, block)
     }
 
-    /// The metadata of an entry that this session reserves.
+    /// Returns the metadata of an entry that this session reserves.
     pub(super) fn reserved(&self) -> Meta {
         Meta::reserved(self.epoch)
     }
 
-    /// Executes a swap whose words were added, or says what is wrong with the pool's content.
+    /// Executes a swap whose words were added. Returns an error if the pool's content is
+    /// impossible.
     pub(super) fn swap_of(
         &self,
         words: Result<(), WordError>,
@@ -314,7 +320,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         swap.execute().map_err(|_| corrupt())
     }
 
-    /// Replaces a value in its place (the paper's update of a record pointer, three words).
+    /// Replaces a value in place (the paper's update of a record pointer, three words).
     fn replace_in_place(
         &self,
         leaf: &Node<'_, M>,
@@ -338,15 +344,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             swap.add_word(leaf.status(), status.0, status.touch().0)?;
             swap.add_word(leaf.meta(entry), meta.0, meta.0)?;
             swap.add_word_with(word, old, new, policy)?;
-            // The swap's, if it is a block.
+            // A block now belongs to the swap.
             block.pass_on();
             Ok(())
         };
         self.swap_of(words(), swap)
     }
 
-    /// True for the block of a visible record, from its word; false if the record was deleted meanwhile, since `status`
-    /// was read.
+    /// Checks the block word of a visible record: true for its block, false if the record was
+    /// deleted since `status` was read.
     fn removable(
         &self,
         leaf: &Node<'_, M>,
@@ -362,7 +368,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Removes `key`; false if it is not there.
+    /// Removes `key`. Returns false if it is absent.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, SpaceError> {
         let backoff = Backoff::new();
         let mut refused = 0;
@@ -375,7 +381,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 Next::Done(None) => return Ok(false),
                 Next::Done(Some(want)) => {
                     if want != Want::Help {
-                        // It can wait, if there is no room for it now, or no descriptors.
+                        // This can wait if there is no room for it now, or no descriptors.
                         let _ = self.reshape(key, want);
                     }
                     return Ok(true);
@@ -386,7 +392,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// `Some` if it was removed, with what the leaf wants then ([`Want::Help`] for nothing).
+    /// Tries to remove `key`. Returns `Some` if it was removed, with the reshaping that the leaf
+    /// needs then ([`Want::Help`] for none).
     fn try_take_out(
         &self,
         key: &K,

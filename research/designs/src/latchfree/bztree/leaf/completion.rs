@@ -1,50 +1,54 @@
-//! The last step of an insertion or replacement: the record in a reserved entry becomes visible, unless another
-//! operation on the same key came before it.
+//! The last step of an insertion or replacement: the record in a reserved entry becomes visible,
+//! unless another operation on the same key came before it.
 //!
-//! *Duplicates.* An insertion that met reserved entries on its way looks at all entries before its own again once its
-//! record is written. It waits for those that are still reserved, since they come before it; after some time it
-//! gives them up for their owners, who begin anew (the paper waits, and is not lock-free there). A duplicate
-//! found then is reported as any other. One of them may have been replaced by a later entry meanwhile, so the whole
-//! leaf is searched once more: what comes after that changes the status. Once the leaf is frozen, nothing can be said of those entries any more: someone
-//! may thaw it, and they become visible after all. So the insertion begins anew, and a thawed leaf's status is not what
-//! it was before, so that nothing that was begun before succeeds.
+//! *Duplicates.* If an insertion met reserved entries on its way, it reads all entries before its
+//! own again once its record is written. It waits for those that are still reserved, since they
+//! come before it. After some time it gives them up for their owners, which then begin again (the
+//! paper waits, and is not lock-free there). A duplicate found then is reported as any other. A
+//! later entry may have replaced one of those entries meanwhile, so the whole leaf is searched once
+//! more; any later change also changes the status.
+//!
+//! Once the leaf is frozen, the state of those entries is open: a thread may thaw the leaf, and
+//! they become visible after all. So the insertion begins again. A thawed leaf has a new status, so
+//! that no swap that was begun before succeeds.
 
 use super::{Done, Mode, Next, Pair};
 use crate::bztree::node::{Form, Meta, Node, Status};
 use crate::bztree::reshape::Reserved;
-use crate::bztree::{BzTree, corrupt, no_room};
+use crate::bztree::room::no_room;
+use crate::bztree::{BzTree, corrupt};
 use crate::repr::{KeyRepr, Repr};
 use crate::sync::wait;
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_utils::Backoff;
 
-/// How often a reserved entry is waited for before it is given up.
+/// Number of waits for a reserved entry before it is given up.
 const PATIENCE: u32 = 64;
-/// An entry that was reserved, with its record written.
+/// A reserved entry, with its record written.
 pub(super) struct Added<'a, M> {
     pub leaf: Node<'a, M>,
     pub entry: usize,
     /// Its metadata once it is visible.
     pub meta: Meta,
-    /// The key was there: its entry is to be deleted with this.
+    /// True if the key was present: its old entry is deleted with the same swap.
     pub replaces: bool,
-    /// There were reserved entries before it.
+    /// True if there were reserved entries before it.
     pub pending: bool,
 }
 
 /// What becomes of an added entry.
 enum Verdict {
-    /// It may become visible, in place of that entry if there is one.
+    /// It may become visible, and replaces that entry if there is one.
     Visible(Option<(usize, Meta)>),
-    /// It is given up, and the operation ends so.
+    /// It is given up, and the operation ends with this.
     GiveUp(Next<Done>),
     /// The leaf has changed: look again.
     Changed,
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
-    /// Makes a record visible that was written to a reserved entry.
+    /// Makes the record of a reserved entry visible.
     pub(super) fn complete<'p>(
         &'p self,
         added: &Added<'_, M>,
@@ -57,11 +61,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let mut swap = Some(swap);
         loop {
             if pair.form == Form::Block && block.block().is_none() {
-                // The swap before had it.
+                // The swap before had the block.
                 let made = block.hold(self.make_block(pair));
                 match made {
                     Ok(_) => {}
-                    // Not pinned, room may be made.
+                    // Without a pin, room may be made.
                     Err(e) if no_room(&e) => {
                         self.give_up(added, swap)?;
                         return Ok(Next::Again);
@@ -106,7 +110,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Decides what becomes of an added entry, by the entries beside it. `swap` serves to give up one that is waited for.
+    /// Decides, by the other entries, what becomes of an added entry. `swap` serves to give up an
+    /// entry that is waited for.
     fn judge<'p>(
         &'p self,
         added: &Added<'_, M>,
@@ -160,7 +165,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         {
             let word = leaf.word(meta.value_at());
             let block = self.swaps.read(word);
-            // Where it is 0, the record was deleted meanwhile, and the swap fails.
+            // If the word is 0, the record was deleted meanwhile, and the swap fails.
             if !leaf.holds(meta) || block != 0 && !self.blocks.is_active(block) {
                 return Err(corrupt());
             }
@@ -186,7 +191,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Ok(words())
     }
 
-    /// Gives the reserved entry up; if something comes in between, whoever meets it next does.
+    /// Gives up the reserved entry. If another operation comes in between, the next thread that
+    /// meets the entry gives it up.
     fn give_up(
         &self,
         added: &Added<'_, M>,
@@ -208,8 +214,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.swap_of(words(), swap).map(|_| ())
     }
 
-    /// True if an added entry before `own` has `key`. Waits for entries that may become it; `None` if nothing can
-    /// be said: the leaf is frozen, or there was no descriptor to go on with. `swap` serves to give one of them up.
+    /// Returns true if an added entry before `own` has `key`. Waits for entries that may become the
+    /// key's. Returns `None` if that is open, because the leaf is frozen or there was no descriptor
+    /// to go on with. `swap` serves to give one of them up.
     pub(in crate::latchfree::bztree) fn exists_before<'p>(
         &'p self,
         leaf: &Node<'_, M>,
@@ -255,8 +262,8 @@ mod tests {
     use crate::index::OrderedIndex;
     use crossbeam_epoch as epoch;
 
-    /// An insertion that was stopped is overtaken by another one of the same key, whose record an update then replaces by
-    /// a later one.
+    /// A stopped insertion is overtaken by another one of the same key. An update then replaces
+    /// that record by a later one.
     #[test]
     fn a_duplicate_that_was_replaced_is_found() {
         let tree = volatile();
