@@ -43,9 +43,9 @@
 //! *Merge* of page R, with few entries, into its left sibling L, where R is not its parent's first
 //! child (a first child takes over its right sibling's entries instead) and L's chain has no
 //! `Split`:
-//! 1. An `IndexDelete` delta goes on the parent: it leads to L for keys from S on, and L leads on to
-//!    R, as if R had been split off L and step 2 had not been done yet. The exchanged chain itself
-//!    shows that R is not the first child. The parent is consolidated.
+//! 1. An `IndexDelete` delta goes on the parent: it leads to L for keys from S on, and L leads on
+//!    to R, as if R had been split off L and step 2 had not been done yet. The exchanged chain
+//!    itself shows that R is not the first child. The parent is consolidated.
 //! 2. A `Remove` delta goes on R's base node, so that nothing can be added. Readers read the
 //!    content below it. If R has grown meanwhile, its entry is put back into the parent instead.
 //! 3. A `Merge` delta on L leads to R's base node, and L's range ends where R's did. L is

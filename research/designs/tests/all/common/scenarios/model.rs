@@ -20,14 +20,14 @@ enum Op<K> {
     Update(K, u64),
     Remove(K),
     Get(K),
-    /// Bounds and how many pairs to see before breaking.
+    /// Bounds, and the number of pairs after which the scan stops.
     Scan(Bound<K>, Bound<K>, usize),
     ScanReverse(Bound<K>, Bound<K>, usize),
     MultiGet(Vec<K>),
     MultiInsert(Vec<(K, u64)>),
-    /// Inserts `count` keys from `first`, `step` apart: splits.
+    /// Inserts `count` keys from `first`, `step` apart, which causes splits.
     InsertRun(u64, u64, u64),
-    /// Removes the keys of a range: emptied leaves.
+    /// Removes the keys of a range, which empties leaves.
     RemoveRange(Bound<K>, Bound<K>),
 }
 
@@ -65,7 +65,8 @@ fn limit() -> BoxedStrategy<usize> {
 
 /// How the scenario scans downwards, for the designs that can.
 trait Downwards<H: Harness> {
-    /// The first `limit` pairs of the range from above, or `None` for a design that cannot.
+    /// Returns the first `limit` pairs of the range from above, or `None` for a design that cannot
+    /// scan downwards.
     fn collect(
         index: &H::Index,
         range: (Bound<&H::Key>, Bound<&H::Key>),
@@ -108,7 +109,7 @@ where
     }
 }
 
-/// What every design can do.
+/// The operations of every design.
 pub fn forward<H: Harness>() {
     run::<H, ForwardOnly>();
 }
@@ -202,7 +203,7 @@ fn step<H: Harness, D: Downwards<H>>(
             same("reverse scan", &seen, &expected)
         }
         Op::MultiGet(keys) => {
-            // Something left in `out` must not survive.
+            // Old content of `out` must not survive.
             let mut out = vec![None; 3];
             index.multi_get(keys, &mut out);
             let expected: Vec<_> = keys
