@@ -56,7 +56,7 @@ where
                 heap.free(POff::new(block));
             }
             heap.trim();
-            // Nothing to save: there is no such tree.
+            // There is no such tree, so nothing is saved.
             tree.root = None;
         }
         made.map(|()| tree)
