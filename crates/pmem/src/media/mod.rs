@@ -1,4 +1,4 @@
-//! Media: where a pool lives and what makes a store durable there (`docs/design.md`, "Media").
+//! Media: places where a pool can live, and durability there (`docs/design.md`, "Media").
 //!
 //! Every layer above is generic over [`Media`], resolved statically, so that on the native path a
 //! flush or a fence is one inlined instruction. Papers write "flush, fence, 8-byte atomic write";
@@ -16,7 +16,7 @@
 //! | [`Mapped`] | the same instructions are issued, so measured cost is real | process crash |
 //! | [`Journal`] | the fence's lines are in the journal and it is synced | power failure |
 //! | [`Dram`] | never | nothing |
-//! | `Sim` (feature `explore`) | the chosen persistency model says so | what the crash-state explorer decides |
+//! | `Sim` (feature `explore`) | the chosen persistency model decides | the crash-state explorer decides |
 //!
 //! # Concurrency
 //!
@@ -62,9 +62,8 @@ thread_local! {
     static DEFERRED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs `work`, in which this thread's [`Media::commit`]s are left out: its caller commits once for
-/// all that it changes, afterwards, and answers nobody before that. What is fenced in it stays
-/// fenced in that order.
+/// Runs `work` without this thread's [`Media::commit`]s. Its caller commits once for all its
+/// changes, afterwards, and answers nobody before that. Fences in it keep their order.
 pub fn deferring_commits<R>(work: impl FnOnce() -> R) -> R {
     struct Restored;
     impl Drop for Restored {
@@ -77,7 +76,7 @@ pub fn deferring_commits<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Whether this thread is in [`deferring_commits`].
+/// Returns true if this thread is in [`deferring_commits`].
 pub(crate) fn commits_are_deferred() -> bool {
     DEFERRED.get() > 0
 }
@@ -119,7 +118,7 @@ pub struct MediaOptions {
     pub medium: Option<MediumKind>,
     /// When commits are durable ([`Journal`] only).
     pub durability: Durability,
-    /// Most bytes the journal file may take ([`Journal`] only).
+    /// Maximum number of bytes of the journal file ([`Journal`] only).
     pub journal_max: u64,
 }
 
@@ -135,7 +134,7 @@ impl Default for MediaOptions {
     }
 }
 
-/// The repairs that a medium made when it was opened.
+/// Repairs that a medium made when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MediaRecovery {
     /// Journal batches applied to the image.
@@ -144,13 +143,13 @@ pub struct MediaRecovery {
     pub lines_replayed: u64,
     /// Journal bytes read.
     pub bytes_read: u64,
-    /// Bytes after the last whole batch that were given up (a torn, never acknowledged write).
+    /// True if bytes after the last whole batch were discarded (a torn, never acknowledged write).
     pub torn_tail: bool,
     /// Time it took.
     pub elapsed: Duration,
 }
 
-/// Where a pool lives and what makes a store durable there.
+/// A place where a pool can live, and durability there.
 ///
 /// `flush`, `fence` and `store_fence` are `#[track_caller]`: a traced medium ([`Instrument`])
 /// attributes each to its call site and can switch the site off.
@@ -182,19 +181,18 @@ pub struct MediaRecovery {
 ///
 /// The caller of `shrink` and `punch` guarantees that nothing accesses what they take away.
 pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
-    /// False on volatile media, where what only tells durable from volatile content (dirty bits,
-    /// say) is left out.
+    /// False on volatile media, where state is left out that only tells durable from volatile
+    /// content (dirty bits, say).
     const PERSISTENT: bool = true;
 
-    /// Opens `path` as `options.access` says. The content is not looked at: a new file has one
-    /// zeroed extent of at least `initial` bytes.
+    /// Opens `path` as `options.access` says. The content is not read: a new file has one zeroed
+    /// extent of at least `initial` bytes.
     ///
     /// # Errors
-    /// Any [`OpenError`] of the file system's, or [`OpenError::Locked`] when another process has
-    /// it.
+    /// Any [`OpenError`] of the file system's, or [`OpenError::Locked`] if another process has it.
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError>;
 
-    /// Which medium this is.
+    /// Returns the kind of this medium.
     fn kind(&self) -> MediumKind;
 
     /// Writes back every line of `addr..addr + len`; not ordered until the next
