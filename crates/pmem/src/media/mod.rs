@@ -231,60 +231,60 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         self.commit()
     }
 
-    /// First byte of the pool. Never moves while the medium is open.
+    /// Returns the first byte of the pool, which never moves while the medium is open.
     fn base(&self) -> *mut u8;
 
-    /// Bytes that may be accessed from [`base`](Self::base).
+    /// Returns the bytes that may be accessed from [`base`](Self::base).
     fn len(&self) -> u64;
 
-    /// True when no bytes are mapped (never, for an opened medium).
+    /// Returns true if no bytes are mapped (never, for an opened medium).
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that [`grow`](Self::grow) may reach.
+    /// Returns the bytes that [`grow`](Self::grow) may reach.
     fn capacity(&self) -> u64;
 
     /// Extends the pool in place to `len` bytes; new bytes are zero and backed by real space.
     ///
     /// # Errors
-    /// [`SpaceError`]; nothing has changed then.
+    /// [`SpaceError`]. Nothing has changed then.
     fn grow(&self, len: u64) -> Result<(), SpaceError>;
 
-    /// Gives back everything from byte `len` on. The caller has made sure that no one uses it and
-    /// that no durable word leads there.
+    /// Frees everything from byte `len` on. The caller makes sure that nothing uses it and that no
+    /// durable word leads there.
     ///
     /// # Errors
-    /// [`SpaceError`] if the file system refuses; nothing has changed then.
+    /// [`SpaceError`] if the file system refuses. Nothing has changed then.
     fn shrink(&self, len: u64) -> Result<(), SpaceError>;
 
-    /// Gives back the space of `offset..offset + len` (page-aligned), which then reads as zero.
+    /// Frees the space of `offset..offset + len` (page-aligned), which then reads as zero.
     ///
     /// # Errors
-    /// [`SpaceError`] if the file system refuses; nothing has changed then.
+    /// [`SpaceError`] if the file system refuses. Nothing has changed then.
     fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError>;
 
-    /// Puts real space behind `offset..offset + len` (page-aligned) again, which was punched, so
-    /// that a store there cannot fail for want of it.
+    /// Allocates real space again behind `offset..offset + len` (page-aligned), which was punched,
+    /// so that a store there cannot fail for want of it.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is none; nothing has changed then.
+    /// [`SpaceError`] when there is no space. Nothing has changed then.
     fn back(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         let _ = (offset, len);
         Ok(())
     }
 
-    /// True if some part of the pool may have no space behind it, so that free chunks have to be
-    /// [backed](Self::back) before they are used.
+    /// Returns true if some part of the pool may have no space behind it, so that free chunks have
+    /// to be [backed](Self::back) before they are used.
     fn sparse(&self) -> bool {
         false
     }
 
-    /// True when stores must not reach the file.
+    /// Returns true if stores must not reach the file.
     fn read_only(&self) -> bool;
 
-    /// Called once by the pool when its superblock has been read and, for a writer, marked in use:
-    /// from here on the medium may rely on `uuid` naming the pool.
+    /// Tells the medium that the superblock has been read and, for a writer, marked in use. The
+    /// pool calls it once; from here on `uuid` names the pool.
     ///
     /// # Errors
     /// [`OpenError`] when the medium's own files belong to another pool or the mark cannot be made
@@ -294,8 +294,8 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// False when the medium keeps a history beside the pool file and found none: a pool that was
-    /// last written through this medium and not closed is then incomplete.
+    /// Returns false if the medium keeps a history beside the pool file and found none. A pool that
+    /// was last written through this medium and not closed is then incomplete.
     fn history_found(&self) -> bool {
         true
     }
@@ -306,18 +306,18 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     /// [`CommitError`] as [`commit`](Self::commit).
     fn sync(&self) -> Result<(), CommitError>;
 
-    /// Returns what opening had to repair.
+    /// Returns the repairs that opening made.
     fn recovery(&self) -> MediaRecovery {
         MediaRecovery::default()
     }
 
-    /// The durability level in force.
+    /// Returns the durability level in force.
     fn durability(&self) -> Durability {
         Durability::Immediate
     }
 
-    /// The recorder of lines that are fenced while the pool is copied; `None` where nothing is
-    /// kept.
+    /// Returns the recorder of lines that are fenced while the pool is copied, or `None` where
+    /// nothing is kept.
     fn recorder(&self) -> Option<&Recorder> {
         None
     }

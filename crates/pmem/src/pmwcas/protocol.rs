@@ -1,7 +1,7 @@
-//! How words are read, and how an operation is brought to its end, by its own thread or by others.
+//! Reading words, and finishing an operation, by its own thread or by others.
 //!
-//! See the module's head for protocol, invariants and concurrency. Every function here may be run
-//! for the same operation by any number of threads at once.
+//! See the module's head for protocol, invariants and concurrency. Any number of threads may run
+//! every function here for the same operation at once.
 
 use super::area::DescriptorPool;
 use super::encoding::{
@@ -105,8 +105,8 @@ impl<M: Media> DescriptorPool<M> {
             }
             None => {
                 // No operation leaves that in a word: it was there before. It counts, and is made
-                // durable as what it stands for is unknown.
-                // PERSIST: the value, before a thread acts on it, which it may as soon as no bit is set.
+                // durable as what it stands for is unknown. PERSIST: the value, before a thread
+                // acts on it, which it may as soon as no bit is set.
                 self.persist(word);
                 let _ = word.compare_exchange(self.pm(), found, found & !FLAGS, AcqRel, Acquire);
             }
