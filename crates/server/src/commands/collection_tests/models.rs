@@ -64,9 +64,10 @@ struct Trial<T> {
     model: Vec<T>,
 }
 
-/// Executes random commands on two keys, with deleted collections and reopenings in between. `call` executes one on
-/// the key of that number and on its model, and compares them; it adds elements if its last argument is true.
-/// `elements` returns the number of element records of a large collection.
+/// Executes random commands on two keys, with deleted collections and reopenings in between. `call`
+/// executes one on the key of that number and on its model, and compares them; it adds elements if
+/// its last argument is true. `elements` returns the number of element records of a large
+/// collection.
 fn compare<T: Clone + Default>(
     seed: u64,
     call: fn(&mut Trial<T>, usize, bool),
