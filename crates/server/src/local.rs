@@ -58,7 +58,7 @@ impl Local {
             .clients
             .enter(most, "local".into(), "local".into(), true)
             .unwrap_or_else(|| unreachable!("a server without clients has room for one"));
-        // The only client, whose replies go nowhere else: evicting it would help nobody.
+        // This is the only client, and its replies stay here: evicting it would free nothing.
         client.account.set_exempt(true);
         let session = Session::new(&server, client);
         Ok(Self { server, session })

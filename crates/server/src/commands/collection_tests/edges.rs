@@ -147,7 +147,7 @@ fn key_of(group: &str) -> char {
     }
 }
 
-/// True if a command works on what the key holds.
+/// Returns true if a command works on what the key holds.
 fn takes(name: &str, key: char) -> bool {
     let known = crate::commands::data().find(|known| known.spec.name == name);
     let own = key_of(known.unwrap().spec.categories[0]);
