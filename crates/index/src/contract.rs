@@ -23,6 +23,15 @@ use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Behaviour of an insert for a key that is present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfPresent {
+    /// Report [`InsertError::KeyExists`].
+    Refuse,
+    /// Replace the value.
+    Replace,
+}
+
 /// Reason why an insert or upsert failed.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -13,6 +13,8 @@
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
 
+#[doc(hidden)] // for other designs
+pub mod common;
 pub mod contract;
 pub mod damage;
 pub mod engine;
@@ -20,6 +22,8 @@ pub mod fingerprint;
 pub mod inner;
 pub mod lbtree;
 pub mod leaftree;
+#[doc(hidden)] // for other designs
+pub mod range;
 mod record;
 pub mod repr;
 #[doc(hidden)] // for other designs

@@ -6,7 +6,7 @@
 //! | `find_value` | `get_with` |
 //! | `get_batch`, `insert_batch` | `multi_get`, `multi_insert` |
 //! | `scan_up`, `scan_down` | the scans |
-//! | `put`, `replace`, `take_out` after `check_pair`, `value_fits` | the changes of designs that commit in these |
+//! | `put`, `replace`, `take_out` after `check_pair` | the changes of designs that commit in these |
 //! | `load_sorted` | `bulk_load` |
 //! | `measure`, `check` | `stats`, `verify` |
 
@@ -28,12 +28,7 @@ macro_rules! forward {
         }
 
         fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-            if self.read_only {
-                return Err(UpdateError::ReadOnly);
-            }
-            if let Err((len, most)) = Self::value_fits(value) {
-                return Err(UpdateError::ValueTooLong { len, most });
-            }
+            $crate::common::check_value(self.read_only, value)?;
             self.replace(key, value)
         }
 

@@ -6,9 +6,9 @@
 
 use super::LbDesign;
 use super::leaf::Header;
-use crate::contract::InsertError;
+use crate::contract::{IfPresent, InsertError};
 use crate::inner::Located;
-use crate::leaftree::{IfPresent, LeafTree, Pair, TOGETHER};
+use crate::leaftree::{LeafTree, Pair, TOGETHER};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::Media;

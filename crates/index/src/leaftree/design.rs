@@ -1,8 +1,8 @@
 //! [`LeafDesign`]: the layout of a leaf, and the protocols that change it.
 
 use super::LeafTree;
-use super::entry::{At, Attempt, Found, IfPresent, Moved, Pair, Removal};
-use crate::contract::{InsertError, TreeError};
+use super::entry::{At, Attempt, Found, Moved, Pair, Removal};
+use crate::contract::{IfPresent, InsertError, TreeError};
 use crate::repr::{Stored, StoredKey, Word, WordOf};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media, PWord, SpaceError};

@@ -2,15 +2,6 @@
 
 use crate::version_lock::Locked;
 
-/// Behaviour of an insert for a key that is present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfPresent {
-    /// Report [`InsertError::KeyExists`](crate::InsertError::KeyExists).
-    Refuse,
-    /// Replace the value.
-    Replace,
-}
-
 /// A pair as words.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pair<A = u64, B = u64> {

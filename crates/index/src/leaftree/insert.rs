@@ -3,10 +3,11 @@
 //! Persist cost: that of the design for an insert; 1 line and 1 fence for a replacement (2 fences
 //! where the value is a record). Records add their own lines and no fences.
 
-use super::entry::{At, Attempt, Found, IfPresent, Pair};
+use super::entry::{At, Attempt, Found, Pair};
 use super::{LeafDesign, LeafTree};
-use crate::contract::{Hint, InsertError, UpdateError};
-use crate::repr::{MAX_KEY, Stored, StoredKey, Word, WordOf};
+use crate::common::{self, check_pair, check_value};
+use crate::contract::{Hint, IfPresent, InsertError, UpdateError};
+use crate::repr::{Stored, StoredKey, Word, WordOf};
 use crate::sync::wait;
 use bristlecone_pmem::planted;
 use bristlecone_pmem::{Media, SpaceError};
@@ -34,12 +35,9 @@ where
         value: &V,
         hash: u32,
     ) -> Result<Pair<WordOf<K>, WordOf<V>>, SpaceError> {
-        let word = key.make(&self.heap)?;
-        let value = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, word))?;
+        let (key, value) = common::make_pair(&self.heap, key, value)?;
         Ok(Pair {
-            key: word,
+            key,
             value,
             fingerprint: hash as u8,
         })
@@ -63,16 +61,7 @@ where
     /// # Errors
     /// [`InsertError`]: the tree is read-only, or the key or value is too long.
     pub fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(self.read_only, key, value)
     }
 
     /// Inserts, or acts as `present` says. The caller commits.
@@ -179,12 +168,7 @@ where
         value: &V,
         hint: Option<&Hint>,
     ) -> Result<Option<u64>, UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        if let Err((len, most)) = Self::value_fits(value) {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
+        check_value(self.read_only, value)?;
         // A record is made before the lock is taken, but only if the operation can succeed.
         let there = !V::RECORDS || self.find_word(key, &epoch::pin()).is_some();
         if !there {

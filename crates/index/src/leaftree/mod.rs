@@ -50,14 +50,14 @@ mod verify;
 
 pub use batch::TOGETHER;
 pub use design::{LeafDesign, LeafLayout, LeafOptions};
-pub use entry::{At, Attempt, Found, IfPresent, Moved, Pair, Removal};
+pub use entry::{At, Attempt, Found, Moved, Pair, Removal};
 pub use insert::UNLOCK_FIRST;
 pub use layout::{DESIGN_WORD, FEW_ENTRIES, HEAD, UNIT, handle, offset};
 pub use replace::{Before, Blocked};
 
 use crate::contract::{RecoveryReport, TreeError};
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
-use crate::repr::{MAX_VALUE, Stored, StoredKey};
+use crate::repr::{Stored, StoredKey};
 use crate::sync::Retired;
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace, Instrument};
@@ -295,14 +295,6 @@ where
     #[inline(always)]
     fn commit(&self) -> Result<(), CommitError> {
         self.pm().commit()
-    }
-
-    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::order::{FEW, WORD, number_after, shared_words, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};
 use crate::contract::Direction;
 use crate::inner::{Located, Ranged};
+use crate::range::{has_none_below, is_after};
 use crate::repr::{Stored, StoredKey, Word};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
@@ -310,11 +311,7 @@ where
                 Bound::Included(key) | Bound::Excluded(key) => self.inner.find_range(key, guard),
                 Bound::Unbounded => self.inner.find_first(guard),
             },
-            |high| match range.end_bound() {
-                Bound::Included(end) => high > end,
-                Bound::Excluded(end) => high >= end,
-                Bound::Unbounded => false,
-            },
+            |high| is_after(high, range.end_bound()),
             |key| range.contains(key),
             ahead,
             visit,
@@ -334,10 +331,7 @@ where
                 Bound::Excluded(end) => self.inner.find_below(end, guard),
                 Bound::Unbounded => self.inner.find_last(guard),
             },
-            |low| match range.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low <= start,
-                Bound::Unbounded => false,
-            },
+            |low| has_none_below(low, range.start_bound()),
             |key| range.contains(key),
             ahead,
             visit,

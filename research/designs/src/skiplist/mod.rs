@@ -72,15 +72,16 @@ mod search;
 mod towers;
 mod verify;
 
+use crate::common::{self, check_pair};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool};
-use modify::IfPresent;
 use node::{MAX_HEIGHT, NODE_BYTES, Nodes};
 use std::fmt;
 use std::marker::PhantomData;
@@ -141,12 +142,7 @@ fn handle(node: u64) -> u32 {
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> SkipList<K, V, M, T> {
     /// Returns the entry of a list of these types in the root table.
     fn root_kind() -> RootKind {
-        RootKind {
-            design: T::DESIGN.into(),
-            keys: K::KIND,
-            values: V::KIND,
-            node_bytes: NODE_BYTES as u32,
-        }
+        common::root_kind::<K, V>(T::DESIGN, NODE_BYTES as u32)
     }
 
     /// Returns an empty list around the head, whose upper links are still to be set.
@@ -181,22 +177,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> SkipList<K, 
     }
 
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        if value.bytes() > MAX_VALUE {
-            return Err(InsertError::ValueTooLong {
-                len: value.bytes(),
-                most: MAX_VALUE,
-            });
-        }
-        Ok(())
+        check_pair(self.read_only, key, value)
     }
 }
 
@@ -261,37 +242,7 @@ where
     M: Media,
     T: Towers<M>,
 {
-    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, IfPresent::Refuse).map(|_| ())
-    }
-
-    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, IfPresent::Replace)
-    }
-
-    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        if value.bytes() > MAX_VALUE {
-            return Err(UpdateError::ValueTooLong {
-                len: value.bytes(),
-                most: MAX_VALUE,
-            });
-        }
-        self.replace(key, value)
-    }
-
-    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
-        if self.read_only {
-            return Err(RemoveError::ReadOnly);
-        }
-        self.take_out(key)
-    }
-
-    forward!(lookups, lookup_batches, scans, checks);
+    forward!(changes, lookups, lookup_batches, scans, checks);
 }
 
 forward_impls!(SkipList<K, V, M, T: Towers<M>>, KeyRepr, Repr);

@@ -7,21 +7,12 @@
 use super::node::{LEFT, MAX_HEIGHT, has_left, target};
 use super::search::{Near, Path};
 use super::{SkipList, Towers, handle};
-use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::media::DramAccess;
 use bristlecone_pmem::{Media, POff, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering;
-
-/// Behaviour for a key that is present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Replace the value.
-    Replace,
-}
 
 /// A node that nothing leads to yet, without the value's word.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,7 @@
 
 use super::search::{Path, Step};
 use super::{SkipList, Towers};
+use crate::range::{borrowed, is_after, is_before};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -16,32 +17,6 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 const NODES_PER_PIN: u32 = 512;
 /// Level whose towers begin the stretches of a downward scan.
 const STRETCH: usize = 2;
-
-/// Returns true if `key` lies before a range that starts here.
-fn is_before<K: Ord + ?Sized>(key: &K, start: Bound<&K>) -> bool {
-    match start {
-        Bound::Included(start) => key < start,
-        Bound::Excluded(start) => key <= start,
-        Bound::Unbounded => false,
-    }
-}
-
-/// Returns true if `key` lies after a range that ends here.
-fn is_after<K: Ord + ?Sized>(key: &K, end: Bound<&K>) -> bool {
-    match end {
-        Bound::Included(end) => key > end,
-        Bound::Excluded(end) => key >= end,
-        Bound::Unbounded => false,
-    }
-}
-
-fn borrowed<K: ToOwned + ?Sized>(bound: &Bound<K::Owned>) -> Bound<&K> {
-    match bound {
-        Bound::Included(key) => Bound::Included(key.borrow()),
-        Bound::Excluded(key) => Bound::Excluded(key.borrow()),
-        Bound::Unbounded => Bound::Unbounded,
-    }
-}
 
 impl<K, V, M, T> SkipList<K, V, M, T>
 where

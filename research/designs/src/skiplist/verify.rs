@@ -2,6 +2,7 @@
 
 use super::node::{MAX_HEIGHT, has_left, target};
 use super::{SkipList, Towers};
+use crate::common::check_leaks;
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
@@ -77,12 +78,7 @@ where
         report.leaves = report.entries;
         self.check_towers(&heights)?;
         let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64);
-        if live != reached {
-            return Err(Violation::leak(format!(
-                "{live} blocks are in use but {reached} are reached: {} leaked",
-                live.abs_diff(reached)
-            )));
-        }
+        check_leaks(live, reached)?;
         Ok(report)
     }
 

@@ -7,6 +7,7 @@ use super::info::LeafInfo;
 use super::inner::{Entry, Inner};
 use super::leaf::{Shape, block};
 use super::{HEAD, NvTree};
+use crate::common::make_pair;
 use crate::index::{Fill, InsertError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
@@ -108,12 +109,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             if chain.pairs.is_empty() {
                 chain.lows.push(key.borrow().to_owned());
             }
-            let key_word = key.borrow().make(&self.heap)?;
-            let value_word = value
-                .borrow()
-                .make(&self.heap)
-                .inspect_err(|_| K::discard(&self.heap, key_word))?;
-            chain.pairs.push((key_word, value_word));
+            chain
+                .pairs
+                .push(make_pair(&self.heap, key.borrow(), value.borrow())?);
             chain.entries += 1;
             last = Some(key);
         }

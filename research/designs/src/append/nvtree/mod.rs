@@ -73,12 +73,13 @@ mod tests;
 
 pub use adapt::Adaptivity;
 
+use crate::common::{self, check_node_bytes, check_pair};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan, TreeError,
-    UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
+    TreeError, UpdateError,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::sync::Retired;
 use adapt::{Costs, Limits, Sizing, Totals};
 use bristlecone_pmem::pool::{Root, RootKind};
@@ -215,18 +216,8 @@ fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(
     options: &NvOptions,
 ) -> Result<RootKind, TreeError> {
     let bytes = options.leaf_bytes;
-    if !NODE_BYTES.contains(&bytes) {
-        return Err(TreeError::NodeBytes {
-            asked: bytes,
-            there: NODE_BYTES,
-        });
-    }
-    Ok(RootKind {
-        design: "nvtree".into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes: bytes,
-    })
+    check_node_bytes(bytes, NODE_BYTES)?;
+    Ok(common::root_kind::<K, V>("nvtree", bytes))
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
@@ -380,22 +371,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     }
 
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        if value.bytes() > MAX_VALUE {
-            return Err(InsertError::ValueTooLong {
-                len: value.bytes(),
-                most: MAX_VALUE,
-            });
-        }
-        Ok(())
+        check_pair(self.read_only, key, value)
     }
 }
 
@@ -485,34 +461,6 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, write::IfPresent::Refuse).map(|_| ())
-    }
-
-    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, write::IfPresent::Replace)
-    }
-
-    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        let (len, most) = (value.bytes(), MAX_VALUE);
-        if len > most {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
-        self.replace(key, value)
-    }
-
-    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
-        if self.read_only {
-            return Err(RemoveError::ReadOnly);
-        }
-        self.take_out(key)
-    }
-
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
         self.scan_up(&range, |_| {}, visit);
     }
@@ -526,7 +474,7 @@ where
         self.scan_up(&range, ahead, visit);
     }
 
-    forward!(lookups, lookup_batches, checks);
+    forward!(changes, lookups, lookup_batches, checks);
 }
 
 impl<K, V, M> ReverseScan<K, V> for NvTree<K, V, M>

@@ -12,6 +12,7 @@ use super::info::LeafInfo;
 use super::inner::Ranged;
 use super::leaf::Leaf;
 use crate::index::Direction;
+use crate::range::{has_none_below, is_after};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
@@ -58,11 +59,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 }
                 Bound::Unbounded => self.inner(guard).find_first(guard),
             },
-            |high| match range.end_bound() {
-                Bound::Included(end) => high > end,
-                Bound::Excluded(end) => high >= end,
-                Bound::Unbounded => false,
-            },
+            |high| is_after(high, range.end_bound()),
             |key| range.contains(key),
             ahead,
             visit,
@@ -82,10 +79,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 Bound::Excluded(end) => self.inner(guard).find_below(end, guard),
                 Bound::Unbounded => self.inner(guard).find_last(guard),
             },
-            |low| match range.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low <= start,
-                Bound::Unbounded => false,
-            },
+            |low| has_none_below(low, range.start_bound()),
             |key| range.contains(key),
             ahead,
             visit,

@@ -7,19 +7,11 @@ use super::NvTree;
 use super::info::LeafInfo;
 use super::leaf::{Element, Leaf};
 use super::read::Newest;
-use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::common::make_pair;
+use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
-
-/// Behaviour for a key that is present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Replace the value.
-    Replace,
-}
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     /// Appends to a locked leaf that has room, and makes the elements visible.
@@ -37,11 +29,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
 
     /// Returns the key and value words of a pair, with their records.
     fn make_pair(&self, key: &K, value: &V) -> Result<(u64, u64), SpaceError> {
-        let key_word = key.make(&self.heap)?;
-        let value_word = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, key_word))?;
-        Ok((key_word, value_word))
+        make_pair(&self.heap, key, value)
     }
 
     /// Inserts, or acts as `present` says, and commits. Returns true if the key was present.

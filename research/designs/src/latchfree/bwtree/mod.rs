@@ -107,15 +107,16 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::common::{self, check_node_bytes, check_pair, check_value};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::sync::AtomicU64;
 use bristlecone_pmem::pool::{Root as PoolRoot, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool};
-use modify::IfPresent;
 use page::BASE_BYTES;
 use std::fmt;
 use std::marker::PhantomData;
@@ -178,21 +179,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for BwTree<K, V
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     fn root_kind(options: &BwOptions) -> RootKind {
-        RootKind {
-            design: "bwtree".into(),
-            keys: K::KIND,
-            values: V::KIND,
-            node_bytes: options.node_bytes,
-        }
+        common::root_kind::<K, V>("bwtree", options.node_bytes)
     }
 
     fn check_options(options: &BwOptions) -> Result<(), TreeError> {
-        let there = NODE_BYTES;
-        if there.contains(&options.node_bytes) {
-            return Ok(());
-        }
-        let asked = options.node_bytes;
-        Err(TreeError::NodeBytes { asked, there })
+        check_node_bytes(options.node_bytes, NODE_BYTES)
     }
 
     #[inline(always)]
@@ -200,23 +191,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         self.pool.pm()
     }
 
-    fn check_value(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
-    }
-
     #[inline(always)]
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::check_value(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(false, key, value)
     }
 }
 
@@ -304,9 +281,7 @@ where
     }
 
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if let Err((len, most)) = Self::check_value(value) {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
+        check_value(false, value)?;
         self.replace(key, value)
     }
 

@@ -3,20 +3,11 @@
 use super::BwTree;
 use super::page::{self, Base, Head, Kind, LeafDelta, Node};
 use super::table::PageId;
-use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::ptr;
-
-/// Behaviour of an insertion for a key that is present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Leave it.
-    Refuse,
-    /// Replace its value.
-    Replace,
-}
 
 /// A delta to be installed. It is freed if it never is.
 struct Draft {

@@ -9,6 +9,7 @@ use super::BwTree;
 use super::find::child;
 use super::page::{Kind, Node};
 use crate::btree::node::compare_to_word;
+use crate::common::visit_pair;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -58,26 +59,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         (&keys[first..last], &values[first..last])
     }
 
-    /// Visits a pair.
-    #[inline(always)]
-    fn show(
-        &self,
-        key: u64,
-        value: u64,
-        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let pm = self.pm();
-        K::read(pm, key, |key| V::read(pm, value, |value| visit(key, value)))
-            .flatten()
-            .unwrap_or(ControlFlow::Continue(()))
-    }
-
     pub(super) fn scan_up(
         &self,
         range: &impl RangeBounds<K>,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let guard = &epoch::pin();
+        let pm = self.pm();
         let mut buffer = Default::default();
         let (_, mut head) = match range.start_bound() {
             Bound::Unbounded => self.leaf(|_| false, guard),
@@ -87,15 +75,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             let next = (head.right != 0).then(|| self.head(head.right, guard));
             let (keys, values) = self.part(head, range, &mut buffer);
             for (key, value) in keys.iter().zip(values) {
-                if self.show(*key, *value, &mut visit).is_break() {
+                if visit_pair::<K, V, M>(pm, (*key, *value), &mut visit).is_break() {
                     return;
                 }
             }
             let Some(next) = next else { return };
             let is_over = match range.end_bound() {
                 Bound::Unbounded => false,
-                Bound::Included(end) => compare_to_word(self.pm(), end, head.high).is_lt(),
-                Bound::Excluded(end) => compare_to_word(self.pm(), end, head.high).is_le(),
+                Bound::Included(end) => compare_to_word(pm, end, head.high).is_lt(),
+                Bound::Excluded(end) => compare_to_word(pm, end, head.high).is_le(),
             };
             if is_over {
                 return;
@@ -125,7 +113,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 done => keys.partition_point(|word| self.before(done)(*word)),
             };
             for (key, value) in keys[..to_do].iter().zip(values).rev() {
-                if self.show(*key, *value, &mut visit).is_break() {
+                if visit_pair::<K, V, M>(pm, (*key, *value), &mut visit).is_break() {
                     return;
                 }
             }

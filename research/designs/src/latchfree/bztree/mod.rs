@@ -117,6 +117,7 @@ mod tests_scarce;
 mod tests_stopped;
 mod verify;
 
+use crate::common::{self, check_node_bytes};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
@@ -258,18 +259,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for BzTree<K, V
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     fn root_kind(options: &BzOptions) -> Result<RootKind, TreeError> {
-        if !NODE_BYTES.contains(&options.node_bytes) {
-            return Err(TreeError::NodeBytes {
-                asked: options.node_bytes,
-                there: NODE_BYTES,
-            });
-        }
-        Ok(RootKind {
-            design: DESIGN.into(),
-            keys: K::KIND,
-            values: V::KIND,
-            node_bytes: options.node_bytes,
-        })
+        check_node_bytes(options.node_bytes, NODE_BYTES)?;
+        Ok(common::root_kind::<K, V>(DESIGN, options.node_bytes))
     }
 
     /// Returns the number of swaps executed since the index was opened, and of their words, memory

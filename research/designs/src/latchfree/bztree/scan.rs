@@ -14,6 +14,7 @@
 
 use super::BzTree;
 use super::node::{Form, HEADER, Meta, Node};
+use crate::range::{borrowed, is_after, is_before};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -37,32 +38,6 @@ pub(super) struct Ranged<'a, M, K> {
     pub depth: u32,
     /// Number of inner nodes on the path whose first leaf it is.
     pub first_of: u64,
-}
-
-/// Returns true if `key` lies before a range that starts here.
-fn is_before<K: Ord + ?Sized>(key: &K, start: Bound<&K>) -> bool {
-    match start {
-        Bound::Included(start) => key < start,
-        Bound::Excluded(start) => key <= start,
-        Bound::Unbounded => false,
-    }
-}
-
-/// Returns true if `key` lies after a range that ends here.
-fn is_after<K: Ord + ?Sized>(key: &K, end: Bound<&K>) -> bool {
-    match end {
-        Bound::Included(end) => key > end,
-        Bound::Excluded(end) => key >= end,
-        Bound::Unbounded => false,
-    }
-}
-
-fn borrowed<K: ToOwned + ?Sized>(bound: &Bound<K::Owned>) -> Bound<&K> {
-    match bound {
-        Bound::Included(key) => Bound::Included(key.borrow()),
-        Bound::Excluded(key) => Bound::Excluded(key.borrow()),
-        Bound::Unbounded => Bound::Unbounded,
-    }
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {

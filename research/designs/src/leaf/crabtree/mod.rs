@@ -65,9 +65,10 @@ mod tests;
 
 pub use cost::Costs;
 
-use crate::index::TreeError;
+use crate::common::check_node_bytes;
+use crate::index::{IfPresent, TreeError};
 use crate::leaftree::{
-    At, Attempt, Found, IfPresent, LeafDesign, LeafLayout, LeafTree, Moved, Pair, Removal, UNIT,
+    At, Attempt, Found, LeafDesign, LeafLayout, LeafTree, Moved, Pair, Removal, UNIT,
 };
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::PWord16;
@@ -227,13 +228,8 @@ pub struct CrabDesign {
 }
 
 fn checked(options: &CrabOptions) -> Result<u64, TreeError> {
-    if NODE_BYTES.contains(&options.leaf_bytes) {
-        return Ok(options.leaf_bytes.into());
-    }
-    Err(TreeError::NodeBytes {
-        asked: options.leaf_bytes,
-        there: NODE_BYTES,
-    })
+    check_node_bytes(options.leaf_bytes, NODE_BYTES)?;
+    Ok(options.leaf_bytes.into())
 }
 
 impl CrabDesign {

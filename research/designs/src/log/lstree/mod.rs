@@ -67,12 +67,13 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+use crate::common::{self, check_node_bytes, check_pair, check_value};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError};
@@ -287,18 +288,8 @@ fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(
     options: &LsOptions,
 ) -> Result<RootKind, TreeError> {
     let bytes = options.leaf_bytes;
-    if !NODE_BYTES.contains(&bytes) {
-        return Err(TreeError::NodeBytes {
-            asked: bytes,
-            there: NODE_BYTES,
-        });
-    }
-    Ok(RootKind {
-        design: "lstree".into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes: bytes,
-    })
+    check_node_bytes(bytes, NODE_BYTES)?;
+    Ok(common::root_kind::<K, V>("lstree", bytes))
 }
 
 /// Returns this thread's number.
@@ -378,22 +369,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     }
 
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        if value.bytes() > MAX_VALUE {
-            return Err(InsertError::ValueTooLong {
-                len: value.bytes(),
-                most: MAX_VALUE,
-            });
-        }
-        Ok(())
+        check_pair(self.read_only, key, value)
     }
 
     /// Builds an empty tree in an unpublished root, and publishes it.
@@ -546,13 +522,7 @@ where
     }
 
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        let (len, most) = (value.bytes(), MAX_VALUE);
-        if len > most {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
+        check_value(self.read_only, value)?;
         if !self.write(key, value, Mode::Update)? {
             return Err(UpdateError::NotFound);
         }

@@ -7,6 +7,7 @@
 use super::LsTree;
 use crate::index::Direction;
 use crate::inner::Ranged;
+use crate::range::{has_none_below, is_after};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch::{self as epoch, Guard};
@@ -37,11 +38,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             Bound::Included(key) | Bound::Excluded(key) => self.inner.find_range(key, guard),
             Bound::Unbounded => self.inner.find_first(guard),
         };
-        let beyond = |high: &K| match range.end_bound() {
-            Bound::Included(end) => high > end,
-            Bound::Excluded(end) => high >= end,
-            Bound::Unbounded => false,
-        };
+        let beyond = |high: &K| is_after(high, range.end_bound());
         self.walk(
             Direction::Up,
             start,
@@ -61,10 +58,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             Bound::Excluded(end) => self.inner.find_below(end, guard),
             Bound::Unbounded => self.inner.find_last(guard),
         };
-        let beyond = |low: &K| match range.start_bound() {
-            Bound::Included(start) | Bound::Excluded(start) => low <= start,
-            Bound::Unbounded => false,
-        };
+        let beyond = |low: &K| has_none_below(low, range.start_bound());
         self.walk(
             Direction::Down,
             start,

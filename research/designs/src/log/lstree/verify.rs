@@ -4,6 +4,7 @@ use super::log::LOGS;
 use super::recovery::{Chain, chains};
 use super::table::Entry;
 use super::{DIRECTORY_WORD, LsTree};
+use crate::common::check_leaks;
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
@@ -86,12 +87,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             )));
         }
         let (live, reached) = (self.heap.live_blocks(), blocks.0.len() as u64);
-        if live != reached {
-            return Err(Violation::leak(format!(
-                "{live} blocks are in use but {reached} are reached: {} leaked",
-                live.abs_diff(reached)
-            )));
-        }
+        check_leaks(live, reached)?;
         Ok(report)
     }
 

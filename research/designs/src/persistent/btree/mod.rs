@@ -77,12 +77,13 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
-use self::modify::IfPresent;
+use crate::common::{self, check_node_bytes, check_pair};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word};
+use crate::repr::{Stored, StoredKey, Word};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootKind};
@@ -260,21 +261,14 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
     pub(crate) const RECORDS: bool = K::RECORDS || V::RECORDS;
 
     fn root_kind(options: &BTreeOptions) -> RootKind {
-        RootKind {
-            design: D::NAME.into(),
-            keys: K::KIND,
-            values: V::KIND,
-            node_bytes: options.node_bytes.unwrap_or(D::DEFAULT_BYTES),
-        }
+        let bytes = options.node_bytes.unwrap_or(D::DEFAULT_BYTES);
+        common::root_kind::<K, V>(D::NAME, bytes)
     }
 
     /// Returns the words of a node for these options.
     fn words_of(options: &BTreeOptions) -> Result<usize, TreeError> {
         let asked = options.node_bytes.unwrap_or(D::DEFAULT_BYTES);
-        if !D::NODE_BYTES.contains(&asked) {
-            let there = D::NODE_BYTES;
-            return Err(TreeError::NodeBytes { asked, there });
-        }
+        check_node_bytes(asked, D::NODE_BYTES)?;
         Ok(asked as usize / 8)
     }
 
@@ -467,25 +461,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         self.pm().commit()
     }
 
-    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
-    }
-
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(self.read_only, key, value)
     }
 }
 

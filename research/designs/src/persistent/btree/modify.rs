@@ -3,29 +3,17 @@
 use super::BTree;
 use super::find::Corrupt;
 use super::kind::{Kind, Leaf};
-use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::common::{commit_inserts, make_pair};
+use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
 use crate::repr::{PairOf, Stored, StoredKey};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 
-/// Behaviour for a key that is present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Replace the value.
-    Replace,
-}
-
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
     /// Makes the words of a pair, with their records. If this fails, nothing stays allocated.
     pub(super) fn make_pair(&self, key: &K, value: &V) -> Result<PairOf<K, V>, SpaceError> {
-        let word = key.make(&self.heap)?;
-        let value = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, word))?;
-        Ok((word, value))
+        make_pair(&self.heap, key, value)
     }
 
     pub(super) fn free_pair(&self, (key, value): PairOf<K, V>) {
@@ -104,13 +92,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             self.put_uncommitted(key, value, IfPresent::Refuse)
                 .map(|_| ())
         }));
-        if out.iter().any(Result::is_ok)
-            && let Err(e) = self.commit()
-        {
-            for result in out.iter_mut().filter(|result| result.is_ok()) {
-                *result = Err(e.duplicate().into());
-            }
-        }
+        commit_inserts(out, || self.commit());
     }
 
     /// Replaces the value of a key that is present.

@@ -9,6 +9,8 @@ use super::BTree;
 use super::find::{Goal, Step};
 use super::kind::{Kind, Leaf};
 use super::node::{compare_to_word, compare_words};
+use crate::common::visit_pair;
+use crate::range::has_none_below;
 use crate::repr::{PairOf, Stored, StoredKey};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -33,18 +35,6 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             out.sort_unstable_by(|a, b| compare_words::<K, M>(pm, a.0, b.0));
         }
         Some(next)
-    }
-
-    /// Visits a pair; one that leads nowhere (a corrupt pool) is skipped.
-    fn show(
-        &self,
-        (key, value): PairOf<K, V>,
-        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let pm = self.pm();
-        K::read(pm, key, |key| V::read(pm, value, |value| visit(key, value)))
-            .flatten()
-            .unwrap_or(ControlFlow::Continue(()))
     }
 
     pub(super) fn scan_up(
@@ -107,7 +97,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                     Bound::Excluded(end) => compare_to_word(pm, end, pair.0).is_le(),
                     Bound::Unbounded => false,
                 };
-                if beyond || self.show(*pair, &mut visit).is_break() {
+                if beyond || visit_pair::<K, V, M>(pm, *pair, &mut visit).is_break() {
                     return;
                 }
             }
@@ -170,15 +160,12 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                     Bound::Excluded(start) => compare_to_word(pm, start, pair.0).is_ge(),
                     Bound::Unbounded => false,
                 };
-                if below || self.show(*pair, &mut visit).is_break() {
+                if below || visit_pair::<K, V, M>(pm, *pair, &mut visit).is_break() {
                     return;
                 }
             }
             let Some(low) = low else { return };
-            let beyond = match range.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
-                Bound::Unbounded => false,
-            };
+            let beyond = has_none_below(low.borrow(), range.start_bound());
             // Only a corrupt pool has a separator that does not lead downwards.
             if beyond || done.as_ref().is_some_and(|done| low >= *done) {
                 return;

@@ -3,22 +3,14 @@
 use super::node::Entry;
 use super::read::Seek;
 use super::{CddsTree, LEVELS, Writer, corrupt};
-use crate::index::InsertError;
+use crate::common::{commit_inserts, make_pair};
+use crate::index::{IfPresent, InsertError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
-
-/// Behaviour for a key that is present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Replace the value.
-    Replace,
-}
 
 /// The path from the root to a leaf that the writer took.
 pub(super) struct Path {
@@ -67,11 +59,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
 
     /// Makes the words of a pair, with their records. If this fails, nothing stays allocated.
     pub(super) fn make_pair(&self, key: &K, value: &V) -> Result<(u64, u64), SpaceError> {
-        let key = key.make(&self.heap)?;
-        let value = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, key))?;
-        Ok((key, value))
+        make_pair(&self.heap, key, value)
     }
 
     pub(super) fn free_pair(&self, (key, value): (u64, u64)) {
@@ -232,12 +220,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             self.check_pair(key, value)?;
             self.put(key, value, IfPresent::Refuse).map(drop)
         }));
-        if out.iter().any(Result::is_ok)
-            && let Err(e) = self.commit()
-        {
-            for result in out.iter_mut().filter(|result| result.is_ok()) {
-                *result = Err(e.duplicate().into());
-            }
-        }
+        commit_inserts(out, || self.commit());
     }
 }

@@ -78,11 +78,13 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+use crate::common::{self, check_pair, check_value};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::saved;
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -197,12 +199,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for CddsTree<K,
 
 /// Returns the entry of a tree of these types in the root table.
 fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(options: &CddsOptions) -> RootKind {
-    RootKind {
-        design: "cddstree".into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes: options.node_bytes,
-    }
+    common::root_kind::<K, V>("cddstree", options.node_bytes)
 }
 
 /// Returns the offset of the node with this handle.
@@ -405,25 +402,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         self.pm().commit()
     }
 
-    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
-    }
-
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(self.read_only, key, value)
     }
 }
 
@@ -545,24 +525,19 @@ where
 {
     fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
         self.check_pair(key, value)?;
-        self.put(key, value, insert::IfPresent::Refuse)?;
+        self.put(key, value, IfPresent::Refuse)?;
         Ok(self.commit()?)
     }
 
     fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
         self.check_pair(key, value)?;
-        let was_there = self.put(key, value, insert::IfPresent::Replace)?;
+        let was_there = self.put(key, value, IfPresent::Replace)?;
         self.commit()?;
         Ok(was_there)
     }
 
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        if let Err((len, most)) = Self::value_fits(value) {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
+        check_value(self.read_only, value)?;
         if !self.replace(key, value)? {
             return Err(UpdateError::NotFound);
         }

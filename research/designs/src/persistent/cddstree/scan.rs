@@ -8,6 +8,7 @@
 use super::CddsTree;
 use super::node::MAX_SLOTS;
 use super::read::{Range, Seek};
+use crate::range::{has_none_below, is_after};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -91,11 +92,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 }
             }
             let Some(high) = range.high else { return };
-            let beyond = match wanted.end_bound() {
-                Bound::Included(end) => high.borrow() > end,
-                Bound::Excluded(end) => high.borrow() >= end,
-                Bound::Unbounded => false,
-            };
+            let beyond = is_after(high.borrow(), wanted.end_bound());
             // In a corrupt pool separators may lead back.
             if beyond || done.as_ref().is_some_and(|done| high <= *done) {
                 return;
@@ -140,10 +137,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 }
             }
             let Some(low) = range.low else { return };
-            let beyond = match wanted.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
-                Bound::Unbounded => false,
-            };
+            let beyond = has_none_below(low.borrow(), wanted.start_bound());
             // In a corrupt pool separators may lead back.
             if beyond || done.as_ref().is_some_and(|done| low >= *done) {
                 return;

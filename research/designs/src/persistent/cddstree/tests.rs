@@ -1,6 +1,5 @@
 //! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
-use super::insert::IfPresent;
 use super::node::{Entry, LIVE, MAX_SLOTS, Slot};
 use super::*;
 use bristlecone_pmem::media::sim::{Event, EventKind, Simulation};

@@ -94,13 +94,14 @@ mod tests;
 
 pub use sp::{FastFairSp, SpDesign};
 
-use self::write::IfPresent;
 use crate::btree::node::UNIT;
+use crate::common::{self, check_node_bytes, check_pair};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word};
+use crate::repr::{Stored, StoredKey, Word};
 use crate::saved;
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::cell::PWord16;
@@ -184,12 +185,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> fmt::Debug for FastFai
 
 /// Returns the entry of a tree of these types in the root table.
 fn root_kind<K: Stored + ?Sized, V: Stored + ?Sized>(options: &FastFairOptions) -> RootKind {
-    RootKind {
-        design: "fastfair".into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes: options.node_bytes,
-    }
+    common::root_kind::<K, V>("fastfair", options.node_bytes)
 }
 
 /// Refuses a tree of 16-byte keys or values on a processor without a 16-byte store.
@@ -213,12 +209,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
 
     fn check_options(options: &FastFairOptions) -> Result<(), TreeError> {
         check_width::<K, V>()?;
-        let (asked, there) = (options.node_bytes, NODE_BYTES);
-        if there.contains(&asked) {
-            Ok(())
-        } else {
-            Err(TreeError::NodeBytes { asked, there })
-        }
+        check_node_bytes(options.node_bytes, NODE_BYTES)
     }
 
     fn assemble(root: Root<M>, heap: Heap<M>, options: &FastFairOptions) -> Self {
@@ -339,25 +330,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         self.pm().commit()
     }
 
-    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
-    }
-
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(self.read_only, key, value)
     }
 
     /// Makes the empty leaf and publishes the root.

@@ -8,6 +8,8 @@
 use super::FastFair;
 use super::read::{Goal, Step};
 use crate::btree::node::compare_to_word;
+use crate::common::visit_pair;
+use crate::range::has_none_below;
 use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -45,18 +47,6 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         node.entries(self.pm(), out);
         let next = node.next(self.pm());
         self.locks.validate(leaf.at, leaf.version).then_some(next)
-    }
-
-    /// Visits a pair; one that leads nowhere (a corrupt pool) is passed over.
-    fn show(
-        &self,
-        (key, value): PairOf<K, V>,
-        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let pm = self.pm();
-        K::read(pm, key, |key| V::read(pm, value, |value| visit(key, value)))
-            .flatten()
-            .unwrap_or(ControlFlow::Continue(()))
     }
 
     pub(super) fn scan_up(
@@ -114,7 +104,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
                     Bound::Excluded(end) => compare_to_word(pm, end, pair.0).is_le(),
                     Bound::Unbounded => false,
                 };
-                if beyond || self.show(*pair, &mut visit).is_break() {
+                if beyond || visit_pair::<K, V, M>(pm, *pair, &mut visit).is_break() {
                     return;
                 }
             }
@@ -183,7 +173,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
                     Bound::Excluded(start) => compare_to_word(pm, start, pair.0).is_ge(),
                     Bound::Unbounded => false,
                 };
-                if below || self.show(*pair, &mut visit).is_break() {
+                if below || visit_pair::<K, V, M>(pm, *pair, &mut visit).is_break() {
                     return;
                 }
             }
@@ -193,10 +183,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             let Some(low) = K::read(pm, low, ToOwned::to_owned) else {
                 return;
             };
-            let beyond = match range.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
-                Bound::Unbounded => false,
-            };
+            let beyond = has_none_below(low.borrow(), range.start_bound());
             // Only a corrupt pool has a low key that does not lead downwards.
             if beyond || done.as_ref().is_some_and(|done| low >= *done) {
                 return;

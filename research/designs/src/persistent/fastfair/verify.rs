@@ -3,6 +3,7 @@
 use super::FastFair;
 use super::read::Goal;
 use super::recovery::Reached;
+use crate::common::check_leaks;
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
@@ -54,12 +55,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         } = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
         let walked = walked.map_err(|what| Violation { what, leak })?;
         let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64);
-        if live != reached {
-            return Err(Violation::leak(format!(
-                "{live} blocks are in use but {reached} are reached: {} leaked",
-                live.abs_diff(reached)
-            )));
-        }
+        check_leaks(live, reached)?;
         Ok(VerifyReport {
             entries: walked.entries,
             leaves: walked.leaves,
