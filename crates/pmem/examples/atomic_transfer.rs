@@ -180,8 +180,8 @@ fn transfer(path: &Path) -> Outcome<()> {
                         let done = bank
                             .transfer(1 + n * 7919 % 1000)
                             .map_err(|e| e.to_string())?;
-                        // The line is short and so is written whole. If it cannot be written,
-                        // nobody learns of the transfer.
+                        // The line is short and so is written whole. If it cannot be written, the
+                        // transfer is not reported.
                         let _ = std::io::stdout().write_all(format!("{done}\n").as_bytes());
                     }
                     Ok(())

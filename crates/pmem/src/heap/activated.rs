@@ -117,7 +117,7 @@ impl State {
         );
     }
 
-    /// Gives a block back that may have been given back before.
+    /// Gives a block back that may already be free.
     fn give_back_again(&self, block: u32) {
         // ORDERING: Release; as above.
         self.taken[block as usize / 64].fetch_and(!(1 << (block % 64)), Ordering::Release);

@@ -63,7 +63,7 @@ thread_local! {
 }
 
 /// Runs `work` without this thread's [`Media::commit`]s. Its caller commits once for all its
-/// changes, afterwards, and answers nobody before that. Fences in it keep their order.
+/// changes, afterwards, and sends no reply before that. Fences in it keep their order.
 pub fn deferring_commits<R>(work: impl FnOnce() -> R) -> R {
     struct Restored;
     impl Drop for Restored {

@@ -1,9 +1,9 @@
-//! A thread stopped at any of its steps, and another one at any of its own: the rest goes on, and
-//! what they have begun is ended for them. And threads that never come back: a panic at any step.
+//! A thread is stopped at any of its steps, and another one at any of its own: the rest continues,
+//! and finishes what they have begun. Other threads never come back: they panic at any step.
 //!
 //! On the simulated medium a *step* is an access to persistent memory, a flush or a fence. The
 //! threads are all this one: where one is to be stopped, the others' work is done before its next
-//! step, and then it goes on, late.
+//! step, and then it continues, late.
 
 use super::*;
 use crate::media::Sim;

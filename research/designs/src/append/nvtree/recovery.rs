@@ -165,7 +165,8 @@ fn parse<K: KeyRepr + ?Sized, M: Media>(payload: &[u8], heap: &Heap<M>) -> Optio
     Some(Saved { entries, all })
 }
 
-/// Returns the layout of a leaf at `off` with so many lines and elements, if there can be one.
+/// Returns the layout of a leaf at `off` with these numbers of lines and elements, if there can be
+/// one.
 fn shape_of(off: u64, lines: u32, elements: u32, end: u64) -> Result<Shape, String> {
     let bytes = u64::from(lines) * LINE as u64;
     if !plausible(off) || off < CHUNK || off.checked_add(bytes).is_none_or(|to| to > end) {

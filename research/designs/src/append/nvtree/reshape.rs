@@ -488,7 +488,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// Returns true if so many PLNs are empty that the others should get their space.
+    /// Returns true if enough PLNs are empty that the others should get their space.
     pub(super) fn too_many_empty(&self, inner: &Nodes<K, M>) -> bool {
         let few = if self.pm().tiny() { 1 } else { 64 };
         let emptied = inner.emptied();

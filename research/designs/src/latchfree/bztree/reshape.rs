@@ -46,7 +46,7 @@ use std::borrow::Borrow;
 pub(super) enum Want {
     /// The leaf was found frozen.
     Help,
-    /// There is no room for a record of so many words, metadata included.
+    /// There is no room for a record of this number of words, metadata included.
     Room(usize),
     /// Much of the leaf is deleted.
     Compact,

@@ -132,8 +132,8 @@ pub enum GroupFlush {
     Off,
     /// After each change of a node, and each new node.
     On,
-    /// While at least so many threads write at a time. A thread judges after every 256 of its
-    /// writes. It takes the number of writing threads to be the number of writes since its last
+    /// While at least this number of threads write at a time. A thread judges after every 256 of
+    /// its writes. It takes the number of writing threads to be the number of writes since its last
     /// judgement, at most 256 of each thread, over 256, rounded. So the tree follows a change of
     /// the load within 512 writes of each thread, a thread that writes seldom hardly counts, and a
     /// single thread never flushes unless 0 or 1 is asked for.
