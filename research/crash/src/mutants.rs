@@ -13,18 +13,18 @@
 //! about the mutant. Waste that needs no crash to be seen is counted too: flushes of clean lines, fences with
 //! nothing to wait for.
 
+mod elsewhere;
 mod orderings;
 mod trial;
 
-use crate::concurrent::{self, ConcurrentOptions};
 use crate::explore::{Options, Totals, Violation, explore};
-use crate::over;
 use crate::record::{Mutation, Recording, Step, record, sites_of};
-use crate::subject::{Fault, FaultKind, Subject};
+use crate::subject::{Fault, Subject};
 use crate::token::WorkloadId;
 use crate::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Event, Model, Site, SiteKind};
 use bristlecone_pmem::sync::lock;
+use elsewhere::Elsewhere;
 use orderings::{orderings_of, waste_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,8 +40,6 @@ const NEAR: usize = 6;
 const SURVEYED: u64 = 5_000;
 /// Of so many steps of a workload, one is searched for sites that only recovery has.
 const SURVEYED_STEPS: usize = 3;
-/// Schedules of threads that a mutant is tried with which nothing else notices.
-const SCHEDULES: u64 = 2_000;
 
 /// The usual patience, in images.
 pub const PATIENCE: u64 = 40_000;
@@ -405,7 +403,7 @@ pub fn mutants(
     });
     let broken = lock(&unsound).take();
     broken.map_or(Ok(()), Err)?;
-    try_elsewhere(&tried, companions, &results)?;
+    Elsewhere::new(&tried, companions, &results).run()?;
     let mut report = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.killed.sort_by_key(|(mutant, _)| *mutant);
     report.killed_elsewhere.sort();
@@ -415,175 +413,4 @@ pub fn mutants(
     report.unneeded.sort();
     report.undecided.sort();
     Ok(report)
-}
-
-/// Another subject that mutants are tried on.
-struct Companion<'a> {
-    subject: &'a dyn Subject,
-    /// Another layout of the design: what only recovery comes to may be in the same steps there.
-    surveyed: bool,
-    /// Its workloads, recorded (and surveyed) when they are first asked for.
-    tried: OnceLock<Result<Tried<'a>, Fault>>,
-}
-
-impl<'a> Companion<'a> {
-    fn new(subject: &'a dyn Subject, surveyed: bool) -> Self {
-        Self {
-            subject,
-            surveyed,
-            tried: OnceLock::new(),
-        }
-    }
-
-    fn tried(&self, options: &'a MutantOptions) -> Result<&Tried<'a>, Fault> {
-        let new = || {
-            let surveyed = || {
-                let mut tried = Tried::new(self.subject, options)?;
-                if self.surveyed {
-                    tried.survey()?;
-                }
-                Ok(tried)
-            };
-            surveyed().map_err(|fault: Fault| {
-                let what = format!("{}: {}", self.subject.name(), fault.what);
-                Fault::new(fault.kind, what)
-            })
-        };
-        self.tried.get_or_init(new).as_ref().map_err(Fault::clone)
-    }
-}
-
-/// The part of a subject's name that its layouts share.
-fn family(name: &str) -> &str {
-    name.split('-').next().unwrap_or(name)
-}
-
-/// Tries the sites that nothing missed on other subjects and with threads. First on those that are most
-/// likely to need them: the same design's other layouts and what designs stand on.
-fn try_elsewhere<'a>(
-    tried: &Tried<'a>,
-    companions: &'a [Arc<dyn Subject>],
-    results: &Mutex<MutantReport>,
-) -> Result<(), Fault> {
-    let options = tried.options;
-    let own = tried.subject.name();
-    let left = || -> Vec<Site> {
-        let off = |mutant: &Mutant| match mutant {
-            Mutant::Off(site) => Some(*site),
-            _ => None,
-        };
-        let report = lock(results);
-        let left = report.survivors.iter().chain(&report.undecided);
-        left.filter_map(off).collect()
-    };
-    let killed = |site: Site, by: String| {
-        let mut report = lock(results);
-        report.survivors.retain(|m| *m != Mutant::Off(site));
-        report.undecided.retain(|m| *m != Mutant::Off(site));
-        report.killed_elsewhere.push((Mutant::Off(site), by));
-    };
-    let undecided = |site: Site| {
-        let mut report = lock(results);
-        let known = report.survivors.len();
-        report.survivors.retain(|m| *m != Mutant::Off(site));
-        if report.survivors.len() < known {
-            report.undecided.push(Mutant::Off(site));
-        }
-    };
-    let left_for = |there: &Tried<'_>| -> Vec<Site> {
-        let mut sites = left();
-        // What only recovery reaches here may be anywhere in the others.
-        sites.retain(|site| !tried.operates(*site) || there.operates(*site));
-        sites
-    };
-    let on = |other: &Companion<'a>, patience: u64| -> Result<(), Fault> {
-        if left().is_empty() {
-            return Ok(());
-        }
-        let there = other.tried(options)?;
-        let unsound = Mutex::new(None);
-        parallel(&left_for(there), options.workers, |site| {
-            let fate = try_mutant(there, Mutant::Off(*site), patience);
-            lock(results).images += fate.images;
-            match fate.outcome {
-                Outcome::Killed(_) | Outcome::FailedLive => killed(*site, other.subject.name()),
-                Outcome::Undecided => undecided(*site),
-                Outcome::Unsound(fault) => *lock(&unsound) = Some(fault),
-                Outcome::Survived => {}
-            }
-        });
-        lock(&unsound).take().map_or(Ok(()), Err)
-    };
-    let with_threads = |subject: &dyn Subject, sites: &[Site]| -> Result<(), Fault> {
-        let unsound = Mutex::new(None);
-        parallel(sites, options.workers, |site| {
-            let concurrent = ConcurrentOptions {
-                off: vec![*site],
-                schedules: SCHEDULES,
-                budget: Some(options.limit),
-                stop_at_first: true,
-                model: options.model,
-                ..ConcurrentOptions::default()
-            };
-            let report = concurrent::explore(subject, &concurrent, &mut |_| {});
-            lock(results).images += report.images;
-            if report.violation_count > 0 {
-                let control = ConcurrentOptions {
-                    off: Vec::new(),
-                    schedules: report.schedules,
-                    budget: None,
-                    ..concurrent
-                };
-                let control = concurrent::explore(subject, &control, &mut |_| {});
-                if control.violation_count > 0 {
-                    let what = format!("{} with threads fails unmutated", subject.name());
-                    *lock(&unsound) = Some(Fault::new(FaultKind::Wrong, what));
-                    return;
-                }
-                killed(*site, format!("{} with threads", subject.name()));
-            } else if report.schedules < SCHEDULES {
-                undecided(*site);
-            }
-        });
-        lock(&unsound).take().map_or(Ok(()), Err)
-    };
-    let others = companions.iter().filter(|c| c.name() != own);
-    let layout = |name: &str| family(name) == family(&own);
-    let mut all: Vec<Companion<'a>> = others
-        .map(|c| Companion::new(&**c, layout(&c.name())))
-        .collect();
-    // What designs stand on first: it takes no survey, and most of what is left is in it.
-    let rank = |c: &Companion<'_>| match family(&c.subject.name()) {
-        _ if c.surveyed => 1,
-        "pool" | "log" => 0,
-        _ => 2,
-    };
-    all.sort_by_key(rank);
-    let (near, far) = all.split_at(all.partition_point(|c| rank(c) < 2));
-    let together = |all: &[Companion<'a>]| -> Result<(), Fault> {
-        for other in all.iter().filter(|other| other.subject.concurrent()) {
-            if left().is_empty() {
-                return Ok(());
-            }
-            with_threads(other.subject, &left_for(other.tried(options)?))?;
-        }
-        Ok(())
-    };
-    let each = |all: &[Companion<'a>], patience: u64| -> Result<(), Fault> {
-        all.iter().try_for_each(|other| on(other, patience))
-    };
-    each(near, options.patience)?;
-    for site in left() {
-        if over::explore(options.model, true, &[site]).is_err() {
-            over::explore(options.model, true, &[])
-                .map_err(|what| Fault::new(FaultKind::Wrong, what))?;
-            killed(site, "a pool made over another".into());
-        }
-    }
-    if tried.subject.concurrent() {
-        with_threads(tried.subject, &left())?;
-    }
-    together(near)?;
-    each(far, options.patience / 4)?;
-    together(far)
 }
