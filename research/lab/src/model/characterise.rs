@@ -1,8 +1,8 @@
 //! A device's own figures, measured on the model (`gap-table1`).
 
 use super::Device;
+use super::drive::drive;
 use super::machine::Machine;
-use super::run::drive;
 use super::trace::Step;
 use crate::workload::Random;
 use serde::Serialize;

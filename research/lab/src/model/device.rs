@@ -425,11 +425,29 @@ mod tests {
         assert!(unknown.contains("optane, stt-ram"), "{unknown}");
     }
 
-    /// Each of these lines in place of the right one is refused, with the file, the field and the value
-    /// in the message.
+    /// A wrong field: its name, its line in Optane's description, a wrong line, and the value to name.
+    type Wrong = (&'static str, &'static str, &'static str, &'static str);
+
+    /// Each of the wrong lines in place of the right one is refused, with the file, the field and the
+    /// value in the message.
+    fn refused(cases: &[Wrong]) {
+        for (field, right, wrong, shown) in cases {
+            assert!(OPTANE.contains(right), "{right}");
+            let error = Device::parse("dev.toml", &OPTANE.replace(right, wrong)).unwrap_err();
+            assert!(
+                matches!(&error, ModelError::Field { field: found, .. } if found == field),
+                "{field}: {error:?}"
+            );
+            let message = error.to_string();
+            let named = format!("dev.toml: {field} cannot be ");
+            assert!(message.starts_with(&named), "{message}");
+            assert!(message[named.len()..].contains(shown), "{message}");
+        }
+    }
+
     #[test]
-    fn every_bad_field_is_named() {
-        for (field, right, wrong, shown) in [
+    fn every_bad_field_of_the_geometry_is_named() {
+        refused(&[
             ("name", "name = \"optane\"", "name = \"o p\"", "o p"),
             ("name", "name = \"optane\"", "name = \"\"", "\"\""),
             ("geometry.modules", "modules = 6", "modules = 0", "0"),
@@ -452,6 +470,12 @@ mod tests {
                 "interleave_bytes = 128",
                 "128",
             ),
+        ]);
+    }
+
+    #[test]
+    fn every_bad_field_of_reading_is_named() {
+        refused(&[
             (
                 "read.latency_ns",
                 "latency_ns = 305.0",
@@ -495,6 +519,12 @@ mod tests {
                 "interface_gbps = 0.0",
                 "0",
             ),
+        ]);
+    }
+
+    #[test]
+    fn every_bad_field_of_writing_is_named() {
+        refused(&[
             (
                 "write.accept_ns",
                 "accept_ns = 61.0",
@@ -514,18 +544,7 @@ mod tests {
                 "media_gbps = nan",
                 "NaN",
             ),
-        ] {
-            assert!(OPTANE.contains(right), "{right}");
-            let error = Device::parse("dev.toml", &OPTANE.replace(right, wrong)).unwrap_err();
-            assert!(
-                matches!(&error, ModelError::Field { field: found, .. } if *found == field),
-                "{field}: {error:?}"
-            );
-            let message = error.to_string();
-            let named = format!("dev.toml: {field} cannot be ");
-            assert!(message.starts_with(&named), "{message}");
-            assert!(message[named.len()..].contains(shown), "{message}");
-        }
+        ]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! An index as the machine drives it, whatever its keys and values are made of.
 
 use super::ModelError;
-use super::source::Op;
+use super::workload::Op;
 use crate::LabError;
 use crate::workload::value_of;
 use bristlecone_designs::StoredKey;

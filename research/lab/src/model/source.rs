@@ -9,32 +9,10 @@
 //!
 //! Operation `i` is thread `i % threads`'s, so what a thread does depends on nothing but the seed.
 
-use super::run::Phase;
-use super::{ModelError, RunSpec, Workload};
+use super::ModelError;
+use super::spec::{Phase, RunSpec};
+use super::workload::{Op, Workload};
 use crate::workload::{Keys, Permutation, Random};
-
-/// One operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
-    Insert {
-        key: u64,
-    },
-    Lookup {
-        key: u64,
-    },
-    Update {
-        key: u64,
-        value: u64,
-    },
-    Remove {
-        key: u64,
-    },
-    /// The next so many keys, from one that is there on.
-    Scan {
-        key: u64,
-        keys: u32,
-    },
-}
 
 /// What one thread does next.
 #[derive(Clone, Debug)]

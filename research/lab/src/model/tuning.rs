@@ -65,43 +65,16 @@ pub(crate) fn tuned(
         node_bytes,
         recovery_threads,
     };
-    let (info, bytes) = choice.resolve()?;
-    if traditional {
-        let options = LbOptions {
-            entry_moving: false,
-            recovery_threads,
-        };
-        return Ok(match bytes {
-            256 => Lb::<1>(options).into(),
-            512 => Lb::<2>(options).into(),
-            _ => Lb::<4>(options).into(),
-        });
-    }
-    let btree = BTreeOptions {
-        node_bytes: Some(bytes),
-        recovery_threads,
-        search: Search::Linear,
-        ..BTreeOptions::default()
-    };
-    let volatile = BTreeOptions {
-        volatile: true,
-        ..btree
-    };
-    Ok(match (tuning, info.name) {
+    let (info, leaf_bytes) = choice.resolve()?;
+    let design = match (tuning, info.name) {
+        _ if traditional => Some(without_moving(leaf_bytes, recovery_threads)),
         (Tuning::Usual, _) => return AnyDesign::of(&choice),
-        (Tuning::Linear, "btree") => AnyDesign::from(Lcb(volatile)),
-        (Tuning::Linear, "btree-gf") => AnyDesign::from(Lcb(BTreeOptions {
-            group_flush: GroupFlush::On,
-            ..volatile
-        })),
-        (Tuning::Linear, "unsorted-leaf") => AnyDesign::from(Unsorted(volatile)),
-        (Tuning::Linear, "btree-wal") => AnyDesign::from(Wal(btree)),
-        (Tuning::Linear, "unsorted") => AnyDesign::from(Unsorted(btree)),
-        (Tuning::Nv(adaptivity), "nvtree") => AnyDesign::from(Nv(NvOptions {
-            leaf_bytes: bytes,
+        (Tuning::Linear, name) => linear(name, leaf_bytes, recovery_threads),
+        (Tuning::Nv(adaptivity), "nvtree") => Some(AnyDesign::from(Nv(NvOptions {
+            leaf_bytes,
             adaptivity,
             recovery_threads,
-        })),
+        }))),
         (
             Tuning::Crab {
                 shifts,
@@ -110,19 +83,15 @@ pub(crate) fn tuned(
                 atomic16,
             },
             "crabtree" | "crabtree-opt",
-        ) => AnyDesign::from(Crab(CrabOptions {
-            leaf_bytes: bytes,
-            strategy: match shifts {
-                Shifts::Cheaper => Strategy::Choose,
-                Shifts::Never => Strategy::CopyOnWrite,
-                Shifts::Always => Strategy::ShiftInPlace,
-            },
+        ) => Some(AnyDesign::from(Crab(CrabOptions {
+            leaf_bytes,
+            strategy: shifts.strategy(),
             self_managed,
             probe,
             atomic16,
             recovery_threads,
             ..CrabOptions::PLAIN
-        })),
+        }))),
         (
             Tuning::Logs {
                 logs,
@@ -131,8 +100,8 @@ pub(crate) fn tuned(
                 garbage,
             },
             "lstree",
-        ) => AnyDesign::from(Ls(LsOptions {
-            leaf_bytes: bytes,
+        ) => Some(AnyDesign::from(Ls(LsOptions {
+            leaf_bytes,
             logs,
             cached_deltas: deltas,
             tags,
@@ -141,8 +110,58 @@ pub(crate) fn tuned(
             writers_collect: garbage.is_some(),
             recovery_threads,
             ..LsOptions::default()
-        })),
-        // The figures ask each design for what it has.
-        _ => return Err(UnknownDesign::Name(format!("{} {tuning:?}", info.name))),
+        }))),
+        _ => None,
+    };
+    // A figure only asks a design for what it has.
+    design.ok_or_else(|| UnknownDesign::Name(format!("{} {tuning:?}", info.name)))
+}
+
+impl Shifts {
+    fn strategy(self) -> Strategy {
+        match self {
+            Self::Cheaper => Strategy::Choose,
+            Self::Never => Strategy::CopyOnWrite,
+            Self::Always => Strategy::ShiftInPlace,
+        }
+    }
+}
+
+/// The LB+-Tree without entry moving.
+fn without_moving(leaf_bytes: u32, recovery_threads: usize) -> AnyDesign {
+    let options = LbOptions {
+        entry_moving: false,
+        recovery_threads,
+    };
+    match leaf_bytes {
+        256 => Lb::<1>(options).into(),
+        512 => Lb::<2>(options).into(),
+        _ => Lb::<4>(options).into(),
+    }
+}
+
+/// A design of the B+-tree family with linear search; `None` for any other design.
+fn linear(name: &str, leaf_bytes: u32, recovery_threads: usize) -> Option<AnyDesign> {
+    let durable = BTreeOptions {
+        node_bytes: Some(leaf_bytes),
+        recovery_threads,
+        search: Search::Linear,
+        ..BTreeOptions::default()
+    };
+    let volatile = BTreeOptions {
+        volatile: true,
+        ..durable
+    };
+    Some(match name {
+        "btree" => Lcb(volatile).into(),
+        "btree-gf" => Lcb(BTreeOptions {
+            group_flush: GroupFlush::On,
+            ..volatile
+        })
+        .into(),
+        "unsorted-leaf" => Unsorted(volatile).into(),
+        "btree-wal" => Wal(durable).into(),
+        "unsorted" => Unsorted(durable).into(),
+        _ => return None,
     })
 }

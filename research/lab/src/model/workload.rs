@@ -31,6 +31,29 @@ pub enum Workload {
     },
 }
 
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Insert {
+        key: u64,
+    },
+    Lookup {
+        key: u64,
+    },
+    Update {
+        key: u64,
+        value: u64,
+    },
+    Remove {
+        key: u64,
+    },
+    /// The next `keys` keys from an existing one on.
+    Scan {
+        key: u64,
+        keys: u32,
+    },
+}
+
 const NAMES: [&str; 7] = [
     "insert", "dense", "lookup", "update", "remove", "scan", "mixed",
 ];
