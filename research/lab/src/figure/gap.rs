@@ -119,8 +119,23 @@ pub(super) struct Sweep<'c> {
     outcomes: Outcomes,
 }
 
-/// Puts every contender through the phases of every point.
+/// Puts every contender through the phases of every point, behind the caches of [`device`].
 pub(super) fn sweep<'c>(
+    setting: &mut Setting<'_>,
+    doing: &str,
+    keys: u64,
+    contenders: &'c [Contender],
+    points: &[Point],
+) -> Result<Sweep<'c>, FigureError> {
+    sweep_behind(device, setting, doing, keys, contenders, points)
+}
+
+/// Returns the device of a name behind caches for so many keys.
+type Caches = fn(&str, u64) -> Result<Device, FigureError>;
+
+/// As [`sweep`], behind other caches.
+pub(super) fn sweep_behind<'c>(
+    caches: Caches,
     setting: &mut Setting<'_>,
     doing: &str,
     keys: u64,
@@ -129,7 +144,7 @@ pub(super) fn sweep<'c>(
 ) -> Result<Sweep<'c>, FigureError> {
     let groups = points.iter().map(|point| {
         let trial = |contender: &Contender| -> Result<Trial, FigureError> {
-            let device = device(contender.device, keys)?;
+            let device = caches(contender.device, keys)?;
             let design = contender.design.sized(point.node_bytes);
             let trial = Trial::new(design, &device, keys, Fill::USUAL, &point.phases);
             Ok(trial.threaded(point.threads))

@@ -63,21 +63,44 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (by_size, mixes) = outcomes.split_at(SIZES.len());
 
     let mut findings = Findings::default();
-    for (number, (operation, _)) in OPERATIONS.iter().enumerate() {
-        let panel = Panel::lines(
-            operation,
-            "bytes of a node",
-            "10^6 operations/s",
-            SIZES.map(f64::from),
-        );
-        let mops = |design: usize| {
-            by_size
-                .iter()
-                .map(|d| d[design][1 + number].mops())
-                .collect()
-        };
-        findings.panels.push(with_each(panel, &DESIGNS, mops));
+    for number in 0..OPERATIONS.len() {
+        findings.panels.push(operation_panel(number, by_size));
     }
+    findings.panels.push(mix_panel(mixes));
+    findings.claims = operation_claims(by_size);
+    findings.claims.extend(mix_claims(mixes));
+    findings.notes = vec![
+        note(setting, keys),
+        format!(
+            "search, update and deletion of a tree that {keys} insertions made, as many of each, in this \
+             order; mixes on a tree loaded to 70 %, nodes of {MIXED_BYTES} bytes"
+        ),
+        if setting.on == On::Host {
+            "caches are as the phase before has left them".to_owned()
+        } else {
+            "each phase finds the caches empty".to_owned()
+        },
+    ];
+    Ok(findings)
+}
+
+/// The throughput of an operation by node size. Phase 0 is the insertions that make the tree.
+fn operation_panel(number: usize, by_size: &[Vec<Vec<Outcome>>]) -> Panel {
+    let panel = Panel::lines(
+        OPERATIONS[number].0,
+        "bytes of a node",
+        "10^6 operations/s",
+        SIZES.map(f64::from),
+    );
+    with_each(panel, &DESIGNS, |design| {
+        by_size
+            .iter()
+            .map(|d| d[design][1 + number].mops())
+            .collect()
+    })
+}
+
+fn operation_claims(by_size: &[Vec<Vec<Outcome>>]) -> Vec<Claim> {
     // How many times the throughput of another design the NV-Tree has.
     let faster = |size: usize, operation: usize, other: usize| {
         let phase = |design: usize| std::slice::from_ref(&by_size[size][design][1 + operation]);
@@ -88,8 +111,9 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             .map(|size| faster(size, operation, other))
             .fold(0.0, f64::max)
     };
+    let mut claims = Vec::new();
     for (other, paper) in [(LCB, 5.6), (CDDS, 8.5)] {
-        findings.claims.push(Claim::new(
+        claims.push(Claim::new(
             format!(
                 "update, NV-Tree over {}, at its best node size",
                 DESIGNS[other].name
@@ -99,7 +123,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Expect::about_at_least(paper),
         ));
     }
-    findings.claims.extend([
+    claims.extend([
         Claim::new(
             "deletion, NV-Tree over LCB+-Tree, at 512 bytes",
             "better",
@@ -120,7 +144,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ),
     ]);
     for other in [LCB, CDDS] {
-        findings.claims.push(Claim::new(
+        claims.push(Claim::new(
             format!(
                 "search, NV-Tree over {}, at its best node size",
                 DESIGNS[other].name
@@ -130,45 +154,42 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Expect::at_least(1.0),
         ));
     }
+    claims
+}
 
+fn mix_panel(mixes: &[Vec<Vec<Outcome>>]) -> Panel {
     let places = LOOKUPS.iter().map(|lookups| f64::from(100 - lookups));
     let panel = Panel::lines("mixes", "insertions, percent", "ns an operation", places);
     let ns = |design: usize| mixes.iter().map(|mix| mix[design][0].ns()).collect();
-    findings.panels.push(with_each(panel, &DESIGNS, ns));
+    with_each(panel, &DESIGNS, ns)
+}
+
+fn mix_claims(mixes: &[Vec<Vec<Outcome>>]) -> Vec<Claim> {
+    let mut claims = Vec::new();
     for (other, paper) in [(LCB, 6.6), (CDDS, 10.0)] {
         let ratio = |mix: &Vec<Vec<Outcome>>| times_over(&mix[other], &mix[NV]).median;
         let name = DESIGNS[other].name;
         let (most, least) = (ratio(&mixes[0]), ratio(&mixes[LOOKUPS.len() - 1]));
-        findings.claims.push(Claim::new(
-            format!("90 % insertions: {name} over NV-Tree"),
-            paper,
-            most,
-            Expect::about_at_least(paper),
-        ));
-        findings.claims.push(Claim::new(
-            format!("10 % insertions: {name} over NV-Tree"),
-            "still better than its counterparts",
-            least,
-            Expect::at_least(1.0),
-        ));
-        findings.claims.push(Claim::new(
-            format!("{name}: the ratio at 90 % insertions over that at 10 %"),
-            "the speedup drops as the write/read ratio decreases",
-            most / least,
-            Expect::at_least(1.0),
-        ));
+        claims.extend([
+            Claim::new(
+                format!("90 % insertions: {name} over NV-Tree"),
+                paper,
+                most,
+                Expect::about_at_least(paper),
+            ),
+            Claim::new(
+                format!("10 % insertions: {name} over NV-Tree"),
+                "still better than its counterparts",
+                least,
+                Expect::at_least(1.0),
+            ),
+            Claim::new(
+                format!("{name}: the ratio at 90 % insertions over that at 10 %"),
+                "the speedup drops as the write/read ratio decreases",
+                most / least,
+                Expect::at_least(1.0),
+            ),
+        ]);
     }
-    findings.notes = vec![
-        note(setting, keys),
-        format!(
-            "search, update and deletion of a tree that {keys} insertions made, as many of each, in this \
-             order; mixes on a tree loaded to 70 %, nodes of {MIXED_BYTES} bytes"
-        ),
-        if setting.on == On::Host {
-            "caches are as the phase before has left them".to_owned()
-        } else {
-            "each phase finds the caches empty".to_owned()
-        },
-    ];
-    Ok(findings)
+    claims
 }

@@ -136,12 +136,8 @@ fn run_made(
         ..media.clone()
     };
     let target = (maker.create)(&pool, &created)?;
-    let mut speeds: Vec<PerOp<Speed>> = vec![PerOp::default(); peers.len() + 1];
-    let mut ratios: Vec<PerOp<Ratio>> = vec![PerOp::default(); peers.len()];
-    let mut usage = Usage::default();
-    let mut stored = vec![None; peers.len()];
-    let mut reopened = None;
-    for op in &phases {
+    let mut measured = Measurements::new(&peers);
+    for op in phases {
         let mut subject = Subject {
             name,
             target: &*target,
@@ -152,62 +148,20 @@ fn run_made(
                 .iter_mut()
                 .map(|peer| &mut **peer as &mut dyn Contender),
         );
-        let slices = phase(*op, &plan, &mut contenders, params.threads, &mut event)?;
-        let mops = |slices: &[Slice]| slices.iter().map(Slice::mops).collect::<Vec<_>>();
-        for (speeds, slices) in speeds.iter_mut().zip(&slices) {
-            speeds.0.push((*op, Speed::of(*op, slices, params.threads)));
-        }
-        let Some((ours, theirs)) = slices.split_first() else {
-            continue;
-        };
-        for (ratios, slices) in ratios.iter_mut().zip(theirs) {
-            if let Some(ratio) = Ratio::of(&mops(ours), &mops(slices)) {
-                ratios.0.push((*op, ratio));
-            }
-        }
-        if *op == Op::Load {
-            usage = target.usage();
-            for (stored, peer) in stored.iter_mut().zip(&peers) {
-                *stored = peer.stored_bytes()?;
-            }
+        let slices = phase(op, &plan, &mut contenders, params.threads, &mut event)?;
+        measured.add(op, &slices, params.threads);
+        if op == Op::Load {
+            measured.weigh(&*target, &peers)?;
             event(name, "reopen", 0, 1);
-            reopened = reopen::reopen(maker, &*target, &pool, &media, &plan)?;
+            measured.reopened = reopen::reopen(maker, &*target, &pool, &media, &plan)?;
             event(name, "reopen", 1, 1);
         }
     }
     let medium = target.medium().name().to_owned();
     target.close()?;
 
-    let entries = usage.entries.max(1) as f64;
-    let mut speeds = speeds.into_iter();
-    let ours = speeds.next().unwrap_or_default();
-    let ops = ours
-        .0
-        .into_iter()
-        .zip(counted)
-        .map(|((op, speed), (_, counted))| {
-            let (lines_per_op, fences_per_op) = (counted.lines, counted.fences);
-            (
-                op,
-                OpReport {
-                    speed,
-                    lines_per_op,
-                    fences_per_op,
-                },
-            )
-        });
-    let against =
-        peers
-            .iter()
-            .zip(speeds)
-            .zip(ratios)
-            .zip(stored)
-            .map(|(((peer, ops), ratios), stored)| PeerReport {
-                name: peer.name(),
-                ops,
-                ratios,
-                bytes_per_entry: stored.map(|bytes: u64| bytes as f64 / params.keys as f64),
-            });
+    let entries = measured.usage.entries.max(1) as f64;
+    let reopened = measured.reopened.as_ref();
     Ok(MicroReport {
         index: name.to_owned(),
         medium,
@@ -217,15 +171,109 @@ fn run_made(
         value_bytes: VALUE_BYTES,
         threads: params.threads,
         seed: params.seed,
-        ops: PerOp(ops.collect()),
-        pm_bytes_per_entry: usage.pm_bytes as f64 / entries,
-        dram_bytes_per_entry: usage.dram_bytes as f64 / entries,
-        recovery_ms: reopened.as_ref().map(|r| r.killed_ms),
-        clean_open_ms: reopened.as_ref().map(|r| r.clean_ms),
+        pm_bytes_per_entry: measured.usage.pm_bytes as f64 / entries,
+        dram_bytes_per_entry: measured.usage.dram_bytes as f64 / entries,
+        recovery_ms: reopened.map(|r| r.killed_ms),
+        clean_open_ms: reopened.map(|r| r.clean_ms),
         flush_fence_ns,
-        against: Peers(against.collect()),
+        ops: index_report(measured.index, counted),
+        against: Peers(
+            measured
+                .peers
+                .into_iter()
+                .map(|p| p.report(params))
+                .collect(),
+        ),
         notes: notes(params, &plan, counted_keys),
     })
+}
+
+/// Figures of a run while its phases go on.
+struct Measurements {
+    index: PerOp<Speed>,
+    peers: Vec<PeerMeasurements>,
+    /// Space that the index takes after the load.
+    usage: Usage,
+    /// Reopening after the load.
+    reopened: Option<reopen::Reopened>,
+}
+
+struct PeerMeasurements {
+    name: &'static str,
+    speeds: PerOp<Speed>,
+    ratios: PerOp<Ratio>,
+    /// Bytes stored after the load, if the peer can tell.
+    stored: Option<u64>,
+}
+
+impl Measurements {
+    fn new(peers: &[Box<dyn Contender>]) -> Self {
+        let peer = |peer: &Box<dyn Contender>| PeerMeasurements {
+            name: peer.name(),
+            speeds: PerOp::default(),
+            ratios: PerOp::default(),
+            stored: None,
+        };
+        Self {
+            index: PerOp::default(),
+            peers: peers.iter().map(peer).collect(),
+            usage: Usage::default(),
+            reopened: None,
+        }
+    }
+
+    /// Adds a phase: the slices of the index, then those of each peer.
+    fn add(&mut self, op: Op, slices: &[Vec<Slice>], threads: usize) {
+        let Some((ours, theirs)) = slices.split_first() else {
+            return;
+        };
+        let mops = |slices: &[Slice]| slices.iter().map(Slice::mops).collect::<Vec<_>>();
+        self.index.0.push((op, Speed::of(op, ours, threads)));
+        for (peer, slices) in self.peers.iter_mut().zip(theirs) {
+            peer.speeds.0.push((op, Speed::of(op, slices, threads)));
+            if let Some(ratio) = Ratio::of(&mops(ours), &mops(slices)) {
+                peer.ratios.0.push((op, ratio));
+            }
+        }
+    }
+
+    /// Notes the space that the index and its peers take.
+    fn weigh(
+        &mut self,
+        target: &dyn target::Measured,
+        peers: &[Box<dyn Contender>],
+    ) -> Result<(), LabError> {
+        self.usage = target.usage();
+        for (measured, peer) in self.peers.iter_mut().zip(peers) {
+            measured.stored = peer.stored_bytes()?;
+        }
+        Ok(())
+    }
+}
+
+impl PeerMeasurements {
+    fn report(self, params: &MicroParams) -> PeerReport {
+        PeerReport {
+            name: self.name,
+            ops: self.speeds,
+            ratios: self.ratios,
+            bytes_per_entry: self.stored.map(|bytes| bytes as f64 / params.keys as f64),
+        }
+    }
+}
+
+/// The index's speeds beside the lines and fences of the counting pass, which had the same phases.
+fn index_report(speeds: PerOp<Speed>, counted: Vec<(Op, count::Counted)>) -> PerOp<OpReport> {
+    let report = |((op, speed), (_, counted)): ((Op, Speed), (Op, count::Counted))| {
+        let (lines_per_op, fences_per_op) = (counted.lines, counted.fences);
+        let report = OpReport {
+            speed,
+            lines_per_op,
+            fences_per_op,
+        };
+        (op, report)
+    };
+    PerOp(speeds.0.into_iter().zip(counted).map(report).collect())
 }
 
 /// Runs all slices of one phase; one list of slices per contender.

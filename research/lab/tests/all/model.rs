@@ -233,79 +233,40 @@ fn inner_nodes_are_charged_to_dram() {
 
 #[test]
 fn a_spec_that_makes_no_sense_is_refused_by_name_and_value() {
-    let good = || spec("dram", Workload::Remove, 1);
-    for (bad, said) in [
-        (
-            RunSpec {
-                index: "b-tree".into(),
-                ..good()
-            },
-            "index cannot be \"b-tree\"",
-        ),
-        (
-            RunSpec {
-                node_bytes: Some(300),
-                ..good()
-            },
-            "the node size cannot be \"300\"",
-        ),
-        (
-            RunSpec {
-                threads: 0,
-                ..good()
-            },
-            "threads cannot be \"0\"",
-        ),
-        (
-            RunSpec {
-                threads: 65,
-                ..good()
-            },
-            "threads cannot be \"65\"",
-        ),
-        (RunSpec { keys: 0, ..good() }, "keys cannot be \"0\""),
-        (RunSpec { ops: 0, ..good() }, "ops cannot be \"0\""),
-        (
-            RunSpec {
-                ops: 100_001,
-                ..good()
-            },
-            "ops cannot be \"100001\"",
-        ),
-        (
-            RunSpec {
-                fill: 0.0,
-                ..good()
-            },
-            "fill cannot be \"0\"",
-        ),
-        (
-            RunSpec {
-                fill: 1.2,
-                ..good()
-            },
-            "fill cannot be \"1.2\"",
-        ),
-        (
-            RunSpec {
-                keys: 200_000_000,
-                fill: 0.01,
-                node_bytes: Some(1024),
-                ..good()
-            },
-            "the pool may take 381 GiB of at most 16",
-        ),
-        (
-            RunSpec {
-                fill: f64::NAN,
-                ..good()
-            },
-            "fill cannot be \"NaN\"",
-        ),
-    ] {
+    let refused = |change: fn(&mut RunSpec), said: &str| {
+        let mut bad = spec("dram", Workload::Remove, 1);
+        change(&mut bad);
         let message = run(&bad, &mut |_| {}).unwrap_err().to_string();
         assert!(message.contains(said), "{message}");
-    }
+    };
+    refused(
+        |spec| spec.index = "b-tree".into(),
+        "index cannot be \"b-tree\"",
+    );
+    refused(
+        |spec| spec.node_bytes = Some(300),
+        "the node size cannot be \"300\"",
+    );
+    refused(|spec| spec.threads = 0, "threads cannot be \"0\"");
+    refused(|spec| spec.threads = 65, "threads cannot be \"65\"");
+    refused(|spec| spec.keys = 0, "keys cannot be \"0\"");
+    refused(|spec| spec.ops = 0, "ops cannot be \"0\"");
+    refused(|spec| spec.ops = 100_001, "ops cannot be \"100001\"");
+    refused(|spec| spec.fill = 0.0, "fill cannot be \"0\"");
+    refused(|spec| spec.fill = 1.2, "fill cannot be \"1.2\"");
+    refused(|spec| spec.fill = f64::NAN, "fill cannot be \"NaN\"");
+    refused(
+        |spec| {
+            spec.keys = 200_000_000;
+            spec.fill = 0.01;
+            spec.node_bytes = Some(1024);
+        },
+        "the pool may take 381 GiB of at most 16",
+    );
+}
+
+#[test]
+fn a_text_that_is_no_workload_is_refused_with_the_workloads_there_are() {
     for text in [
         "",
         "inserts",
