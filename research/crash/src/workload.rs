@@ -6,28 +6,29 @@ use crate::subject::{Op, Subject};
 use draw::Draw;
 use std::fmt;
 
-/// Which kind of workload.
+/// A kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Everything, at random, on a few dozen keys.
+    /// All operations, at random, on a few dozen keys.
     Mixed,
-    /// Random new keys only: nodes fill and split.
+    /// Insertions of random new keys: nodes fill and split.
     Split,
-    /// Removals from full nodes, few insertions: nodes empty and go.
+    /// Removals from full nodes and few insertions: nodes empty and are removed.
     Merge,
-    /// Ascending keys.
+    /// Insertions of ascending keys.
     Dense,
-    /// Everything that is there is removed, in random order, and some of it comes back.
+    /// Removals of all keys in random order, then some insertions.
     Drain,
-    /// Values are replaced in place.
+    /// Updates of values.
     Update,
-    /// Smallest and largest keys, and neighbours.
+    /// The smallest and largest keys, and their neighbours.
     Boundary,
-    /// Full nodes split while nodes with one entry go.
+    /// Splits of full nodes, and removals of nodes with one entry.
     Churn,
-    /// Batches, clean closing and reopening, giving space back.
+    /// Batches, clean closing and reopening, compaction.
     Upkeep,
-    /// Everything, on a handful of keys: what is done after a crash changes what the crash cut short.
+    /// All operations on a handful of keys, so that an operation after a crash changes the entries
+    /// that the crash cut short.
     Few,
 }
 
@@ -46,7 +47,7 @@ impl Kind {
         Self::Few,
     ];
 
-    /// The name that the command line uses.
+    /// Returns the name that the command line uses.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// The kind of that name.
+    /// Returns the kind of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
@@ -76,24 +77,24 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What to do: first `setup`, whose crashes are not looked at, then `ops`.
+/// A workload: first `setup`, whose crash points are not explored, then `ops`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
-    /// Operations before the explored ones. Empty if creation is explored too.
+    /// Operations before the explored ones; empty if the creation is explored too.
     pub setup: Vec<Op>,
     /// Operations whose crash points are explored.
     pub ops: Vec<Op>,
-    /// Whether crashes while the structure is being created are explored.
+    /// True if the crash points of the creation are explored too.
     pub creation: bool,
-    /// Whether memory holds garbage before the creation, as a device does.
+    /// True if memory holds garbage before the creation, as a device does.
     pub dirty: bool,
 }
 
-/// Keys are this far apart, so that others fit between them.
+/// Distance between keys, which leaves room for others in between.
 pub(crate) const STEP: u64 = 16;
 
 impl Workload {
-    /// `ops` operations of a kind.
+    /// Returns a workload of a kind, with about `ops` explored operations.
     #[must_use]
     pub fn generate(kind: Kind, ops: usize, seed: u64, subject: &dyn Subject) -> Self {
         let creation = kind == Kind::Upkeep && seed % 2 == 1;

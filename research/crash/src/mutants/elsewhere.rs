@@ -1,8 +1,8 @@
 //! Sites whose loss a subject's own workloads do not reveal: other subjects and threads try them.
 //!
-//! A design's *companions* are tried in the order in which they are likely to need a site: first the
-//! structures that designs stand on (pool and logs), then the design's other layouts, and all other
-//! designs last.
+//! A design's *companions* are tried in the order in which they are likely to need a site: first
+//! the structures that designs stand on (pool and logs), then the design's other layouts, and all
+//! other designs last.
 
 use super::trial::{Outcome, try_mutant};
 use super::{Mutant, MutantOptions, MutantReport, Tried, parallel};
@@ -29,8 +29,8 @@ struct Companion<'a> {
 enum Rank {
     /// Pool and logs: no survey, and most of the sites left are theirs.
     Foundation,
-    /// Another layout of the design. It is surveyed, since a site that only recovery reaches may be in
-    /// the same steps there.
+    /// Another layout of the design. It is surveyed, since a site that only recovery reaches may be
+    /// in the same steps there.
     Layout,
     /// Any other design.
     Other,
@@ -124,8 +124,8 @@ impl<'a, 'r> Elsewhere<'a, 'r> {
         left.filter_map(off).collect()
     }
 
-    /// Returns those of them that a companion's workloads may reach. A site that only recovery reaches
-    /// here may be anywhere in the companion.
+    /// Returns those of them that a companion's workloads may reach. A site that only recovery
+    /// reaches here may be anywhere in the companion.
     fn left_for(&self, there: &Tried<'_>) -> Vec<Site> {
         let mut sites = self.left();
         sites.retain(|site| !self.tried.operates(*site) || there.operates(*site));

@@ -1,7 +1,7 @@
 //! The operations of each kind of workload, drawn from its seed.
 //!
-//! Each function draws its random numbers in a fixed order: replay tokens name a workload by its kind,
-//! length and seed only, so another order would make old tokens name other operations.
+//! Each function draws its random numbers in a fixed order: replay tokens name a workload by its
+//! kind, length and seed only, so another order would make old tokens name other operations.
 
 use super::{Kind, STEP};
 use crate::rng::Rng;
@@ -266,8 +266,8 @@ impl Draw {
         (setup, ops)
     }
 
-    /// With three keys, the node of the middle one holds all of them, and the operation after a crash
-    /// changes that node.
+    /// With three keys, the node of the middle one holds all of them, and the operation after a
+    /// crash changes that node.
     pub(super) fn few(&mut self) -> Lists {
         let (mut setup, mut ops) = Lists::default();
         let only_values = self.seed % 2 == 1;
