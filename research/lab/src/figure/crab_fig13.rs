@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// Openings of each copy; the median counts.
+/// Openings of each copy, of which the median counts.
 const TIMES: usize = 5;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {

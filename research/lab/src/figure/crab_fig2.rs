@@ -1,9 +1,10 @@
-//! What motivates the Crab-tree: shifting 63 pairs in a node of 2 KB, volatile, flushed, with fences between stores,
-//! and by copying; flushing line by line and in a batch; linear and binary search (Crab-tree, figure 2).
+//! The motivation of the Crab-tree: shifting 63 pairs in a node of 2 KB, volatile, flushed, with
+//! fences between stores, and by copying; flushing line by line and in a batch; linear and binary
+//! search (Crab-tree, figure 2).
 //!
-//! The steps of each are put to the model as the paper describes them. The board's constants come from this very
-//! figure, so that for it the figure shows that the mechanism reproduces them; the other processor is the model's
-//! usual core, with `clflush` and that machine's cache.
+//! The model gets the steps of each as the paper describes them. The board's constants come from
+//! this very figure, so for the board the figure only shows that the mechanism reproduces them. The
+//! other processor is the model's default core, with `clflush` and that machine's cache.
 
 use super::crab::board;
 use super::tree::{BTREE, Design};
@@ -21,16 +22,16 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// Pairs that are shifted, and in a line.
+/// Shifted pairs, and pairs in a line.
 const PAIRS: u64 = 63;
 const PER_LINE: u64 = 4;
-/// Lines of a node, and nodes that are allocated in turn.
+/// Lines of a node, and nodes that are allocated by turns.
 const NODE: u64 = 32;
 const NODES: u64 = 512;
-/// Where the word is that leads to the node.
+/// The line of the word that leads to the node.
 const PARENT: u64 = NODE * (NODES + 1);
 
-/// How an insertion persists what it shifts.
+/// The way in which an insertion persists its shifts.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Volatile,
@@ -50,7 +51,7 @@ const FLUSH: usize = 1;
 const NON_TSO: usize = 2;
 const NEW: usize = 3;
 
-/// Insertion number `i` of a new smallest key.
+/// Adds the steps of insertion number `i`, of a new smallest key.
 fn insertion(way: Way, i: u64, steps: &mut Vec<Step>) {
     let line = |pair: u64| pair / PER_LINE;
     if way == Way::FlushNew {
@@ -92,7 +93,7 @@ fn insertion(way: Way, i: u64, steps: &mut Vec<Step>) {
     }
 }
 
-/// Nanoseconds of an insertion in each way.
+/// Returns the nanoseconds of an insertion in each way.
 fn insertions(device: &Device, times: u64) -> Vec<f64> {
     let each = WAYS
         .iter()
@@ -100,10 +101,10 @@ fn insertions(device: &Device, times: u64) -> Vec<f64> {
     each.collect()
 }
 
-/// Lines that are flushed together. The caches have them.
+/// Lines that are flushed together. They are cached.
 const BATCH: u64 = 64;
 
-/// Nanoseconds to write and flush a line, one by one and in a batch.
+/// Returns the nanoseconds to write and flush a line, one by one and in a batch.
 fn flushes(device: &Device, batches: u64) -> [f64; 2] {
     [false, true].map(|batched| {
         let ns = repeated(device, batches, |_, steps| {
@@ -123,13 +124,13 @@ const LINEAR: Design = BTREE.named("linear").tuned(Tuning::Linear);
 const BINARY: Design = BTREE.named("binary");
 const SIZES: [u32; 5] = [512, 1024, 2048, 4096, 8192];
 
-/// Nanoseconds on the two machines: x86, then ARM.
+/// Nanoseconds on the two machines, by machine.
 struct Measured {
-    /// Of an insertion, by [`WAYS`].
+    /// Nanoseconds of an insertion, by [`WAYS`].
     insertions: [Vec<f64>; 2],
-    /// Of a line that is flushed, one by one and in a batch.
+    /// Nanoseconds of a flushed line, one by one and in a batch.
     lines: [[f64; 2]; 2],
-    /// Of lookups, by machine and node size, then tree and phase.
+    /// Lookups, by machine and node size, then tree and phase.
     search: Outcomes,
 }
 
@@ -146,7 +147,8 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         core.l3_bytes = 8 << 20;
         core.serial_flush = true;
     })?;
-    // The search is by the machines' caches beside a tree of a million keys.
+    // For the search, the caches have the same share of the tree as the machine's of a million
+    // keys.
     let small = x86.with_core(|core| {
         core.l1_bytes = 8 << 10;
         core.l2_bytes = 8 << 10;
@@ -173,7 +175,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     })
 }
 
-/// Lookups with linear and with binary search, by node size.
+/// Returns the trials of lookups with linear and with binary search, by node size.
 fn searches(device: &Device, keys: u64, ops: u64) -> [Vec<Trial>; SIZES.len()] {
     let phases = [Phase::of(Workload::Lookup, ops)];
     SIZES.map(|size| {

@@ -150,7 +150,7 @@ fn on_host(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
                 for keys in wanted.chunks(BATCHES[which]) {
                     match keys {
                         [key] => tree.execute(crate::model::Op::Lookup { key: *key })?,
-                        keys => tree.look_up_together(keys)?,
+                        keys => tree.multi_get(keys)?,
                     }
                 }
                 samples[which].push(ops as f64 * 1e3 / started.elapsed().as_nanos() as f64);

@@ -6,15 +6,15 @@
 //! insert   index  map  lmdb   ...
 //! ```
 //!
-//! Every contender does the same operations on the same keys. A phase is cut into slices and the
-//! contenders take turns, in an order that rotates, so that a machine whose speed drifts slows all
-//! of them alike; speeds are medians over slices and ratios are taken within a slice. Space and
-//! reopening are looked at right after the load. Flushes and fences are counted in a pass of their
-//! own (`count.rs`).
+//! Every contender does the same operations on the same keys. A phase is cut into slices, and the
+//! contenders take turns in a rotating order, so that a machine whose speed drifts slows all of
+//! them alike. Speeds are medians over slices, and ratios are taken within a slice. Space and
+//! reopening are measured right after the load. A pass of its own counts flushes and fences
+//! (`count.rs`).
 //!
 //! # Concurrency
-//! With several threads each slice's keys are split among them, they start together behind a
-//! barrier, and the slice ends with the last of them. Between slices no thread runs.
+//! Several threads share each slice's keys, start together behind a barrier, and the slice ends
+//! with the last of them. Between slices no thread runs.
 
 mod against;
 mod count;
@@ -41,20 +41,20 @@ use drive::Slice;
 use plan::Plan;
 use target::{Maker, Subject};
 
-/// How far a run has come. One comes after each slice of each contender.
+/// The progress of a run. One event comes after each slice of each contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Who works: the index, a peer, or what the runner does by itself.
+    /// The contender that runs (the index or a peer), or a part of the runner itself.
     pub contender: &'a str,
-    /// What it works on.
+    /// The phase that it runs.
     pub phase: &'a str,
     /// Operations done in this phase by this contender.
     pub done: u64,
-    /// Of how many.
+    /// Operations of this phase.
     pub total: u64,
 }
 
-/// Whatever runs slices. Called once a slice, so dynamic dispatch costs nothing.
+/// A contender, which runs slices. It is called once a slice, so dynamic dispatch costs nothing.
 pub(crate) trait Contender {
     fn name(&self) -> &'static str;
 
@@ -66,7 +66,7 @@ pub(crate) trait Contender {
         batch: usize,
     ) -> Result<Slice, LabError>;
 
-    /// Bytes stored, if it can tell.
+    /// Returns the stored bytes, if the contender can tell.
     fn stored_bytes(&self) -> Result<Option<u64>, LabError> {
         Ok(None)
     }
@@ -85,12 +85,12 @@ fn scratch(params: &MicroParams) -> Result<Scratch, LabError> {
         .map_err(|e| LabError::io(&params.path, "making a directory for the run", e))
 }
 
-/// Measures the index that `T` makes on medium `M`; `C` is the same design on the counting medium.
-/// Reports call it what `params.index` says.
+/// Measures the index that `T` makes on medium `M`. `C` is the same design on the counting medium.
+/// Reports name it `params.index`.
 ///
 /// # Errors
-/// [`LabError`] when a parameter makes no sense, a contender refuses an operation, or one answers
-/// wrongly. Files are removed in any case.
+/// [`LabError`] if a parameter is out of range, or a contender refuses an operation or gives a
+/// wrong answer. Files are removed in any case.
 pub fn run_on<M, T, C>(
     params: &MicroParams,
     design: T::Design,
@@ -276,7 +276,7 @@ fn index_report(speeds: PerOp<Speed>, counted: Vec<(Op, count::Counted)>) -> Per
     PerOp(speeds.0.into_iter().zip(counted).map(report).collect())
 }
 
-/// Runs all slices of one phase; one list of slices per contender.
+/// Runs all slices of one phase. Returns a list of slices per contender.
 fn phase(
     op: Op,
     plan: &Plan,
@@ -330,8 +330,8 @@ fn notes(params: &MicroParams, plan: &Plan, counted_keys: u64) -> Vec<String> {
     notes
 }
 
-/// Compares one thread with `threads` on the index that `T` makes: each slice's keys are halved,
-/// one half done by one thread and one by all, in an order that alternates.
+/// Compares one thread with `threads` on the index that `T` makes. One half of each slice's keys is
+/// done by one thread and the other by all, in alternating order.
 ///
 /// # Errors
 /// As [`run_on`].

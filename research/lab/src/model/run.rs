@@ -1,13 +1,13 @@
 //! A run: an index, a device, a workload.
 //!
-//! 1. The index is made on the simulator and bulk-loaded, then closed and opened again, so that its
-//!    allocator starts from the leaves alone. None of this is charged.
-//! 2. Lookups warm the caches; then clocks and counters start at zero.
-//! 3. The simulated threads' operations are charged (`trace.rs`, `machine/mod.rs`). An operation that is
-//!    answered wrongly ends the run.
+//! 1. The index is created on the simulator and bulk-loaded, and then closed and reopened, so that
+//!    its allocator starts with only the leaves. None of this is charged.
+//! 2. Lookups warm the caches. Then clocks and counters start at zero.
+//! 3. The simulated threads' operations are charged (`trace.rs`, `machine/mod.rs`). A wrong answer
+//!    ends the run.
 //!
-//! Time follows from what is recorded, so nothing here needs to be compiled for the design: an index is
-//! called as an [engine](bristlecone_designs::engines).
+//! Time follows from the recorded steps, so this code need not be compiled for each design: it
+//! calls an index as an [engine](bristlecone_designs::engines).
 
 use super::drive::drive;
 use super::executes::{Executes, Index, Number};
@@ -28,24 +28,26 @@ use bristlecone_pmem::sync::set_worker;
 use bristlecone_pmem::{Pool, PoolOptions};
 use std::path::Path;
 
-/// What came of a phase.
+/// The report of a phase.
 #[derive(Clone, Debug)]
 pub(crate) struct PhaseReport {
     pub report: ModelReport,
-    /// What its flushes were for.
+    /// Its flushes by purpose.
     pub flushes: Flushes,
-    /// What it flushed and fenced, by how a Crab-tree's leaves were changed.
+    /// Its flushes and fences, by the way in which a Crab-tree's leaves were changed.
     pub issued: Issued,
 }
 
 const ROOT: &str = "model";
-/// Operations between two reports of progress.
+/// Operations between two calls of `progress`.
 const PROGRESS: u64 = 4096;
 
-/// Runs `spec`; `progress` hears, every few thousand operations and at the end, how many were done.
+/// Runs `spec`. Calls `progress` with the number of operations done, every few thousand operations
+/// and at the end.
 ///
 /// # Errors
-/// [`ModelError`] when a parameter makes no sense, or the index refuses or answers wrongly.
+/// [`ModelError`] if a parameter is out of range, or the index refuses an operation or gives a
+/// wrong answer.
 pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport, ModelError> {
     let phases = [Phase::of(spec.workload, spec.ops)];
     let (usual, kept) = (Tuning::Usual, Persistence::Kept);
@@ -56,8 +58,8 @@ pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport,
         .ok_or_else(|| ModelError::parameter("phases", 0, "one at the least"))
 }
 
-/// As [`run`], but the index is run as `tuning` says, and what is done is `phases`, one after the other on the
-/// same index; a report for each. `spec.ops` is to be the operations of all of them.
+/// As [`run`], with the index tuned by `tuning`, and with several phases, one after the other, on
+/// the same index. Returns a report for each. `spec.ops` must be the operations of all phases.
 ///
 /// # Errors
 /// As [`run`].
@@ -85,7 +87,7 @@ pub(crate) fn run_phases(
     }
 }
 
-/// Makes the index, loads it, and charges what is done on it.
+/// Creates the index, loads it, and charges the operations on it.
 struct Run<'a> {
     spec: &'a RunSpec,
     phases: &'a [Phase],
@@ -105,7 +107,8 @@ impl Run<'_> {
             .collect();
         sorted.sort_unstable();
         let simulation = Simulation::new(spec.pool_bytes(fill)?);
-        // The device sees a tree as it is, not one that is made for exploring.
+        // The device sees a tree with its normal thresholds, not with the small ones of the
+        // explorer.
         simulation.set_tiny(false);
         let _attached = simulation.attach();
         let maker = Sim::maker_of(design).ok_or_else(|| spec.wide_only())?;
@@ -118,7 +121,7 @@ impl Run<'_> {
         index
             .bulk_load(pairs, fill)
             .map_err(|e| LabError::index("loading the index", e))?;
-        // A volatile design cannot be opened again.
+        // A volatile design cannot be reopened.
         if DESIGNS.iter().any(|d| d.name == spec.design()) {
             index
                 .close()
@@ -150,13 +153,14 @@ impl Run<'_> {
         let looked_up = |t: usize, steps: &mut Vec<Step>, keys: &[u64]| {
             simulation.set_thread(t as u8);
             set_worker(t);
-            recording.of(steps, || index.look_up_together(keys))?;
-            // Each key is an operation; the first one's instructions are there.
+            recording.of(steps, || index.multi_get(keys))?;
+            // Each key is an operation. The recording already has the instructions of the first
+            // one.
             steps.extend(keys.iter().skip(1).map(|_| Step::Operation));
             Ok::<_, ModelError>(())
         };
 
-        // As many as fill the shared cache with leaves.
+        // As many lookups as it takes to fill the shared cache with leaves.
         let core = spec.device.core();
         let warming = spec.keys.min(core.l3_bytes / u64::from(spec.leaf_bytes()?));
         let mut random = Random::new(spec.seed ^ 0x7761_726d);
@@ -317,7 +321,7 @@ mod tests {
         let [single, eight, seven] = [0, 1, 2].map(|i| &reports[i].report);
         for report in [single, eight, seven] {
             assert_eq!(report.ops, 3_000);
-            // As many instructions an operation, whatever waits for whom.
+            // Batches do not change the number of instructions of an operation.
             assert!((report.stalls.compute_ns / single.stalls.compute_ns - 1.0).abs() < 0.2);
         }
         let gain = |report: &ModelReport| single.ns_per_op / report.ns_per_op;

@@ -39,15 +39,16 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
-    /// The designs that can be run: those of the registry, and `lbtree-traditional`, the LB+-Tree
-    /// without entry moving. The Bw-Tree is left out, since its nodes are not in simulated memory.
+    /// Returns the designs that can be run: those of the registry, and `lbtree-traditional`, the
+    /// LB+-Tree without entry moving. The Bw-Tree is left out, since its nodes are not in simulated
+    /// memory.
     pub fn indexes() -> impl Iterator<Item = &'static str> {
         let designs = DESIGNS.iter().chain(VOLATILE).map(|design| design.name);
         let designs = designs.filter(|name| *name != "bwtree");
         designs.chain([TRADITIONAL])
     }
 
-    /// The name of the design in the registry.
+    /// Returns the name of the design in the registry.
     pub(super) fn design(&self) -> &str {
         match self.index.as_str() {
             TRADITIONAL => "lbtree",
@@ -58,7 +59,7 @@ impl RunSpec {
     /// Returns the bytes of a leaf.
     ///
     /// # Errors
-    /// [`ModelError::Lab`], naming the design or the size, and what there is.
+    /// [`ModelError::Lab`], naming the design or the size, and the existing ones.
     pub fn leaf_bytes(&self) -> Result<u32, ModelError> {
         let unknown = || {
             let there: Vec<_> = Self::indexes().collect();
@@ -80,14 +81,14 @@ impl RunSpec {
                     ModelError::parameter("the node size", asked, there.join(" or "))
                 }
                 UnknownDesign::Name(_) => unknown(),
-                // Not of `resolve`.
+                // `resolve` never returns this.
                 UnknownDesign::Narrow { design } => {
                     ModelError::parameter("index", design, WIDE.join(" or "))
                 }
             })
     }
 
-    /// Refuses the first parameter that makes no sense; returns how full leaves are loaded.
+    /// Refuses the first parameter that is out of range. Returns the fill of the loaded leaves.
     pub(super) fn check(&self) -> Result<Fill, ModelError> {
         self.leaf_bytes()?;
         if ![16, WIDE_BYTES].contains(&self.entry_bytes) {
@@ -113,7 +114,7 @@ impl RunSpec {
             let may_be = "no more than there are keys, as each is removed once";
             return Err(ModelError::parameter("ops", self.ops, may_be));
         }
-        // Also catches what is no number: NaN becomes 0.
+        // This refuses NaN too, which becomes 0.
         let fill = Fill::percent((self.fill * 100.0).round() as u8)
             .filter(|_| self.fill <= 1.0)
             .ok_or_else(|| ModelError::parameter("fill", self.fill, "0.01 to 1"))?;
@@ -131,9 +132,9 @@ impl RunSpec {
         Ok(fill)
     }
 
-    /// Bytes of the pool: twice what the load and its splits take. Designs whose slots are larger than
-    /// the LB+-Tree's, or that keep more than leaves, get six times as much. Untouched memory costs
-    /// nothing.
+    /// Returns the bytes of the pool: twice what the load and its splits take, or six times for
+    /// designs whose slots are larger than the LB+-Tree's or that keep more than leaves in the
+    /// pool. Untouched memory costs nothing.
     pub(super) fn pool_bytes(&self, fill: Fill) -> Result<u64, ModelError> {
         let node = u64::from(self.leaf_bytes()?);
         let slots = node * 14 / (16 * u64::from(self.entry_bytes));
@@ -144,18 +145,18 @@ impl RunSpec {
         Ok((leaves * node * times).next_multiple_of(2 << 20) + (64 << 20))
     }
 
-    /// The error for a design that holds no entries of 32 bytes.
+    /// Returns the error for a design that holds no entries of 32 bytes.
     pub(super) fn wide_only(&self) -> ModelError {
         let may_be = format!("{} with entries of 32 bytes", WIDE.join(" or "));
         ModelError::parameter("index", &self.index, may_be)
     }
 
-    /// True if keys and values are of 16 bytes each.
+    /// Returns true if keys and values are of 16 bytes each.
     pub(super) fn is_wide(&self) -> bool {
         self.entry_bytes == WIDE_BYTES
     }
 
-    /// The keys, in the order in which they are made.
+    /// Returns the keys by their numbers.
     pub(super) fn keys_by_number(&self) -> Keys {
         Keys::Random { seed: self.seed }
     }
@@ -175,7 +176,7 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
-    /// A phase that begins with the caches of the one before.
+    /// Returns a phase that begins with the caches of the one before.
     pub(crate) const fn of(workload: Workload, ops: u64) -> Self {
         Self {
             workload,
@@ -185,7 +186,7 @@ impl Phase {
         }
     }
 
-    /// The phase with its lookups given in batches.
+    /// Returns the phase with its lookups in batches.
     pub(crate) const fn batched(self, batch: usize) -> Self {
         Self { batch, ..self }
     }

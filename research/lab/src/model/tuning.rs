@@ -1,4 +1,4 @@
-//! How a design is run where it is not run as usual: options that figures vary.
+//! The options of designs that figures vary.
 
 use bristlecone_designs::btree::{GroupFlush, Search};
 use bristlecone_designs::crabtree::{CrabOptions, Strategy};
@@ -8,25 +8,25 @@ use bristlecone_designs::designs::{
 use bristlecone_designs::nvtree::{Adaptivity, NvOptions};
 use bristlecone_designs::{BTreeOptions, LbOptions, LsOptions};
 
-/// How a design is run.
+/// The options of a design.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Tuning {
-    /// As the registry says.
+    /// The registry's defaults.
     #[default]
     Usual,
     /// A design of the B+-tree family searches its sorted nodes key by key.
     Linear,
-    /// An NV-Tree resizes its leaves so.
+    /// An NV-Tree resizes its leaves by this strategy.
     Nv(Adaptivity),
-    /// A Crab-tree changes its leaves so, with these of its optimizations.
+    /// A Crab-tree changes its leaves in this way, with these of its optimizations.
     Crab {
         shifts: Shifts,
         self_managed: bool,
         probe: bool,
         atomic16: bool,
     },
-    /// A log-structured tree has so many logs and mapped deltas, with tags to tell them apart or without; its writers
-    /// collect when there are so many bytes of garbage, or never.
+    /// A log-structured tree with a number of logs and mapped deltas, with or without tags on the
+    /// deltas. Its writers collect garbage above a number of bytes, or never.
     Logs {
         logs: u32,
         deltas: u32,
@@ -35,24 +35,24 @@ pub(crate) enum Tuning {
     },
 }
 
-/// How a Crab-tree changes a leaf.
+/// The way in which a Crab-tree changes a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shifts {
-    /// In the cheaper way.
+    /// Shifts or copies, whichever is cheaper.
     Cheaper,
-    /// Never: it copies.
+    /// Always copies.
     Never,
-    /// Always.
+    /// Always shifts.
     Always,
 }
 
-/// The LB+-Tree without entry moving, as a design by a name of its own.
+/// The name of the LB+-Tree without entry moving.
 pub(crate) const TRADITIONAL: &str = "lbtree-traditional";
 
 /// Returns the design `index`, run as `tuning` says.
 ///
 /// # Errors
-/// [`UnknownDesign`]; also for a design that cannot be run so.
+/// [`UnknownDesign`], also for a design that does not have this tuning.
 pub(crate) fn tuned(
     index: &str,
     node_bytes: Option<u32>,
@@ -127,7 +127,7 @@ impl Shifts {
     }
 }
 
-/// The LB+-Tree without entry moving.
+/// Returns the LB+-Tree without entry moving.
 fn without_moving(leaf_bytes: u32, recovery_threads: usize) -> AnyDesign {
     let options = LbOptions {
         entry_moving: false,
@@ -140,7 +140,7 @@ fn without_moving(leaf_bytes: u32, recovery_threads: usize) -> AnyDesign {
     }
 }
 
-/// A design of the B+-tree family with linear search; `None` for any other design.
+/// Returns a design of the B+-tree family with linear search; `None` for any other design.
 fn linear(name: &str, leaf_bytes: u32, recovery_threads: usize) -> Option<AnyDesign> {
     let durable = BTreeOptions {
         node_bytes: Some(leaf_bytes),
