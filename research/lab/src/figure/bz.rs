@@ -375,10 +375,10 @@ pub(super) fn take_turns(
     for turn in 0..TURNS {
         let acts = source.acts(load, each);
         for place in 0..trees.len() {
-            let who = (turn + place) % trees.len();
-            let took = trees[who].run(&acts)?;
+            let index = (turn + place) % trees.len();
+            let took = trees[index].run(&acts)?;
             let done = (each * load.threads) as f64;
-            rates.0[who].push(done * 1e3 / took.as_nanos().max(1) as f64);
+            rates.0[index].push(done * 1e3 / took.as_nanos().max(1) as f64);
             let done = (turn * trees.len() + place + 1) as u64;
             setting.step(load.mix.name, before + done, total);
         }

@@ -1,4 +1,5 @@
-//! Lines and cyclomatic complexity of the code that splits a node, in BzTree and in the Bw-Tree (BzTree, section 7.2).
+//! Lines and cyclomatic complexity of the code that splits a node, in BzTree and in the Bw-Tree
+//! (BzTree, section 7.2).
 //!
 //! They are counted in the source text of the functions that [`BZTREE`] and [`BWTREE`] name.
 

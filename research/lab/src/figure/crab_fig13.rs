@@ -1,4 +1,5 @@
-//! Time to rebuild a Crab-tree's inner nodes, by node size, of smaller and of larger trees (Crab-tree, figure 13).
+//! Time to rebuild a Crab-tree's inner nodes, by node size, of smaller and of larger trees
+//! (Crab-tree, figure 13).
 
 use super::crab::{SIZES, keys, more_keys};
 use super::tree::{CRABTREE, Crashed};

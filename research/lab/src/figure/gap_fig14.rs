@@ -1,4 +1,4 @@
-//! Insertion into volatile B+-trees in persistent memory: what group flushing gains, by threads
+//! Insertion into volatile B+-trees in persistent memory: the gain of group flushing, by threads
 //! (UCSC-CRSS-20-01, section 6.2, figure 14).
 
 use super::gap::{Contender, MOPS, NS, Of, Sweep, by_threads, insertions, pm, sweep_behind};
@@ -35,8 +35,8 @@ const THREADS: [usize; 5] = [1, 8, 16, 32, 48];
 /// Of [`THREADS`].
 const ONE: usize = 0;
 const FEW: usize = 1;
-const MOST: usize = THREADS.len() - 1;
-/// The phase that counts. The one before it also lets the switch judge the load.
+const MANY: usize = THREADS.len() - 1;
+/// The phase that counts. In the one before it, the switch also measures the load.
 const SECOND: usize = 1;
 const WRITTEN: Of = |r| r.media_bytes_written_per_op;
 
@@ -67,12 +67,12 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
 
 fn claims(sweep: &Sweep<'_>) -> Vec<Claim> {
     let over = |threads, pair, of| sweep.over(threads, pair, SECOND, of);
-    let written = |tree| sweep.at(MOST, tree, SECOND, WRITTEN);
+    let written = |tree| sweep.at(MANY, tree, SECOND, WRITTEN);
     vec![
         Claim::new(
             "48 threads: throughput, btree w GF over btree",
             1.24,
-            over(MOST, (GROUPED, PLAIN), MOPS),
+            over(MANY, (GROUPED, PLAIN), MOPS),
             Expect::at_least(1.15),
         ),
         Claim::new(
@@ -91,7 +91,7 @@ fn claims(sweep: &Sweep<'_>) -> Vec<Claim> {
         Claim::new(
             "48 threads: throughput, unsorted leaf over btree w GF",
             "slightly higher",
-            over(MOST, (UNSORTED, GROUPED), MOPS),
+            over(MANY, (UNSORTED, GROUPED), MOPS),
             Expect::at_least(1.0),
         ),
         Claim::new(
@@ -109,7 +109,7 @@ fn claims(sweep: &Sweep<'_>) -> Vec<Claim> {
         Claim::new(
             "48 threads: throughput, switched over btree w GF",
             "GF only when the system load is high",
-            over(MOST, (SWITCHED, GROUPED), MOPS),
+            over(MANY, (SWITCHED, GROUPED), MOPS),
             Expect::near(1.0, 0.05),
         ),
     ]

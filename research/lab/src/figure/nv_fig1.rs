@@ -1,5 +1,5 @@
-//! What consistency costs a B+-tree and the CDDS-Tree: both as they are, and without flushes, fences and logs
-//! (NV-Tree, figure 1).
+//! The cost of consistency for a B+-tree and the CDDS-Tree: both with and without flushes, fences
+//! and logs (NV-Tree, figure 1).
 
 use super::nv::{CDDS, DESIGNS, LCB, SIZES, device, insertions, keys, note};
 use super::tree::Design;
@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// The consistent tree, then its volatile version, of both designs.
+/// For both designs, the consistent tree and then its volatile version.
 const TREES: [Design; 4] = [
     DESIGNS[LCB],
     Design {
@@ -30,23 +30,24 @@ const TREES: [Design; 4] = [
         ..DESIGNS[CDDS]
     },
 ];
-/// Which is which. The B+-tree is a design of its own, since the LCB+-Tree also logs.
+/// True for the volatile ones. The B+-tree is a design of its own, since the LCB+-Tree also logs.
 const VOLATILE: [bool; 4] = [false, true, false, true];
-/// What the paper says of a consistent tree.
+/// The paper's statement on a consistent tree.
 type Statement = (usize, f64, [f64; SIZES.len()], (f64, f64));
 
-/// Of the consistent trees: place in `TREES`, how much slower they are than their volatile versions, lines
-/// flushed an insertion by node size, and shares of them for shifting entries.
+/// Statements on the consistent trees: the place in `TREES`, the slowdown against the volatile
+/// version, flushed lines of an insertion by node size, and the shares of them for shifting
+/// entries.
 const STATEMENTS: [Statement; 2] = [
     (0, 16.0, [14.8, 24.6, 44.7, 85.26], (0.81, 0.97)),
     (2, 20.0, [12.1, 19.0, 34.2, 64.7], (0.60, 0.94)),
 ];
 const LARGEST: usize = SIZES.len() - 1;
 
-/// The insertions that were measured, by node size, tree and phase.
+/// The measured insertions, by node size, tree and phase.
 struct Measured {
     outcomes: Outcomes,
-    /// Whether the volatile versions were measured too.
+    /// True if the volatile versions were measured too.
     timed: bool,
 }
 
@@ -141,7 +142,8 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     Ok(findings)
 }
 
-/// Claims on time and cache misses of the largest nodes; `trees` are all of [`TREES`] at that size.
+/// Returns the claims on time and cache misses of the largest nodes. `trees` are all of [`TREES`]
+/// at that size.
 fn time_claims(trees: &[Vec<Outcome>]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (tree, paper, ..) in STATEMENTS {
@@ -178,7 +180,7 @@ fn time_claims(trees: &[Vec<Outcome>]) -> Vec<Claim> {
     claims
 }
 
-/// Claims on the lines that the consistent trees flush, and on what for.
+/// Returns the claims on the lines that the consistent trees flush, and on their purpose.
 fn flush_claims(measured: &Measured) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (tree, _, lines, (low, high)) in STATEMENTS {

@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// What is done to a tree that insertions made, in this order; the panels.
+/// The operations on a tree that insertions made, in this order. Each has a panel.
 const OPERATIONS: [(&str, Workload); 3] = [
     ("search", Workload::Lookup),
     ("update", Workload::Update),
@@ -25,14 +25,14 @@ const OPERATIONS: [(&str, Workload); 3] = [
 const SEARCH: usize = 0;
 const UPDATE: usize = 1;
 const DELETION: usize = 2;
-/// Searches of a mix, in percent.
+/// Share of searches in a mix, in percent.
 const LOOKUPS: [u8; 5] = [10, 30, 50, 70, 90];
 /// Node size of the mixes: that of the paper's headline.
 const MIXED_BYTES: u32 = 4096;
 const LARGEST: usize = SIZES.len() - 1;
 
 fn operations(design: Design, device: &Device, keys: u64) -> Trial {
-    // As the paper does, each kind of operation finds the caches empty.
+    // As in the paper, each kind of operation begins with empty caches.
     let rest = OPERATIONS.map(|(_, workload)| Phase {
         cold: true,
         ..Phase::of(workload, keys)
@@ -44,7 +44,7 @@ fn operations(design: Design, device: &Device, keys: u64) -> Trial {
 }
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    // The whole of figure 5's experiment and four times as many operations.
+    // The figure repeats figure 5's experiment and runs four times as many operations.
     let keys = keys(setting) / 2;
     let device = device("nvdimm", keys)?;
     let by_size = SIZES.iter().map(|size| {
@@ -84,7 +84,8 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     Ok(findings)
 }
 
-/// The throughput of an operation by node size. Phase 0 is the insertions that make the tree.
+/// Returns the throughput of an operation by node size. Phase 0 is the insertions that make the
+/// tree.
 fn operation_panel(number: usize, by_size: &[Vec<Vec<Outcome>>]) -> Panel {
     let panel = Panel::lines(
         OPERATIONS[number].0,
@@ -101,7 +102,7 @@ fn operation_panel(number: usize, by_size: &[Vec<Vec<Outcome>>]) -> Panel {
 }
 
 fn operation_claims(by_size: &[Vec<Vec<Outcome>>]) -> Vec<Claim> {
-    // How many times the throughput of another design the NV-Tree has.
+    // Returns the ratio of the NV-Tree's throughput to another design's.
     let faster = |size: usize, operation: usize, other: usize| {
         let phase = |design: usize| std::slice::from_ref(&by_size[size][design][1 + operation]);
         times_over(phase(other), phase(NV)).median

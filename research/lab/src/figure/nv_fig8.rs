@@ -1,8 +1,8 @@
-//! Workload adaptivity: updates of a hot zone over time, by strategy; insertions and updates by locality;
-//! and a hot zone that moves (NV-Tree, figure 8).
+//! Workload adaptivity: updates of a hot zone over time, by strategy; insertions and updates by
+//! locality; and a hot zone that moves (NV-Tree, figure 8).
 //!
-//! Locality is the share of the keys, next to each other, that operations choose from. The trees of a panel
-//! stand side by side and take turns.
+//! Locality is the share of neighbouring keys that operations choose from. The trees of a panel are
+//! open at the same time and take turns.
 
 use super::tree::{Design, NVTREE, scratch, sorted_keys};
 use super::trial::{SEED, slice_of, with_each};
@@ -44,9 +44,9 @@ const AGGRESSIVE: usize = 2;
 const EVEN: usize = 3;
 /// Points in time.
 const WINDOWS: usize = 10;
-/// Slices that a window is done in.
+/// Slices of a window.
 const SLICES: usize = 10;
-/// By locality: `NV-Tree'` and NV-Tree, with nodes of 1 KB and of 4 KB.
+/// The trees by locality: `NV-Tree'` and NV-Tree, with nodes of 1 KB and of 4 KB.
 const PAIRS: [Design; 4] = [
     Design {
         name: "NV-Tree' 1 KB",
@@ -65,12 +65,12 @@ const PAIRS: [Design; 4] = [
         ..BALANCED.sized(4096)
     },
 ];
-/// Percent of the keys.
+/// Localities, in percent of the keys.
 const LOCALITIES: [f64; 5] = [100.0, 10.0, 5.0, 1.0, 0.5];
-/// Windows by locality, of which the last counts: the others warm up.
+/// Windows of each locality. The last counts, and the others warm up.
 const WARMING: usize = 3;
 
-/// Trees side by side, and the time that they have come to.
+/// Trees that are open at the same time, and the number of their turn.
 struct Field {
     subjects: Vec<Box<dyn Executes>>,
     turn: usize,
@@ -78,7 +78,7 @@ struct Field {
 
 impl Field {
     fn new(designs: &[Design], sorted: &[u64]) -> Result<Self, FigureError> {
-        // The trees keep their pools open; the files can go.
+        // The trees keep their pools open, so the files can be removed.
         let dir = scratch()?;
         let load = |(n, design): (usize, &Design)| {
             design.load(&dir.path().join(n.to_string()), sorted, Fill::USUAL)
@@ -90,7 +90,7 @@ impl Field {
         })
     }
 
-    /// Does `ops` in slices; the median of nanoseconds an operation over them, and all slices, by tree.
+    /// Does `ops` in slices. Returns the nanoseconds an operation, by tree and slice.
     fn window(&mut self, ops: &[Op]) -> Result<Vec<Vec<f64>>, FigureError> {
         let mut samples = vec![Vec::new(); self.subjects.len()];
         for slice in ops.chunks(ops.len().div_ceil(SLICES).max(1)) {
@@ -105,12 +105,12 @@ impl Field {
     }
 }
 
-/// Million operations a second, from nanoseconds an operation by slice.
+/// Returns million operations a second, from the nanoseconds an operation by slice.
 fn mops(samples: &[f64]) -> f64 {
     1e3 * samples.len() as f64 / samples.iter().sum::<f64>()
 }
 
-/// How many times faster one tree was than another that took turns with it.
+/// Returns the ratio of one tree's speed to that of another which took turns with it.
 fn faster(this: &[f64], than: &[f64]) -> f64 {
     median(
         this.iter()
@@ -120,7 +120,7 @@ fn faster(this: &[f64], than: &[f64]) -> f64 {
     )
 }
 
-/// Updates of `count` random keys of `zone`.
+/// Returns updates of `count` random keys of `zone`.
 fn updates(zone: &[u64], count: u64, random: &mut Random) -> Vec<Op> {
     (0..count)
         .map(|value| Op::Update {
@@ -130,7 +130,7 @@ fn updates(zone: &[u64], count: u64, random: &mut Random) -> Vec<Op> {
         .collect()
 }
 
-/// Insertions of `count` new keys between the first and the last of `zone`.
+/// Returns insertions of `count` new keys between the first and the last of `zone`.
 fn insertions(zone: &[u64], count: u64, random: &mut Random, used: &mut HashSet<u64>) -> Vec<Op> {
     let (first, last) = (zone[0], zone[zone.len() - 1]);
     let mut ops = Vec::new();
@@ -143,20 +143,20 @@ fn insertions(zone: &[u64], count: u64, random: &mut Random, used: &mut HashSet<
     ops
 }
 
-/// The `percent` largest keys.
+/// Returns the largest keys, `percent` of all.
 fn largest(sorted: &[u64], percent: f64) -> &[u64] {
     let count = (sorted.len() as f64 * percent / 100.0).ceil().max(2.0) as usize;
     &sorted[sorted.len() - count..]
 }
 
-/// A run of the figure: its windows draw from one sequence of random numbers.
+/// A run of the figure. All windows draw from one sequence of random numbers.
 struct Course<'a, 'b> {
     setting: &'a mut Setting<'b>,
     sorted: &'a [u64],
     /// Operations of a window.
     window: u64,
     random: Random,
-    /// Windows done.
+    /// Number of windows done.
     done: u64,
 }
 
@@ -223,7 +223,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     };
     let mut findings = Findings::default();
 
-    // 8a and 8d: the zone, and the one that it moves to after half of the time.
+    // 8a and 8d: the zone, and the zone after half of the time.
     let designs = STRATEGIES.map(|design| design.sized(1024));
     let half = (sorted.len() as f64 * 0.005).ceil().max(2.0) as usize;
     let five = largest(&sorted, 5.0);
@@ -370,7 +370,7 @@ fn by_updates(by_locality: &Windows) -> Vec<Claim> {
         ),
     ];
     for (tree, paper) in [(0, 0.92), (1, 0.70), (2, 0.31), (3, 0.27)] {
-        // Without adaptivity the drop is what is claimed, with it that there is no larger one.
+        // Without adaptivity the claim is the drop itself, with it that the drop is no larger.
         let expect = match tree % 2 {
             0 => Expect::near(paper, 0.25),
             _ => Expect::at_most(paper),

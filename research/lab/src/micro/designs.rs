@@ -9,8 +9,8 @@
 //!
 //! | requested | compiled for | because |
 //! | --- | --- | --- |
-//! | mapped | `Mapped` | designs are compared on it: flush and fence are one inlined instruction each |
-//! | dax, journal | [`Auto`] | the predicted branch that it adds to a flush is nothing beside the medium |
+//! | mapped | `Mapped` | for comparisons: flush and fence are one inlined instruction each |
+//! | dax, journal | [`Auto`] | its predicted branch at a flush is nothing beside the medium |
 //! | dram | [`Dram`] | flush and fence do nothing |
 //!
 //! The counting pass adds `Counting<Dram>`. A build with assertions, which measures nothing, is

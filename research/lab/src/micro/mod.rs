@@ -294,9 +294,9 @@ fn phase(
         let keys = plan.keys(op, number);
         done += keys.len() as u64;
         for turn in 0..count {
-            let who = (number + turn) % count;
-            let contender = &mut *contenders[who];
-            slices[who].push(contender.slice(op, &keys, threads, plan.load_batch())?);
+            let index = (number + turn) % count;
+            let contender = &mut *contenders[index];
+            slices[index].push(contender.slice(op, &keys, threads, plan.load_batch())?);
             event(contender.name(), op.name(), done, total);
         }
     }

@@ -106,8 +106,8 @@ const MAX_KEYS: u64 = 100_000_000_000;
 /// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct MicroParams {
-    /// The design: a name of [`DESIGNS`](bristlecone_designs::designs::DESIGNS), or of [`VOLATILE`] on
-    /// [`MediumKind::Dram`].
+    /// The design: a name of [`DESIGNS`](bristlecone_designs::designs::DESIGNS), or of [`VOLATILE`]
+    /// on [`MediumKind::Dram`].
     pub index: String,
     /// Bytes of a leaf; `None` for the design's default.
     pub node_bytes: Option<u32>,

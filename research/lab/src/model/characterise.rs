@@ -201,8 +201,8 @@ fn bandwidth(device: &Device, threads: usize, stream: Stream, random: bool) -> f
 mod tests {
     use super::*;
 
-    /// Table 1 of the paper, per device: GB/s sequential read, random read, sequential write, random
-    /// write; nanoseconds sequential read, random read, clwb. The model is within 5 %.
+    /// Table 1 of the paper, per device: GB/s sequential read, random read, sequential write,
+    /// random write; nanoseconds sequential read, random read, clwb. The model is within 5 %.
     #[test]
     fn the_table_of_the_paper_is_met() {
         for (name, paper) in [

@@ -427,11 +427,12 @@ mod tests {
         assert!(unknown.contains("optane, stt-ram"), "{unknown}");
     }
 
-    /// A wrong field: its name, its line in Optane's description, a wrong line, and the value to name.
+    /// A wrong field: its name, its line in Optane's description, a wrong line, and the value to
+    /// name.
     type Wrong = (&'static str, &'static str, &'static str, &'static str);
 
-    /// Each of the wrong lines in place of the right one is refused, with the file, the field and the
-    /// value in the message.
+    /// Each of the wrong lines in place of the right one is refused, with the file, the field and
+    /// the value in the message.
     fn refused(cases: &[Wrong]) {
         for (field, right, wrong, shown) in cases {
             assert!(OPTANE.contains(right), "{right}");

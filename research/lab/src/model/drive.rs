@@ -13,9 +13,9 @@ struct Lane {
     taken: usize,
 }
 
-/// Lets the machine take the threads' steps until no thread has an operation left. The thread with the
-/// smallest (clock, number) goes next. `next` puts the steps of a thread's next operation into the
-/// vector, or returns false if there is none.
+/// Lets the machine take the threads' steps until no thread has an operation left. The thread with
+/// the smallest (clock, number) goes next. `next` puts the steps of a thread's next operation into
+/// the vector, or returns false if there is none.
 pub(super) fn drive<E>(
     machine: &mut Machine,
     threads: usize,

@@ -227,7 +227,8 @@ impl Flushes {
 pub(crate) struct Instructions {
     pub flushes: u64,
     pub fences: u64,
-    /// Fences between stores, which are instructions on processors that do not keep stores in order.
+    /// Fences between stores, which are instructions on processors that do not keep stores in
+    /// order.
     pub store_fences: u64,
 }
 

@@ -1,11 +1,12 @@
-//! The comparison as a picture: for each directory and size of values a panel of bars over a logarithmic axis.
+//! The comparison as a picture: for each directory and size of values a panel of bars over a
+//! logarithmic axis.
 //!
 //! ```text
 //! title of the panel                                legend
-//! 1000 |      |                a bar is the median of the rounds, its whisker goes from the slowest
-//!  100 |  ||| | ||| ...        to the fastest round, the number above it is the median
+//! 1000 |      |              a bar is the median of the rounds, its whisker goes from the slowest
+//!  100 |  ||| | ||| ...      to the fastest round, the number above it is the median
 //!      +------------------
-//!        load   insert         the operation, and the first engine's ratio to the fastest of the others
+//!        load   insert       the operation, and the first engine's ratio to the fastest other one
 //! ```
 //!
 //! Text is not converted to outlines. The same numbers give the same file.

@@ -1,8 +1,8 @@
 //! Embedded stores compared in one run: the product's `Database`, LMDB, redb and fjall.
 //!
 //! ```text
-//! round 1 | fill:   bristlecone, LMDB, redb, fjall | insert: the same | get | scan | update | delete
-//! round 2 | fill:   LMDB, redb, fjall, bristlecone | ...              each round: new files, another order
+//! round 1 | load: bristlecone, LMDB, redb, fjall | insert: the same | get | scan | update | delete
+//! round 2 | load: LMDB, redb, fjall, bristlecone | ...   (each round: new files, another order)
 //! ```
 //!
 //! Each engine makes every change durable before the call returns, in its fastest such setting. In
@@ -159,8 +159,8 @@ impl Params {
 /// Runs every comparison. Calls `progress` with a description of the current measurement.
 ///
 /// # Errors
-/// A parameter is out of range, a directory cannot be made, an engine refuses an operation, or an engine gives a
-/// wrong answer.
+/// A parameter is out of range, a directory cannot be made, an engine refuses an operation, or an
+/// engine gives a wrong answer.
 pub fn run(params: &Params, progress: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     params.check()?;
     let mut machine = Machine::now();

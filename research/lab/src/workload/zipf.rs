@@ -93,7 +93,8 @@ mod tests {
                 "rank {rank}: {found} for {expected}"
             );
         }
-        // The approximation of the tail: half the mass lies where the law puts it, within a few ranks.
+        // The approximation of the tail: half the mass lies where the law puts it, within a few
+        // ranks.
         let half = |weights: &mut dyn Iterator<Item = f64>, total: f64| {
             let mut sum = 0.0;
             weights

@@ -2,9 +2,9 @@
 //! an operation.
 //!
 //! ```text
-//!  thread 0   clock, store buffer, fill buffers, flushes    L1 - L2 -+
-//!  thread 1   ...                                           L1 - L2 -+- L3 -+- DRAM (inner nodes, locks)
-//!  ...                                                               |      +- device (the pool)
+//!  thread 0  clock, store buffer, fill buffers, flushes   L1 - L2 -+
+//!  thread 1  ...                                          L1 - L2 -+- L3 -+- DRAM (inner nodes, locks)
+//!  ...                                                             |      +- device (the pool)
 //! ```
 //!
 //! # Rules
