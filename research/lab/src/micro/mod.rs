@@ -208,15 +208,15 @@ struct PeerMeasurements {
 
 impl Measurements {
     fn new(peers: &[Box<dyn Contender>]) -> Self {
-        let peer = |peer: &Box<dyn Contender>| PeerMeasurements {
+        let peers = peers.iter().map(|peer| PeerMeasurements {
             name: peer.name(),
             speeds: PerOp::default(),
             ratios: PerOp::default(),
             stored: None,
-        };
+        });
         Self {
             index: PerOp::default(),
-            peers: peers.iter().map(peer).collect(),
+            peers: peers.collect(),
             usage: Usage::default(),
             reopened: None,
         }
