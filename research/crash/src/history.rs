@@ -311,7 +311,7 @@ impl<'a> Outcomes<'a> {
 mod tests {
     use super::*;
 
-    /// A call from tick `called` to tick `returned` (0: pending).
+    /// Returns a call from tick `called` to tick `returned` (0: pending).
     fn call(op: Op, called: u32, returned: u32, reply: Reply) -> Call {
         Call {
             thread: 1,

@@ -79,7 +79,7 @@ pub enum Command {
     Backup(Backup),
 }
 
-/// The designs by name, each with its line of help.
+/// Returns the designs by name, each with its line of help.
 fn designs() -> impl TypedValueParser<Value = &'static DesignInfo> {
     let values = DESIGNS
         .iter()
@@ -276,7 +276,7 @@ pub struct Torture {
 pub enum Bench {
     /// Throughput, latency, persist cost, space and recovery of an index
     Micro(Micro),
-    /// What the hardware allows: flush and fence, DRAM miss, memcpy, fdatasync
+    /// The limits of the hardware: flush and fence, DRAM miss, memcpy, fdatasync
     Limits(Limits),
     /// The database beside LMDB, redb and fjall, in turns
     #[cfg(feature = "peers")]
@@ -336,7 +336,7 @@ pub enum BenchMedium {
 }
 
 impl BenchMedium {
-    /// The medium.
+    /// Returns the medium.
     pub fn kind(self) -> MediumKind {
         match self {
             Self::Dax => MediumKind::Dax,

@@ -68,7 +68,7 @@ impl<'a> Companion<'a> {
     }
 }
 
-/// The part of a subject's name that its layouts share.
+/// Returns the part of a subject's name that its layouts share.
 fn family(name: &str) -> &str {
     name.split('-').next().unwrap_or(name)
 }

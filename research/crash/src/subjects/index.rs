@@ -351,14 +351,15 @@ pub(super) fn every_size() -> impl Iterator<Item = Box<dyn Subject>> {
 
 /// An open index.
 struct LiveIndex<K: Numbered + ?Sized> {
-    // Before the pool, so that it is dropped first.
+    // The index comes before the pool, so that it is dropped first.
     index: Box<dyn Engine<K, K>>,
     pool: Arc<Pool<Sim>>,
-    /// Nothing was done since recovery, which left no chunk without a live block.
+    /// True if no operation was done since recovery, and recovery left no chunk without a live
+    /// block.
     settled: Cell<bool>,
 }
 
-/// What an operation's error means. A commit cannot fail on a simulated medium.
+/// Returns the fault of an operation's error. A commit cannot fail on a simulated medium.
 fn failed(op: &Op, e: &dyn std::fmt::Display) -> Fault {
     Fault::new(FaultKind::Progress, format!("{op:?}: {e}"))
 }

@@ -195,7 +195,7 @@ impl LiveLog {
     fn store(&self, changes: &[Change]) {
         let pm = self.pool.pm();
         for (at, new) in changes {
-            // ORDERING: Relaxed; as in `load`.
+            // ORDERING: Relaxed; the mutex orders operations.
             self.word(*at).store(pm, *new, Ordering::Relaxed);
             // PERSIST: the change; fenced before its record is disarmed.
             pm.flush_of(self.word(*at));
@@ -242,7 +242,7 @@ impl LiveLog {
         slot.disarm();
     }
 
-    /// The node that `key` is in.
+    /// Returns the node that `key` is in.
     fn find(&self, key: u64) -> Option<usize> {
         (0..2).find(|i| self.load(self.state(self.nodes[*i], key)) == THERE)
     }

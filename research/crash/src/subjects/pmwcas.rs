@@ -72,7 +72,7 @@ fn stock_for(descriptors: usize) -> u64 {
     KEYS / 8 + descriptors as u64
 }
 
-/// Bytes of a node.
+/// Returns the bytes of a node.
 fn node_bytes(stock: u64) -> u64 {
     (1 + 2 * KEYS + 2 * stock) * LINE
 }

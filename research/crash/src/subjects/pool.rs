@@ -220,7 +220,7 @@ impl LivePool {
             let at = (block + i * 8) / LINE as u64;
             if at != line {
                 line = at;
-                // PERSIST: the block's next line, likewise.
+                // PERSIST: the block's next line, fenced by the caller too.
                 pm.flush_of(self.word(block, i));
             }
         }
@@ -255,7 +255,8 @@ impl LivePool {
         heap.finish_recovery();
         let block = self.make(&heap, value)?;
         let pm = self.pool.pm();
-        // ORDERING: Release; pairs with the Acquire of whoever opens the root.
+        // ORDERING: Release; keeps the block's stores before the word that leads to the block. This
+        // subject has one thread, so no load on another one pairs with it.
         root.word(BLOCK).store(pm, block, Ordering::Release);
         // PERSIST: the word that leads to the block; fenced with the block by `publish`, before the
         // root counts.

@@ -114,7 +114,7 @@ fn diagrams(
 
 const PEERS: [Contender; 2] = [BZTREE, BWTREE];
 
-/// The ratio in the paper, and the least that must be measured here.
+/// Returns the paper's ratio, and the least that must be measured here.
 fn times(paper: f64, least: f64) -> Option<(f64, Expect)> {
     Some((paper, Expect::at_least(least)))
 }

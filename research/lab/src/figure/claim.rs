@@ -74,25 +74,26 @@ pub enum Expect {
 }
 
 impl Expect {
-    /// At least `bound`.
+    /// Returns the condition of at least `bound`.
     #[must_use]
     pub const fn at_least(bound: f64) -> Self {
         Self::AtLeast { bound, slack: 0.0 }
     }
 
-    /// At most `bound`.
+    /// Returns the condition of at most `bound`.
     #[must_use]
     pub const fn at_most(bound: f64) -> Self {
         Self::AtMost { bound, slack: 0.0 }
     }
 
-    /// At least `bound`, less 30 %: for an "up to" of other machines and code.
+    /// Returns the condition of at least `bound`, less 30 %: for an "up to" of other machines and
+    /// code.
     #[must_use]
     pub const fn about_at_least(bound: f64) -> Self {
         Self::AtLeast { bound, slack: 0.3 }
     }
 
-    /// `value`, plus or minus a share of `slack`.
+    /// Returns the condition `value`, plus or minus a share of `slack`.
     #[must_use]
     pub const fn near(value: f64, slack: f64) -> Self {
         Self::Near { value, slack }

@@ -57,7 +57,7 @@ const fn statement(operation: usize, size: usize, these: (usize, usize), paper: 
     }
 }
 
-/// The share of Crab-tree's time that Crab_opt saves.
+/// Returns the statement on the share of Crab-tree's time that Crab_opt saves.
 const fn saves(operation: usize, size: usize, share: f64) -> Statement {
     Statement {
         slack: 0.1,

@@ -262,7 +262,8 @@ impl PeerMeasurements {
     }
 }
 
-/// The index's speeds beside the lines and fences of the counting pass, which had the same phases.
+/// Returns the index's speeds beside the lines and fences of the counting pass, which had the same
+/// phases.
 fn index_report(speeds: PerOp<Speed>, counted: Vec<(Op, count::Counted)>) -> PerOp<OpReport> {
     let report = |((op, speed), (_, counted)): ((Op, Speed), (Op, count::Counted))| {
         let (lines_per_op, fences_per_op) = (counted.lines, counted.fences);

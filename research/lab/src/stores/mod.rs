@@ -14,10 +14,10 @@
 //! | --- | --- |
 //! | `load` | puts 1000 new keys in one commit, until all keys are there |
 //! | `insert` | puts a new key |
-//! | `get` | reads a key that is there |
+//! | `get` | reads an existing key |
 //! | `scan` | visits 100 entries in ascending order |
-//! | `update` | replaces the value of a key that is there |
-//! | `delete` | removes a key that is there |
+//! | `update` | replaces the value of an existing key |
+//! | `delete` | removes an existing key |
 
 mod draw;
 mod engine;

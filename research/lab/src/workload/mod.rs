@@ -16,7 +16,8 @@ mod zipf;
 pub use permutation::Permutation;
 pub use zipf::Zipf;
 
-/// The finaliser of SplitMix64: a bijection on 64-bit words whose output looks random.
+/// Mixes a word with the finaliser of SplitMix64, a bijection on 64-bit words whose output looks
+/// random.
 #[must_use]
 pub(crate) const fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

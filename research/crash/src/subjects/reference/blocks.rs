@@ -150,7 +150,7 @@ impl Blocks {
         raw.store(block, key);
         raw.store(block + 8, value);
         raw.store(block + 16, mix(key, value));
-        // PERSIST: its content, likewise.
+        // PERSIST: the content of the block, before a pointer leads to it.
         raw.flush(block, BLOCK as usize);
         raw.pm.fence();
         Ok(block)

@@ -177,7 +177,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The array that is right.
+    /// Returns the array without a flaw.
     #[must_use]
     pub fn array() -> Self {
         Self {
@@ -186,7 +186,7 @@ impl Reference {
         }
     }
 
-    /// The table of blocks that is right.
+    /// Returns the table of blocks without a flaw.
     #[must_use]
     pub fn blocks() -> Self {
         Self {
@@ -195,7 +195,7 @@ impl Reference {
         }
     }
 
-    /// The variant with this flaw.
+    /// Returns the variant with this flaw.
     #[must_use]
     pub fn flawed(flaw: Flaw) -> Self {
         let array = FLAWS.iter().any(|known| known.flaw == flaw && known.array);
