@@ -16,13 +16,13 @@ use std::time::Instant;
 /// are tried.
 const CONTROL: u64 = 4_000;
 /// Patience with a mutant that only recovery reaches, as a multiple.
-const LONGER: u64 = 8;
+const RECOVERY_PATIENCE: u64 = 8;
 /// Largest number of rounds with other operations after recoveries that reach a mutant.
 const ROUNDS: u64 = 1000;
 /// Fewest of these rounds that the patience suffices for.
 const ROUNDS_IN_PATIENCE: u64 = 12;
 /// Enumerated images of a crash point where many recoveries are to be tried.
-const FEW: usize = 12;
+const WIDE_BOUND: usize = 12;
 
 pub(super) enum Outcome {
     Killed(Box<Violation>),
@@ -208,7 +208,7 @@ impl Trial<'_> {
     /// their steps, then one step after the other, each time with other operations after the
     /// recovery.
     fn in_recovery(&mut self, these: &[&Recorded], site: Site, patience: u64) -> Option<Outcome> {
-        let max_images = self.images + LONGER * patience;
+        let max_images = self.images + RECOVERY_PATIENCE * patience;
         let outcome = self.share(these, IN_RECOVERY, self.images + patience);
         if outcome.is_some() {
             return outcome;
@@ -225,7 +225,7 @@ impl Trial<'_> {
             let depth = Depth {
                 follow_up,
                 bound: if is_wide(follow_up) {
-                    FEW
+                    WIDE_BOUND
                 } else {
                     THOROUGH.bound
                 },

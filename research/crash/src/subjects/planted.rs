@@ -35,7 +35,7 @@ impl Planted {
         self
     }
 
-    const fn together(mut self) -> Self {
+    const fn with_threads(mut self) -> Self {
         self.threads = 3;
         self
     }
@@ -117,7 +117,7 @@ pub const PLANTED: &[Planted] = &[
     plant("lbtree-word0-first", 13, "lbtree-256-u64", Kind::Split, &[Structure],
         "the header word with the bitmap is stored before the other one"),
     plant("unlock before fence", 14, "lbtree-256-u64", Kind::Mixed, &[VisibleBeforeDurable],
-        "a leaf is unlocked before its header is flushed").together(),
+        "a leaf is unlocked before its header is flushed").with_threads(),
     plant("pmwcas-sorted-late", 13, "pmwcas-6", Kind::Drain, &[Torn, Lost, Structure, Recovery, Leak],
         "a descriptor's entries are put in order after it was made durable"),
     plant("pmwcas-first-unused", 19, "pmwcas-6", Kind::Mixed, &[Torn, Lost, Structure, Recovery, Leak],
@@ -127,9 +127,9 @@ pub const PLANTED: &[Planted] = &[
     plant("pmwcas-status-late", 14, "pmwcas-6", Kind::Mixed, &[Torn, Lost, Structure, Leak],
         "new values are stored before the status that says so is durable"),
     plant("pmwcas-dirty-status", 14, "pmwcas-6", Kind::Mixed, &[VisibleBeforeDurable, Torn, Lost, Structure, Leak],
-        "a helper acts on a status that is not durable").together(),
+        "a helper acts on a status that is not durable").with_threads(),
     plant("pmwcas-unconditional", 20, "pmwcas-6", Kind::Mixed, &[FaultKind::Wrong, Torn, Lost, Structure, Recovery, Leak],
-        "pointers are installed without a check that the operation is undecided").together(),
+        "pointers are installed without a check that the operation is undecided").with_threads(),
     plant("pmwcas-free-first", 18, "pmwcas-6", Kind::Update, &[Leak],
         "a descriptor is free before the blocks that it names are"),
     plant("pmwcas-not-recycled", 18, "pmwcas-6", Kind::Update, &[Leak, Progress],
@@ -141,17 +141,17 @@ pub const PLANTED: &[Planted] = &[
     plant("bztree-node-lost", 2, "bztree-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
         "a consolidation or split puts a node into the tree that is not durable"),
     plant("bztree-epoch-kept", 8, "bztree-256-u64", Kind::Split, &[Structure],
-        "entries that were reserved before a crash are reserved after it").together(),
+        "entries that were reserved before a crash are reserved after it").with_threads(),
     plant("bztree-no-help", 21, "bztree-256-u64", Kind::Split, &[Progress],
         "a thread that meets a frozen leaf waits for another to finish it"),
     plant("bztree-frozen-refused", 21, "bztree-256-u64", Kind::Split, &[Progress],
         "an operation that meets a frozen leaf fails"),
     plant("bztree-duplicate-unseen", 22, "bztree-256-u64", Kind::Mixed, &[FaultKind::Wrong, Structure, Torn, Lost],
-        "an insertion does not look at entries that were reserved before its own").together(),
+        "an insertion does not look at entries that were reserved before its own").with_threads(),
     plant("bztree-duplicate-inserted", 22, "bztree-256-u64", Kind::Mixed, &[FaultKind::Wrong, Torn, Lost],
-        "an insertion that finds its key late says that it inserted it").together(),
+        "an insertion that finds its key late says that it inserted it").with_threads(),
     plant("bztree-upsert-in-two", 22, "bztree-256-u64", Kind::Mixed, &[FaultKind::Wrong, Torn, Lost],
-        "an upsert looks first, and acts on that later").together(),
+        "an upsert looks first, and acts on that later").with_threads(),
     plant("fastfair-key-first", 1, "fastfair-256-u64", Kind::Split, &[Torn, Lost, Structure, Recovery],
         "an insertion gives an entry its new key before its new value"),
     plant("fastfair-link-first", 2, "fastfair-256-u64", Kind::Split, &[Lost, Structure, Recovery, Torn],

@@ -298,7 +298,7 @@ impl LiveStore {
     }
 
     /// Inserts keys with one copy, as far as they do not exist.
-    fn insert_together(&self, keys: &[u64], number: u64) -> Result<(), WriteError> {
+    fn multi_insert(&self, keys: &[u64], number: u64) -> Result<(), WriteError> {
         let names: Vec<_> = keys.iter().map(|key| name(*key, 0)).collect();
         let mut puts: Vec<_> = (names.iter())
             .map(|name| (&name[..], value(number)))
@@ -375,7 +375,7 @@ impl Live for LiveStore {
                 let keys = super::batch_keys(first, step, count);
                 let (single, several): (Vec<u64>, Vec<u64>) =
                     (keys.into_iter()).partition(|key| copies(*key) == 1 && !is_alone(*key));
-                self.insert_together(&single, value).map_err(failed)?;
+                self.multi_insert(&single, value).map_err(failed)?;
                 for key in several {
                     self.change(key, Some(value), Some(false)).map_err(failed)?;
                 }

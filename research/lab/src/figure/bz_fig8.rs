@@ -26,9 +26,9 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 /// Bytes of the longest key.
-const LONGEST: usize = 128;
+const MAX_KEY_BYTES: usize = 128;
 /// Sizes of keys, in bytes, with the default free space.
-const KEY_BYTES: [usize; 5] = [8, 16, 32, 64, LONGEST];
+const KEY_BYTES: [usize; 5] = [8, 16, 32, 64, MAX_KEY_BYTES];
 /// Free space of leaves, in bytes, with keys of eight bytes.
 const FREE_BYTES: [u32; 5] = [32, 64, 128, 256, 512];
 
@@ -57,9 +57,9 @@ impl Spelt {
     /// Calls `f` with the byte string that stands for a number.
     #[inline(always)]
     fn with_key<R>(&self, number: u64, f: impl FnOnce(&[u8]) -> R) -> R {
-        let mut bytes = [0; LONGEST];
-        bytes[LONGEST - 8..].copy_from_slice(&number.to_be_bytes());
-        f(&bytes[LONGEST - self.key_bytes..])
+        let mut bytes = [0; MAX_KEY_BYTES];
+        bytes[MAX_KEY_BYTES - 8..].copy_from_slice(&number.to_be_bytes());
+        f(&bytes[MAX_KEY_BYTES - self.key_bytes..])
     }
 
     fn upsert(&self, number: u64, value: u64) -> Result<u64, LabError> {

@@ -16,7 +16,7 @@ const SAMPLE: usize = 64;
 /// The same for calls that take long (scans and batches).
 const SAMPLE_LONG: usize = 8;
 /// Latencies above this one are recorded as this one.
-const LONGEST_NS: u64 = 100_000_000_000;
+const MAX_LATENCY_NS: u64 = 100_000_000_000;
 
 /// One thread's access to a contender. Errors are boxed, since they are rare and the loops should
 /// not carry their size.
@@ -66,7 +66,7 @@ pub(crate) fn mops(ops: u64, elapsed: Duration) -> f64 {
 pub(crate) fn histogram() -> Histogram<u64> {
     // With two significant digits the histogram fits into the second-level cache, where recording
     // disturbs little.
-    Histogram::new_with_bounds(1, LONGEST_NS, 2).unwrap_or_else(|_| {
+    Histogram::new_with_bounds(1, MAX_LATENCY_NS, 2).unwrap_or_else(|_| {
         unreachable!("the bounds are constants that the histogram's documentation allows")
     })
 }
@@ -249,7 +249,8 @@ impl Part {
 
     fn record(&mut self, started: Instant) {
         let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.latencies.saturating_record(ns.clamp(1, LONGEST_NS));
+        self.latencies
+            .saturating_record(ns.clamp(1, MAX_LATENCY_NS));
     }
 }
 

@@ -96,7 +96,7 @@ pub const SCAN_LENGTH: usize = 100;
 /// Bytes of a value.
 pub const VALUE_BYTES: u32 = 8;
 /// Fewest slices with a meaningful median.
-const SLICES_AT_LEAST: usize = 5;
+const MIN_SLICES: usize = 5;
 const MAX_SLICES: usize = 10_000;
 const MAX_THREADS: usize = 1024;
 /// The keys of the load and of both insert phases have distinct indexes, and `BTreeMap` must hold
@@ -197,7 +197,7 @@ impl MicroParams {
         between(
             "the number of slices",
             self.slices as u64,
-            SLICES_AT_LEAST as u64,
+            MIN_SLICES as u64,
             MAX_SLICES as u64,
         )?;
         if let Some(limit) = self.ops_limit {

@@ -15,7 +15,7 @@ use bristlecone_pmem::{Durability, MediumKind};
 
 /// Fewest inserts after the load, which are a tenth of it. A smaller load has as many inserts as
 /// keys.
-const INSERTS_AT_LEAST: u64 = 1_000_000;
+const MIN_INSERTS: u64 = 1_000_000;
 /// Largest number of point operations of a phase.
 const READS: u64 = 4_000_000;
 const WRITES: u64 = 2_000_000;
@@ -39,7 +39,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub fn new(params: &MicroParams) -> Self {
-        let extra = (params.keys / 10).max(INSERTS_AT_LEAST.min(params.keys));
+        let extra = (params.keys / 10).max(MIN_INSERTS.min(params.keys));
         Self {
             keys: Keys::Random { seed: params.seed },
             loaded: params.keys,
@@ -99,7 +99,7 @@ impl Plan {
             Op::Delete => self
                 .loaded
                 .div_ceil(10)
-                .max(INSERTS_AT_LEAST.min(self.loaded))
+                .max(MIN_INSERTS.min(self.loaded))
                 .min(limit),
         }
     }

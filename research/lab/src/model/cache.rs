@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn remembers_who_is_dirty() {
+    fn remembers_which_lines_are_dirty() {
         let mut cache = Cache::new(512, 2);
         cache.insert(3, false);
         assert!(cache.touch(3, true));
