@@ -1,22 +1,25 @@
-//! The store: a map whose entries have one to three copies, which are written by one commit.
+//! The store: a map whose entries have one to three copies, which one commit writes.
 //!
 //! ```text
-//! key k --> copies 0 to k mod 3, in keyspaces a and b: "k/copy"       value v --> v, and 0 to 142 bytes that depend on it
-//!           every fifth key has them in a keyspace of its own, "k"
+//! key k   --> copies 0 to k mod 3, in keyspaces a and b: "k/copy";
+//!             every fifth key has them in a keyspace of its own, "k"
+//! value v --> v, and 0 to 142 bytes that depend on it
 //! ```
 //!
 //! | operation | is |
 //! | --- | --- |
 //! | one copy | an operation on a single key |
-//! | several | a transaction, serialisable for half of the keys, or a batch where nothing has to be looked at |
-//! | removal | a deletion; of every other key, a write that has expired; of a key with a keyspace of its own, dropping that or clearing it, and a step of the vacuum |
+//! | several | a transaction, serialisable for half of the keys; a batch if it reads nothing |
+//! | removal | a deletion; for every other key, a write that has expired |
+//! | removal, own keyspace | dropping or clearing the keyspace, and a step of the vacuum |
 //! | lookup, compacting | a step of the vacuum before it, all of the vacuum |
 //!
-//! Copies that differ, or of which some are not there, are of a commit that is there in part. The older versions that a
-//! removal and an update leave are vacuumed by later operations, so crashes come into that too.
+//! Copies that differ, or of which some are missing, show a commit that took effect in part. Later
+//! operations vacuum the older versions that removals and updates leave, so the vacuum has crash
+//! points too.
 //!
 //! # Crash states
-//! Those of the commit in flight, of the vacuum and of the index.
+//! The states of the commit in flight, of the vacuum and of the index.
 
 use super::{make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
@@ -31,11 +34,11 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 
 const ROOT: &str = "store";
-/// The time; what expires then or before has expired.
+/// The current time. Entries that expire at it or before have expired.
 const NOW: u64 = 1000;
-/// Longest filling of a value, less one.
-const FILLINGS: u64 = 143;
-/// Odd, and without a pattern.
+/// Number of value lengths.
+const LENGTHS: u64 = 143;
+/// An odd number without a pattern.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Versions that a step of the vacuum frees.
 const STEP: usize = 2;
@@ -48,7 +51,7 @@ pub struct StoreSubject {
 }
 
 impl StoreSubject {
-    /// The store over the designs that it is explored on.
+    /// Returns the store over each of the designs that it is explored on.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let kinds: [&'static dyn EngineKind<Sim>; 2] = [&LbEngine, &NVTREE];
@@ -65,7 +68,7 @@ impl StoreSubject {
         }
     }
 
-    /// The open store, with its keyspaces, which a crash may have left unmade.
+    /// Returns the open store with its keyspaces, which a crash may have kept from being created.
     fn live(store: Store<Sim>) -> Result<Box<dyn Live>, WriteError> {
         let report = store.recovery();
         let settled = report.index.repaired + report.undone + report.tombstones == 0;
@@ -100,7 +103,7 @@ impl Subject for StoreSubject {
             Err(StoreError::Root(RootError::NotFound(_))) => return Ok(Opened::Absent),
             Err(e) => return Err(Fault::new(FaultKind::Recovery, e.to_string())),
         };
-        // A crash leaves nothing that is taken for damage.
+        // A crash must not leave anything that the store takes for damage.
         if let Some(damaged) = store.recovery().damage.first() {
             return Err(Fault::new(FaultKind::Recovery, damaged.to_string()));
         }
@@ -113,7 +116,8 @@ impl Subject for StoreSubject {
 struct LiveStore {
     store: Store<Sim>,
     keyspaces: [Keyspace; 2],
-    /// Nothing was done since recovery, which left no chunk without a live block.
+    /// True if no operation was done since recovery, and recovery left no chunk without a live
+    /// block.
     settled: Cell<bool>,
 }
 
@@ -121,7 +125,7 @@ fn copies(key: u64) -> u64 {
     1 + key % 3
 }
 
-/// Whether a key has a keyspace of its own.
+/// Returns true if a key has a keyspace of its own.
 fn is_alone(key: u64) -> bool {
     key % 5 == 1
 }
@@ -130,16 +134,16 @@ fn name(key: u64, copy: u64) -> Vec<u8> {
     [&key.to_be_bytes()[..], &[b'0' + copy as u8]].concat()
 }
 
-/// The bytes of value `number`.
+/// Returns the bytes of value `number`.
 fn value(number: u64) -> Vec<u8> {
     let mixed = number.wrapping_mul(GOLDEN);
     let mut bytes = Vec::from(number.to_le_bytes());
-    // Never 0, which is what lost stores leave.
-    bytes.extend((0..(mixed >> 32) % FILLINGS).map(|i| (mixed >> (i % 7 * 8)) as u8 ^ i as u8 | 1));
+    // Never 0, since a lost store leaves 0.
+    bytes.extend((0..(mixed >> 32) % LENGTHS).map(|i| (mixed >> (i % 7 * 8)) as u8 ^ i as u8 | 1));
     bytes
 }
 
-/// The number of a value.
+/// Returns the number of a value.
 fn number(bytes: &[u8]) -> Result<u64, Fault> {
     let number = bytes.first_chunk::<8>().map(|n| u64::from_le_bytes(*n));
     match number {
@@ -160,7 +164,7 @@ impl LiveStore {
         &self.keyspaces[(copy % 2) as usize]
     }
 
-    /// The value of a key, if all its copies have it.
+    /// Returns the value of a key, if all its copies have it.
     fn find(&self, key: u64) -> Result<Option<u64>, Fault> {
         let snapshot = self.store.snapshot();
         let own = if is_alone(key) {
@@ -185,14 +189,15 @@ impl LiveStore {
         Ok(found[0])
     }
 
-    /// Makes the value of a key `new` if it is there as `there` says; false if it is not.
+    /// Sets the value of a key to `new`, or removes it. Returns false if the key exists against
+    /// `there`.
     fn change(&self, key: u64, new: Option<u64>, there: Option<bool>) -> Result<bool, WriteError> {
         if is_alone(key) {
             return self.change_alone(key, new, there);
         }
         let (bytes, expires_at) = match new {
             Some(number) => (Some(value(number)), None),
-            // As good as deleted.
+            // An expired write is as good as a deletion.
             None if key.is_multiple_of(2) => (Some(value(key)), Some(NOW)),
             None => (None, None),
         };
@@ -236,7 +241,8 @@ impl LiveStore {
         }
     }
 
-    /// The same for a key that has a keyspace of its own, which others may drop meanwhile.
+    /// As [`change`](Self::change), for a key with a keyspace of its own, which other threads may
+    /// drop.
     fn change_alone(
         &self,
         key: u64,
@@ -291,8 +297,8 @@ impl LiveStore {
         Ok(true)
     }
 
-    /// Inserts keys that have one copy, those that are not there.
-    fn insert_together(&self, keys: &[u64], number: u64) -> Result<(), WriteError> {
+    /// Inserts keys with one copy, as far as they do not exist.
+    fn multi_insert(&self, keys: &[u64], number: u64) -> Result<(), WriteError> {
         let names: Vec<_> = keys.iter().map(|key| name(*key, 0)).collect();
         let mut puts: Vec<_> = (names.iter())
             .map(|name| (&name[..], value(number)))
@@ -300,13 +306,14 @@ impl LiveStore {
         while !puts.is_empty() {
             let expired = |entry: Entry<'_>| entry.expires_at.is_some();
             let put = self.store.multi_put(self.keyspace(0), &puts, expired)?;
-            // What it ended before is tried once more, as the first one, and left out if it is there.
+            // The entry that it stopped at is tried again as the first one, and skipped if it
+            // exists.
             puts.drain(..put.max(1));
         }
         Ok(())
     }
 
-    /// The same for a key that has one copy.
+    /// As [`change`](Self::change), for a key with one copy.
     fn change_one(
         &self,
         key: u64,
@@ -368,7 +375,7 @@ impl Live for LiveStore {
                 let keys = super::batch_keys(first, step, count);
                 let (single, several): (Vec<u64>, Vec<u64>) =
                     (keys.into_iter()).partition(|key| copies(*key) == 1 && !is_alone(*key));
-                self.insert_together(&single, value).map_err(failed)?;
+                self.multi_insert(&single, value).map_err(failed)?;
                 for key in several {
                     self.change(key, Some(value), Some(false)).map_err(failed)?;
                 }
