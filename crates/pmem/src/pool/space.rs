@@ -38,6 +38,7 @@ pub(super) struct Space {
 
 /// The space that [`Pool::compact`] freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactReport {
     /// Bytes of the pool before.
     pub before_bytes: u64,
