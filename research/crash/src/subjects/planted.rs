@@ -184,4 +184,13 @@ pub const PLANTED: &[Planted] = &[
         "chunks are given back without their words being cleared"),
     plant("pool-unowned-kept", 18, "pool", Kind::Drain, &[Leak],
         "opening does not free the chunks of roots that were never published"),
+    #[cfg(feature = "unproven")]
+    plant("store-rename-in-two", 11, "store-lbtree-256", Kind::Update, &[Torn],
+        "a keyspace loses its old name in one commit and gets the new one in the next"),
+    #[cfg(feature = "unproven")]
+    plant("store-feed-at-once", 14, "store-lbtree-256-watched", Kind::Mixed, &[FaultKind::Wrong],
+        "a watch gives a change as soon as it is made").together(),
+    #[cfg(feature = "unproven")]
+    plant("store-feed-begins-early", 22, "store-lbtree-256-watched", Kind::Mixed, &[FaultKind::Wrong],
+        "a watch begins without waiting for what was committed before it to be durable").together(),
 ];
