@@ -30,7 +30,7 @@ pub use log::lstree;
 pub use persistent::{btree, cddstree, fastfair, unsorted};
 
 pub use bristlecone_index::{
-    contract as index, damage, fingerprint, inner, lbtree, leaftree, repr, version_lock,
+    clustered, contract as index, damage, fingerprint, inner, lbtree, leaftree, repr, version_lock,
 };
 use bristlecone_index::{saved, threads};
 
