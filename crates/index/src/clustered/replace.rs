@@ -23,11 +23,11 @@ use bristlecone_pmem::{Media, POff, SpaceError, planted};
 use crossbeam_epoch::Guard;
 
 /// Percent of a page that its entries may take after a replacement; more, and it is split.
-const SPLIT_ABOVE: usize = 68;
+const SPLIT_ABOVE: usize = 80;
 /// Likewise where entries come in ascending order: the left page stays as it is.
 const SPLIT_ASCENDING_ABOVE: usize = 88;
 /// Blocks that are kept back, so that removing needs no space. Nothing durable says so.
-const SPARE: usize = 2;
+const SPARE: usize = 4;
 /// Entries of a page above which it is split where rare paths are to be taken often.
 pub(super) const TINY_ENTRIES: usize = 5;
 
@@ -441,8 +441,10 @@ where
     fn block(&self, words: usize, course: Course) -> Result<u64, SpaceError> {
         let alloc = |words: usize| self.heap.alloc(words as u64 * 8).map(|block| block.get());
         if course == Course::Removing {
-            let spare = || lock(&self.spare).pop().filter(|_| words == self.page_words);
-            return alloc(words).or_else(|e| spare().ok_or(e));
+            return alloc(words).or_else(|e| {
+                let spare = (words == self.page_words).then(|| lock(&self.spare).pop());
+                spare.flatten().ok_or(e)
+            });
         }
         // Space that has become free fills the reserve before others get any.
         while lock(&self.spare).len() < SPARE {

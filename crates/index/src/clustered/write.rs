@@ -13,6 +13,7 @@ use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::media::LINE;
+use bristlecone_pmem::sync::{PATIENT_TURNS, pause};
 use bristlecone_pmem::{Media, SpaceError, planted};
 use crossbeam_epoch::{self as epoch, Guard};
 
@@ -237,15 +238,21 @@ where
         value: Option<&[u8]>,
         expected: Expected,
     ) -> Result<Changed, LoadError> {
+        let mut turn = 0;
         loop {
             match self.try_change(key, value, expected) {
-                // Pages that were replaced are free now.
-                Err(LoadError::Space(_)) if self.retired.wait() => {}
                 Ok((changed, sparse)) => {
                     if sparse {
                         self.merge(key);
                     }
                     return Ok(changed);
+                }
+                // Pages that were replaced are free now.
+                Err(LoadError::Space(_)) if self.retired.wait() => {}
+                // A removal can count on those that it replaces itself, once readers have left them.
+                Err(LoadError::Space(_)) if value.is_none() && turn < PATIENT_TURNS => {
+                    pause(turn);
+                    turn += 1;
                 }
                 Err(e) => return Err(e),
             }
